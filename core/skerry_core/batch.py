@@ -1,0 +1,88 @@
+"""One step's work as flat arrays, with shapes beside them. Built by the engine, read by runners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+UInt32 = NDArray[np.uint32]
+UInt64 = NDArray[np.uint64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(slots=True, kw_only=True)
+class SamplingBatch:
+    """How each of the S sampled positions chooses its token. See `request.SamplingParams`.
+
+    Penalties need history. Sample s owns entries `[history_start[s], history_start[s + 1])` of
+    `history_ids`: the distinct tokens of its transcript (absent when it has no penalty), each with
+    its count in the output so far; a count of 0 means "in the prompt only".
+    """
+
+    positions: Int64  # i64[S]      absolute position of the token being chosen: the Philox counter
+    seeds: UInt64  # u64[S]         the Philox key
+    choices: Int32  # i32[S]        second counter word
+    temperature: Float32  # f32[S]  below 1e-5: greedy
+    top_p: Float32  # f32[S]
+    top_k: Int32  # i32[S]          0: off
+    min_p: Float32  # f32[S]
+    repetition_penalty: Float32  # f32[S]
+    frequency_penalty: Float32  # f32[S]
+    presence_penalty: Float32  # f32[S]
+    history_start: Int32  # i32[S + 1]
+    history_ids: Int32  # i32[H]
+    history_counts: Int32  # i32[H]
+    bias_start: Int32  # i32[S + 1]
+    bias_ids: Int32  # i32[B]
+    bias_values: Float32  # f32[B]   -inf forbids a token (stop tokens before `min_tokens`)
+    num_logprobs: Int32  # i32[S]    -1: none; k >= 0: the chosen token's and the k most likely
+    targets: Int32  # i32[S]         -1: sample; else this token is "chosen" (prompt logprobs)
+    allowed: UInt32 | None = None  # u32[S, ceil(V / 32)]; bit set: token allowed (grammars)
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """T tokens of R rows (sequences), of which S positions are sampled.
+
+    Row r owns tokens `[query_start[r], query_start[r + 1])`, consecutive positions of one sequence;
+    its KV is written to, and read from, the blocks `block_tables[r]` (position p lives in block
+    `block_tables[r, p // 64]` at slot `p % 64`). Decode rows have one token, prefill chunks many;
+    a runner treats them alike.
+    """
+
+    token_ids: Int32  # i32[T]
+    positions: Int32  # i32[T]
+    query_start: Int32  # i32[R + 1]
+    block_tables: Int32  # i32[R, M]  unused entries are -1
+    sample_tokens: Int32  # i32[S]    ascending indices into the T tokens
+    sampling: SamplingBatch
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.query_start) - 1
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.sample_tokens)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """What a runner made of a batch. Arrays may be views that the next `execute` overwrites.
+
+    `top_ids` and `top_logprobs` are as wide as the largest `num_logprobs` of the batch; entries
+    past a sample's own `num_logprobs` are -1 and -inf. `logprobs` holds garbage where none was asked.
+    """
+
+    token_ids: Int32  # i32[S]
+    logprobs: Float32  # f32[S]          ln p(chosen), raw distribution
+    top_ids: Int32  # i32[S, K]
+    top_logprobs: Float32  # f32[S, K]   most likely first, ties by ascending id

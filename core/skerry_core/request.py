@@ -1,0 +1,103 @@
+"""The request's shapes inside the engine: `Request` in, `Output` out; the scheduler has its own.
+
+Token ids only: text, templates and stop *strings* live at the edge. Errors the caller can mend are
+`RequestRejected`; everything else that goes wrong here is a bug.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Priority(IntEnum):
+    """Scheduling class. Batch work never delays an interactive first token by more than a step."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class RequestRejected(Exception):
+    """The request can never be served by this engine; the message says why."""
+
+
+class EngineOverloaded(Exception):
+    """No room now; `retry_after` (seconds) is the engine's estimate of when to come back."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen, and when to stop.
+
+    Randomness is counter-based (Philox4x32-10, Salmon et al., SC'11): key = `seed`, counter =
+    (absolute position, `choice`), so a token does not depend on batch, retry or machine.
+    """
+
+    temperature: float = 0.0  # below 1e-5 is greedy
+    top_p: float = 1.0  # (0, 1]
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0  # [0, 1]; relative to the most likely token
+    repetition_penalty: float = 1.0  # over prompt and output (Keskar et al., 2019); 1 is off
+    frequency_penalty: float = 0.0  # over output only, per occurrence
+    presence_penalty: float = 0.0  # over output only, once
+    seed: int = 0  # 64 bits, unsigned
+    choice: int = 0  # index of this choice when n > 1
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    logprobs: int | None = None  # None: none; k: the chosen token's and the k most likely tokens'
+    max_tokens: int = 256  # output tokens, those of an earlier attempt included
+    min_tokens: int = 0  # stop tokens are masked before this many output tokens
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence to generate. `output_ids` carries the transcript of an earlier attempt."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    output_ids: tuple[int, ...] = ()  # already emitted; generation goes on after them
+    tenant: str = ""  # fairness is between tenants
+    cache_key: bytes = b""  # the tenant's derived key (<= 64 bytes) of the block digests
+    priority: Priority = Priority.INTERACTIVE
+    prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of one token, natural log of the model's raw distribution."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), most likely first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a finished request cost. Seconds are engine seconds: its share of its steps."""
+
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, at most prompt_tokens - 1
+    output_tokens: int
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What one step made of one request. The last one has `finish_reason` and `usage`."""
+
+    request_id: str
+    token_ids: tuple[int, ...]  # a stop token is included and then `finish_reason` is "stop"
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token when asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # per chunk, in order; the first token has none
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None

@@ -1,0 +1,71 @@
+"""The contract between the engine and a device: one step of a model over paged KV.
+
+An engine owns exactly one runner and calls it from one thread. Runners share the meaning of a
+`Batch` and the canonical KV layout, and nothing else: a node may prefill on one kind and another
+decode on a different one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.batch import Batch, Float32, StepResult
+from skerry_core.config import KVFormat, ModelConfig
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share done so far, 0 to 1."""
+
+
+class ModelRunner(Protocol):
+    """A model on a device, with `num_blocks` blocks of paged KV.
+
+    `numeric_build` names everything that decides a token's bits: kernel version, weight format and
+    KV format. Two runners with the same build give the same logits bit for bit when
+    `batch_invariant`; otherwise only the distribution is close.
+    """
+
+    @property
+    def model(self) -> ModelConfig: ...
+    @property
+    def kv_format(self) -> KVFormat: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def max_step_tokens(self) -> int: ...
+    @property
+    def max_samples(self) -> int: ...
+    @property
+    def numeric_build(self) -> str: ...
+    @property
+    def batch_invariant(self) -> bool: ...
+
+    def warm_up(self, progress: Progress) -> None:
+        """Compile or load every kernel, so that the first request pays for none of it."""
+        ...
+
+    def execute(self, batch: Batch) -> StepResult:
+        """Run one step: write KV, attend, sample. The result is valid until the next call."""
+        ...
+
+    def last_logits(self) -> Float32:
+        """Logits `f32[S, V]` of the last step before any sampling adjustment; for tests.
+
+        Valid until the next `execute`.
+        """
+        ...
+
+    def export_block(self, block: int) -> NDArray[np.generic]:
+        """Copy of one block in canonical form: `kv_format.shape`, `kv_format.dtype`."""
+        ...
+
+    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
+        """Overwrite one block from canonical form. Raises ValueError on another shape or dtype."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and memory. The runner is not used again."""
+        ...

@@ -1,0 +1,1 @@
+"""The gateway: text in, text out. It holds no engine."""

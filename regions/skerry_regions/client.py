@@ -1,0 +1,45 @@
+"""What the edge knows of a region: submit token ids, receive token ids.
+
+`LocalRegion` (in process) and remote regions implement the same protocol, so the edge cannot tell
+them apart. Aborting is a plain call, because an `await` during cancellation is cancelled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from skerry_regions.protocol import Done, Submit, Tokens
+
+
+class TokenStream(Protocol):
+    """Events of one attempt: `Tokens` zero or more times, then `Done`.
+
+    A failure is raised from the iterator as a `skerry.errors.SkerryError`.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Tokens | Done]: ...
+
+    def abort(self) -> None:
+        """Tell the node to stop and free its blocks. Idempotent, synchronous, never fails."""
+        ...
+
+
+class RegionClient(Protocol):
+    """A region, or the one node of a laptop."""
+
+    async def generate(self, submit: Submit) -> TokenStream:
+        """Start a stream. `submit.stream` is assigned by the client; pass 1.
+
+        Raises before any token: `ModelNotFound`, `PromptTooLong`, `InvalidInput`, `Overloaded`
+        (with `retry_after`), `Unavailable`.
+        """
+        ...
+
+    def models(self) -> frozenset[str]:
+        """Catalog ids (not aliases) that this region serves now."""
+        ...
+
+    async def close(self) -> None:
+        """Abort what runs and release connections."""
+        ...

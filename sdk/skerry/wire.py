@@ -1,0 +1,265 @@
+"""Request and response structs of every task: the words that all layers speak.
+
+Requests tolerate what real clients send: unknown fields, and null for "not given". Ranges are part
+of the types, so a value out of range is refused with its path. Responses omit nothing a client may
+index, and never send `tool_calls: null`, which breaks some of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+# --- shared pieces -----------------------------------------------------------------------------
+
+Role = str  # upstream leaves it free; the chat template decides
+
+
+class TextPart(Struct, tag="text", tag_field="type"):
+    """One piece of a message given as a list of parts."""
+
+    text: str
+
+
+class Message(Struct):
+    """One turn of a conversation, in either dialect."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class PromptTokensDetails(Struct):
+    cached_tokens: int = 0
+
+
+class Usage(Struct):
+    """Token counts. `cached_tokens` are part of `prompt_tokens`, at most `prompt_tokens - 1`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class RunOptions(Struct):
+    """The `options` object that REST requests carry inside the body."""
+
+    reject_if_busy: bool | None = None
+
+
+# --- text generation, Workers AI dialect ----------------------------------------------------------
+
+MAX_OUTPUT_TOKENS = 1 << 20  # the context window is the real bound; this one keeps integers small
+
+Temperature = Annotated[float, Meta(ge=0.0, le=5.0)]
+TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+RepetitionPenalty = Annotated[float, Meta(gt=0.0, le=2.0)]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)]
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+LogitBias = dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]]
+
+
+class TextGenerationInput(Struct):
+    """Body of `/ai/run/{model}` for text generation: exactly one of `prompt` and `messages`."""
+
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2000)] | None = None
+    raw: bool | None = None
+    stream: bool | None = None
+    max_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    min_p: MinP | None = None
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
+    lora: str | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    functions: list[dict[str, Any]] | None = None
+    options: dict[str, Any] | None = None
+
+
+class ToolCall(Struct):
+    """Native form: flat, arguments as an object, no id."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class TextGenerationOutput(Struct):
+    """`result` of a plain native text generation."""
+
+    response: str
+    tool_calls: list[ToolCall]
+    usage: Usage
+
+
+class TextGenerationChunk(Struct, omit_defaults=True):
+    """One `data:` event of a native stream; the last one before `[DONE]` carries `usage`."""
+
+    response: str
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    p: str | UnsetType = UNSET  # padding of random length, so that event sizes tell nothing
+    usage: Usage | UnsetType = UNSET
+
+
+# --- envelope ----------------------------------------------------------------------------------
+
+
+class ApiMessage(Struct):
+    """One entry of an envelope's `errors` or `messages`."""
+
+    message: str
+    code: int
+
+
+class ErrorEnvelope(Struct):
+    """The failure envelope, keys in upstream's order."""
+
+    errors: list[ApiMessage]
+    success: bool
+    result: Any
+    messages: list[ApiMessage]
+
+
+# --- chat completions, OpenAI dialect ----------------------------------------------------------
+
+
+class StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class ChatCompletionRequest(Struct):
+    """Body of `/ai/v1/chat/completions`."""
+
+    model: str
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2000)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=5.0)] | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
+    min_p: MinP | None = None
+    n: Annotated[int, Meta(ge=1, le=8)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    lora: str | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    user: str | None = None
+    options: dict[str, Any] | None = None
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(Struct):
+    content: list[TokenLogprob]
+
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class AssistantMessage(Struct):
+    role: Literal["assistant"]
+    content: str | None
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+    refusal: str | None = None
+
+
+class ChatChoice(Struct):
+    index: int
+    message: AssistantMessage
+    finish_reason: FinishReason
+    logprobs: ChoiceLogprobs | None = None
+
+
+class ChatCompletion(Struct):
+    id: str
+    object: Literal["chat.completion"]
+    created: int  # Unix seconds
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Delta(Struct, omit_defaults=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    index: int
+    delta: Delta
+    finish_reason: FinishReason | None = None
+    logprobs: ChoiceLogprobs | None = None
+
+
+class ChatCompletionChunk(Struct):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int  # Unix seconds
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class OpenAIErrorDetail(Struct):
+    message: str
+    type: str
+    code: str
+    param: str | None
+
+
+class OpenAIError(Struct):
+    """Error body of `/ai/v1`: OpenAI's form and the envelope's `errors`, for both readers."""
+
+    error: OpenAIErrorDetail
+    errors: list[ApiMessage]
+    success: bool = False
+
+
+class ModelCard(Struct):
+    id: str
+    object: Literal["model"]
+    created: int  # Unix seconds
+    owned_by: str
+
+
+class ModelList(Struct):
+    object: Literal["list"]
+    data: list[ModelCard]
