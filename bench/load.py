@@ -1,0 +1,65 @@
+"""An open connection per stream, and a clock on every event: the load generator of the benches.
+
+Small on purpose: on two cores the generator's own CPU time is taken from the servers it measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+
+@dataclass
+class StreamTimes:
+    """Clock readings of one stream, seconds since its request was sent."""
+
+    events: list[float] = field(default_factory=list)  # one per content chunk
+    tokens: int = 0  # as the server's usage says
+
+    @property
+    def ttft(self) -> float:
+        return self.events[0]
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between consecutive chunks: the ITL of a server that sends each token."""
+        return [b - a for a, b in zip(self.events, self.events[1:], strict=False)]
+
+
+async def stream_chat(url: str, token: str, body: dict[str, Any]) -> StreamTimes:
+    """POST a streamed chat completion and read it to `[DONE]`. Raises RuntimeError on a refusal."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    payload = json.dumps(body).encode()
+    head = (
+        f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    times = StreamTimes()
+    start = time.perf_counter()
+    writer.write(head.encode() + payload)
+    status = await reader.readline()
+    if b" 200" not in status:
+        raise RuntimeError(f"{url}: {status!r} {(await reader.read(2000))!r}")
+    while line := await reader.readline():
+        if not line.startswith(b"data: "):
+            continue
+        if line.startswith(b"data: [DONE]"):
+            break
+        if b'"content":"' in line.replace(b'"content": "', b'"content":"'):
+            times.events.append(time.perf_counter() - start)
+        if b'"completion_tokens"' in line:
+            usage = json.loads(line[6:]).get("usage")
+            times.tokens = usage["completion_tokens"] if usage else times.tokens
+    writer.close()
+    return times
+
+
+async def concurrent(url: str, token: str, bodies: list[dict[str, Any]]) -> list[StreamTimes]:
+    """All streams at once."""
+    return await asyncio.gather(*(stream_chat(url, token, body) for body in bodies))

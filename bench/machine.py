@@ -1,0 +1,110 @@
+"""What this machine is and what it can do at most: every table of figures starts with it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+GIGA = 1e9
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, memory and versions, as far as Linux tells."""
+    cpuinfo = _read("/proc/cpuinfo")
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in cpuinfo.splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    flags = next(
+        (
+            line.split(":", 1)[1].split()
+            for line in cpuinfo.splitlines()
+            if line.startswith("flags")
+        ),
+        [],
+    )
+    memory_kib = next(
+        (
+            int(line.split()[1])
+            for line in _read("/proc/meminfo").splitlines()
+            if line.startswith("MemTotal")
+        ),
+        0,
+    )
+    wanted = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni")
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "simd": [flag for flag in wanted if flag in flags],
+        "memory_gib": round(memory_kib / 2**20, 1),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "numba": numba.__version__,
+    }
+
+
+@numba.njit(nogil=True, fastmath=True, cache=False)
+def _sum(values: Any) -> float:
+    total = np.float32(0)
+    for i in range(values.size):
+        total += values[i]
+    return total
+
+
+def limits(threads: int = 2) -> dict[str, float]:
+    """Ceilings measured now: read bandwidth of memory and of a cache-sized set, fp32 products.
+
+    GB/s are 1e9 bytes per second, GFLOPS 1e9 fp32 operations per second; best of five each.
+    """
+    return {
+        "dram read, 1 thread, GB/s": _read_bandwidth(512 << 20, 1),
+        f"dram read, {threads} threads, GB/s": _read_bandwidth(512 << 20, threads),
+        f"96 MiB set read, {threads} threads, GB/s": _read_bandwidth(96 << 20, threads),
+        "fp32 matmul 1024 (BLAS), GFLOPS": _matmul_rate(1024),
+    }
+
+
+def _read_bandwidth(size: int, threads: int) -> float:
+    """GB/s of summing `size` bytes, split over `threads`."""
+    parts = np.array_split(np.ones(size // 4, np.float32), threads)
+    _sum(parts[0][:16])
+    best = 0.0
+    for _ in range(5):
+        workers = [threading.Thread(target=_sum, args=(part,)) for part in parts]
+        start = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        best = max(best, size / (time.perf_counter() - start) / GIGA)
+    return round(best, 1)
+
+
+def _matmul_rate(n: int) -> float:
+    """GFLOPS of NumPy's fp32 product of two n by n matrices."""
+    a = np.ones((n, n), np.float32)
+    a @ a
+    best = 0.0
+    for _ in range(5):
+        start = time.perf_counter()
+        a @ a
+        best = max(best, 2 * n**3 / (time.perf_counter() - start) / GIGA)
+    return round(best, 1)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,71 @@
+"""Peers live in environments of their own, and are driven over a pipe of JSON lines.
+
+A worker reads one request per line from standard input and answers with one line: so peer and
+Skerry run in like conditions, one at a time, interleaved, each timing only its own work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("SKERRY_BENCH_CACHE", ROOT / ".cache" / "bench"))
+
+REQUIREMENTS = {
+    # Built from source for this very CPU: about a quarter of an hour on two cores, once.
+    "llama-cpp-python": ["llama-cpp-python==0.3.36", "numpy"],
+    # Prebuilt wheels of llama.cpp with its HTTP server.
+    "xllamacpp": ["xllamacpp==2026.10.11549"],
+}
+
+
+def python_of(peer: str) -> Path:
+    """Interpreter of the peer's environment, made on first use."""
+    home = CACHE / peer
+    python = home / "bin" / "python"
+    stamp = home / "installed"
+    wanted = " ".join(REQUIREMENTS[peer])
+    if not stamp.exists() or stamp.read_text() != wanted:
+        sys.stderr.write(f"installing {wanted} into {home} (once)…\n")
+        venv.create(home, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS[peer]], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+class Worker:
+    """A child process that answers requests one at a time."""
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def call(self, **request: Any) -> dict[str, Any]:
+        """Send one request and wait for its answer. Raises RuntimeError when the worker died."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError(f"{self.name}: no pipe to the worker")
+        stdin.write(json.dumps(request) + "\n")
+        stdin.flush()
+        line = stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name}: the worker ended with {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(timeout=30)

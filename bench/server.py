@@ -1,0 +1,188 @@
+"""Server against server over HTTP with the OpenAI API: `skerry up` and llama.cpp's own server.
+
+    python -m bench.server [--quick] [--json FILE]
+
+At 1, 8 and 32 concurrent streams: time to first token, inter-token latency, tokens per second.
+Both servers run two threads on the same GGUF file and are loaded in turns, round by round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import machine, stats
+from bench.engine import OURS, THREADS, default_model, undisturbed
+from bench.load import StreamTimes, concurrent
+from bench.peers import ROOT, Worker, python_of
+
+PEER = "llama.cpp server"
+MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+STREAMS = (1, 8, 32)
+OUTPUT_TOKENS = 64
+CONTEXT = 1024  # tokens per stream
+TEXT = (
+    "sea wind stone river light winter garden paper music bread horse window summer letter "
+    "mountain silver quiet morning road bridge"
+)
+WORDS = TEXT.split()
+
+
+@dataclass(frozen=True)
+class Server:
+    name: str
+    url: str  # of its chat completions
+    token: str
+    pid: int
+
+
+@contextmanager
+def skerry_server() -> Iterator[Server]:
+    """`skerry up --detach` on a free port with run-time state of its own."""
+    shared = Path(os.environ.get("SKERRY_HOME", Path.home() / ".skerry"))
+    with tempfile.TemporaryDirectory() as home:
+        for name in ("models", "cache"):
+            (shared / name).mkdir(parents=True, exist_ok=True)
+            (Path(home) / name).symlink_to(shared / name)
+        skerry = [str(Path(sys.executable).with_name("skerry"))]
+        env = {**os.environ, "SKERRY_HOME": home}
+        up = [*skerry, "up", "--detach", "--port", "0", "--threads", str(THREADS)]
+        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
+        try:
+            config = json.loads((Path(home) / "config.json").read_text())
+            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
+            base = f"{config['url']}/client/v4/accounts/{config['account_id']}"
+            yield Server(
+                OURS,
+                f"{base}/ai/v1/chat/completions",
+                config["api_token"],
+                int(status["edges"][0]["pid"]),
+            )
+        finally:
+            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def peer_server(model: Path) -> Iterator[Server]:
+    script = str(ROOT / "bench/workers/llama_cpp_server.py")
+    arguments = [str(model), str(THREADS), str(max(STREAMS)), str(CONTEXT)]
+    worker = Worker(PEER, [str(python_of("xllamacpp")), script, *arguments])
+    try:
+        url = str(worker.call()["url"])
+        yield Server(PEER, f"{url}/v1/chat/completions", "none", worker.pid)
+    finally:
+        worker.close()
+
+
+def body(salt: int, stream: int, sampling: dict[str, Any]) -> dict[str, Any]:
+    """A request of about sixty prompt tokens that shares no prefix block with another."""
+    words = " ".join(WORDS[(salt * 7 + stream * 3 + i * i) % len(WORDS)] for i in range(40))
+    text = f"{salt}-{stream}: tell me about {words}"
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": OUTPUT_TOKENS,
+        "ignore_eos": True,
+        **sampling,
+    }
+
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "top_p 0.95": {"temperature": 1.0, "top_p": 0.95, "seed": 7},
+}
+
+
+UNITS = {"tok/s": "tok/s", "ttft p50": "ms", "ttft p99": "ms", "itl p50": "ms", "itl p99": "ms"}
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def figures(times: list[StreamTimes], seconds: float) -> dict[str, float]:
+    """Throughput of the whole burst, and latencies over all its streams."""
+    ttft = [t.ttft for t in times]
+    gaps = [gap for t in times for gap in t.gaps]
+    return {
+        "tok/s": sum(t.tokens for t in times) / seconds,
+        "ttft p50": statistics.median(ttft) * 1e3,
+        "ttft p99": percentile(ttft, 0.99) * 1e3,
+        "itl p50": statistics.median(gaps) * 1e3,
+        "itl p99": percentile(gaps, 0.99) * 1e3,
+    }
+
+
+def sample(server: Server, streams: int, sampling: str, salt: int) -> dict[str, float]:
+    bodies = [body(salt, i, SAMPLINGS[sampling]) for i in range(streams)]
+    start = time.perf_counter()
+    times = asyncio.run(concurrent(server.url, server.token, bodies))
+    return figures(times, time.perf_counter() - start)
+
+
+def measure(servers: list[Server], rounds: int, console: Console) -> list[stats.Cell]:
+    cells: dict[str, stats.Cell] = {}
+    pids = [server.pid for server in servers]
+    salt = 0
+    for number in range(rounds + 1):
+        order = servers if number % 2 else servers[::-1]
+        with console.status(f"round {number} of {rounds} (round 0 warms up)"):
+            for streams, sampling, server in itertools.product(STREAMS, SAMPLINGS, order):
+                salt += 1
+                take = functools.partial(sample, server, streams, sampling, salt)
+                result, _ = undisturbed(take, pids)
+                if number:
+                    for figure, value in result.items():
+                        name = f"{streams} streams, {sampling}, {figure}"
+                        cell = cells.setdefault(name, stats.Cell(name, UNITS[figure]))
+                        cell.add(server.name, value)
+    return list(cells.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="2 rounds instead of 7")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
+    options = parser.parse_args()
+    console = Console()
+    description, ceilings = machine.describe(), machine.limits(THREADS)
+    stats.heading(console, description, ceilings)
+    with skerry_server() as ours, peer_server(default_model()) as peer:
+        cells = measure([ours, peer], 2 if options.quick else 7, console)
+    console.print(stats.table("server against server, medians", cells, OURS, [PEER]))
+    console.print("ratio: tok/s above 1 and latencies below 1 are ours ahead")
+    stats.write(
+        options.json,
+        {
+            "machine": description,
+            "limits": ceilings,
+            "rows": stats.rows(cells),
+            "ratios": {PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in cells}},
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
