@@ -1,0 +1,240 @@
+"""Scalar building blocks of the numba kernels, whose bits are the same on every CPU.
+
+Rules of the house, and the reason for each:
+
+- One set of compile options (`kernel`, `building_block`), without fastmath: LLVM may then neither
+  reorder a sum nor contract a product and a sum, so a vector unit changes speed and nothing else.
+- A fused multiply-add is written as one (`fma`); libm's exp, log, sin and cos, which differ between
+  CPUs and C libraries, are never called.
+- No branches on data: each function vectorises when it is called in a loop.
+
+`reference_math` has the same functions in NumPy, equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# `error_model="numpy"`: a division by zero is inf or nan, not a raise, which would end vectorising.
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+
+kernel = njit(**_OPTIONS)
+"""Decorates an entry point. Its on-disk cache is switched on by the runner that owns it."""
+
+building_block = njit(**_OPTIONS, forceinline=True)
+"""Decorates a small function that is compiled into each kernel that calls it."""
+
+
+@intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """`a * b + c` rounded once, in float32 (float64 when all three are)."""
+    is_double = (a, b, c) == (types.float64,) * 3
+    scalar = types.float64 if is_double else types.float32
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return scalar(scalar, scalar, scalar), codegen
+
+
+def _bitcast(source: Any, target: Any, target_ir: ir.Type) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], target_ir)
+
+    return target(source), codegen
+
+
+@intrinsic
+def f32_bits(typing_context: Any, x: Any) -> Any:
+    """The bits of a float32 as int32."""
+    return _bitcast(types.float32, types.int32, ir.IntType(32))
+
+
+@intrinsic
+def bits_f32(typing_context: Any, bits: Any) -> Any:
+    """The float32 with these int32 bits."""
+    return _bitcast(types.int32, types.float32, ir.FloatType())
+
+
+@intrinsic
+def f64_bits(typing_context: Any, x: Any) -> Any:
+    """The bits of a float64 as int64."""
+    return _bitcast(types.float64, types.int64, ir.IntType(64))
+
+
+@intrinsic
+def bits_f64(typing_context: Any, bits: Any) -> Any:
+    """The float64 with these int64 bits."""
+    return _bitcast(types.int64, types.float64, ir.DoubleType())
+
+
+# exp, float32: n = round(x / ln 2), r = x - n ln 2, then 2^n (1 + r + r^2 P(r)).
+EXP_F32_MIN = np.float32(-87.33654)  # below: 0, since subnormals are slow and no use to a softmax
+EXP_F32_MAX = np.float32(88.72283)  # above: inf
+_INV_LN2_F32 = np.float32(1.4426950408889634)
+_LN2_HIGH_F32 = np.float32(0.693359375)  # 11 bits: n * high is exact
+_LN2_LOW_F32 = np.float32(math.log(2.0) - 0.693359375)
+_ROUND_F32 = np.float32(1.5 * 2**23)  # adding it rounds to an integer, found in the low bits
+_EXP_F32_P = tuple(  # Cephes expf (S. Moshier), highest power first
+    np.float32(c)
+    for c in (
+        1.9875691500e-4,
+        1.3981999507e-3,
+        8.3334519073e-3,
+        4.1665795894e-2,
+        1.6666665459e-1,
+        5.0000001201e-1,
+    )
+)
+_P0, _P1, _P2, _P3, _P4, _P5 = _EXP_F32_P
+_ONE_F32 = np.float32(1.0)
+_ZERO_F32 = np.float32(0.0)
+_INF_F32 = np.float32(np.inf)
+
+
+@building_block
+def exp_f32(x: np.float32) -> np.float32:
+    """e^x of a float32, within 1 ulp; 0 below `EXP_F32_MIN`, inf above `EXP_F32_MAX`; NaN stays."""
+    clamped = x if x > EXP_F32_MIN else EXP_F32_MIN
+    clamped = clamped if clamped < EXP_F32_MAX else EXP_F32_MAX
+    shifted = fma(clamped, _INV_LN2_F32, _ROUND_F32)
+    n = shifted - _ROUND_F32
+    r = fma(n, -_LN2_HIGH_F32, clamped)
+    r = fma(n, -_LN2_LOW_F32, r)
+    p = fma(_P0, r, _P1)
+    p = fma(p, r, _P2)
+    p = fma(p, r, _P3)
+    p = fma(p, r, _P4)
+    p = fma(p, r, _P5)
+    mantissa = fma(p, r * r, r) + _ONE_F32
+    y = bits_f32(np.int32(f32_bits(mantissa) + (f32_bits(shifted) << 23)))
+    y = y if x >= EXP_F32_MIN else _ZERO_F32
+    y = y if x <= EXP_F32_MAX else _INF_F32
+    return y if x == x else x
+
+
+# log, float64: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then log m = 2 atanh((m - 1) / (m + 1)).
+_LN2_HIGH_F64 = float.fromhex("0x1.62e42fee00000p-1")  # 32 bits: e * high is exact
+_LN2_LOW_F64 = float.fromhex("0x1.a39ef35793c76p-33")
+_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
+_ATANH_TERMS = 10  # |s| <= 0.172: the next term is below 2^-56 of the first
+
+
+@building_block
+def log_f64(x: float) -> float:
+    """Natural logarithm of a float64, within 2 ulp; -inf for 0. Not for negatives, inf or nan."""
+    bits = f64_bits(x)
+    exponent = (bits - _SQRT_HALF_BITS) >> 52
+    m = bits_f64(bits - (exponent << 52))
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    p = 0.0
+    for k in range(_ATANH_TERMS, 0, -1):
+        p = (p + 1.0 / (2 * k + 1)) * z
+    low = exponent * _LN2_LOW_F64 + 2.0 * (s * p)
+    y = exponent * _LN2_HIGH_F64 + (2.0 * s + low)
+    return y if x > 0.0 else -np.inf
+
+
+@building_block
+def log_f32(x: np.float32) -> np.float32:
+    """Natural logarithm of a float32, rounded from `log_f64`."""
+    return np.float32(log_f64(np.float64(x)))
+
+
+# exp, float64: as in float32 without fma, with the Taylor series of e^r, |r| <= ln(2) / 2.
+_INV_LN2_F64 = 1.4426950408889634
+_ROUND_F64 = 1.5 * 2.0**52
+_EXP_F64_TERMS = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
+
+
+@building_block
+def exp_f64(x: float) -> float:
+    """e^x of a float64 in [-700, 700], within 2 ulp. For tables made once (e.g. theta^y)."""
+    shifted = x * _INV_LN2_F64 + _ROUND_F64
+    n = shifted - _ROUND_F64
+    r = (x - n * _LN2_HIGH_F64) - n * _LN2_LOW_F64
+    p = 0.0
+    for term in _EXP_F64_TERMS:
+        p = p * r + term
+    return bits_f64(f64_bits(p) + (f64_bits(shifted) << 52))
+
+
+# sin and cos, float64: n = round(x / (pi / 2)), r = x - n pi / 2 in three parts, Taylor series.
+_TWO_OVER_PI = 2.0 / math.pi
+_HALF_PI_1 = float.fromhex("0x1.921fb54400000p+0")  # 33 bits: n * part is exact for |n| < 2^20
+_HALF_PI_2 = float.fromhex("0x1.0b4611a600000p-34")
+_HALF_PI_3 = float.fromhex("0x1.3198a2e037073p-69")
+_SIN_TERMS = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1))
+_COS_TERMS = tuple((-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1))
+
+
+@building_block
+def sin_cos_f64(x: float) -> tuple[float, float]:
+    """Sine and cosine of a float64 with |x| <= 1.6e6, absolute error below 3e-16.
+
+    For tables of rotary embeddings, where x is a position times a frequency of at most 1.
+    """
+    shifted = x * _TWO_OVER_PI + _ROUND_F64
+    n = shifted - _ROUND_F64
+    quadrant = f64_bits(shifted)
+    r = ((x - n * _HALF_PI_1) - n * _HALF_PI_2) - n * _HALF_PI_3
+    z = r * r
+    p = 0.0
+    for term in _SIN_TERMS:
+        p = (p + term) * z
+    sin_r = r + r * p
+    p = 0.0
+    for term in _COS_TERMS:
+        p = (p + term) * z
+    cos_r = 1.0 + p
+    odd = (quadrant & 1) != 0
+    sine = cos_r if odd else sin_r
+    cosine = sin_r if odd else cos_r
+    sine = -sine if (quadrant & 2) != 0 else sine
+    cosine = -cosine if ((quadrant + 1) & 2) != 0 else cosine
+    return sine, cosine
+
+
+_MASK_32 = np.uint64(0xFFFFFFFF)
+_SHIFT_32 = np.uint64(32)
+_PHILOX_M0 = np.uint64(0xD2511F53)
+_PHILOX_M1 = np.uint64(0xCD9E8D57)
+_PHILOX_W0 = np.uint64(0x9E3779B9)
+_PHILOX_W1 = np.uint64(0xBB67AE85)
+
+
+@building_block
+def philox4x32_10(
+    c0: np.uint64, c1: np.uint64, c2: np.uint64, c3: np.uint64, key: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Four random 32-bit words of a counter of four 32-bit words (all in uint64) and a 64-bit key.
+
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+    """
+    k0, k1 = key & _MASK_32, key >> _SHIFT_32
+    for _ in range(10):
+        p0, p1 = _PHILOX_M0 * c0, _PHILOX_M1 * c2
+        c0, c2 = (p1 >> _SHIFT_32) ^ c1 ^ k0, (p0 >> _SHIFT_32) ^ c3 ^ k1
+        c1, c3 = p1 & _MASK_32, p0 & _MASK_32
+        k0, k1 = (k0 + _PHILOX_W0) & _MASK_32, (k1 + _PHILOX_W1) & _MASK_32
+    return c0, c1, c2, c3
+
+
+@building_block
+def uniform(seed: np.uint64, position: int, choice: int) -> float:
+    """The uniform in (0, 1) of a token: key = seed, counter = (position low, high, choice, 0).
+
+    52 random bits, centred: (k + 1/2) / 2^52 is exact, and neither 0 nor 1.
+    """
+    p = np.uint64(position)
+    c = np.uint64(choice) & _MASK_32
+    w0, w1, _, _ = philox4x32_10(p & _MASK_32, p >> _SHIFT_32, c, np.uint64(0), seed)
+    bits = (w0 << np.uint64(20)) | (w1 >> np.uint64(12))
+    return (np.float64(bits) + 0.5) * 2.0**-52
