@@ -1,0 +1,220 @@
+"""KV transfer without sockets: exact bytes across any split, loss and damage."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry_regions.transfer import (
+    MAX_SEGMENT_BYTES,
+    Ack,
+    Arrived,
+    Commit,
+    Committed,
+    Frame,
+    FrameDecoder,
+    Need,
+    Offer,
+    Receiver,
+    Refused,
+    Segment,
+    Sender,
+    TransferError,
+    encode,
+)
+
+LAYERS = 4
+BLOCK = LAYERS * 32
+TOKEN = b"secret of this transfer"
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def block(number: int) -> bytes:
+    return random.Random(number).randbytes(BLOCK)
+
+
+def offer(count: int, *, build: str = "b1", token: bytes = TOKEN) -> Offer:
+    return Offer(
+        transfer=7, token=token, request_id="r", epoch=1, numeric_build=build,
+        block_bytes=BLOCK, num_layers=LAYERS, digests=[digest(i) for i in range(count)],
+    )  # fmt: skip
+
+
+def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2, lease: float = 10.0) -> Receiver:
+    result = Receiver(
+        numeric_build="b1", block_bytes=BLOCK,
+        budget_bytes=budget_blocks * BLOCK, credit_bytes=credit_blocks * BLOCK,
+    )  # fmt: skip
+    result.reserve(7, TOKEN, now=0.0, lease_seconds=lease)
+    return result
+
+
+def wire(frames: list[Frame], cuts: random.Random) -> list[Frame]:
+    """Encode, split at random places, decode."""
+    data = b"".join(bytes(part) for frame in frames for part in encode(frame))
+    decoder, received = FrameDecoder(), []
+    while data:
+        size = cuts.randint(1, len(data))
+        received += list(decoder.feed(data[:size]))
+        data = data[size:]
+    return received
+
+
+def exchange(
+    sender: Sender, to: Receiver, cuts: random.Random, *, held: set[bytes], lose_after: int = 10**9
+) -> Arrived | None:
+    """One connection: until nothing moves, or until `lose_after` frames reached the receiver."""
+    arrived: Arrived | None = None
+    outgoing: list[Frame] = [sender.reconnect()]
+    delivered = 0
+    while outgoing:
+        for frame in wire(outgoing, cuts):
+            if delivered >= lose_after:
+                return arrived
+            delivered += 1
+            answers: list[Frame] = []
+            for answer in to.receive(frame, held):
+                if isinstance(answer, Arrived):
+                    arrived = answer
+                    answers.append(Committed(7))
+                else:
+                    answers.append(answer)
+            for answer in wire(answers, cuts):
+                sender.receive(answer)
+        outgoing = list(sender.ready())
+    return arrived
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 9),
+    held=st.sets(st.integers(0, 8)),
+    seed=st.integers(0, 2**32),
+    losses=st.lists(st.integers(0, 6), max_size=4),
+)
+def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
+    count: int, held: set[int], seed: int, losses: list[int]
+) -> None:
+    cuts = random.Random(seed)
+    have = {digest(i) for i in held if i < count}
+    sender, to = Sender(offer(count)), receiver()
+    for i in range(count):
+        sender.seal(digest(i), block(i))
+    sender.finish()
+    for lose_after in losses:
+        exchange(sender, to, cuts, held=have, lose_after=lose_after)
+        if sender.outcome is not None:
+            break
+    arrived = exchange(sender, to, cuts, held=have) if sender.outcome is None else None
+    if arrived is not None:
+        wanted = [(digest(i), block(i)) for i in range(count) if digest(i) not in have]
+        assert [(d, bytes(b)) for d, b in arrived.blocks] == wanted
+    assert isinstance(sender.outcome, Committed)
+
+
+def test_blocks_travel_while_later_ones_are_still_computed() -> None:
+    sender, to = Sender(offer(3)), receiver(credit_blocks=8)
+    [need] = to.receive(sender.offer)
+    assert need == Need(7, [0, 1, 2], 8 * BLOCK)
+    sender.receive(need)
+    sender.seal(digest(0), block(0))
+    assert [type(f) for f in sender.ready()] == [Segment]
+    assert list(sender.ready()) == []
+    sender.seal(digest(1), block(1))
+    sender.seal(digest(2), block(2))
+    sender.finish()
+    assert len(list(sender.ready())) == 2
+    assert list(sender.ready()) == [], "the commit waits for the acknowledgements"
+
+
+def test_credit_bounds_what_is_under_way() -> None:
+    sender, to = Sender(offer(5)), receiver(credit_blocks=2)
+    sender.receive(to.receive(sender.offer)[0])  # type: ignore[arg-type]
+    for i in range(5):
+        sender.seal(digest(i), block(i))
+    first = list(sender.ready())
+    assert len(first) == 2
+    sender.receive(Ack(7, digest(0)))
+    assert len(list(sender.ready())) == 1
+
+
+def test_a_block_in_layer_pieces_is_whole_only_at_the_last() -> None:
+    to = receiver()
+    to.receive(offer(1))
+    whole = block(0)
+    half = BLOCK // 2
+    assert to.receive(Segment(7, digest(0), 2, 2, whole[half:])) == []
+    assert to.receive(Segment(7, digest(0), 0, 2, whole[:half])) == [Ack(7, digest(0))]
+    [arrived] = to.receive(Commit(7))
+    assert isinstance(arrived, Arrived)
+    assert arrived.blocks == [(digest(0), bytearray(whole))]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (offer(1, token=b"guess"), "wrong token"),
+        (offer(1, build="b2"), "built by b2, this node takes b1"),
+    ],
+)
+def test_an_offer_that_does_not_fit_is_refused(bad: Offer, reason: str) -> None:
+    assert receiver().receive(bad) == [Refused(7, reason)]
+
+
+def test_a_commit_with_blocks_missing_is_refused() -> None:
+    to = receiver()
+    to.receive(offer(2))
+    to.receive(Segment(7, digest(0), 0, LAYERS, block(0)))
+    assert to.receive(Commit(7)) == [Refused(7, "committed with 1 blocks missing")]
+
+
+def test_staging_is_bounded_over_all_transfers() -> None:
+    to = receiver(budget_blocks=1)
+    to.receive(offer(2))
+    assert to.receive(Segment(7, digest(0), 0, LAYERS, block(0))) == [Ack(7, digest(0))]
+    answer = to.receive(Segment(7, digest(1), 0, LAYERS, block(1)))
+    assert answer == [Refused(7, "no staging memory left")]
+
+
+def test_a_lapsed_lease_frees_staging_and_refuses_what_comes_late() -> None:
+    to = receiver(lease=5.0)
+    to.receive(offer(1))
+    to.receive(Segment(7, digest(0), 0, LAYERS, block(0)))
+    assert to.staged_bytes == BLOCK
+    assert to.expire(now=4.9) == []
+    assert to.expire(now=5.0) == [7]
+    assert to.staged_bytes == 0
+    assert to.receive(Commit(7)) == [Refused(7, "no such transfer, or its lease lapsed")]
+
+
+def test_a_flipped_bit_is_found() -> None:
+    header, payload = encode(Segment(7, digest(0), 0, LAYERS, block(0)))
+    damaged = bytearray(payload)
+    damaged[3] ^= 1
+    with pytest.raises(TransferError, match="checksum mismatch in transfer 7"):
+        list(FrameDecoder().feed(header + bytes(damaged)))
+
+
+def test_a_length_is_believed_only_up_to_its_bound() -> None:
+    header = bytearray(encode(Segment(7, digest(0), 0, LAYERS, block(0)))[0])
+    header[36:40] = (MAX_SEGMENT_BYTES + 1).to_bytes(4, "little")
+    with pytest.raises(TransferError, match="exceeds the limit"):
+        list(FrameDecoder().feed(bytes(header)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.integers(0, 60))
+def test_hostile_bytes_raise_nothing_but_transfer_errors(noise: bytes, keep: int) -> None:
+    good = b"".join(bytes(part) for part in encode(Commit(7)))
+    decoder = FrameDecoder()
+    try:
+        for frame in decoder.feed(good[:keep] + noise):
+            assert isinstance(frame, Commit)
+    except TransferError:
+        pass
