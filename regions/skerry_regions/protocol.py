@@ -8,8 +8,13 @@ One connection per edge-node pair carries many streams. A stream is one attempt 
       │ ◀────────────────────────── Hello ── │
       │ ── Submit(stream, …) ──────────────▶ │
       │ ◀──────────────── Tokens(stream) … ── │   zero or more
+      │ ── Credit(stream, n) ──────────────▶ │   room for n more Tokens events
       │ ── Abort(stream) ──────────────────▶ │   at any time; harmless after the end
       │ ◀───── Done(stream) | Failed(stream) ─ │  exactly one, the last event of a stream
+      │ ── Ping ─── ◀── Pong(steps) ────────  │   a hung engine shows: its steps stand still
+
+Constraints on fields bind whoever decodes: lengths, counts and ranges from another machine are
+refused with their path before anything is built from them. `connection` holds the rules of order.
 """
 
 from __future__ import annotations
@@ -19,28 +24,58 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 PROTOCOL_VERSION = 1
+MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
+MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
-TokenId = int
+TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every runner
+StreamId = Annotated[int, Meta(ge=1, lt=1 << 32)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Name = Annotated[str, Meta(max_length=256)]  # of a model, an edge, a node, a build
+TokenIds = Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 Logprob = tuple[TokenId, float]  # natural logarithm
+TokenLogprob = tuple[float, Annotated[list[Logprob], Meta(max_length=MAX_LOGPROBS)]]
+"""Of the token itself, then of the most likely tokens, most likely first."""
+LogprobList = Annotated[list[TokenLogprob], Meta(max_length=MAX_TOKENS)]
+LogitBias = tuple[TokenId, Annotated[float, Meta(ge=-1e4, le=1e4)]]
+
+
+class ModelBuild(Struct, frozen=True, kw_only=True):
+    """What must agree before token ids of one side mean anything to the other."""
+
+    id: Name  # catalog id
+    tokenizer: Name  # hash of the tokenizer's files
+    template: Name  # hash of the chat template
+    numeric_build: Name = ""  # of the node's runner; an edge, which has no runner, leaves it empty
+
+
+class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
+    """The first message of both sides. Each limit in force is the smaller of the two."""
+
+    versions: Annotated[list[int], Meta(min_length=1, max_length=16)]
+    id: Name  # of this edge or node
+    models: Annotated[list[ModelBuild], Meta(max_length=1024)] = []
+    max_streams: Annotated[int, Meta(ge=1, le=1 << 16)] = 1024  # open at once on this connection
+    window: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # Tokens events a stream starts with
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
     """Wire twin of the engine's `SamplingParams`; the meaning of each field is stated there."""
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    seed: int = 0
-    choice: int = 0
-    logit_bias: tuple[Logprob, ...] = ()
-    logprobs: int | None = None
-    max_tokens: int = 256
-    min_tokens: int = 0
-    stop_token_ids: tuple[TokenId, ...] = ()
+    temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0
+    frequency_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
+    presence_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
+    seed: Annotated[int, Meta(ge=0)] = 0  # 64 bits, unsigned: the most that the encoding holds
+    choice: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
+    logit_bias: Annotated[tuple[LogitBias, ...], Meta(max_length=1024)] = ()
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
+    min_tokens: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=1024)] = ()
 
 
 class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
@@ -50,51 +85,64 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     limits, stops, logprobs and usage need the boundary.
     """
 
-    stream: Annotated[int, Meta(ge=1, lt=1 << 32)]
+    stream: StreamId
     request_id: Annotated[str, Meta(max_length=128)]
-    epoch: int = 0
-    model: str
-    prompt_ids: list[TokenId]
-    output_ids: list[TokenId] = []
+    epoch: Count = 0
+    model: Name
+    prompt_ids: TokenIds
+    output_ids: TokenIds = []
     sampling: Sampling
     tenant: Annotated[str, Meta(max_length=128)] = ""
     cache_key: Annotated[bytes, Meta(max_length=64)] = b""
     priority: Literal["interactive", "batch"] = "interactive"
-    seconds_left: float | None = None
-    prompt_logprobs: int | None = None
+    seconds_left: Seconds | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
 
 class Abort(Struct, frozen=True, kw_only=True, tag="abort"):
-    """Stop a stream and free its blocks. Unknown or ended streams are ignored."""
+    """Stop a stream and free its blocks. Ended streams are ignored."""
 
-    stream: int
+    stream: StreamId
+
+
+class Credit(Struct, frozen=True, kw_only=True, tag="credit"):
+    """The edge has room for `count` more `Tokens` events of a stream. Ended streams are ignored."""
+
+    stream: StreamId
+    count: Annotated[int, Meta(ge=1, le=1 << 16)]
+
+
+class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
+    """Ask for a sign of life; `nonce` comes back in the `Pong`."""
+
+    nonce: Count
 
 
 class Tokens(Struct, frozen=True, kw_only=True, tag="tokens"):
     """Tokens of one step. `index` is the output position of the first (transcript included)."""
 
-    stream: int
-    index: int
-    token_ids: list[TokenId]
-    logprobs: list[tuple[float, list[Logprob]]] | None = None  # (of the token, most likely first)
-    prompt_logprobs: list[tuple[float, list[Logprob]]] | None = None
+    stream: StreamId
+    index: Count
+    token_ids: TokenIds
+    logprobs: LogprobList | None = None  # one per token
+    prompt_logprobs: LogprobList | None = None  # of this step's chunk of the prompt
 
 
 class PhaseUsage(Struct, frozen=True, kw_only=True):
     """What the stream cost, per phase."""
 
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    queue_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
+    prompt_tokens: Count
+    cached_tokens: Count
+    output_tokens: Count
+    queue_seconds: Seconds
+    prefill_seconds: Seconds
+    decode_seconds: Seconds
 
 
 class Done(Struct, frozen=True, kw_only=True, tag="done"):
-    """The stream ended well."""
+    """The stream ended well, or was aborted."""
 
-    stream: int
+    stream: StreamId
     finish_reason: Literal["stop", "length", "cancelled"]
     usage: PhaseUsage
 
@@ -102,11 +150,27 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
 class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     """The stream ended badly. `code` is a code of `skerry.errors`."""
 
-    stream: int
-    code: str
-    message: str
-    retry_after: float | None = None
+    stream: StreamId
+    code: Annotated[str, Meta(max_length=64)]
+    message: Annotated[str, Meta(max_length=1024)]
+    retry_after: Seconds | None = None
 
 
-Command = Submit | Abort
-Event = Tokens | Done | Failed
+class EngineBeat(Struct, frozen=True, kw_only=True):
+    """One engine's pulse: with sequences running, `steps` must grow from one `Pong` to the next."""
+
+    model: Name
+    steps: Count
+    running: Count
+
+
+class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
+    """Answer to a `Ping`: sent by the event loop, so it says how each engine thread is doing."""
+
+    nonce: Count
+    engines: Annotated[list[EngineBeat], Meta(max_length=1024)] = []
+
+
+Event = Tokens | Done | Failed  # of one stream
+EdgeMessage = Hello | Submit | Abort | Credit | Ping
+NodeMessage = Hello | Tokens | Done | Failed | Pong
