@@ -8,18 +8,40 @@ Rules of the house, and the reason for each:
   CPUs and C libraries, are never called.
 - No branches on data: each function vectorises when it is called in a loop.
 
-`reference_math` has the same functions in NumPy, equal bit for bit.
+`reference_math` has the constants, and the same functions in NumPy, equal bit for bit.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+
+from skerry_core.kernels.reference_math import (
+    ATANH_TERMS,
+    COS_TERMS,
+    EXP_F32_MAX,
+    EXP_F32_MIN,
+    EXP_F32_P,
+    EXP_F64_TERMS,
+    HALF_PI_1,
+    HALF_PI_2,
+    HALF_PI_3,
+    INV_LN2_F32,
+    INV_LN2_F64,
+    LN2_HIGH_F32,
+    LN2_HIGH_F64,
+    LN2_LOW_F32,
+    LN2_LOW_F64,
+    ROUND_F32,
+    ROUND_F64,
+    SIN_TERMS,
+    SQRT_HALF_BITS,
+    TWO_OVER_PI,
+)
 
 # `error_model="numpy"`: a division by zero is inf or nan, not a raise, which would end vectorising.
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
@@ -74,71 +96,38 @@ def bits_f64(typing_context: Any, bits: Any) -> Any:
     return _bitcast(types.int64, types.float64, ir.DoubleType())
 
 
-# exp, float32: n = round(x / ln 2), r = x - n ln 2, then 2^n (1 + r + r^2 P(r)).
-EXP_F32_MIN = np.float32(-87.33654)  # below: 0, since subnormals are slow and no use to a softmax
-EXP_F32_MAX = np.float32(88.72283)  # above: inf
-_INV_LN2_F32 = np.float32(1.4426950408889634)
-_LN2_HIGH_F32 = np.float32(0.693359375)  # 11 bits: n * high is exact
-_LN2_LOW_F32 = np.float32(math.log(2.0) - 0.693359375)
-_ROUND_F32 = np.float32(1.5 * 2**23)  # adding it rounds to an integer, found in the low bits
-_EXP_F32_P = tuple(  # Cephes expf (S. Moshier), highest power first
-    np.float32(c)
-    for c in (
-        1.9875691500e-4,
-        1.3981999507e-3,
-        8.3334519073e-3,
-        4.1665795894e-2,
-        1.6666665459e-1,
-        5.0000001201e-1,
-    )
-)
-_P0, _P1, _P2, _P3, _P4, _P5 = _EXP_F32_P
-_ONE_F32 = np.float32(1.0)
-_ZERO_F32 = np.float32(0.0)
-_INF_F32 = np.float32(np.inf)
-
-
 @building_block
 def exp_f32(x: np.float32) -> np.float32:
     """e^x of a float32, within 1 ulp; 0 below `EXP_F32_MIN`, inf above `EXP_F32_MAX`; NaN stays."""
     clamped = x if x > EXP_F32_MIN else EXP_F32_MIN
     clamped = clamped if clamped < EXP_F32_MAX else EXP_F32_MAX
-    shifted = fma(clamped, _INV_LN2_F32, _ROUND_F32)
-    n = shifted - _ROUND_F32
-    r = fma(n, -_LN2_HIGH_F32, clamped)
-    r = fma(n, -_LN2_LOW_F32, r)
-    p = fma(_P0, r, _P1)
-    p = fma(p, r, _P2)
-    p = fma(p, r, _P3)
-    p = fma(p, r, _P4)
-    p = fma(p, r, _P5)
-    mantissa = fma(p, r * r, r) + _ONE_F32
+    shifted = fma(clamped, INV_LN2_F32, ROUND_F32)
+    n = shifted - ROUND_F32
+    r = fma(n, -LN2_HIGH_F32, clamped)
+    r = fma(n, -LN2_LOW_F32, r)
+    p = EXP_F32_P[0]
+    for coefficient in EXP_F32_P[1:]:
+        p = fma(p, r, coefficient)
+    mantissa = fma(p, r * r, r) + np.float32(1.0)
     y = bits_f32(np.int32(f32_bits(mantissa) + (f32_bits(shifted) << 23)))
-    y = y if x >= EXP_F32_MIN else _ZERO_F32
-    y = y if x <= EXP_F32_MAX else _INF_F32
+    y = y if x >= EXP_F32_MIN else np.float32(0.0)
+    y = y if x <= EXP_F32_MAX else np.float32(np.inf)
     return y if x == x else x
-
-
-# log, float64: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then log m = 2 atanh((m - 1) / (m + 1)).
-_LN2_HIGH_F64 = float.fromhex("0x1.62e42fee00000p-1")  # 32 bits: e * high is exact
-_LN2_LOW_F64 = float.fromhex("0x1.a39ef35793c76p-33")
-_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-_ATANH_TERMS = 10  # |s| <= 0.172: the next term is below 2^-56 of the first
 
 
 @building_block
 def log_f64(x: float) -> float:
     """Natural logarithm of a float64, within 2 ulp; -inf for 0. Not for negatives, inf or nan."""
     bits = f64_bits(x)
-    exponent = (bits - _SQRT_HALF_BITS) >> 52
+    exponent = (bits - SQRT_HALF_BITS) >> 52
     m = bits_f64(bits - (exponent << 52))
     s = (m - 1.0) / (m + 1.0)
     z = s * s
     p = 0.0
-    for k in range(_ATANH_TERMS, 0, -1):
+    for k in range(ATANH_TERMS, 0, -1):
         p = (p + 1.0 / (2 * k + 1)) * z
-    low = exponent * _LN2_LOW_F64 + 2.0 * (s * p)
-    y = exponent * _LN2_HIGH_F64 + (2.0 * s + low)
+    low = exponent * LN2_LOW_F64 + 2.0 * (s * p)
+    y = exponent * LN2_HIGH_F64 + (2.0 * s + low)
     return y if x > 0.0 else -np.inf
 
 
@@ -148,31 +137,16 @@ def log_f32(x: np.float32) -> np.float32:
     return np.float32(log_f64(np.float64(x)))
 
 
-# exp, float64: as in float32 without fma, with the Taylor series of e^r, |r| <= ln(2) / 2.
-_INV_LN2_F64 = 1.4426950408889634
-_ROUND_F64 = 1.5 * 2.0**52
-_EXP_F64_TERMS = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
-
-
 @building_block
 def exp_f64(x: float) -> float:
     """e^x of a float64 in [-700, 700], within 2 ulp. For tables made once (e.g. theta^y)."""
-    shifted = x * _INV_LN2_F64 + _ROUND_F64
-    n = shifted - _ROUND_F64
-    r = (x - n * _LN2_HIGH_F64) - n * _LN2_LOW_F64
+    shifted = x * INV_LN2_F64 + ROUND_F64
+    n = shifted - ROUND_F64
+    r = (x - n * LN2_HIGH_F64) - n * LN2_LOW_F64
     p = 0.0
-    for term in _EXP_F64_TERMS:
+    for term in EXP_F64_TERMS:
         p = p * r + term
     return bits_f64(f64_bits(p) + (f64_bits(shifted) << 52))
-
-
-# sin and cos, float64: n = round(x / (pi / 2)), r = x - n pi / 2 in three parts, Taylor series.
-_TWO_OVER_PI = 2.0 / math.pi
-_HALF_PI_1 = float.fromhex("0x1.921fb54400000p+0")  # 33 bits: n * part is exact for |n| < 2^20
-_HALF_PI_2 = float.fromhex("0x1.0b4611a600000p-34")
-_HALF_PI_3 = float.fromhex("0x1.3198a2e037073p-69")
-_SIN_TERMS = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1))
-_COS_TERMS = tuple((-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1))
 
 
 @building_block
@@ -181,17 +155,17 @@ def sin_cos_f64(x: float) -> tuple[float, float]:
 
     For tables of rotary embeddings, where x is a position times a frequency of at most 1.
     """
-    shifted = x * _TWO_OVER_PI + _ROUND_F64
-    n = shifted - _ROUND_F64
+    shifted = x * TWO_OVER_PI + ROUND_F64
+    n = shifted - ROUND_F64
     quadrant = f64_bits(shifted)
-    r = ((x - n * _HALF_PI_1) - n * _HALF_PI_2) - n * _HALF_PI_3
+    r = ((x - n * HALF_PI_1) - n * HALF_PI_2) - n * HALF_PI_3
     z = r * r
     p = 0.0
-    for term in _SIN_TERMS:
+    for term in SIN_TERMS:
         p = (p + term) * z
     sin_r = r + r * p
     p = 0.0
-    for term in _COS_TERMS:
+    for term in COS_TERMS:
         p = (p + term) * z
     cos_r = 1.0 + p
     odd = (quadrant & 1) != 0
