@@ -19,7 +19,8 @@
     │   ├── RequestTimeout      the deadline passed
     │   └── Unavailable         no placement can serve this now
     ├── InternalError           a bug of ours
-    └── ConnectionFailed        the client could not reach the platform
+    ├── ConnectionFailed        the client could not reach the platform
+    └── NotConfigured           the client does not know where the platform is, or who asks
 
 Each carries a stable name (`code`), the number the Workers AI dialect uses (`number`), an HTTP
 status and whether a retry can help. `by_code` and `by_number` turn wire codes back into classes.
@@ -34,9 +35,9 @@ class SkerryError(Exception):
     """Base of the tree. `message` is for people; everything a program needs is a field."""
 
     code: ClassVar[str] = "internal_error"
-    number: ClassVar[int] = 8008
     status: ClassVar[int] = 500
-    retryable: ClassVar[bool] = False
+    number: int = 8008  # an instance may carry the more special number that a platform sent
+    retryable: bool = False  # an instance may carry the platform's own word (`x-should-retry`)
     by_code: ClassVar[dict[str, type[SkerryError]]] = {}
     by_number: ClassVar[dict[int, type[SkerryError]]] = {}
 
@@ -64,6 +65,8 @@ class SkerryError(Exception):
         retry_after: float | None = None,
         request_id: str | None = None,
         http_status: int | None = None,
+        number: int | None = None,
+        retryable: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -71,6 +74,10 @@ class SkerryError(Exception):
         self.retry_after = retry_after  # seconds
         self.request_id = request_id
         self.http_status = http_status if http_status is not None else self.status
+        if number is not None:
+            self.number = number
+        if retryable is not None:
+            self.retryable = retryable
 
     def __str__(self) -> str:
         where = f" (request {self.request_id})" if self.request_id else ""
@@ -151,3 +158,7 @@ class InternalError(SkerryError, code="internal_error", number=8008, status=500,
 
 class ConnectionFailed(SkerryError, code="connection_failed", number=0, status=0, retryable=True):
     """The client could not reach the platform, or the connection broke."""
+
+
+class NotConfigured(SkerryError, code="not_configured", number=0, status=0):
+    """The client does not know where the platform is, or who asks."""

@@ -1,0 +1,163 @@
+"""One call's life without I/O: what to send, when to try again, what comes back.
+
+`exchange` is a generator that yields what it needs done (`Send`, `Read`, `Sleep`) and is sent what
+came of it, so that the blocking and the asyncio client differ only in how they do those three.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from skerry._config import Settings
+from skerry._replies import error_from, result_from, transport_error
+from skerry._retry import RetryPolicy, Rng, next_delay
+from skerry._stream import can_stream
+from skerry.errors import InvalidInput, SkerryError
+
+MAX_MODEL_LENGTH = 512  # characters
+MAX_ERROR_BYTES = 1 << 20  # of a reply outside 2xx
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the request; answer with the `httpx.Response`, its body unread."""
+
+    request: httpx.Request
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the body to its end and release the connection; answer with the bytes."""
+
+    response: httpx.Response
+    max_bytes: int | None = None  # None: `BoundedBody`'s own bound
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+Step = Send | Read | Sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """The reply is a stream; its response is open and belongs to whoever receives this."""
+
+    response: httpx.Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request, built anew for each attempt."""
+
+    url: str
+    headers: Mapping[str, str]
+    content: bytes
+    stream: bool
+    timeout: httpx.Timeout = field(repr=False)
+
+    def request(self) -> httpx.Request:
+        """Raises `InvalidInput` for a header that cannot be sent."""
+        extensions = {"timeout": self.timeout.as_dict()}
+        try:
+            return httpx.Request(
+                "POST",
+                self.url,
+                headers=dict(self.headers),
+                content=self.content,
+                extensions=extensions,
+            )
+        except UnicodeEncodeError as exc:
+            raise InvalidInput("A header holds characters beyond ASCII.") from exc
+
+
+def run_call(
+    settings: Settings,
+    model: str,
+    inputs: Mapping[str, Any] | bytes,
+    *,
+    stream: bool,
+    timeout: httpx.Timeout,
+    headers: Mapping[str, str],
+    user_agent: str,
+) -> Call:
+    """The call of `/ai/run/{model}`. Raises `InvalidInput` for what cannot be sent."""
+    content, content_type = encode_inputs(inputs, stream=stream)
+    return Call(
+        url=f"{settings.account_url}/ai/run/{model_path(model)}",
+        headers={
+            "authorization": f"Bearer {settings.api_token}",
+            "content-type": content_type,
+            "user-agent": user_agent,
+            # Proxies hold compressed bytes back until they have enough of them.
+            "accept-encoding": "identity" if stream else "gzip, deflate",
+            **{name.lower(): value for name, value in headers.items()},
+        },
+        content=content,
+        stream=stream,
+        timeout=timeout,
+    )
+
+
+def encode_inputs(inputs: Mapping[str, Any] | bytes, *, stream: bool) -> tuple[bytes, str]:
+    """The request's body and content type: JSON, or bytes as they are."""
+    if isinstance(inputs, bytes):
+        return inputs, "application/octet-stream"
+    body = {**inputs, "stream": True} if stream else dict(inputs)
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8"), "application/json"
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidInput(f"The inputs cannot be written as JSON: {exc}") from exc
+
+
+def model_path(model: str) -> str:
+    """The model id as it stands in a path: slashes raw, everything unusual escaped."""
+    if any(part in ("", ".", "..") for part in model.split("/")):
+        raise InvalidInput(f"{model[:100]!r} is not a model id", param="model")
+    if len(model) > MAX_MODEL_LENGTH:
+        raise InvalidInput(
+            f"A model id has at most {MAX_MODEL_LENGTH} characters, this one {len(model)}",
+            param="model",
+        )
+    return quote(model, safe="/@:")
+
+
+def exchange(
+    call: Call, *, base_url: str, policy: RetryPolicy, rng: Rng = random.random
+) -> Generator[Step, Any, Any]:
+    """Try until the call succeeds or trying again cannot help.
+
+    Returns a `Streamed`, or the result out of its envelope. Throw `httpx.RequestError` into it when
+    a step fails so. Raises a `SkerryError`.
+    """
+    attempt = 0
+    while True:
+        try:
+            response: httpx.Response = yield Send(call.request())
+            if response.is_success and can_stream(response.headers, asked=call.stream):
+                return Streamed(response)
+            if response.is_success:
+                return result_from(response.headers, (yield Read(response)))
+            body: bytes = yield Read(response, MAX_ERROR_BYTES)
+            error = error_from(response.status_code, response.headers, body, time.time())
+        except httpx.RequestError as exc:
+            error = transport_error(exc, base_url)
+            error.__cause__ = exc
+        except SkerryError as exc:
+            error = exc
+        delay = next_delay(policy, error, attempt, rng)
+        if delay is None:
+            raise error
+        yield Sleep(delay)
+        attempt += 1

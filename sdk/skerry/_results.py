@@ -1,0 +1,63 @@
+"""What a call gives back: a dict whose keys are attributes too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from skerry.errors import InternalError
+
+
+class Result(dict[str, Any]):
+    """A JSON object: `result["usage"]["total_tokens"]` and `result.usage.total_tokens`.
+
+    A key named like a method of dict (`items`, `keys`, `get`, …) is reached by index only.
+    Attributes are for reading; change a value by index.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            keys = ", ".join(map(repr, self)) or "none"
+            raise AttributeError(f"the result has no {name!r}; its keys are: {keys}") from None
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self]
+
+
+class Chunk(Result):
+    """One event of a stream. `response` is the text that it adds."""
+
+    __slots__ = ()
+
+    @property
+    def response(self) -> str:
+        """This chunk's text, "" when it has none, whichever of the two families the model is of.
+
+        Native models send `response`, which some platforms leave out or send as a bare JSON number
+        or boolean because the token's text happened to be one. Chat models send `choices`.
+        """
+        text = self["response"] if "response" in self else self._delta()
+        if text is None:
+            return ""
+        return text if isinstance(text, str) else json.dumps(text)
+
+    def _delta(self) -> Any:
+        match self:
+            case {"choices": [{"delta": {"content": content}}, *_]}:
+                return content
+            case _:
+                return None
+
+
+def decode_json(data: bytes | str) -> Any:
+    """JSON with every object as a `Result`. Raises `InternalError` for anything else."""
+    try:
+        return json.loads(data, object_hook=Result)
+    except (ValueError, RecursionError) as exc:
+        shown = data[:100]
+        raise InternalError(f"The platform sent what is not JSON: {shown!r}") from exc

@@ -1,0 +1,329 @@
+"""Streams: one decoder of server-sent events, and the two iterators that users hold.
+
+`EventDecoder` and `ChunkReader` do no I/O: bytes in, events and chunks out, however the bytes are
+cut. `Stream` and `AsyncStream` only move bytes from a response into a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+import httpx
+
+from skerry._replies import (
+    error_from_content,
+    is_json,
+    media_type,
+    raise_if_failed,
+    request_id,
+    result_from,
+    transport_error,
+)
+from skerry._results import Chunk, Result, decode_json
+from skerry.errors import ConnectionFailed, InternalError
+
+MAX_EVENT_BYTES = 16 << 20  # of one event's lines; an image in base64 fits
+MAX_BODY_BYTES = 1 << 30  # of a whole reply; many hours of audio fit
+BOM = b"\xef\xbb\xbf"
+DONE = "[DONE]"
+
+
+class Event(NamedTuple):
+    """One server-sent event."""
+
+    event: str  # "message" unless the stream says otherwise
+    data: str  # its `data` lines joined by newlines
+    id: str  # the last id seen so far, "" when none was
+
+
+class EventTooLong(InternalError, code="event_too_long", number=8008, status=500):
+    """One event of a stream exceeds `MAX_EVENT_BYTES`."""
+
+
+class EventDecoder:
+    """Decodes `text/event-stream` (WHATWG HTML §9.2.6): LF, CR and CRLF, comments, a leading BOM.
+
+    The events are the same however the bytes are split over `feed`. An event that its blank line
+    never ends is dropped, as the standard asks. `retry` is ignored: nobody here reconnects.
+    """
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max = max_event_bytes
+        self._size = 0  # bytes of the event so far, and of the unfinished line
+        self._line: list[bytes] = []  # pieces of the unfinished line
+        self._after_cr = False  # a LF that comes next belongs to the CR before it
+        self._at_start = True
+        self._event = ""
+        self._data: list[str] = []
+        self._id = ""
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Take the next bytes; yield each event that they complete. Raises `EventTooLong`.
+
+        Exhaust the iterator: bytes that it has not reached are lost.
+        """
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
+            self._after_cr = False
+        for line in data.splitlines(keepends=True):  # bytes split at LF, CR and CRLF only
+            self._grow(len(line))
+            self._line.append(line)
+            self._after_cr = line.endswith(b"\r")  # of the last line; elsewhere it is known
+            if not line.endswith((b"\n", b"\r")):
+                return  # the last piece: its end is still to come
+            if event := self._end_line():
+                yield event
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > self._max:
+            raise EventTooLong(f"An event of the stream exceeds {self._max} bytes.")
+
+    def _end_line(self) -> Event | None:
+        raw = b"".join(self._line)
+        self._line.clear()
+        size = len(raw)
+        if self._at_start:
+            raw = raw.removeprefix(BOM)
+            self._at_start = False
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if not line:
+            return self._dispatch()
+        if line.startswith(":"):
+            self._size -= size  # a comment is no part of the event
+            return None
+        name, _, value = line.partition(":")
+        self._field(name, value.removeprefix(" "))
+        return None
+
+    def _field(self, name: str, value: str) -> None:
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._event = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+
+    def _dispatch(self) -> Event | None:
+        data, event = self._data, self._event
+        self._data, self._event, self._size = [], "", 0
+        return Event(event or "message", "\n".join(data), self._id) if data else None
+
+
+class ChunkReader(Protocol):
+    """Turns the body of one streamed reply into chunks, without I/O."""
+
+    done: bool
+    """The reply has said that it is complete; whatever follows does not matter."""
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        """Take the next bytes; exhaust the iterator. Raises the error that the reply carries."""
+        ...
+
+    def finish(self) -> Iterator[Chunk]:
+        """The body has ended. Raises `ConnectionFailed` when it was cut short."""
+        ...
+
+
+class EventReader:
+    """Chunks of a `text/event-stream` that ends with `data: [DONE]`."""
+
+    def __init__(self, request: str | None = None) -> None:
+        self._decoder = EventDecoder()
+        self._request = request
+        self.done = False
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        if self.done:
+            return
+        for event in self._decoder.feed(data):
+            if event.data.strip() == DONE:
+                self.done = True
+                return
+            yield self._chunk(event)
+
+    def finish(self) -> Iterator[Chunk]:
+        if not self.done:
+            raise ConnectionFailed(
+                "The stream ended before it was complete.", request_id=self._request
+            )
+        return iter(())
+
+    def _chunk(self, event: Event) -> Chunk:
+        content = decode_json(event.data)
+        if not isinstance(content, Result):
+            raise InternalError(
+                f"An event of the stream is not a JSON object: {event.data[:100]!r}",
+                request_id=self._request,
+            )
+        if event.event == "error":
+            raise error_from_content(content, request=self._request)
+        raise_if_failed(content, self._request)
+        return Chunk(content)
+
+
+class WholeReader:
+    """One chunk of a reply that came as plain JSON although a stream was asked for."""
+
+    def __init__(self, headers: httpx.Headers) -> None:
+        self._headers = headers
+        self._body = BoundedBody()
+        self.done = False
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        self._body.add(data)
+        return iter(())
+
+    def finish(self) -> Iterator[Chunk]:
+        self.done = True
+        result = result_from(self._headers, self._body.take())
+        yield Chunk(result) if isinstance(result, Result) else Chunk(result=result)
+
+
+class BoundedBody:
+    """Collects a body piece by piece, up to a bound that no length header can talk it out of."""
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self._max = MAX_BODY_BYTES if max_bytes is None else max_bytes
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._max:
+            raise InternalError(f"The platform's reply exceeds {self._max} bytes.")
+        self._pieces.append(data)
+
+    def take(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+def can_stream(headers: httpx.Headers, *, asked: bool) -> bool:
+    """Whether the reply is handed over as a stream: events always, plain JSON when asked for."""
+    media = media_type(headers)
+    return media == "text/event-stream" or (asked and is_json(media))
+
+
+def _reader(response: httpx.Response) -> ChunkReader:
+    if is_json(media_type(response.headers)):
+        return WholeReader(response.headers)
+    return EventReader(request_id(response.headers))
+
+
+class Stream:
+    """Chunks of one reply, in the order in which they come.
+
+        with ai.run(model, inputs, stream=True) as stream:
+            for chunk in stream:
+                print(chunk.response, end="")
+
+    Iterating to the end, `close()`, or leaving a `for` loop or `with` block early each release the
+    connection; the platform then stops generating. Iterating raises a `SkerryError` when the
+    platform reports one, or when the stream is cut.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._chunks = _read(response)
+
+    @property
+    def request_id(self) -> str | None:
+        return request_id(self._response.headers)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self._chunks
+
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._chunks.close()
+        self._response.close()  # a generator that never started runs no `finally`
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncStream:
+    """`Stream` for asyncio and trio: `async for`, `async with`, `await stream.close()`.
+
+    A task that is cancelled while it waits for a chunk closes the connection on its way out.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._chunks = _aread(response)
+
+    @property
+    def request_id(self) -> str | None:
+        return request_id(self._response.headers)
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self._chunks
+
+    async def __anext__(self) -> Chunk:
+        return await anext(self._chunks)
+
+    async def close(self) -> None:
+        """Stop reading. Idempotent."""
+        await self._chunks.aclose()
+        await self._response.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+# The generators hold the response and not the stream object: no reference cycle, so that a `for`
+# loop over a temporary stream closes it as soon as the loop is left.
+
+
+def _read(response: httpx.Response) -> Generator[Chunk]:
+    reader = _reader(response)
+    try:
+        for data in response.iter_bytes():
+            yield from reader.feed(data)
+        yield from reader.finish()
+    except httpx.RequestError as exc:
+        if not reader.done:
+            raise transport_error(exc, _origin(response)) from exc
+    finally:
+        response.close()
+
+
+async def _aread(response: httpx.Response) -> AsyncGenerator[Chunk]:
+    reader = _reader(response)
+    try:
+        async for data in response.aiter_bytes():
+            for chunk in reader.feed(data):
+                yield chunk
+        for chunk in reader.finish():
+            yield chunk
+    except httpx.RequestError as exc:
+        if not reader.done:
+            raise transport_error(exc, _origin(response)) from exc
+    finally:
+        await response.aclose()
+
+
+def _origin(response: httpx.Response) -> str:
+    url = response.request.url
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
