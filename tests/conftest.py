@@ -1,0 +1,29 @@
+"""Fixtures that several packages' tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from skerry_regions.catalog import Catalog
+from skerry_regions.model_files import ModelFiles
+from skerry_regions.store import ModelStore, use_file
+
+DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def default_model() -> ModelFiles:
+    """The default model's files; mark tests that ask for it with `pytest.mark.model`.
+
+    Kept between runs under SKERRY_TEST_HOME (`.cache/skerry` in the repository). SKERRY_TEST_MODEL
+    names a GGUF file to use in place of a download.
+    """
+    root = Path(__file__).resolve().parent.parent
+    home = Path(os.environ.get("SKERRY_TEST_HOME", root / ".cache" / "skerry"))
+    spec = Catalog.load().resolve(DEFAULT_MODEL)
+    if file := os.environ.get("SKERRY_TEST_MODEL"):
+        spec = use_file(spec, Path(file))
+    return ModelStore(home).pull(spec, lambda _what, _share: None)
