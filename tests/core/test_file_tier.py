@@ -1,0 +1,170 @@
+"""The file tier: bounded, checked, and never wrong after a crash."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from skerry_core.file_tier import PAGE, FileTier, FileTierError
+
+BLOCK = 5000
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def block(number: int) -> bytes:
+    return random.Random(number).randbytes(BLOCK)
+
+
+def open_tier(path: Path, *, slots: int = 4, build: str = "b1") -> FileTier:
+    capacity = slots * (2 * PAGE + 64)
+    return FileTier(path, block_bytes=BLOCK, capacity_bytes=capacity, numeric_build=build)
+
+
+class Against(RuleBasedStateMachine):
+    """Every operation against a plain ordered dict, restarts included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path(f"/tmp/skerry-file-tier-{os.getpid()}-{id(self)}")
+        self.tier = open_tier(self.path)
+        self.model: OrderedDict[bytes, bytes] = OrderedDict()
+
+    @rule(number=st.integers(0, 7))
+    def put(self, number: int) -> None:
+        displaced = self.tier.put(digest(number), block(number))
+        expected = None
+        if digest(number) not in self.model and len(self.model) == 4:
+            expected = self.model.popitem(last=False)[0]
+        self.model[digest(number)] = block(number)
+        self.model.move_to_end(digest(number))
+        assert displaced == expected
+
+    @rule(number=st.integers(0, 7))
+    def get(self, number: int) -> None:
+        assert self.tier.get(digest(number)) == self.model.get(digest(number))
+        if digest(number) in self.model:
+            self.model.move_to_end(digest(number))
+
+    @rule(number=st.integers(0, 7))
+    def discard(self, number: int) -> None:
+        self.tier.discard(digest(number))
+        self.model.pop(digest(number), None)
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def restart(self) -> None:
+        self.tier.close()
+        self.tier = open_tier(self.path)
+        assert set(self.tier.digests()) == set(self.model)
+        for each in self.tier.digests():  # order after a restart is that of the writes
+            self.model.move_to_end(each)
+
+    @invariant()
+    def same(self) -> None:
+        assert self.tier.digests() == list(self.model)
+
+    def teardown(self) -> None:
+        self.tier.close()
+        self.path.unlink()
+
+
+TestAgainstAnOrderedDict = Against.TestCase
+TestAgainstAnOrderedDict.settings = settings(max_examples=40, deadline=None)
+
+
+def test_a_flipped_bit_is_a_miss_and_the_slot_is_free_again(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    tier = open_tier(path)
+    tier.put(digest(1), block(1))
+    tier.close()
+    data = bytearray(path.read_bytes())
+    position = data.index(block(1)[:64]) + 1000
+    data[position] ^= 4
+    path.write_bytes(data)
+    tier = open_tier(path)
+    assert digest(1) in tier
+    assert tier.get(digest(1)) is None
+    assert digest(1) not in tier
+    assert tier.statistics().damaged == 1
+    tier.close()
+
+
+@pytest.mark.parametrize("change", ["build", "slots"])
+def test_a_foreign_file_is_emptied(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "kv"
+    tier = open_tier(path)
+    tier.put(digest(1), block(1))
+    tier.close()
+    tier = open_tier(path, build="b2") if change == "build" else open_tier(path, slots=9)
+    assert tier.digests() == []
+    tier.close()
+
+
+def test_garbage_is_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    open_tier(path).close()
+    path.write_bytes(random.Random(1).randbytes(path.stat().st_size))
+    tier = open_tier(path)
+    assert tier.digests() == []
+    tier.close()
+
+
+def test_two_processes_cannot_share_a_file(tmp_path: Path) -> None:
+    tier = open_tier(tmp_path / "kv")
+    with pytest.raises(FileTierError, match="another process uses this KV file"):
+        open_tier(tmp_path / "kv")
+    tier.close()
+
+
+def test_a_full_disk_is_an_error_at_start(tmp_path: Path) -> None:
+    with pytest.raises(FileTierError, match="cannot reserve"):
+        FileTier(tmp_path / "kv", block_bytes=BLOCK, capacity_bytes=1 << 60, numeric_build="b")
+
+
+WRITER = """
+import random, sys
+from pathlib import Path
+from skerry_core.file_tier import FileTier
+tier = FileTier(Path(sys.argv[1]), block_bytes=1 << 20, capacity_bytes=8 << 20, numeric_build="b")
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    tier.put(number.to_bytes(16, "little"), random.Random(number).randbytes(1 << 20))
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kill_in_mid_write_leaves_only_whole_blocks(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "kv"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=env
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == b"ready\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        writer.wait(timeout=0.2 + 0.05 * seed)
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+    tier = FileTier(path, block_bytes=1 << 20, capacity_bytes=8 << 20, numeric_build="b")
+    names = tier.digests()
+    assert names
+    for name in names:
+        number = int.from_bytes(name, "little")
+        assert tier.get(name) == random.Random(number).randbytes(1 << 20)
+    tier.close()
