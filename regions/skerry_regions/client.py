@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from skerry_regions.protocol import Done, Submit, Tokens
+from skerry.errors import InternalError, SkerryError
+from skerry_regions.protocol import Done, Failed, Submit, Tokens
 
 
 class TokenStream(Protocol):
-    """Events of one attempt: `Tokens` zero or more times, then `Done`.
+    """Events of one attempt: `Tokens` zero or more times, then `Done`, also after `abort`.
 
     A failure is raised from the iterator as a `skerry.errors.SkerryError`.
     """
@@ -43,3 +44,9 @@ class RegionClient(Protocol):
     async def close(self) -> None:
         """Abort what runs and release connections."""
         ...
+
+
+def error_of(failed: Failed) -> SkerryError:
+    """The exception that a node's `Failed` stands for. An unknown code is a bug of the node's."""
+    kind = SkerryError.by_code.get(failed.code, InternalError)
+    return kind(failed.message, retry_after=failed.retry_after)

@@ -25,6 +25,7 @@ from msgspec import Meta, Struct
 
 PROTOCOL_VERSION = 1
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
+MAX_MESSAGE = 1024  # characters of an error's sentence
 MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every runner
@@ -152,7 +153,7 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
 
     stream: StreamId
     code: Annotated[str, Meta(max_length=64)]
-    message: Annotated[str, Meta(max_length=1024)]
+    message: Annotated[str, Meta(max_length=MAX_MESSAGE)]
     retry_after: Seconds | None = None
 
 

@@ -1,0 +1,69 @@
+"""Pieces of argparse that the subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Commands = argparse.Action  # generic for type checkers only
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    description: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    """A subcommand whose `--help` ends with an example; `command` returns the exit status."""
+    parser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=command)
+    return parser
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 asks the system for a free one."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
+def count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: give a whole number from 1 up")
+    return int(text)
+
+
+def positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration in seconds above 0")
+    return seconds
+
+
+def byte_size(text: str) -> int:
+    """Bytes from `750M`, `2GiB`, `1.5g` or a plain number; units are powers of 1024."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write for instance 750M or 2G")
+    return int(float(match[1]) * UNITS[match[2]])

@@ -1,0 +1,80 @@
+"""`skerry status` asks the running platform: one JSON document over a Unix socket in its home.
+
+The socket is in a folder that only its owner may enter, answers every connection with the status,
+and takes no commands: stopping is a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+from msgspec import Struct
+
+MAX_STATUS_BYTES = 4 << 20
+ANSWER_SECONDS = 5.0
+
+
+class EdgeStatus(Struct, frozen=True):
+    id: str
+    pid: int
+    url: str
+    region: str
+
+
+class NodeStatus(Struct, frozen=True):
+    """One model of one node."""
+
+    id: str
+    pid: int
+    role: str
+    region: str
+    model: str
+    state: str
+    streams: int
+
+
+class Status(Struct, frozen=True):
+    """What `skerry status --json` prints."""
+
+    url: str
+    edges: list[EdgeStatus] = []
+    nodes: list[NodeStatus] = []
+
+
+class NoAnswer(Exception):
+    """The platform's process does not answer."""
+
+
+@contextlib.asynccontextmanager
+async def answer_status(path: str, status: Callable[[], Status]) -> AsyncIterator[None]:
+    """Serve `status()` at `path` until the block ends."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(msgspec.json.encode(status()))
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, path)
+    try:
+        os.chmod(path, 0o600)
+        yield
+    finally:
+        server.close()
+
+
+def ask_status(path: str) -> Status:
+    """The status of the platform that listens at `path`. Raises `NoAnswer`."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(path)
+            with connection.makefile("rb") as file:
+                return msgspec.json.decode(file.read(MAX_STATUS_BYTES), type=Status)
+    except (OSError, msgspec.DecodeError) as error:
+        raise NoAnswer(f"Skerry's process does not answer at {path}: {error}") from None

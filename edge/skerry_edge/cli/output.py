@@ -1,0 +1,23 @@
+"""What a command says: answers on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+
+def say(text: str) -> None:
+    """A line of the command's answer."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, not part of the answer."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def complain(text: str) -> int:
+    """Say what went wrong and what to do; returns the exit status of a failed command."""
+    note(f"skerry: {text}")
+    return 1

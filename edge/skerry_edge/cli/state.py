@@ -1,0 +1,240 @@
+"""What Skerry keeps on disk, and whether it runs.
+
+    SKERRY_HOME            ~/.skerry unless set; readable by its owner only
+    ├── config.json        url, account id and API token that `skerry up` wrote: the SDK reads it
+    ├── tokens.json        API tokens, hashed
+    ├── secret             root of the tenants' cache keys
+    ├── catalog.yaml       the operator's own models
+    ├── models/  cache/    model files; compiled kernels and repacked weights
+    ├── logs/skerry.log    output of `skerry up --detach`
+    └── run/               skerry.lock (held while it runs), instance.json, control.sock
+
+"Running" means that somebody holds the lock: the kernel lets go of it however the process ends, so
+a record left behind by `kill -9` is never mistaken for a running platform, nor a recycled pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+MAX_STATE_BYTES = 64 * 1024
+CONTROL_NAME = "control.sock"
+SECRET_BYTES = 32
+LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
+
+RecordT = TypeVar("RecordT", "Config", "Instance")
+
+
+class StateError(Exception):
+    """State that cannot be read or written; the message says what to do."""
+
+
+class AlreadyRunning(Exception):
+    """Another process runs the platform of this home."""
+
+    def __init__(self, instance: Instance | None) -> None:
+        super().__init__("Skerry is already running")
+        self.instance = instance
+
+
+class Config(Struct, frozen=True):
+    """How to reach the platform of this home; kept between runs, so that tokens stay valid."""
+
+    url: str
+    account_id: str
+    api_token: str
+
+
+class Instance(Struct, frozen=True):
+    """The process that runs the platform."""
+
+    pid: int
+    control: str  # path of its status socket
+    ready: bool = False
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of one platform's state."""
+
+    root: Path
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Home:
+        given = environ.get("SKERRY_HOME")
+        return cls(Path(given).expanduser().absolute() if given else Path.home() / ".skerry")
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def tokens(self) -> Path:
+        return self.root / "tokens.json"
+
+    @property
+    def secret(self) -> Path:
+        return self.root / "secret"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def instance(self) -> Path:
+        return self.run / "instance.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.run / "skerry.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "logs" / "skerry.log"
+
+    def create(self) -> None:
+        """Make the folders. Raises `StateError` where that is not allowed."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.cache, self.run, self.log.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StateError(
+                f"Cannot create {error.filename}: {error.strerror}. "
+                "Set SKERRY_HOME to a folder that you may write to."
+            ) from None
+
+
+def read_config(home: Home) -> Config | None:
+    """None when no `skerry up` has run yet. Raises `StateError` for a damaged file."""
+    return _read(home.config, Config)
+
+
+def write_config(home: Home, config: Config) -> None:
+    _write(home.config, config)
+
+
+def running(home: Home) -> Instance | None:
+    """The process that runs the platform, starting up included; None when there is none."""
+    with contextlib.suppress(FileNotFoundError), home.lock.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read(home.instance, Instance)
+    return None
+
+
+@contextlib.contextmanager
+def claim(home: Home) -> Iterator[str]:
+    """Be the platform of this home for a while; gives the path of the status socket to be.
+
+    Raises `AlreadyRunning`. Forgets what a killed predecessor left, and leaves nothing behind but
+    the lock file.
+    """
+    home.create()
+    with home.lock.open("wb") as lock:
+        _take(lock.fileno(), home)
+        _forget(home)
+        control = _control_path(home)
+        announce(home, Instance(pid=os.getpid(), control=control))
+        try:
+            yield control
+        finally:
+            _forget(home)
+
+
+def announce(home: Home, instance: Instance) -> None:
+    """Say who runs the platform; only the holder of the claim may."""
+    _write(home.instance, instance)
+
+
+def secret(home: Home) -> bytes:
+    """The platform's secret, 32 bytes, drawn on first use: the root of the tenants' cache keys."""
+    try:
+        stored = home.secret.read_bytes()
+    except FileNotFoundError:
+        stored = secrets.token_bytes(SECRET_BYTES)
+        _replace(home.secret, stored)
+    except OSError as error:
+        raise StateError(f"Cannot read {home.secret}: {error.strerror}.") from None
+    if len(stored) != SECRET_BYTES:
+        raise StateError(f"{home.secret} is damaged: delete it and run `skerry up` again.")
+    return stored
+
+
+def _control_path(home: Home) -> str:
+    """A new path for the status socket: in the home, or where a too long path leaves room."""
+    path = home.run / CONTROL_NAME
+    if len(os.fsencode(path)) < 100:  # Unix sockets take 108 bytes on Linux, 104 on macOS
+        return str(path)
+    return os.path.join(tempfile.mkdtemp(prefix="skerry-"), CONTROL_NAME)
+
+
+def _take(lock: int, home: Home) -> None:
+    """Lock exclusively. A command that only looks holds the lock for microseconds: try again."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise AlreadyRunning(_read(home.instance, Instance)) from None
+            time.sleep(0.01)
+
+
+def _forget(home: Home) -> None:
+    """Remove the record and the status socket of whoever held the claim last."""
+    with contextlib.suppress(StateError):
+        instance = _read(home.instance, Instance)
+        if instance is not None and (control := Path(instance.control)).name == CONTROL_NAME:
+            control.unlink(missing_ok=True)
+            if control.parent != home.run:
+                with contextlib.suppress(OSError):
+                    control.parent.rmdir()
+    home.instance.unlink(missing_ok=True)
+
+
+def _read(path: Path, kind: type[RecordT]) -> RecordT | None:
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(MAX_STATE_BYTES), type=kind)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"Cannot read {path}: {error.strerror}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StateError(
+            f"{path} is damaged ({error}): delete it and run `skerry up` again."
+        ) from None
+
+
+def _write(path: Path, record: Config | Instance) -> None:
+    _replace(path, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file whole, readable by its owner only (mkstemp's mode)."""
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(draft, path)
+    except OSError as error:
+        raise StateError(f"Cannot write {path}: {error.strerror}.") from None

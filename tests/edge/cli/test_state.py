@@ -1,0 +1,144 @@
+"""SKERRY_HOME: private files, one platform at a time, and what `kill -9` leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skerry_edge.cli.state import (
+    AlreadyRunning,
+    Config,
+    Home,
+    Instance,
+    StateError,
+    announce,
+    claim,
+    read_config,
+    running,
+    secret,
+    write_config,
+)
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from skerry_edge.cli.state import Home, claim
+with claim(Home(Path(sys.argv[1]))) as control:
+    Path(control).touch()
+    print(control, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+def hold(home: Home) -> tuple[subprocess.Popen[str], str]:
+    """Another process that has claimed the home, and its status socket's path."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(home.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals | None = None) -> None:
+    if number is not None:
+        process.send_signal(number)
+    process.communicate()  # end of its input is how it ends by itself
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_home_comes_from_the_environment(tmp_path: Path) -> None:
+    assert Home.from_environ({"SKERRY_HOME": str(tmp_path)}).root == tmp_path
+    assert Home.from_environ({}).root == Path.home() / ".skerry"
+    assert Home.from_environ({"SKERRY_HOME": ""}).root == Path.home() / ".skerry"
+
+
+def test_a_home_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match="Set SKERRY_HOME to a folder"):
+        Home(tmp_path / "file" / "home").create()
+
+
+def test_the_home_and_its_secrets_are_private(home: Home) -> None:
+    write_config(home, Config(url="http://127.0.0.1:1", account_id="a", api_token="t"))
+    secret(home)
+    assert mode(home.root) == 0o700
+    assert mode(home.config) == mode(home.secret) == 0o600
+
+
+def test_the_secret_is_drawn_once(home: Home) -> None:
+    first = secret(home)
+    assert len(first) == 32
+    assert secret(home) == first
+    home.secret.write_bytes(b"short")
+    with pytest.raises(StateError, match="damaged"):
+        secret(home)
+
+
+def test_config_round_trip_and_damage(home: Home) -> None:
+    assert read_config(home) is None
+    config = Config(url="http://127.0.0.1:1", account_id="a", api_token="t")
+    write_config(home, config)
+    assert read_config(home) == config
+    for damage in (b"{", b"[]", b'{"url": 3}', b"\xff", b"[" * 30_000):
+        home.config.write_bytes(damage)
+        with pytest.raises(StateError, match=r"config\.json is damaged"):
+            read_config(home)
+
+
+def test_one_platform_at_a_time(home: Home) -> None:
+    process, control = hold(home)
+    try:
+        instance = running(home)
+        assert instance == Instance(pid=process.pid, control=control)
+        with pytest.raises(AlreadyRunning) as caught, claim(home):
+            pass
+        assert caught.value.instance == instance
+    finally:
+        end(process)
+    assert running(home) is None
+    assert sorted(path.name for path in home.run.iterdir()) == ["skerry.lock"]
+
+
+def test_a_killed_platform_is_not_running_and_its_remains_are_cleared(home: Home) -> None:
+    process, control = hold(home)
+    end(process, signal.SIGKILL)
+    assert home.instance.exists()
+    assert running(home) is None
+    with claim(home) as ours:
+        assert running(home) == Instance(pid=os.getpid(), control=ours)
+        announce(home, Instance(pid=os.getpid(), control=ours, ready=True, url="http://x"))
+        assert running(home) == Instance(os.getpid(), ours, True, "http://x")
+        assert not Path(control).exists()
+    assert running(home) is None
+
+
+def test_a_deep_home_still_gets_a_status_socket(tmp_path: Path) -> None:
+    home = Home(tmp_path / ("deep" * 30))
+    with claim(home) as control:
+        folder = Path(control).parent
+        assert folder != home.run
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(control)
+    assert not folder.exists()
