@@ -47,10 +47,10 @@ from skerry_core.kernels.reference_math import (
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 kernel = njit(**_OPTIONS)
-"""Decorates an entry point. Its on-disk cache is switched on by the runner that owns it."""
+"""Decorates a compiled function. The runner that calls it switches on its on-disk cache."""
 
 building_block = njit(**_OPTIONS, forceinline=True)
-"""Decorates a small function that is compiled into each kernel that calls it."""
+"""Decorates a small function that is always inlined, so that loops around it vectorise."""
 
 
 @intrinsic
