@@ -5,26 +5,28 @@ from __future__ import annotations
 import importlib
 import sys
 
-MISSING_PLATFORM = 2  # exit code
+MISSING_PLATFORM = 2  # exit status
+OURS = ("skerry.", "skerry_edge.", "skerry_regions.", "skerry_core.")
 
 
-def main() -> None:
-    """Hand over to the platform's command line.
+def main() -> int:
+    """Hand over to the platform's command line; returns the process's exit status.
 
-    It is imported by name, because the SDK alone must neither contain nor require it.
+    It is imported by name, because the SDK alone must neither contain nor require it. Its commands
+    import what they need when they run, so a missing extra may show only then.
     """
     try:
-        command = importlib.import_module("skerry_edge.cli")
+        status: int = importlib.import_module("skerry_edge.cli").main()
     except ModuleNotFoundError as exc:
-        if exc.name is None or exc.name.startswith(("skerry.", "skerry_edge.")):
+        if exc.name is None or exc.name.startswith(OURS):
             raise  # ours and gone: a bug, not a missing extra
         sys.stderr.write(
             f"skerry: the platform is not installed (no module {exc.name!r}).\n"
             'Install it with:  pip install "skerry[platform]"\n'
         )
-        raise SystemExit(MISSING_PLATFORM) from None
-    command.main()
+        return MISSING_PLATFORM
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""What the package promises as a whole: exports, types, a light import, a helpful command."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skerry
+
+ROOT = Path(__file__).parents[2]
+SDK = ROOT / "sdk"
+
+
+def test_all_is_what_is_public() -> None:
+    public = {
+        name
+        for name, value in vars(skerry).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert set(skerry.__all__) - {"__version__"} == public
+    assert skerry.__all__ == sorted(skerry.__all__)
+
+
+def test_every_error_is_exported() -> None:
+    for kind in skerry.SkerryError.by_code.values():
+        if kind.__module__ == "skerry.errors":
+            assert getattr(skerry, kind.__name__) is kind
+
+
+TYPES = """
+from typing import Any, assert_type
+from skerry import AI, AsyncAI, AsyncStream, Chunk, Result, Stream
+
+def blocking(ai: AI, maybe: bool) -> None:
+    result = ai.run("m", {"prompt": "x"})
+    assert_type(result, Result | Any)
+    text: str = result["response"]
+    tokens: int = result.usage.total_tokens
+    binary = ai.run("m", b"audio", timeout=3)
+    assert isinstance(binary, bytes)
+    binary.decode()
+    stream = ai.run("m", {"prompt": "x"}, stream=True, session_affinity="s")
+    assert_type(stream, Stream)
+    for chunk in stream:
+        assert_type(chunk, Chunk)
+        assert_type(chunk.response, str)
+    assert_type(ai.run("m", {}, stream=maybe), Stream | Result | Any)
+    ai.run("m", {}, max_retry=3)  # type: ignore[call-overload]
+    ai.run("m", "text")  # type: ignore[call-overload]
+
+async def asynchronous(ai: AsyncAI) -> None:
+    assert_type(await ai.run("m", {"prompt": "x"}, max_retries=0), Result | Any)
+    stream = await ai.run("m", {"prompt": "x"}, stream=True)
+    assert_type(stream, AsyncStream)
+    async for chunk in stream:
+        assert_type(chunk.response, str)
+"""
+
+
+def test_users_see_the_types(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TYPES)
+    config = tmp_path / "mypy.ini"
+    config.write_text(f"[mypy]\nstrict = True\nmypy_path = {SDK}\n")
+    cache = ROOT / ".mypy_cache" / "users"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", cache, program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert (SDK / "skerry" / "py.typed").exists()
+
+
+def test_importing_it_drags_nothing_along() -> None:
+    """The SDK loads httpx's world and nothing else, so it is as fast to import as httpx."""
+    program = "import sys, anyio, httpx; before = set(sys.modules); import skerry; " + (
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    path = f"import sys; sys.path.insert(0, {str(SDK)!r}); "
+    loaded = subprocess.run(
+        [sys.executable, "-c", path + program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    third_party = set(loaded) - set(sys.stdlib_module_names)
+    assert third_party == {"skerry"}
+
+
+def run_command(tmp_path: Path, cli: str) -> subprocess.CompletedProcess[str]:
+    """`python -m skerry` where the platform's command line is `cli`."""
+    package = tmp_path / "skerry_edge"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text(cli)
+    return subprocess.run(
+        [sys.executable, "-m", "skerry"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SDK}"},
+    )
+
+
+@pytest.mark.parametrize(
+    "cli", ["import no_such_extra", "def main() -> int:\n    import no_such_extra"]
+)
+def test_the_command_says_what_to_install(tmp_path: Path, cli: str) -> None:
+    done = run_command(tmp_path, cli)
+    assert done.returncode == 2
+    assert "no module 'no_such_extra'" in done.stderr
+    assert 'pip install "skerry[platform]"' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_command_hides_no_bug(tmp_path: Path) -> None:
+    done = run_command(tmp_path, "import skerry_edge.gone")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+
+
+def test_the_command_hands_over(tmp_path: Path) -> None:
+    assert run_command(tmp_path, "def main() -> int:\n    return 7").returncode == 7
