@@ -29,7 +29,7 @@ import numpy as np
 from skerry_core.batch import Float32, Int64, SamplingBatch, StepResult
 from skerry_core.kernels import reference_math
 
-GREEDY_TEMPERATURE = 1e-5  # below it
+GREEDY_TEMPERATURE = np.float32(1e-5)  # below it
 WEIGHT_ONE = 1 << 40  # the weight of the most likely token
 MAX_LOGIT = np.float32(np.finfo(np.float32).max)
 
@@ -135,6 +135,6 @@ def log_softmax(raw: Float32) -> Float32:
         return np.full_like(raw, -np.inf)
     with np.errstate(over="ignore"):
         total = weights(raw - largest).sum()
-    log_total = reference_math.log_f64(np.float64(total) / WEIGHT_ONE)
-    logprobs = (raw.astype(np.float64) - np.float64(largest)) - log_total
-    return logprobs.astype(np.float32)
+        log_total = reference_math.log_f64(np.float64(total) / WEIGHT_ONE)
+        logprobs = (raw.astype(np.float64) - np.float64(largest)) - log_total
+        return logprobs.astype(np.float32)
