@@ -6,6 +6,7 @@ Sans-I/O: `receive(bytes)` gives the peer's messages, the other methods queue me
 - `Hello` comes first, once, from both sides; the highest common version and smaller limits hold.
 - The edge numbers streams upwards and never uses a number twice, so a message of a stream that is
   behind us is either harmless (`Abort`, `Credit`) or a fault (`Tokens`, `Done`, `Failed`).
+- `Accepted` comes at once and at most once, before any `Tokens`; a rejection is a `Failed` instead.
 - `Tokens` cost one credit each. Without credit the node holds them, and what follows, back.
 - `Tokens.index` has no gap and no overlap: a token is never lost and never told twice.
 - `Done` or `Failed` comes exactly once, last; an aborted stream gets it too.
@@ -28,6 +29,7 @@ from skerry.errors import Overloaded, Unavailable
 from skerry_regions.frames import FrameDecoder, ProtocolError, encode
 from skerry_regions.protocol import (
     Abort,
+    Accepted,
     Credit,
     EdgeMessage,
     EngineBeat,
@@ -161,6 +163,7 @@ class _EdgeStream:
     next_index: int  # output position of the next token
     credit: int  # Tokens events the node may still send
     consumed: int = 0  # events read by our caller, credit for them not yet sent
+    accepted: bool = False
     aborted: bool = False
 
 
@@ -214,7 +217,7 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
     def ping(self, nonce: int) -> None:
         self._send(Ping(nonce=nonce))
 
-    def receive(self, data: bytes) -> Iterator[Hello | Event | Pong]:
+    def receive(self, data: bytes) -> Iterator[Hello | Accepted | Event | Pong]:
         """The node's messages; iterate to the end. Tokens of aborted streams are left out.
 
         Raises `ProtocolError` after the last good message.
@@ -223,12 +226,17 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
             if isinstance(message, Hello | Pong) or self._accept(message):
                 yield message
 
-    def _accept(self, event: Event) -> bool:
+    def _accept(self, event: Accepted | Event) -> bool:
         """Check an event against its stream; False when nobody waits for it any more."""
         stream = self._streams.get(event.stream)
         if stream is None:
             past = "after the end of" if event.stream <= self._last_stream else "for the unopened"
             raise self._fault(f"{type(event).__name__} {past} stream {event.stream}")
+        if isinstance(event, Accepted):
+            if stream.accepted:
+                raise self._fault(f"Accepted late or twice on stream {event.stream}")
+            stream.accepted = True
+            return not stream.aborted
         if not isinstance(event, Tokens):
             del self._streams[event.stream]
             return True
@@ -239,6 +247,7 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
                 f"Tokens at index {event.index} on stream {event.stream}, "
                 f"expected {stream.next_index}"
             )
+        stream.accepted = True
         stream.credit -= 1
         stream.next_index += len(event.token_ids)
         return not stream.aborted
@@ -289,6 +298,10 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
         stream.ended = not isinstance(event, Tokens)
         stream.held.append(event)
         self._flush(event.stream, stream)
+
+    def accept(self, stream: int) -> None:
+        """Tell the edge that its stream runs; before its first event, and not before a `Failed`."""
+        self._send(Accepted(stream=stream))
 
     def pong(self, nonce: int, engines: list[EngineBeat]) -> None:
         self._send(Pong(nonce=nonce, engines=engines))

@@ -7,6 +7,7 @@ One connection per edge-node pair carries many streams. A stream is one attempt 
       │ ── Hello ──────────────────────────▶ │   versions and builds are compared first
       │ ◀────────────────────────── Hello ── │
       │ ── Submit(stream, …) ──────────────▶ │
+      │ ◀──────────────── Accepted(stream) ── │   or Failed at once
       │ ◀──────────────── Tokens(stream) … ── │   zero or more
       │ ── Credit(stream, n) ──────────────▶ │   room for n more Tokens events
       │ ── Abort(stream) ──────────────────▶ │   at any time; harmless after the end
@@ -119,6 +120,12 @@ class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
     nonce: Count
 
 
+class Accepted(Struct, frozen=True, kw_only=True, tag="accepted"):
+    """The node took the stream: what follows is tokens, however long the first one takes."""
+
+    stream: StreamId
+
+
 class Tokens(Struct, frozen=True, kw_only=True, tag="tokens"):
     """Tokens of one step. `index` is the output position of the first (transcript included)."""
 
@@ -174,4 +181,4 @@ class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
 
 Event = Tokens | Done | Failed  # of one stream
 EdgeMessage = Hello | Submit | Abort | Credit | Ping
-NodeMessage = Hello | Tokens | Done | Failed | Pong
+NodeMessage = Hello | Accepted | Tokens | Done | Failed | Pong

@@ -14,6 +14,7 @@ from skerry_regions.connection import Agreement, EdgeConnection, NodeConnection,
 from skerry_regions.frames import ProtocolError, encode
 from skerry_regions.protocol import (
     Abort,
+    Accepted,
     Credit,
     Done,
     EngineBeat,
@@ -148,6 +149,17 @@ def test_a_stream_from_submit_to_done() -> None:
         node.send(event)
     assert deliver(edge, node)[1] == [tokens(stream, 2, 2), tokens(stream, 4), done(stream)]
     assert edge.open_streams == node.open_streams == ()
+
+
+def test_a_stream_is_accepted_once_and_before_its_tokens() -> None:
+    edge, node = pair()
+    stream = edge.submit(submit())
+    deliver(edge, node)
+    node.accept(stream)
+    assert deliver(edge, node)[1] == [Accepted(stream=stream)]
+    node.accept(stream)
+    with pytest.raises(ProtocolError, match="Accepted late or twice on stream 1"):
+        deliver(edge, node)
 
 
 def test_stream_numbers_are_never_used_twice() -> None:

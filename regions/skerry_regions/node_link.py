@@ -1,0 +1,255 @@
+"""The edge's connection to one node: it reconnects, notices silence, and fails its streams at once.
+
+A node is given up on when its connection breaks, when its event loop answers no ping, or when an
+engine with running sequences makes no step: the process lives, but nobody waits for it longer than
+`Patience` says. Every stream then ends with `unavailable`, and its owner goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from skerry.errors import Unavailable
+from skerry_regions.address import Address
+from skerry_regions.connection import EdgeConnection
+from skerry_regions.frames import ProtocolError
+from skerry_regions.protocol import (
+    Accepted,
+    Done,
+    Event,
+    Failed,
+    Hello,
+    Pong,
+    Submit,
+    Tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+Sink = Callable[[Accepted | Event], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a node may be silent. Seconds."""
+
+    ping: float = 0.25  # between signs of life
+    silence: float = 2.0  # without a pong: the event loop hangs, or the network is cut
+    stuck: float = 10.0  # with sequences running and no step: the engine hangs
+    connect: float = 2.0  # to open a connection
+    reconnect: float = 0.2  # between attempts
+
+
+class NodeLink:
+    """Keeps one connection to a node. Create it on the event loop that uses it."""
+
+    def __init__(
+        self, node: str, address: Address, hello: Hello, patience: Patience | None = None
+    ) -> None:
+        self.node = node
+        self.address = address
+        self._hello = hello
+        self._patience = patience or Patience()
+        self._wire: _Wire | None = None
+        self._changed = asyncio.Event()
+        self._stuck = False  # an engine stood still; believed again when it moves
+        self._task = asyncio.create_task(self._keep_connected(), name=f"link to {node}")
+
+    @property
+    def is_up(self) -> bool:
+        """Connected, greeted, and not known to be stuck."""
+        return self._wire is not None and self._wire.greeted and not self._stuck
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Models that both sides know alike."""
+        return self._wire.models if self._wire is not None else frozenset()
+
+    def submit(self, submit: Submit, sink: Sink) -> int:
+        """Start a stream; its events go to `sink`, the last one when the link breaks included.
+
+        Raises Unavailable, or Overloaded when the connection has no stream left.
+        """
+        if self._wire is None or not self.is_up:
+            raise Unavailable(f"node {self.node} cannot be reached")
+        return self._wire.submit(submit, sink)
+
+    def abort(self, stream: int) -> None:
+        """Stop a stream; its last event still comes. Idempotent, synchronous, never fails."""
+        if self._wire is not None:
+            self._wire.abort(stream)
+
+    def forget(self, stream: int) -> None:
+        """Stop a stream of which nothing more is wanted, not even its end."""
+        if self._wire is not None:
+            self._wire.forget(stream)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._wire is not None:
+            self._wire.drop()
+
+    async def _keep_connected(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._patience.connect):
+                    wire = await self.address.connect(lambda: _Wire(self.node, self._hello))
+            except (OSError, TimeoutError):
+                await asyncio.sleep(self._patience.reconnect)
+                continue
+            self._wire = wire
+            try:
+                await self._watch(wire)
+            finally:
+                self._wire = None
+                wire.drop()
+            await asyncio.sleep(self._patience.reconnect)
+
+    async def _watch(self, wire: _Wire) -> None:
+        """Ping until the connection breaks or the node is given up on."""
+        pulse = _Pulse(asyncio.get_running_loop().time())
+        while not wire.lost.is_set():
+            now = asyncio.get_running_loop().time()
+            pulse.observe(wire.take_pongs(), now)
+            if now - pulse.last_pong > self._patience.silence:
+                logger.warning("node %s answers no ping", self.node)
+                return
+            stuck = now - pulse.last_step > self._patience.stuck
+            if stuck and not self._stuck:
+                logger.warning("an engine of node %s makes no step", self.node)
+                wire.fail_streams()
+            self._stuck = stuck
+            wire.ping()
+            try:
+                await asyncio.wait_for(wire.lost.wait(), self._patience.ping)
+            except TimeoutError:
+                continue
+
+
+class _Pulse:
+    """When a node last answered, and when its engines last moved or had nothing to do."""
+
+    def __init__(self, now: float) -> None:
+        self.last_pong = now
+        self.last_step = now
+        self._steps: dict[str, int] = {}
+
+    def observe(self, pongs: list[Pong], now: float) -> None:
+        for pong in pongs:
+            self.last_pong = now
+            still = [
+                beat for beat in pong.engines
+                if beat.running and self._steps.get(beat.model) == beat.steps
+            ]  # fmt: skip
+            self._steps = {beat.model: beat.steps for beat in pong.engines}
+            if not still:
+                self.last_step = now
+
+
+class _Wire(asyncio.Protocol):
+    """One connection, from its first byte to its last."""
+
+    def __init__(self, node: str, hello: Hello) -> None:
+        self._node = node
+        self._connection = EdgeConnection(hello)
+        self._sinks: dict[int, Sink] = {}
+        self._pongs: list[Pong] = []
+        self._nonces = itertools.count()
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+        self.lost = asyncio.Event()
+
+    @property
+    def greeted(self) -> bool:
+        return self._connection.agreement is not None and not self.lost.is_set()
+
+    @property
+    def models(self) -> frozenset[str]:
+        agreement = self._connection.agreement
+        return agreement.models if agreement is not None else frozenset()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._schedule_flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._connection.receive(data):
+                match message:
+                    case Tokens():
+                        self._deliver(message)
+                        self._connection.consumed(message.stream)
+                    case Accepted():
+                        self._deliver(message)
+                    case Done() | Failed():
+                        self._deliver(message)
+                        self._sinks.pop(message.stream, None)
+                    case Pong():
+                        self._pongs.append(message)
+                    case _:
+                        pass  # Hello: the connection has taken note of it
+        except ProtocolError as error:
+            logger.warning("node %s broke the protocol: %s", self._node, error)
+            self.drop()
+        self._schedule_flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.lost.set()
+        self.fail_streams()
+
+    def fail_streams(self) -> None:
+        """Tell every owner that nothing more comes from here."""
+        sinks, self._sinks = self._sinks, {}
+        for stream, sink in sinks.items():
+            self._connection.abort(stream)
+            message = f"the connection to node {self._node} was lost"
+            sink(Failed(stream=stream, code=Unavailable.code, message=message))
+        self._schedule_flush()
+
+    def submit(self, submit: Submit, sink: Sink) -> int:
+        stream = self._connection.submit(submit)
+        self._sinks[stream] = sink
+        self._schedule_flush()
+        return stream
+
+    def abort(self, stream: int) -> None:
+        self._connection.abort(stream)
+        self._schedule_flush()
+
+    def forget(self, stream: int) -> None:
+        self._sinks.pop(stream, None)
+        self.abort(stream)
+
+    def ping(self) -> None:
+        if self.greeted:
+            self._connection.ping(next(self._nonces))
+            self._schedule_flush()
+
+    def take_pongs(self) -> list[Pong]:
+        pongs, self._pongs = self._pongs, []
+        return pongs
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _deliver(self, event: Accepted | Event) -> None:
+        if (sink := self._sinks.get(event.stream)) is not None:
+            sink(event)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled and self._transport is not None:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._transport is not None and (data := self._connection.data_to_send()):
+            self._transport.write(data)

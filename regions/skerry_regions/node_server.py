@@ -1,0 +1,163 @@
+"""A node's listening side: edges connect, submit streams and read tokens.
+
+One `NodeConnection` per edge holds the rules; here are only the socket, the flush and the drain.
+What a step delivers to many streams of one edge leaves in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from skerry.errors import SkerryError, Unavailable
+from skerry_regions.address import Address
+from skerry_regions.connection import NodeConnection
+from skerry_regions.frames import MessageTooLarge, ProtocolError
+from skerry_regions.node import Node, NodeStream, failed_event
+from skerry_regions.protocol import Abort, Done, Event, Failed, Hello, Ping, Submit
+
+logger = logging.getLogger(__name__)
+
+MAX_EDGES = 256  # connections at once
+
+
+class NodeServer:
+    """Accepts edges for one node. `drain` before `close` loses no stream."""
+
+    def __init__(self, node: Node, hello: Hello) -> None:
+        self.node = node
+        self.hello = hello
+        self.draining = False
+        self.links: set[EdgeLink] = set()
+        self.stream_ended = asyncio.Event()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Start accepting; returns where. Raises OSError or AddressError."""
+        self._server, bound = await address.listen(lambda: EdgeLink(self))
+        return bound
+
+    @property
+    def num_streams(self) -> int:
+        return sum(link.num_streams for link in self.links)
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new; after `seconds` hand what still runs back to its edges.
+
+        A stream handed back ends with `unavailable`, and its edge goes on elsewhere: the client
+        sees no gap but time.
+        """
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                while self.num_streams:
+                    self.stream_ended.clear()
+                    await self.stream_ended.wait()
+        except TimeoutError:
+            for link in self.links:
+                link.hand_back()
+            await asyncio.sleep(0)  # one turn of the loop, in which the links flush
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.drop()
+        await asyncio.sleep(0)
+
+
+class EdgeLink(asyncio.Protocol):
+    """One edge's connection, seen from the node."""
+
+    def __init__(self, server: NodeServer) -> None:
+        self._server = server
+        self._connection = NodeConnection(server.hello)
+        self._streams: dict[int, NodeStream] = {}
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._server.links) >= MAX_EDGES:
+            logger.warning("refused an edge: %d are connected", MAX_EDGES)
+            transport.abort()
+            return
+        self._server.links.add(self)
+        self._schedule_flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._connection.receive(data):
+                match message:
+                    case Submit():
+                        self._submit(message)
+                    case Abort():
+                        self._streams[message.stream].abort()
+                    case Ping():
+                        self._connection.pong(message.nonce, self._server.node.beats())
+                    case _:
+                        pass  # Hello: the connection has taken note of it
+        except ProtocolError as error:
+            logger.warning("an edge broke the protocol: %s", error)
+            self.drop()
+        self._schedule_flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The edge is gone: so is whoever wanted these tokens."""
+        self._server.links.discard(self)
+        self._transport = None
+        for stream in list(self._streams.values()):
+            stream.abort()
+
+    def hand_back(self) -> None:
+        """End every running stream with `unavailable`."""
+        error = Unavailable("the node is draining")
+        for number, stream in list(self._streams.items()):
+            stream.abort()
+            self._push(failed_event(number, error))
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _submit(self, submit: Submit) -> None:
+        try:
+            if self._server.draining:
+                raise Unavailable("the node is draining")
+            self._streams[submit.stream] = self._server.node.submit(submit, self._push)
+            self._connection.accept(submit.stream)
+        except SkerryError as error:
+            self._connection.send(failed_event(submit.stream, error))
+
+    def _push(self, event: Event) -> None:
+        """The node's sink, called once per stream and step."""
+        if isinstance(event, Done | Failed) and self._streams.pop(event.stream, None) is None:
+            return  # ended here before, by a hand-back
+        if isinstance(event, Done | Failed):
+            self._server.stream_ended.set()
+        if self._transport is None:
+            return
+        try:
+            self._connection.send(event)
+        except MessageTooLarge as error:
+            logger.exception("stream %d: an event no frame can hold", event.stream)
+            self._connection.send(
+                Failed(stream=event.stream, code="internal_error", message=str(error))
+            )
+        self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._transport is not None and (data := self._connection.data_to_send()):
+            self._transport.write(data)
