@@ -1,0 +1,171 @@
+"""The edge as an ASGI application: routes, and the rim that every request passes.
+
+Rim            request id, metrics, one log line, errors → the dialect's answer
+Authenticate   deny by default
+routes         native `/ai/run`, OpenAI `/v1`, lists, health
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from skerry.errors import InternalError, MethodNotAllowed, NotFound, SkerryError
+from skerry_edge import listings, metrics, native, openai
+from skerry_edge.auth import Authenticate
+from skerry_edge.dialects import JSONBytes, encode, error_response
+from skerry_edge.edge import Edge
+from skerry_edge.routing import edge_of
+
+ACCOUNT = "/client/v4/accounts/{account_id}"
+OPENAI_PREFIXES = (f"{ACCOUNT}/ai/v1", "/ai/v1", "/v1")
+CLIENT_GONE = 499  # nginx's number for it; only ever logged and counted
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("skerry.access")
+
+__all__ = ["Edge", "create_app"]
+
+
+def create_app(edge: Edge) -> Starlette:
+    """The application for one edge. Shutting it down closes the edge's region client."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await edge.region.close()
+
+    app = Starlette(
+        routes=_routes(),
+        middleware=[
+            Middleware(Rim, edge=edge),
+            Middleware(Authenticate, tokens=edge.tokens),
+        ],
+        exception_handlers={404: _no_route, 405: _no_method},
+        lifespan=lifespan,
+    )
+    app.state.edge = edge
+    app.router.redirect_slashes = False
+    return app
+
+
+def _routes() -> list[Route]:
+    routes = [
+        Route("/healthz", health),
+        Route("/readyz", ready),
+        Route("/metrics", show_metrics),
+        Route("/client/v4/user/tokens/verify", native.verify_token),
+        Route(f"{ACCOUNT}/ai/run", native.run_named, methods=["POST"]),
+        Route(f"{ACCOUNT}/ai/run/{{model:path}}", native.run, methods=["POST"]),
+        Route(f"{ACCOUNT}/ai/models/search", listings.search_models),
+    ]
+    for prefix in OPENAI_PREFIXES:
+        routes += [
+            Route(f"{prefix}/chat/completions", openai.chat_completions, methods=["POST"]),
+            Route(f"{prefix}/models", listings.list_models),
+            Route(f"{prefix}/models/{{model:path}}", listings.get_model),
+        ]
+    return routes
+
+
+class Rim:
+    """The outermost middleware. Nothing behind it may leave a request unanswered."""
+
+    def __init__(self, app: ASGIApp, edge: Edge) -> None:
+        self._app = app
+        self._edge = edge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        identity = str(uuid.uuid4())
+        scope["request_id"], scope["started"] = identity, self._edge.clock()
+        id_headers = [(b"cf-ai-req-id", identity.encode()), (b"x-request-id", identity.encode())]
+        status: int | None = None
+
+        async def send_identified(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *id_headers]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_identified)
+        except ClientDisconnect:
+            status = CLIENT_GONE
+        except Exception as exc:
+            if status is not None:  # half an answer is out; closing the connection says so
+                raise
+            response = error_response(_known(exc, identity), scope["path"], identity)
+            await response(scope, receive, send_identified)
+        finally:
+            self._record(scope, status)
+
+    def _record(self, scope: Scope, status: int | None) -> None:
+        route, method = scope.get("route"), scope["method"]
+        path = route.path if isinstance(route, Route) else "unmatched"
+        shown = method if method in METHODS else "other"
+        self._edge.metrics.http_requests.add(1, path, shown, str(status or CLIENT_GONE))
+        access_logger.info(
+            "%s %s %d %.1f ms %s",
+            shown,
+            scope.get("raw_path", b"")[:256].decode("latin-1"),
+            status or CLIENT_GONE,
+            (self._edge.clock() - scope["started"]) * 1e3,
+            scope["request_id"],
+        )
+
+
+def _known(exc: Exception, identity: str) -> SkerryError:
+    """The error that a client is told: never an exception's text, but an id that finds it."""
+    if isinstance(exc, SkerryError):
+        return exc
+    logger.error("request %s failed", identity, exc_info=exc)
+    return InternalError("Internal error; the request id finds it in the logs.")
+
+
+async def health(request: Request) -> Response:
+    """The process answers."""
+    return JSONBytes(encode({"status": "ok"}))
+
+
+async def ready(request: Request) -> Response:
+    """Some model can be asked."""
+    models = sorted(edge_of(request).region.models())
+    body = {"status": "ready" if models else "no model is served", "models": models}
+    return JSONBytes(encode(body), 200 if models else 503)
+
+
+async def show_metrics(request: Request) -> Response:
+    """Prometheus text."""
+    return Response(edge_of(request).metrics.render(), media_type=metrics.CONTENT_TYPE)
+
+
+def _no_route(request: Request, exc: Exception) -> Response:
+    return _refused(request, NotFound(f"Could not route to {request.scope['path'][:200]}, "
+                                      "perhaps your object identifier is invalid?"))  # fmt: skip
+
+
+def _no_method(request: Request, exc: Exception) -> Response:
+    method = request.method if request.method in METHODS else "This method is"
+    response = _refused(request, MethodNotAllowed(f"{method} not supported for requested URI."))
+    if isinstance(exc, HTTPException) and exc.headers:
+        response.headers.update(exc.headers)  # Allow
+    return response
+
+
+def _refused(request: Request, exc: SkerryError) -> Response:
+    return error_response(exc, request.scope["path"], request.scope["request_id"])

@@ -1,0 +1,235 @@
+"""Who is calling: bearer tokens, hashed at rest, and the one check every route passes.
+
+A token is `skerry_<id>_<secret>`: the id finds the record, the secret (256 random bits) proves it.
+Only SHA-256 of the secret is stored; with that much entropy a slow hash would add nothing. The file
+is read again when it changes, so a revoked token stops working at its next request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from skerry.errors import AuthenticationError, NotFound
+
+if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+Scopes = frozenset[str]
+ScopeName = Literal["run", "read", "admin"]
+ALL_SCOPES: tuple[ScopeName, ...] = ("run", "read", "admin")
+
+PREFIX = "skerry"
+MAX_TOKEN_LENGTH = 256
+MAX_TOKENS = 100_000
+ACCOUNT_ID = re.compile(r"[0-9a-f]{32}")
+
+# What may be asked without a token; every other path is refused without one, known or not.
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
+
+logger = logging.getLogger(__name__)
+
+
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is stored: everything but the secret."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
+    digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]  # SHA-256 of the secret
+    account_id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+    name: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    scopes: tuple[ScopeName, ...] = ALL_SCOPES
+    created_at: int  # Unix seconds
+
+
+class TokenFile(msgspec.Struct, kw_only=True):
+    """Content of `tokens.json`."""
+
+    version: Literal[1] = 1
+    tokens: Annotated[list[TokenRecord], msgspec.Meta(max_length=MAX_TOKENS)] = []
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """An authenticated caller. `account_id` is the tenant of caches, fairness and usage."""
+
+    token_id: str
+    account_id: str
+    scopes: Scopes
+
+
+class TokenStoreError(Exception):
+    """The token file cannot be read or written; the message names the file and the reason."""
+
+
+def new_account_id() -> str:
+    """A fresh account id: 32 hex digits, as upstream's."""
+    return secrets.token_hex(16)
+
+
+class TokenStore:
+    """The tokens of one edge, kept in a file that only its owner can read.
+
+    Several processes may share the file: writes replace it atomically, reads follow its changes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read `path` if it exists. Raises TokenStoreError on an unreadable file."""
+        self._path = path
+        self._stamp: tuple[int, ...] | None = None
+        self._records: dict[str, TokenRecord] = {}
+        self._refresh()
+
+    def create(
+        self,
+        *,
+        account_id: str,
+        name: str = "",
+        scopes: tuple[ScopeName, ...] = ALL_SCOPES,
+        now: int,
+    ) -> tuple[str, TokenRecord]:
+        """Add a token and return it with its record. The token itself is not kept: show it once."""
+        if not ACCOUNT_ID.fullmatch(account_id):
+            raise ValueError(f"an account id is 32 lower-case hex digits, got {account_id!r}")
+        unknown = sorted(set(scopes) - set(ALL_SCOPES))
+        if unknown or not scopes:
+            raise ValueError(
+                f"scopes are {', '.join(ALL_SCOPES)}; got {', '.join(scopes) or 'none'}"
+            )
+        self._refresh()
+        secret = secrets.token_urlsafe(32)
+        record = TokenRecord(
+            id=secrets.token_hex(8),
+            digest=_digest(secret),
+            account_id=account_id,
+            name=name,
+            scopes=scopes,
+            created_at=now,
+        )
+        self._write([*self._records.values(), record])
+        return f"{PREFIX}_{record.id}_{secret}", record
+
+    def revoke(self, token_id: str) -> bool:
+        """Forget a token at once. False if there is none of that id."""
+        self._refresh()
+        kept = [record for record in self._records.values() if record.id != token_id]
+        if len(kept) == len(self._records):
+            return False
+        self._write(kept)
+        return True
+
+    def records(self) -> list[TokenRecord]:
+        """Every live token's record, oldest first."""
+        self._refresh()
+        return list(self._records.values())
+
+    def authenticate(self, token: str) -> Principal | None:
+        """Whose token this is, or None. Takes equally long for every wrong token of a known id."""
+        if len(token) > MAX_TOKEN_LENGTH:
+            return None
+        self._refresh_or_keep()
+        prefix, _, rest = token.partition("_")
+        token_id, _, secret = rest.partition("_")
+        record = self._records.get(token_id) if prefix == PREFIX else None
+        expected = record.digest if record is not None else "0" * 64
+        matches = hmac.compare_digest(_digest(secret), expected)
+        if record is None or not matches:
+            return None
+        return Principal(record.id, record.account_id, frozenset(record.scopes))
+
+    def _refresh_or_keep(self) -> None:
+        """Follow the file; if it became unreadable keep the last good tokens and say so."""
+        try:
+            self._refresh()
+        except TokenStoreError:
+            logger.exception("keeping the last good tokens")
+
+    def _refresh(self) -> None:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._records = None, {}
+            return
+        except OSError as exc:
+            raise TokenStoreError(f"cannot read {self._path}: {exc.strerror}") from exc
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # also when it proves unreadable: report a bad file once, not per call
+        try:
+            content = msgspec.json.decode(self._path.read_bytes(), type=TokenFile)
+        except OSError as exc:
+            raise TokenStoreError(f"cannot read {self._path}: {exc.strerror}") from exc
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise TokenStoreError(f"{self._path} is not a token file: {exc}") from exc
+        self._records = {record.id: record for record in content.tokens}
+
+    def _write(self, records: list[TokenRecord]) -> None:
+        """Replace the file; mkstemp makes it readable by its owner only."""
+        if len(records) > MAX_TOKENS:
+            raise TokenStoreError(f"{self._path} holds {MAX_TOKENS} tokens already; revoke some")
+        data = msgspec.json.format(msgspec.json.encode(TokenFile(tokens=records)), indent=2)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".tokens-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, self._path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as exc:
+            raise TokenStoreError(f"cannot write {self._path}: {exc.strerror}") from exc
+        self._refresh()
+
+
+class Authenticate:
+    """ASGI middleware: deny by default, decided on the path that the router will see.
+
+    Wrong credentials raise `AuthenticationError` before anything about models or routes is looked
+    up. A path that names an account other than the token's raises `NotFound`, like a path that
+    does not exist. The caller is put into `scope["principal"]`.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: TokenStore) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
+            principal = self._principal(scope)
+            check_account(scope["path"], principal)
+            scope["principal"] = principal
+        await self._app(scope, receive, send)
+
+    def _principal(self, scope: Scope) -> Principal:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) == 1:
+            scheme, _, token = given[0].decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer" and (found := self._tokens.authenticate(token.strip())):
+                return found
+        raise AuthenticationError("Authentication error")
+
+
+def check_account(path: str, principal: Principal) -> None:
+    """Raise NotFound if `path` is under an account that is not the caller's."""
+    match = ACCOUNT_PATH.match(path)
+    if match and not hmac.compare_digest(match[1].encode(), principal.account_id.encode()):
+        raise NotFound(
+            f"Could not route to {path[:200]}, perhaps your object identifier is invalid?"
+        )
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

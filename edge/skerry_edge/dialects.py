@@ -1,0 +1,101 @@
+"""How a reply looks in each dialect: the Workers AI envelope, and OpenAI's error object.
+
+Upstream has two failure envelopes. Inference errors: keys `errors, success, result, messages`,
+`result: {}`, message `AiError: … (<request id>)`. Errors of the API layer before it (routes,
+credentials): `result, success, errors, messages`, `result: null`, plain message. Errors on `/ai/v1`
+carry OpenAI's `error` object and the envelope's `errors` in one body, because clients read either.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from skerry.errors import (
+    AuthenticationError,
+    CapacityError,
+    MethodNotAllowed,
+    NotFound,
+    PermissionDenied,
+    PromptTooLong,
+    QuotaExceeded,
+    RequestError,
+    SkerryError,
+)
+from skerry.wire import ApiMessage, OpenAIError, OpenAIErrorDetail
+
+OPENAI_PATH = re.compile(r"(?:(?:/client/v4)?/accounts/[^/]*)?(?:/ai)?/v1(?:/|$)")
+API_LAYER = (AuthenticationError, PermissionDenied, NotFound, MethodNotAllowed)
+ROUTE_NOT_FOUND = ApiMessage("No route for that URI", 7000)  # follows every 7003
+
+encode = msgspec.json.Encoder().encode
+
+
+class JSONBytes(Response):
+    """A body that is JSON already. The content type has no charset: upstream's binding compares."""
+
+    media_type = "application/json"
+
+
+def is_openai(path: str) -> bool:
+    """Whether errors of this path are read by OpenAI clients."""
+    return OPENAI_PATH.match(path) is not None
+
+
+def envelope(result: bytes) -> bytes:
+    """The success envelope around an encoded result."""
+    return b'{"result":' + result + b',"success":true,"errors":[],"messages":[]}'
+
+
+def error_response(exc: SkerryError, path: str, request_id: str) -> JSONBytes:
+    """The HTTP answer for an error raised before the first byte."""
+    openai = is_openai(path)
+    body = openai_error(exc) if openai else native_error(exc, request_id)
+    status = 400 if openai and isinstance(exc, PromptTooLong) else exc.http_status
+    return JSONBytes(body, status, headers=retry_headers(exc))
+
+
+def native_error(exc: SkerryError, request_id: str) -> bytes:
+    """The Workers AI failure envelope, in upstream's key order for the kind of error."""
+    if isinstance(exc, API_LAYER):
+        errors = [ApiMessage(exc.message, exc.number)]
+        if isinstance(exc, NotFound):
+            errors.append(ROUTE_NOT_FOUND)
+        return encode({"result": None, "success": False, "errors": errors, "messages": []})
+    text = f"AiError: {exc.message} ({request_id})"
+    errors = [ApiMessage(text, exc.number)]
+    return encode({"errors": errors, "success": False, "result": {}, "messages": []})
+
+
+def openai_error(exc: SkerryError) -> bytes:
+    """OpenAI's error object and the envelope's `errors` in one body."""
+    detail = OpenAIErrorDetail(exc.message, _openai_type(exc), exc.code, exc.param)
+    return encode(OpenAIError(detail, [ApiMessage(exc.message, exc.number)]))
+
+
+def retry_headers(exc: SkerryError) -> dict[str, str]:
+    """What tells a client's retry loop when to come back, or not to."""
+    if isinstance(exc, QuotaExceeded):
+        return {"x-should-retry": "false"}
+    if isinstance(exc, CapacityError) and exc.retry_after is not None:
+        return {"retry-after": str(max(1, math.ceil(exc.retry_after)))}
+    return {}
+
+
+def _openai_type(exc: SkerryError) -> str:
+    if isinstance(exc, AuthenticationError):
+        return "authentication_error"
+    if isinstance(exc, PermissionDenied):
+        return "permission_error"
+    if exc.http_status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if isinstance(exc, RequestError) else "server_error"
+
+
+def page_info(count: int, page: int, per_page: int, total: int) -> dict[str, Any]:
+    """`result_info` of a listed page."""
+    return {"count": count, "page": page, "per_page": per_page, "total_count": total}

@@ -1,0 +1,65 @@
+"""What one edge is made of. Built once at start-up, shared by every request."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from skerry.errors import ModelNotFound, Overloaded
+from skerry_edge.auth import TokenStore
+from skerry_edge.limits import Limits
+from skerry_edge.metrics import EdgeMetrics
+from skerry_edge.text import TextModel
+from skerry_regions.catalog import Catalog, ModelSpec
+from skerry_regions.client import RegionClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """The parts behind the routes. `texts` maps catalog ids to the text side of served models.
+
+    `secret` (32 bytes or more, the same on every edge of a cluster) derives the tenants' cache
+    keys; it is never sent anywhere.
+    """
+
+    catalog: Catalog
+    texts: Mapping[str, TextModel]
+    region: RegionClient
+    tokens: TokenStore
+    secret: bytes = field(repr=False)
+    limits: Limits = field(default_factory=Limits)
+    metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
+    clock: Callable[[], float] = time.monotonic  # seconds; for durations
+    wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers
+
+    def __post_init__(self) -> None:
+        if not 32 <= len(self.secret) <= hashlib.blake2b.MAX_KEY_SIZE:
+            raise ValueError(f"the edge's secret must have 32 to 64 bytes, got {len(self.secret)}")
+
+    def served(self, name: str) -> tuple[ModelSpec, TextModel]:
+        """The model of an id or alias, if it is served here. Raises `ModelNotFound`."""
+        spec = self.catalog.resolve(name)
+        text = self.texts.get(spec.id)
+        if text is None:
+            raise ModelNotFound(
+                f"The model {spec.id} is in the catalog, but is not served here.", param="model"
+            )
+        return spec, text
+
+    def served_specs(self) -> list[ModelSpec]:
+        """The models served here, in the catalog's order."""
+        return [spec for spec in self.catalog if spec.id in self.texts]
+
+    def cache_key(self, tenant: str) -> bytes:
+        """The tenant's key of KV block digests: nobody else can name, or time, its prefixes."""
+        return hashlib.blake2b(tenant.encode(), key=self.secret, digest_size=32).digest()
+
+    def check_room(self) -> None:
+        """Raises `Overloaded` when the edge has as many requests in progress as it may have."""
+        if self.metrics.in_progress >= self.limits.max_requests:
+            raise Overloaded(
+                "Capacity temporarily exceeded, please try again.",
+                retry_after=self.limits.overload_retry_seconds,
+            )

@@ -1,0 +1,42 @@
+"""Every bound of the edge in one place. Sizes in bytes, times in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one edge accepts from the network. The defaults suit a laptop and a small server."""
+
+    # One connection. A client that sends nothing, or sends it slowly, holds a socket and no more.
+    max_connections: int = 4096
+    header_bytes: int = 16 * 1024  # request line and fields together
+    header_fields: int = 100
+    target_bytes: int = 4 * 1024  # path and query
+    header_seconds: float = 10.0  # from the connection, or the first byte, to the last header byte
+    body_bytes: int = 8 * 1024 * 1024
+    body_seconds: float = 60.0  # from the header to the last body byte
+    body_bytes_per_second: float = 1024.0  # the slowest upload that is still served …
+    body_grace_seconds: float = 5.0  # … measured from here on
+    idle_seconds: int = 75  # between two requests of one connection; above most client pools' own
+    write_seconds: float = 60.0  # a client that reads nothing for so long is gone
+    linger_seconds: float = 2.0  # what a refused client still sends is read and dropped so long
+
+    # One request.
+    request_seconds: float = 600.0  # from the header to the last byte of the answer
+    keep_alive_seconds: float = 5.0  # a silent stream sends a comment this often
+    default_max_tokens: int = 256  # upstream's default where the caller names none
+    prompt_chars_per_token: int = 32  # longer texts cannot fit the context: refused untokenised
+
+    # The whole edge.
+    max_requests: int = 1024  # in progress at once; beyond it callers are told to come back
+    overload_retry_seconds: float = 1.0  # what they are told
+    drain_seconds: int = 30  # streams may finish this long after SIGTERM
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"limit {field.name} must be positive and finite, got {value}")

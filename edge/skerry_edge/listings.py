@@ -1,0 +1,135 @@
+"""Lists of models in both dialects: only those that are served here, under every name they have."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput
+from skerry.wire import ModelCard, ModelList
+from skerry_edge.dialects import JSONBytes, encode, page_info
+from skerry_edge.edge import Edge
+from skerry_edge.routing import authorise, edge_of
+from skerry_regions.catalog import ModelSpec
+
+DEFAULT_PER_PAGE = 50
+MAX_PER_PAGE = 1000
+MAX_PAGE = 1_000_000
+TASKS = {
+    "text-generation": (
+        "Text Generation",
+        "Family of generative text models, such as large language models (LLM), that can be "
+        "adapted for a variety of natural language tasks.",
+    )
+}
+
+
+async def search_models(request: Request) -> Response:
+    """`GET …/ai/models/search`: filters `search` and `task`; pages until one is empty."""
+    authorise(request, "read")
+    edge = edge_of(request)
+    query = request.query_params
+    page = _positive(query.get("page"), 1, MAX_PAGE, "page")
+    per_page = _positive(query.get("per_page"), DEFAULT_PER_PAGE, MAX_PER_PAGE, "per_page")
+    items = [
+        _item(name, spec)
+        for name, spec in _names(edge)
+        if _matches(name, spec, query.get("search", ""), query.get("task", ""))
+    ]
+    shown = items[(page - 1) * per_page : page * per_page]
+    return JSONBytes(
+        encode(
+            {
+                "result": shown,
+                "success": True,
+                "errors": [],
+                "messages": [],
+                "result_info": page_info(len(shown), page, per_page, len(items)),
+            }
+        )
+    )
+
+
+async def list_models(request: Request) -> Response:
+    """`GET …/v1/models`."""
+    authorise(request, "read")
+    cards = [_card(name, spec) for name, spec in _names(edge_of(request))]
+    return JSONBytes(encode(ModelList("list", cards)))
+
+
+async def get_model(request: Request) -> Response:
+    """`GET …/v1/models/{id}`. The id keeps the name that was asked for."""
+    authorise(request, "read")
+    name = request.path_params["model"]
+    spec, _ = edge_of(request).served(name)
+    return JSONBytes(encode(_card(name, spec)))
+
+
+def _names(edge: Edge) -> Iterator[tuple[str, ModelSpec]]:
+    for spec in edge.served_specs():
+        for name in (spec.id, *spec.aliases):
+            yield name, spec
+
+
+def _card(name: str, spec: ModelSpec) -> ModelCard:
+    owner = name.removeprefix("@cf/").removeprefix("@hf/").split("/")[0]
+    return ModelCard(name, "model", int(_created(spec).timestamp()), owner)
+
+
+def _matches(name: str, spec: ModelSpec, search: str, task: str) -> bool:
+    if task and task.lower() not in (spec.task, TASKS[spec.task][0].lower()):
+        return False
+    return search.lower() in name.lower()
+
+
+def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
+    """One model as upstream lists it: property values are strings, prices a list."""
+    title, description = TASKS[spec.task]
+    return {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, name)),
+        "source": 1,
+        "name": name,
+        "description": spec.description,
+        "task": {
+            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, spec.task)),
+            "name": title,
+            "description": description,
+        },
+        "created_at": _created(spec).strftime("%Y-%m-%d %H:%M:%S.000"),
+        "tags": [],
+        "properties": [
+            {"property_id": "context_window", "value": str(spec.context_window)},
+            {"property_id": "price", "value": _prices(spec)},
+            *({"property_id": each, "value": "true"} for each in spec.capabilities),
+        ],
+    }
+
+
+def _prices(spec: ModelSpec) -> list[dict[str, Any]]:
+    per_million = {
+        "input tokens": spec.price.prompt,
+        "cached input tokens": spec.price.cached,
+        "output tokens": spec.price.output,
+    }
+    return [
+        {"unit": f"per M {what}", "price": price, "currency": "USD"}
+        for what, price in per_million.items()
+    ]
+
+
+def _created(spec: ModelSpec) -> datetime.datetime:
+    date = spec.created or datetime.date(1970, 1, 1)
+    return datetime.datetime.combine(date, datetime.time(), datetime.UTC)
+
+
+def _positive(value: str | None, default: int, largest: int, name: str) -> int:
+    if value is None or value == "":
+        return default
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:10]) <= largest):
+        raise InvalidInput(f"Bad input: {name}: expected a number from 1 to {largest}", param=name)
+    return int(value)

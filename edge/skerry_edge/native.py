@@ -1,0 +1,154 @@
+"""The Workers AI dialect: `/ai/run` for text generation, exactly as upstream shapes it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput, LoraNotSupported, SkerryError
+from skerry.wire import Message, TextGenerationChunk, TextGenerationInput, TextGenerationOutput
+from skerry_edge.bodies import decode, read_body
+from skerry_edge.dialects import JSONBytes, encode, envelope, native_error
+from skerry_edge.edge import Edge
+from skerry_edge.generation import Choices, Job, start
+from skerry_edge.prompts import (
+    chat_prompt,
+    content_text,
+    output_limit,
+    raw_prompt,
+    refuse_unsupported,
+    sampling,
+    stop_strings,
+)
+from skerry_edge.routing import attended, authorise, call_of, edge_of
+from skerry_edge.sse import DONE, EventStream
+from skerry_edge.text import TextModel
+from skerry_regions.catalog import ModelSpec
+
+DEFAULT_TEMPERATURE = 0.6  # upstream's
+
+# Events of one token would tell its length to who watches the encrypted stream.
+PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class UniversalRequest(msgspec.Struct):
+    """Body of `POST /ai/run`: the model is named beside its input."""
+
+    model: str
+    input: msgspec.Raw
+
+
+_input_decoder = msgspec.json.Decoder(TextGenerationInput)
+_universal_decoder = msgspec.json.Decoder(UniversalRequest)
+
+
+async def run(request: Request) -> Response:
+    """`POST …/ai/run/{model}`: the body is the model's input."""
+    edge = edge_of(request)
+    authorise(request, "run")
+    spec, text = edge.served(request.path_params["model"])
+    body = await read_body(request, edge.limits.body_bytes)
+    return await _generate(request, edge, spec, text, decode(_input_decoder, body))
+
+
+async def run_named(request: Request) -> Response:
+    """`POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
+    edge = edge_of(request)
+    authorise(request, "run")
+    universal = decode(_universal_decoder, await read_body(request, edge.limits.body_bytes))
+    spec, text = edge.served(universal.model)
+    return await _generate(
+        request, edge, spec, text, decode(_input_decoder, bytes(universal.input))
+    )
+
+
+async def _generate(
+    request: Request, edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput
+) -> Response:
+    call = call_of(request, authorise(request, "run"))
+    choices = await start(edge, await _job(edge, spec, text, asked), call)
+    if not asked.stream:
+        result = encode(await attended(request, call, _collect(choices)))
+        return JSONBytes(envelope(result))
+    return EventStream(
+        _events(choices),
+        encode_error=lambda exc: _error_event(exc, call.request_id),
+        close=choices.close,
+        keep_alive_seconds=edge.limits.keep_alive_seconds,
+        seconds_left=call.seconds_left,
+    )
+
+
+async def _job(edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput) -> Job:
+    """Check everything a caller can get wrong, and tokenise."""
+    if asked.lora is not None:
+        raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
+    refuse_unsupported(
+        {
+            "response_format": asked.response_format,
+            "tools": asked.tools,
+            "functions": asked.functions,
+        }
+    )
+    prompt_ids = await _prompt_ids(edge, spec, text, asked)
+    limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
+    return Job(
+        model=spec,
+        text=text,
+        prompt_ids=prompt_ids,
+        sampling=sampling(asked, text, default_temperature=DEFAULT_TEMPERATURE, max_tokens=limit),
+        stops=stop_strings(asked.stop),
+    )
+
+
+async def _prompt_ids(
+    edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput
+) -> list[int]:
+    """`prompt` is a user's turn and `messages` a conversation, unless `raw` wants bare text."""
+    if (asked.prompt is None) == (asked.messages is None):
+        got = "neither" if asked.prompt is None else "both"
+        raise InvalidInput(
+            f"Bad input: exactly one of 'prompt' and 'messages' is required, got {got}"
+        )
+    messages = asked.messages or [Message("user", asked.prompt)]
+    if asked.raw:
+        bare = "\n".join(content_text(message) for message in messages)
+        return await raw_prompt(text, spec, bare, edge.limits)
+    return await chat_prompt(text, spec, messages, edge.limits)
+
+
+async def _collect(choices: Choices) -> TextGenerationOutput:
+    try:
+        response = "".join([piece.text async for _, piece in choices.pieces()])
+        return TextGenerationOutput(response, [], choices.usage())
+    finally:
+        choices.close()
+
+
+async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
+    """Events of a native stream; the last one carries the usage, `[DONE]` in the same write."""
+    async for _, piece in choices.pieces():
+        event = _chunk_event(piece.text) if piece.text else b""
+        if piece.finish_reason is not None:
+            last = TextGenerationChunk("", usage=choices.usage())
+            event += b"data: " + encode(last) + b"\n\n" + DONE
+        yield event
+
+
+def _chunk_event(text: str) -> bytes:
+    padding = PADDING[: int(random.random() * len(PADDING))]
+    return b'data: {"response":' + encode(text) + b',"tool_calls":[],"p":"' + padding + b'"}\n\n'
+
+
+def _error_event(exc: SkerryError, identity: str) -> bytes:
+    return b"event: error\ndata: " + native_error(exc, identity) + b"\n\n"
+
+
+async def verify_token(request: Request) -> Response:
+    """`GET /user/tokens/verify`: the token got here, so it is live."""
+    principal = request.scope["principal"]
+    return JSONBytes(envelope(encode({"id": principal.token_id, "status": "active"})))

@@ -1,0 +1,186 @@
+"""The OpenAI dialect: chat completions, strictly as OpenAI's clients parse them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput, LoraNotSupported, SkerryError
+from skerry.wire import (
+    AssistantMessage,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionRequest,
+    ChoiceLogprobs,
+    FinishReason,
+    TokenLogprob,
+)
+from skerry_edge.bodies import decode, read_body
+from skerry_edge.dialects import JSONBytes, encode, openai_error
+from skerry_edge.edge import Edge
+from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.prompts import (
+    chat_prompt,
+    output_limit,
+    refuse_unsupported,
+    sampling,
+    stop_strings,
+)
+from skerry_edge.routing import attended, authorise, call_of, edge_of
+from skerry_edge.sse import DONE, EventStream
+
+DEFAULT_TEMPERATURE = 1.0  # OpenAI's
+
+_decoder = msgspec.json.Decoder(ChatCompletionRequest)
+
+
+async def chat_completions(request: Request) -> Response:
+    """`POST …/v1/chat/completions`."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    call = call_of(request, principal)
+    job = await _job(edge, asked)
+    choices = await start(edge, job, call)
+    answer = Answer(
+        id=f"chatcmpl-{call.request_id}",
+        created=int(edge.wall_clock()),
+        model=asked.model,
+        with_logprobs=job.sampling.logprobs is not None,
+    )
+    if not asked.stream:
+        completion = await attended(request, call, _collect(choices, answer, job.num_choices))
+        return JSONBytes(encode(completion))
+    options = asked.stream_options
+    return EventStream(
+        _events(choices, answer, include_usage=bool(options and options.include_usage)),
+        encode_error=_error_event,
+        close=choices.close,
+        keep_alive_seconds=edge.limits.keep_alive_seconds,
+        seconds_left=call.seconds_left,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What is the same in every chunk of one answer."""
+
+    id: str
+    created: int  # Unix seconds
+    model: str  # as the caller named it
+    with_logprobs: bool
+
+
+async def _job(edge: Edge, asked: ChatCompletionRequest) -> Job:
+    """Check everything a caller can get wrong, and tokenise."""
+    spec, text = edge.served(asked.model)
+    if asked.lora is not None:
+        raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
+    refuse_unsupported({"response_format": asked.response_format, "tools": asked.tools})
+    prompt_ids = await chat_prompt(text, spec, asked.messages, edge.limits)
+    param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
+    limit = output_limit(
+        asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param
+    )
+    min_tokens = asked.min_tokens or 0
+    if min_tokens > limit:
+        raise InvalidInput(
+            f"Bad input: min_tokens ({min_tokens}) exceeds max_tokens ({limit})", param="min_tokens"
+        )
+    return Job(
+        model=spec,
+        text=text,
+        prompt_ids=prompt_ids,
+        sampling=sampling(
+            asked,
+            text,
+            default_temperature=DEFAULT_TEMPERATURE,
+            max_tokens=limit,
+            min_tokens=min_tokens,
+            ignore_stop_tokens=bool(asked.ignore_eos),
+            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+        ),
+        stops=stop_strings(asked.stop),
+        num_choices=asked.n or 1,
+    )
+
+
+async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCompletion:
+    texts: list[list[str]] = [[] for _ in range(num_choices)]
+    logprobs: list[list[TokenLogprob]] = [[] for _ in range(num_choices)]
+    reasons: list[FinishReason] = ["length"] * num_choices
+    try:
+        async for index, piece in choices.pieces():
+            texts[index].append(piece.text)
+            logprobs[index].extend(piece.logprobs)
+            reasons[index] = piece.finish_reason or reasons[index]
+    finally:
+        choices.close()
+    return ChatCompletion(
+        id=answer.id,
+        object="chat.completion",
+        created=answer.created,
+        model=answer.model,
+        choices=[
+            ChatChoice(
+                index,
+                AssistantMessage("assistant", "".join(texts[index])),
+                reasons[index],
+                ChoiceLogprobs(logprobs[index]) if answer.with_logprobs else None,
+            )
+            for index in range(num_choices)
+        ],
+        usage=choices.usage(),
+    )
+
+
+async def _events(
+    choices: Choices, answer: Answer, *, include_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    """Events of an OpenAI stream, one write per step.
+
+    What is the same in every chunk is encoded once. With usage asked for, every chunk but the last
+    has `"usage": null`, and the last has no choices.
+    """
+    head = (
+        b'data: {"id":' + encode(answer.id) + b',"object":"chat.completion.chunk","created":'
+        + encode(answer.created) + b',"model":' + encode(answer.model) + b',"choices":['
+    )  # fmt: skip
+    tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+    greeted: set[int] = set()
+    async for index, piece in choices.pieces():
+        event = b""
+        if index not in greeted:
+            greeted.add(index)
+            event += head + _choice(index, b'{"role":"assistant","content":""}') + tail
+        if piece.text or piece.logprobs:
+            delta = b'{"content":' + encode(piece.text) + b"}"
+            event += head + _choice(index, delta, _logprobs(piece, answer)) + tail
+        if piece.finish_reason is not None:
+            event += head + _choice(index, b"{}", reason=piece.finish_reason) + tail
+        yield event
+    last = head + b'],"usage":' + encode(choices.usage()) + b"}\n\n" if include_usage else b""
+    yield last + DONE
+
+
+def _choice(
+    index: int, delta: bytes, logprobs: bytes = b"null", reason: FinishReason | None = None
+) -> bytes:
+    return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (
+        index,
+        delta,
+        logprobs,
+        encode(reason),
+    )
+
+
+def _logprobs(piece: Piece, answer: Answer) -> bytes:
+    return encode(ChoiceLogprobs(piece.logprobs)) if answer.with_logprobs else b"null"
+
+
+def _error_event(exc: SkerryError) -> bytes:
+    return b"data: " + openai_error(exc) + b"\n\n"

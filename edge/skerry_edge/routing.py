@@ -1,0 +1,64 @@
+"""What every handler needs of its request: the edge, the caller, the time that is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from skerry.errors import PermissionDenied, RequestTimeout
+from skerry_edge.auth import Principal, ScopeName
+from skerry_edge.edge import Edge
+from skerry_edge.generation import Call
+from skerry_edge.sse import Attended
+
+T = TypeVar("T")
+
+
+def edge_of(request: Request) -> Edge:
+    """The edge that `create_app` was given."""
+    edge = request.app.state.edge
+    if not isinstance(edge, Edge):
+        raise TypeError("app.state.edge is not an Edge")
+    return edge
+
+
+def authorise(request: Request, needed: ScopeName) -> Principal:
+    """The caller, if its token has the scope. Raises `PermissionDenied`."""
+    principal = request.scope["principal"]
+    if not isinstance(principal, Principal):
+        raise TypeError("the route is not behind Authenticate")
+    if needed not in principal.scopes:
+        raise PermissionDenied(f"This API token lacks the scope '{needed}'.")
+    return principal
+
+
+def request_id(request: Request) -> str:
+    return str(request.scope["request_id"])
+
+
+def call_of(request: Request, principal: Principal) -> Call:
+    """The call's identity and deadline, counted from the request's header."""
+    edge = edge_of(request)
+    started = float(request.scope["started"])
+    left = edge.limits.request_seconds - (edge.clock() - started)
+    return Call(
+        request_id=request_id(request),
+        tenant=principal.account_id,
+        started=started,
+        seconds_left=max(0.0, left),
+    )
+
+
+async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:
+    """Await `work`, unless the client goes away (`ClientDisconnect`) or the deadline passes."""
+    async with Attended(request.receive):
+        try:
+            async with asyncio.timeout(call.seconds_left):
+                return await work
+        except TimeoutError:
+            raise RequestTimeout(
+                "The request's deadline passed before the answer was complete."
+            ) from None

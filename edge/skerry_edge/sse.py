@@ -1,0 +1,152 @@
+"""Server-sent events over ASGI: one write per step, comments while silent, failures as events.
+
+After the first byte the status line is gone: an error can only be an event, and its absence of
+`[DONE]` tells clients that the stream broke. A client that goes away cancels the work: uvicorn
+reports it to `receive`, so somebody has to be listening there all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from types import TracebackType
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from skerry.errors import InternalError, RequestTimeout, SkerryError, Unavailable
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"
+HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx, and what copies it, would hold events back
+]
+
+logger = logging.getLogger(__name__)
+
+
+class Attended:
+    """While entered, a client that goes away cancels the entering task.
+
+    The cancellation leaves the block as `ClientDisconnect`; one that came from elsewhere stays what
+    it is. `on_silence` is awaited whenever nothing came from the client for `interval` seconds.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        interval: float | None = None,
+        on_silence: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._receive = receive
+        self._interval = interval
+        self._on_silence = on_silence
+        self.gone = False
+
+    async def __aenter__(self) -> Attended:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("Attended must be entered inside a task")
+        self._task = task
+        self._watch = asyncio.create_task(self._listen())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._watch.cancel()
+        if self.gone and self._task.uncancel() == 0 and exc_type in (None, asyncio.CancelledError):
+            raise ClientDisconnect from None
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._interval):
+                    message = await self._receive()
+            except TimeoutError:
+                if self._on_silence is not None:
+                    await self._on_silence()
+                continue
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                self._task.cancel()
+                return
+
+
+class EventStream(Response):
+    """Sends `events` (whole events, already framed) as they come.
+
+    `encode_error` frames a failure; `close` is called exactly when the stream is over, whichever
+    way, and must be a plain function. After `seconds_left` the stream ends with `RequestTimeout`.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        *,
+        encode_error: Callable[[SkerryError], bytes],
+        close: Callable[[], None],
+        keep_alive_seconds: float,
+        seconds_left: float,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.raw_headers = list(HEADERS)
+        self._events = events
+        self._encode_error = encode_error
+        self._close = close
+        self._keep_alive_seconds = keep_alive_seconds
+        self._seconds_left = seconds_left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        silent = True
+
+        async def comment() -> None:
+            nonlocal silent
+            if silent:
+                await send(_part(COMMENT))
+            silent = True
+
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async with Attended(receive, self._keep_alive_seconds, comment) as attended:
+                try:
+                    async with (
+                        asyncio.timeout(self._seconds_left),
+                        aclosing(self._events) as events,
+                    ):
+                        async for event in events:
+                            silent = False
+                            await send(_part(event))
+                except (Exception, asyncio.CancelledError) as exc:
+                    if attended.gone:
+                        raise
+                    await send(_part(self._encode_error(_as_skerry_error(exc))))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._close()
+
+
+def _part(data: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+def _as_skerry_error(exc: BaseException) -> SkerryError:
+    """What the client is told of a failure in mid-stream."""
+    match exc:
+        case SkerryError():
+            return exc
+        case TimeoutError():
+            return RequestTimeout("The request's deadline passed before the answer was complete.")
+        case asyncio.CancelledError():
+            return Unavailable("The edge is shutting down.")
+    logger.error("a stream failed", exc_info=exc)
+    return InternalError("Internal error; the request id finds it in the logs.")

@@ -1,0 +1,69 @@
+"""Judging a request's head before any parser sees it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry_edge.head import check_head, check_partial
+from skerry_edge.limits import Limits
+
+LIMITS = Limits(header_bytes=1024, header_fields=5, target_bytes=64, body_bytes=100)
+
+
+def head(*fields: str, line: str = "POST /x HTTP/1.1") -> bytes:
+    return "\r\n".join([line, "Host: a", *fields, "", ""]).encode("latin-1")
+
+
+def test_an_ordinary_head_passes() -> None:
+    fields = ("Content-Type: application/json", "Content-Length: 100", "Authorization: Bearer x")
+    assert check_head(head(*fields), LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "words"),
+    [
+        (head("Host: b"), 400, "'host' is given twice"),
+        (head("HOST : b"), 400, "malformed"),
+        (head("Content-Length: 1", "content-length: 1"), 400, "'content-length' is given twice"),
+        (head("Content-Length: 1", "Transfer-Encoding: chunked"), 400, "exclude each other"),
+        (head("Transfer-Encoding: chunked", "transfer-encoding: x"), 400, "given twice"),
+        (head("Content-Length: +4"), 400, "Content-Length must be"),
+        (head("Content-Length: 4, 4"), 400, "Content-Length must be"),
+        (head("Content-Length: -1"), 400, "Content-Length must be"),
+        (head("Content-Length: 0x10"), 400, "Content-Length must be"),
+        (head("Content-Length: "), 400, "Content-Length must be"),
+        (head("Content-Length: 101"), 413, "exceeds 100 bytes"),
+        (head("X: a", " folded"), 400, "folded"),
+        (head("X: a", "\tfolded"), 400, "folded"),
+        (head("no colon"), 400, "malformed"),
+        (head(": no name"), 400, "malformed"),
+        (head("A: 1", "B: 1", "C: 1", "D: 1", "E: 1"), 431, "more than 5"),
+        (head("A: " + "x" * 1024), 431, "exceeds 1024 bytes"),
+        (head(line="POST /" + "x" * 64 + " HTTP/1.1"), 414, "exceeds 64 bytes"),
+        (head(line="GET http://evil/x HTTP/1.1"), 400, "starts with '/'"),
+        (head(line="OPTIONS * HTTP/1.1"), 400, "starts with '/'"),
+        (head(line="GET /x HTTP/2.0"), 400, "request line"),
+        (head(line="GET /x"), 400, "request line"),
+        (head(line="GET  /x HTTP/1.1"), 400, "request line"),
+        (head(line="G\x00T /x HTTP/1.1"), 400, "request line"),
+        (b"GET / HTTP/1.1\nHost: a\r\n\r\n", 400, "CRLF"),
+    ],
+)
+def test_ambiguous_or_excessive_heads_are_refused(raw: bytes, status: int, words: str) -> None:
+    refusal = check_head(raw, LIMITS)
+    assert refusal is not None
+    assert (refusal.status, words in refusal.message) == (status, True), refusal
+
+
+def test_hopeless_beginnings_are_refused_before_they_end() -> None:
+    assert check_partial(b"GET / HTTP/1.1\r\nX: " + b"a" * 100, LIMITS) is None
+    for partial in (b"\x16\x03\x01", b"GET / HTTP/1.1\nX", b"A: 1\r\n" * 7, b"x" * 1025):
+        assert check_partial(partial, LIMITS) is not None
+
+
+@given(st.binary(max_size=2048))
+def test_no_bytes_raise(raw: bytes) -> None:
+    check_partial(raw, LIMITS)
+    check_head(raw + b"\r\n\r\n", LIMITS)
