@@ -18,7 +18,7 @@ PROGRESS := awk '/^Collecting/ { printf "\r\033[K  %d packages: %s", ++n, $$2; f
 	/^Installing collected/ { printf "\r\033[K  unpacking %d packages", n; fflush() } \
 	END { printf "\r\033[K" }'
 define install
-	@if [ -t 1 ]; then $(PIP) $(1) | $(PROGRESS); else $(PIP) --quiet $(1); fi
+	@if [ -t 1 ]; then $(PIP) $(1) | $(PROGRESS); else $(PIP) -qq $(1); fi
 endef
 
 .PHONY: help install run test test-all bench conformance check format clean
@@ -71,7 +71,7 @@ $(VENV)/.stamp-run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing everything into $(VENV), torch and jax too (once, some minutes)…"
-	@$(PIP) --quiet --upgrade pip  # older ones know no dependency groups
+	@$(PIP) -qq --upgrade pip  # older ones know no dependency groups
 	$(call install,-e ".[all]" --group dev)
 	@touch $(VENV)/.stamp-run $@
 
