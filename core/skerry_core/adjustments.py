@@ -1,0 +1,74 @@
+"""What penalties and biases need to know of one sequence, kept up to date token by token."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skerry_core.batch import Float32, Int32
+from skerry_core.request import SamplingParams
+
+
+class TokenHistory:
+    """Distinct tokens of a sequence, each with its count in the output.
+
+    Prompt tokens matter to the repetition penalty alone and are left out without it.
+    """
+
+    def __init__(self, prompt_ids: Int32, output_ids: Int32, sampling: SamplingParams) -> None:
+        seen = np.unique(prompt_ids) if sampling.repetition_penalty != 1.0 else prompt_ids[:0]
+        self._index = {token_id: i for i, token_id in enumerate(seen.tolist())}
+        capacity = len(seen) + max(sampling.max_tokens, len(output_ids))
+        self._ids = np.empty(capacity, np.int32)
+        self._ids[: len(seen)] = seen
+        self._counts = np.zeros(capacity, np.int32)
+        for token_id in output_ids.tolist():
+            self.append(token_id)
+
+    def append(self, token_id: int) -> None:
+        """Count one more token of the output."""
+        index = self._index.setdefault(token_id, len(self._index))
+        self._ids[index] = token_id
+        self._counts[index] += 1
+
+    @property
+    def ids(self) -> Int32:
+        return self._ids[: len(self._index)]
+
+    @property
+    def counts(self) -> Int32:
+        return self._counts[: len(self._index)]
+
+
+class LogitBias:
+    """A sequence's biases: ids i32[B] and values f32[B]."""
+
+    def __init__(self, biases: dict[int, float]) -> None:
+        self.ids: Int32 = np.fromiter(biases, np.int32, len(biases))
+        self.values: Float32 = np.fromiter(biases.values(), np.float32, len(biases))
+
+
+class Adjustments:
+    """History and biases of one sequence; either is None where it would change nothing."""
+
+    def __init__(self, prompt_ids: Int32, output_ids: Int32, sampling: SamplingParams) -> None:
+        self.history: TokenHistory | None = None
+        if (
+            sampling.repetition_penalty != 1.0
+            or sampling.frequency_penalty != 0.0
+            or sampling.presence_penalty != 0.0
+        ):
+            self.history = TokenHistory(prompt_ids, output_ids, sampling)
+        biases: dict[int, float] = {}
+        for token_id, value in sampling.logit_bias:
+            biases[token_id] = biases.get(token_id, 0.0) + value
+        self._bias = LogitBias(biases) if biases else None
+        self._bias_without_stops: LogitBias | None = None
+        self._min_tokens = 0
+        if sampling.stop_token_ids:
+            self._min_tokens = sampling.min_tokens
+            stops = dict.fromkeys(sampling.stop_token_ids, float("-inf"))
+            self._bias_without_stops = LogitBias(biases | stops)
+
+    def bias(self, num_output: int) -> LogitBias | None:
+        """Biases of the token that follows `num_output` output tokens."""
+        return self._bias_without_stops if num_output < self._min_tokens else self._bias

@@ -1,0 +1,139 @@
+"""Who may come in: requests that can be served at all, and as many as there are places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from threading import Lock
+
+from skerry_core.blocks import blocks_for
+from skerry_core.config import EngineConfig, ModelConfig
+from skerry_core.request import (
+    EngineOverloaded,
+    Request,
+    RequestRejected,
+    RequestTooLong,
+    SamplingParams,
+)
+
+MAX_CACHE_KEY = 64  # bytes, BLAKE2b's limit
+MAX_LOGPROBS = 128  # alternatives per token; bounds what a step carries back
+MIN_RETRY, MAX_RETRY = 1.0, 60.0  # seconds
+
+
+def check_request(request: Request, model: ModelConfig, num_blocks: int) -> None:
+    """Raise RequestRejected, saying what is wrong, unless an idle engine could serve it."""
+    sampling = request.sampling
+    if not request.prompt_ids:
+        raise RequestRejected("the prompt has no tokens")
+    if len(request.cache_key) > MAX_CACHE_KEY:
+        raise RequestRejected(f"cache_key has more than {MAX_CACHE_KEY} bytes")
+    _check_sampling(sampling)
+    _check_logprobs("prompt_logprobs", request.prompt_logprobs, model)
+    _check_logprobs("logprobs", sampling.logprobs, model)
+    _check_ids("prompt_ids", request.prompt_ids, model)
+    _check_ids("output_ids", request.output_ids, model)
+    _check_ids("stop_token_ids", sampling.stop_token_ids, model)
+    _check_ids("logit_bias", (token_id for token_id, _ in sampling.logit_bias), model)
+    _check_size(request, model, num_blocks)
+
+
+def _check_size(request: Request, model: ModelConfig, num_blocks: int) -> None:
+    prompt, output = len(request.prompt_ids), request.sampling.max_tokens
+    tokens = f"{prompt} prompt tokens and max_tokens {output}"
+    if len(request.output_ids) > output:
+        raise RequestRejected(f"{len(request.output_ids)} output_ids exceed max_tokens {output}")
+    if prompt + output > model.max_context:
+        raise RequestTooLong(f"{tokens} exceed the model's context of {model.max_context} tokens")
+    needed = blocks_for(prompt + output - 1)  # the last token is not run
+    if needed > num_blocks:
+        raise RequestTooLong(
+            f"{tokens} need {needed} blocks of KV memory, this engine has {num_blocks}"
+        )
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    ranges = (
+        ("temperature", 0.0 <= sampling.temperature < math.inf),
+        ("top_p", 0.0 < sampling.top_p <= 1.0),
+        ("top_k", 0 <= sampling.top_k < 1 << 31),
+        ("min_p", 0.0 <= sampling.min_p <= 1.0),
+        ("repetition_penalty", 0.0 < sampling.repetition_penalty < math.inf),
+        ("frequency_penalty", math.isfinite(sampling.frequency_penalty)),
+        ("presence_penalty", math.isfinite(sampling.presence_penalty)),
+        ("seed", 0 <= sampling.seed < 1 << 64),
+        ("choice", 0 <= sampling.choice < 1 << 31),
+        ("max_tokens", sampling.max_tokens >= 1),
+        ("min_tokens", sampling.min_tokens >= 0),
+        ("logit_bias", all(math.isfinite(bias) for _, bias in sampling.logit_bias)),
+    )
+    for name, is_valid in ranges:
+        if not is_valid:  # NaN fails every comparison
+            raise RequestRejected(f"{name} is out of range: {getattr(sampling, name)!r}")
+
+
+def _check_logprobs(name: str, k: int | None, model: ModelConfig) -> None:
+    most = min(MAX_LOGPROBS, model.vocab_size)
+    if k is not None and not 0 <= k <= most:
+        raise RequestRejected(f"{name} must be between 0 and {most}, got {k}")
+
+
+def _check_ids(name: str, token_ids: Iterable[int], model: ModelConfig) -> None:
+    ids = set(token_ids)
+    if ids and not (min(ids) >= 0 and max(ids) < model.vocab_size):
+        wrong = next(i for i in ids if not 0 <= i < model.vocab_size)
+        raise RequestRejected(
+            f"{name} contains token {wrong}, outside the vocabulary of {model.vocab_size}"
+        )
+
+
+class Admission:
+    """The requests that live in an engine, waiting or running: at most as many as it has places.
+
+    An eighth of the waiting places is kept for tenants that have no request, so that one tenant's
+    flood does not shut out the others. May be called from any thread.
+    """
+
+    def __init__(self, config: EngineConfig, clock: Callable[[], float]) -> None:
+        self._places = config.max_running + config.max_waiting
+        self._reserved = config.max_waiting // 8
+        self._clock = clock
+        self._lock = Lock()
+        self._tenants: dict[str, str] = {}  # by request id
+        self._requests: dict[str, int] = {}  # per tenant
+        self._released_at: float | None = None
+        self._interval = 0.0  # seconds between releases, smoothed
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._tenants
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    def admit(self, request_id: str, tenant: str) -> None:
+        """Take a place. Raises EngineOverloaded, or RequestRejected when the id is taken."""
+        with self._lock:
+            if request_id in self._tenants:
+                raise RequestRejected(f"request id {request_id!r} is in use")
+            free = self._places - len(self._tenants)
+            if free <= (self._reserved if tenant in self._requests else 0):
+                message = f"all places are taken: {len(self._tenants)} requests"
+                raise EngineOverloaded(message, self._retry_after())
+            self._tenants[request_id] = tenant
+            self._requests[tenant] = self._requests.get(tenant, 0) + 1
+
+    def release(self, request_id: str) -> None:
+        """Give a place back."""
+        now = self._clock()
+        with self._lock:
+            tenant = self._tenants.pop(request_id)
+            self._requests[tenant] -= 1
+            if not self._requests[tenant]:
+                del self._requests[tenant]
+            if self._released_at is not None:
+                self._interval += 0.1 * (now - self._released_at - self._interval)
+            self._released_at = now
+
+    def _retry_after(self) -> float:
+        """Seconds until an eighth of the places is free, at the pace of late."""
+        return min(MAX_RETRY, max(MIN_RETRY, self._interval * self._places / 8))

@@ -1,0 +1,213 @@
+"""Paged KV bookkeeping: who uses which block, and what each full block holds. Integers only.
+
+The rules of the house:
+
+- A block is in use (references > 0) or idle (references == 0), never both.
+- A block whose 64 tokens are computed may be *sealed* under its digest. From then on its content
+  does not change, so any number of sequences may share it.
+- An idle sealed block keeps its content until it is handed out again, least recently used first:
+  the idle list *is* the prefix cache. Idle blocks without a digest are handed out before those.
+- A digest is sealed on at most one block. A second block of the same content stays unsealed.
+
+A transferred block enters as any other: `allocate(1)`, write its bytes, `seal`, `release`. Nothing
+can match it before it is sealed.
+
+Digests name tokens, not bytes: BLAKE2b-128, keyed by the tenant's cache key so that no tenant can
+hit or time another's prefixes, chained so that a digest stands for the whole prefix.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from skerry_core.batch import Int32
+from skerry_core.config import BLOCK_SIZE
+
+DIGEST_SIZE = 16  # bytes
+
+Digest = bytes
+"""Name of a full block: what it holds and what stands before it."""
+
+
+class OutOfBlocks(Exception):
+    """Fewer idle blocks than asked for. Never leaves the scheduler."""
+
+    def __init__(self, needed: int, available: int) -> None:
+        super().__init__(f"{needed} blocks needed, {available} idle")
+        self.needed = needed
+        self.available = available
+
+
+def root_digest(model_key: bytes, cache_key: bytes) -> Digest:
+    """Parent of a sequence's first block. `model_key` names the model and its tokenizer.
+
+    `cache_key` is at most 64 bytes, a limit of BLAKE2b; ValueError beyond.
+    """
+    return blake2b(
+        model_key, digest_size=DIGEST_SIZE, key=cache_key, person=b"skerry kv root"
+    ).digest()
+
+
+def chain_digests(parent: Digest, token_ids: Int32, cache_key: bytes) -> list[Digest]:
+    """Digests of the full blocks of `token_ids` i32[n], the first of which follows `parent`."""
+    data = np.ascontiguousarray(token_ids, dtype="<u4").tobytes()
+    block_bytes = 4 * BLOCK_SIZE
+    digests = []
+    for start in range(0, len(data) - block_bytes + 1, block_bytes):
+        block = parent + data[start : start + block_bytes]
+        parent = blake2b(
+            block, digest_size=DIGEST_SIZE, key=cache_key, person=b"skerry kv block"
+        ).digest()
+        digests.append(parent)
+    return digests
+
+
+def blocks_for(num_tokens: int) -> int:
+    """Blocks that hold the KV of `num_tokens` tokens."""
+    return -(-num_tokens // BLOCK_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChanges:
+    """Digests that became available, and that are no longer, since the last time of asking."""
+
+    sealed: tuple[Digest, ...]
+    evicted: tuple[Digest, ...]
+
+
+class BlockPool:
+    """References, idle blocks and the prefix cache of `num_blocks` blocks."""
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
+        self._refs = [0] * num_blocks
+        self._digest: list[Digest | None] = [None] * num_blocks  # None: not sealed
+        self._sealed: dict[Digest, int] = {}
+        self._idle = OrderedDict.fromkeys(range(num_blocks))  # next to be handed out first
+        self._idle_sealed = 0
+        # Net changes since the last drain (True: sealed), so that it never outgrows the pool.
+        self._changes: dict[Digest, bool] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._refs)
+
+    @property
+    def num_idle(self) -> int:
+        """Blocks that `allocate` can hand out: free and cached ones."""
+        return len(self._idle)
+
+    @property
+    def num_cached(self) -> int:
+        """Idle blocks that still hold a prefix."""
+        return self._idle_sealed
+
+    @property
+    def num_used(self) -> int:
+        return len(self._refs) - len(self._idle)
+
+    def allocate(self, n: int) -> list[int]:
+        """Take n writable blocks, forgetting the oldest idle content. All or nothing.
+
+        Raises OutOfBlocks.
+        """
+        if n > len(self._idle):
+            raise OutOfBlocks(n, len(self._idle))
+        blocks = [self._idle.popitem(last=False)[0] for _ in range(n)]
+        for block in blocks:
+            self._refs[block] = 1
+            digest = self._digest[block]
+            if digest is not None:
+                self._idle_sealed -= 1
+                self._digest[block] = None
+                del self._sealed[digest]
+                self._note(digest, sealed=False)
+        return blocks
+
+    def match(self, digests: Iterable[Digest]) -> int:
+        """How many of the leading digests are sealed here. Takes no reference."""
+        count = 0
+        for digest in digests:
+            if digest not in self._sealed:
+                break
+            count += 1
+        return count
+
+    def acquire(self, digests: Sequence[Digest]) -> list[int]:
+        """Blocks of the longest sealed run of leading digests, each with a reference more."""
+        blocks = [self._sealed[digest] for digest in digests[: self.match(digests)]]
+        for block in blocks:
+            if self._refs[block] == 0:
+                del self._idle[block]
+                self._idle_sealed -= 1
+            self._refs[block] += 1
+        return blocks
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give back one reference of each block of a sequence, listed from its start.
+
+        The end of a sequence is forgotten before its beginning: a prefix without its head cannot
+        be matched.
+        """
+        for block in reversed(blocks):
+            if self._refs[block] < 1:
+                raise ValueError(f"block {block} is not in use")
+            self._refs[block] -= 1
+            if self._refs[block] == 0:
+                self._idle[block] = None
+                if self._digest[block] is None:
+                    self._idle.move_to_end(block, last=False)
+                else:
+                    self._idle_sealed += 1
+
+    def seal(self, block: int, digest: Digest) -> bool:
+        """Name the final content of a block in use; whether it is now the one that is matched.
+
+        False when another block holds the digest already: this one then stays unsealed.
+        """
+        if self._refs[block] < 1:
+            raise ValueError(f"block {block} is not in use")
+        if self._digest[block] is not None:
+            raise ValueError(f"block {block} is sealed already")
+        if digest in self._sealed:
+            return False
+        self._digest[block] = digest
+        self._sealed[digest] = block
+        self._note(digest, sealed=True)
+        return True
+
+    def sealed_digests(self) -> list[Digest]:
+        """Every digest that can be matched now: the snapshot that `drain_changes` continues."""
+        return list(self._sealed)
+
+    def drain_changes(self) -> CacheChanges:
+        """Net changes of the sealed digests since the last call; feeds a prefix directory."""
+        changes, self._changes = self._changes, {}
+        return CacheChanges(
+            tuple(d for d, sealed in changes.items() if sealed),
+            tuple(d for d, sealed in changes.items() if not sealed),
+        )
+
+    def _note(self, digest: Digest, *, sealed: bool) -> None:
+        if self._changes.get(digest) is (not sealed):
+            del self._changes[digest]  # back to what the last drain told
+        else:
+            self._changes[digest] = sealed
+
+    def sanity_check(self) -> None:
+        """Raise AssertionError unless the rules of the house hold. For tests: O(num_blocks)."""
+        idle = {block for block, refs in enumerate(self._refs) if refs == 0}
+        if min(self._refs) < 0 or idle != set(self._idle):
+            raise AssertionError("idle blocks are not those without references")
+        named = {d: block for block, d in enumerate(self._digest) if d is not None}
+        if named != self._sealed:
+            raise AssertionError("digests of blocks and blocks of digests disagree")
+        cached = [self._digest[block] is not None for block in self._idle]
+        if sum(cached) != self._idle_sealed or cached != sorted(cached):
+            raise AssertionError("idle blocks without a digest must come before cached ones")

@@ -1,0 +1,251 @@
+"""The heartbeat: schedule, build a batch, run it, update the sequences, hand out what was made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from skerry_core.admission import Admission, check_request
+from skerry_core.batch import StepResult
+from skerry_core.batching import BatchBuilder
+from skerry_core.blocks import BlockPool
+from skerry_core.config import EngineConfig
+from skerry_core.request import FinishReason, Output, Request, TokenLogprobs, Usage
+from skerry_core.runners.base import ModelRunner
+from skerry_core.scheduler import Row, Scheduler
+from skerry_core.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """An engine at one moment. Counters only grow."""
+
+    running: int  # sequences that hold blocks
+    waiting: int  # sequences queued
+    blocks: int  # of KV memory: used + cached + free
+    blocks_used: int
+    blocks_cached: int  # idle, with a prefix that can be matched
+    blocks_free: int
+    steps: int  # counter; stands still while there is work: the engine hangs
+    computed_tokens: int  # counter: prompt and output tokens that ran through the model
+    output_tokens: int  # counter: tokens made
+    cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
+    preemptions: int  # counter
+    busy_seconds: float  # counter: engine seconds
+
+
+class Engine:
+    """Runs requests on one runner, which it owns. Every call from one thread, except as stated.
+
+    Each request that was added ends with exactly one `Output` that has a `finish_reason`.
+    `model_key` names model and tokenizer in the digests of KV blocks. No more sequences run at
+    once than fit a step: `max_running` is capped by `max_step_tokens` and the runner's samples.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: EngineConfig,
+        *,
+        model_key: bytes,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        step_tokens = min(config.max_step_tokens, runner.max_step_tokens)
+        max_running = min(config.max_running, step_tokens, runner.max_samples)
+        self.runner = runner
+        self.pool = BlockPool(runner.num_blocks)
+        self.config = config
+        self._clock = clock
+        self._admission = Admission(config, clock)
+        self._scheduler = Scheduler(
+            self.pool,
+            model_key=model_key,
+            max_running=max_running,
+            max_step_tokens=step_tokens,
+            max_samples=runner.max_samples,
+        )
+        self._batches = BatchBuilder(
+            max_running=max_running,
+            max_step_tokens=step_tokens,
+            max_context=runner.model.max_context,
+        )
+        self._sequences: dict[str, Sequence] = {}
+        self._ended: list[Output] = []  # between steps; handed out by the next
+        self._arrivals = 0
+        self._steps = 0
+        self._computed_tokens = 0
+        self._output_tokens = 0
+        self._busy_seconds = 0.0
+
+    # --- requests come and go --------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Check and queue a request. Raises RequestRejected or EngineOverloaded."""
+        self.admit(request)
+        self.enqueue(request)
+
+    def admit(self, request: Request) -> None:
+        """First half of `add`: check a request and take its place. From any thread."""
+        check_request(request, self.runner.model, self.pool.num_blocks)
+        self._admission.admit(request.id, request.tenant)
+
+    def enqueue(self, request: Request) -> None:
+        """Second half of `add`, for an admitted request: queue it for the next step."""
+        sequence = Sequence(request, arrival=self._arrivals, arrival_time=self._clock())
+        self._arrivals += 1
+        self._sequences[request.id] = sequence
+        self._scheduler.add(sequence)
+        if request.output_ids:
+            reason = _finish_reason(sequence)
+            if reason is not None:  # the earlier attempt got everything but this news
+                self._end_early(sequence, reason)
+
+    def is_admitted(self, request_id: str) -> bool:
+        """Whether the request has a place and has not ended. From any thread."""
+        return request_id in self._admission
+
+    def abort(self, request_id: str) -> None:
+        """End a request and free its blocks; the next step says "cancelled". Unknown: ignored."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._end_early(sequence, "cancelled")
+
+    def abort_all(self) -> list[Output]:
+        """End every request; the last outputs of all that have not been told their end."""
+        for request_id in list(self._sequences):
+            self.abort(request_id)
+        ended, self._ended = self._ended, []
+        return ended
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return bool(self._sequences) or bool(self._ended)
+
+    # --- the heartbeat ---------------------------------------------------------------------------
+
+    def step(self) -> list[Output]:
+        """Run one step; what it made, of each request at most one output."""
+        outputs, self._ended = self._ended, []
+        started = self._clock()
+        rows = self._scheduler.schedule(started)
+        if rows:
+            result = self.runner.execute(self._batches.build(rows))
+            self._account(rows, self._clock() - started)
+            outputs += self._update(rows, result)
+        return outputs
+
+    def _account(self, rows: list[Row], seconds: float) -> None:
+        self._scheduler.settle(rows, seconds)
+        self._steps += 1
+        self._computed_tokens += sum(row.num_tokens for row in rows)
+        self._busy_seconds += seconds
+
+    def _update(self, rows: list[Row], result: StepResult) -> list[Output]:
+        outputs = []
+        token_ids = result.token_ids.tolist()
+        sample = 0
+        for row in rows:
+            samples = range(sample, sample + row.num_samples)
+            if samples:
+                outputs.append(self._output(row, result, samples, token_ids))
+            sample = samples.stop
+        return outputs
+
+    def _output(self, row: Row, result: StepResult, samples: range, token_ids: list[int]) -> Output:
+        """Append what the row's samples made to its sequence, and tell it."""
+        sequence = row.sequence
+        request = sequence.request
+        told: tuple[TokenLogprobs, ...] = ()
+        if row.num_targets:
+            targets = samples[: row.num_targets]
+            told = tuple(_logprobs(result, s, request.prompt_logprobs) for s in targets)
+            sequence.num_prompt_logprobs += row.num_targets
+        if not row.makes_token:
+            return Output(request_id=request.id, token_ids=(), prompt_logprobs=told)
+        last = samples[-1]
+        token_id = token_ids[last]
+        if token_id < 0:  # no token is possible: the logits are NaN, or a grammar is at its end
+            made: tuple[int, ...] = ()
+            reason: FinishReason | None = "stop"
+        else:
+            made = (token_id,)
+            self._batches.append(sequence, token_id)
+            self._output_tokens += 1
+            reason = _finish_reason(sequence)
+        k = request.sampling.logprobs
+        return Output(
+            request_id=request.id,
+            token_ids=made,
+            logprobs=() if k is None or not made else (_logprobs(result, last, k),),
+            prompt_logprobs=told,
+            finish_reason=reason,
+            usage=None if reason is None else self._end(sequence),
+        )
+
+    def _end_early(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence between steps; the next step tells."""
+        request_id = sequence.request.id
+        usage = self._end(sequence)
+        self._ended.append(
+            Output(request_id=request_id, token_ids=(), finish_reason=reason, usage=usage)
+        )
+
+    def _end(self, sequence: Sequence) -> Usage:
+        """Free all that a sequence holds."""
+        self._scheduler.remove(sequence)
+        self._batches.forget(sequence)
+        del self._sequences[sequence.request.id]
+        self._admission.release(sequence.request.id)
+        return sequence.usage(self._clock())
+
+    # --- looking in ------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Figures of now. From any thread; during a step they may be from its middle."""
+        pool, scheduler = self.pool, self._scheduler
+        idle, cached = pool.num_idle, pool.num_cached
+        return Statistics(
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            blocks=pool.num_blocks,
+            blocks_used=pool.num_blocks - idle,
+            blocks_cached=cached,
+            blocks_free=idle - cached,
+            steps=self._steps,
+            computed_tokens=self._computed_tokens,
+            output_tokens=self._output_tokens,
+            cache_hit_tokens=scheduler.num_cache_hit_tokens,
+            preemptions=scheduler.num_preemptions,
+            busy_seconds=self._busy_seconds,
+        )
+
+    def close(self) -> None:
+        """Release the runner's threads and memory. The engine is not used again."""
+        self.runner.close()
+
+
+def _finish_reason(sequence: Sequence) -> FinishReason | None:
+    """Whether the last token of the output, which it has, is the end."""
+    sampling = sequence.request.sampling
+    if int(sequence.tokens[-1]) in sampling.stop_token_ids and (
+        sequence.num_output > sampling.min_tokens
+    ):
+        return "stop"
+    return "length" if sequence.num_output >= sampling.max_tokens else None
+
+
+def _logprobs(result: StepResult, sample: int, k: int | None) -> TokenLogprobs:
+    """Logprobs of a sample's token and of its k most likely tokens."""
+    return TokenLogprobs(
+        token_id=int(result.token_ids[sample]),
+        logprob=float(result.logprobs[sample]),
+        top=tuple(
+            zip(
+                result.top_ids[sample, :k].tolist(),
+                result.top_logprobs[sample, :k].tolist(),
+                strict=True,
+            )
+        ),
+    )

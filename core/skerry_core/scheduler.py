@@ -1,0 +1,384 @@
+"""What the next step computes: which sequences, how many tokens of each, in which blocks.
+
+The rules of the house:
+
+1. Interactive before batch. Batch gets the tokens, slots and blocks that interactive leaves, gives
+   its slots and blocks back when interactive wants them, and does not run at all in a step that
+   works on an interactive first token: that token waits for at most the step in progress.
+2. Within a class, decode rows first (one token each), then prefill chunks up to
+   `max_step_tokens`, the tenant with the least service first.
+3. A newcomer (see `fairness`) gets its first chunk in the next step even when slots and blocks are
+   full: the tenant with the most service makes room.
+4. Preemption is by recompute: the victim's blocks are released (sealed ones stay in the prefix
+   cache) and it waits at the head of its tenant's queue. Victims are batch before interactive,
+   then of the tenant with the most service, then the youngest.
+5. Apart from newcomers, a sequence is admitted only when all its tokens find blocks beside what
+   the running ones still need, so that admission causes no preemption soon after. While the next
+   in turn finds none, nobody overtakes it.
+6. The last token always runs. A prefix match leaves the block of the last token out, so that a
+   fully cached prompt is computed from its last block boundary on and never writes into a shared
+   block. (The alternative, copy-on-write, saves at most 63 tokens for prompts that end exactly on
+   a boundary, and would need a copy in every runner.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+from skerry_core.blocks import BlockPool, blocks_for
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.fairness import FairShare
+from skerry_core.request import Priority
+from skerry_core.sequence import Sequence
+
+INITIAL_SECONDS_PER_TOKEN = 1e-3  # until steps have been timed; only ever compared with itself
+_arrival = attrgetter("arrival")
+
+
+class Row:
+    """Part of a step: the next `num_tokens` tokens of a sequence, from position `start` on."""
+
+    __slots__ = (
+        "is_admission",
+        "is_decode",
+        "makes_token",
+        "num_samples",
+        "num_targets",
+        "num_tokens",
+        "sequence",
+        "start",
+    )
+
+    def __init__(self, sequence: Sequence, num_tokens: int, *, is_admission: bool) -> None:
+        self.sequence = sequence
+        self.start = sequence.num_computed
+        self.num_tokens = num_tokens
+        # Its last tokens are sampled: for the logprobs of prompt tokens, then for a new token.
+        self.num_targets = sequence.num_targets(num_tokens)
+        self.makes_token = num_tokens == sequence.remaining
+        self.num_samples = self.num_targets + self.makes_token
+        self.is_decode = sequence.is_decoding
+        self.is_admission = is_admission  # its first row in this slot and these blocks
+
+
+class Plan:
+    """A step in the making: rows, and what is left of the step's tokens and samples."""
+
+    def __init__(self, max_tokens: int, max_samples: int) -> None:
+        self.tokens_left = max_tokens
+        self.samples_left = max_samples
+        self.rows: dict[Sequence, Row] = {}
+        self.booked: dict[str, int] = {}  # prefill tokens planned per tenant
+
+    def chunk(self, sequence: Sequence, shares: int = 1) -> int:
+        """Tokens of `sequence` that can run when `shares` sequences divide what is left."""
+        n = min(sequence.remaining, max(1, self.tokens_left // shares), self.tokens_left)
+        samples = min(max(1, self.samples_left // shares), self.samples_left)
+        if not sequence.may_match_prefix:  # any of its tokens may be a sample
+            return min(n, samples)
+        return n if samples or n < sequence.remaining else n - 1
+
+    def put(self, sequence: Sequence, num_tokens: int, *, is_admission: bool = False) -> None:
+        row = Row(sequence, num_tokens, is_admission=is_admission)
+        self.rows[sequence] = row
+        self.tokens_left -= num_tokens
+        self.samples_left -= row.num_samples
+        if not row.is_decode:
+            tenant = sequence.request.tenant
+            self.booked[tenant] = self.booked.get(tenant, 0) + num_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take a sequence out again, if it is in."""
+        row = self.rows.pop(sequence, None)
+        if row is not None:
+            self.tokens_left += row.num_tokens
+            self.samples_left += row.num_samples
+
+
+class Scheduler:
+    """Owns the waiting and the running sequences, and decides. Pure: no clock, no device.
+
+    `max_running` is at most `max_step_tokens` and `max_samples`, so every running sequence can
+    have a token in every step.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        model_key: bytes,
+        max_running: int,
+        max_step_tokens: int,
+        max_samples: int,
+    ) -> None:
+        self._pool = pool
+        self._model_key = model_key
+        self._max_step_tokens = max_step_tokens
+        self._max_samples = max_samples
+        self._free_slots = list(reversed(range(max_running)))
+        # By class; waiting queues by tenant, none empty, each in order of arrival.
+        self._running: dict[Priority, dict[Sequence, None]] = {p: {} for p in Priority}
+        self._waiting: dict[Priority, dict[str, list[Sequence]]] = {p: {} for p in Priority}
+        self._fair = {priority: FairShare() for priority in Priority}
+        self._seconds_per_token = INITIAL_SECONDS_PER_TOKEN
+        self.num_waiting = 0
+        self.num_preemptions = 0
+        self.num_cache_hit_tokens = 0
+
+    @property
+    def num_running(self) -> int:
+        return sum(map(len, self._running.values()))
+
+    def service(self, tenant: str, priority: Priority = Priority.INTERACTIVE) -> float:
+        """Engine seconds of a tenant that has requests, as fairness counts them."""
+        return self._fair[priority].service(tenant)
+
+    # --- sequences come and go -------------------------------------------------------------------
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Its tokens must fit the pool when it is alone."""
+        self._fair[sequence.request.priority].enter(sequence.request.tenant)
+        self._enqueue(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence that ended or was aborted, and release its blocks."""
+        if sequence.slot >= 0:
+            self._vacate(sequence)
+        else:
+            self._dequeue(sequence)
+        self._fair[sequence.request.priority].leave(sequence.request.tenant)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        queue = self._waiting[sequence.request.priority].setdefault(sequence.request.tenant, [])
+        insort(queue, sequence, key=_arrival)
+        self.num_waiting += 1
+
+    def _dequeue(self, sequence: Sequence) -> None:
+        queues = self._waiting[sequence.request.priority]
+        queue = queues[sequence.request.tenant]
+        queue.remove(sequence)
+        if not queue:
+            del queues[sequence.request.tenant]
+        self.num_waiting -= 1
+
+    def _vacate(self, sequence: Sequence) -> None:
+        del self._running[sequence.request.priority][sequence]
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+
+    def _preempt(self, plan: Plan, sequence: Sequence) -> None:
+        plan.drop(sequence)
+        self._vacate(sequence)
+        sequence.num_computed = 0
+        self._enqueue(sequence)
+        self.num_preemptions += 1
+
+    # --- one step --------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> list[Row]:
+        """Rows of the next step, their blocks allocated; empty when nothing can run.
+
+        `now` (seconds) becomes the start time of sequences that get their first place. The caller
+        computes the rows and then calls `settle`.
+        """
+        plan = Plan(self._max_step_tokens, self._max_samples)
+        for priority in Priority:
+            self._continue_decoding(plan, priority)
+            all_admitted = self._admit_newcomers(plan, priority, now)
+            all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)
+            if plan.booked or not all_admitted or not plan.tokens_left:
+                break  # rules 1 and 5: lower classes stand back
+        return list(plan.rows.values())
+
+    def settle(self, rows: list[Row], seconds: float) -> None:
+        """Account for computed rows: seal their full blocks and charge their tenants.
+
+        A row's share of the step's `seconds` is its share of the tokens.
+        """
+        num_tokens = sum(row.num_tokens for row in rows)
+        seconds_per_token = seconds / num_tokens
+        if num_tokens > len(rows):  # pure decode steps say little about the price of a chunk
+            self._seconds_per_token += 0.1 * (seconds_per_token - self._seconds_per_token)
+        for row in rows:
+            sequence, share = row.sequence, row.num_tokens * seconds_per_token
+            if row.is_decode:
+                sequence.decode_seconds += share
+            else:
+                sequence.prefill_seconds += share
+            self._fair[sequence.request.priority].charge(sequence.request.tenant, share)
+            sequence.num_computed = row.start + row.num_tokens
+            first, end = row.start // BLOCK_SIZE, sequence.num_computed // BLOCK_SIZE
+            if end > first:
+                self._seal(sequence, first, end)
+
+    def _seal(self, sequence: Sequence, first: int, end: int) -> None:
+        sequence.extend_digests(end, self._model_key)
+        for i in range(first, end):
+            self._pool.seal(sequence.blocks[i], sequence.digests[i])
+
+    # --- parts of a step -------------------------------------------------------------------------
+
+    def _continue_decoding(self, plan: Plan, priority: Priority) -> None:
+        for sequence in [s for s in self._running[priority] if s.is_decoding]:
+            if plan.tokens_left == 0 or plan.samples_left == 0:
+                return  # only batch can find nothing left
+            if sequence.slot >= 0 and self._grow(plan, sequence, 1):
+                plan.put(sequence, 1)
+
+    def _admit_newcomers(self, plan: Plan, priority: Priority, now: float) -> bool:
+        """Rule 3. Whether all of them got their first chunk."""
+        fair = self._fair[priority]
+        waiting = self._waiting[priority]
+        heads = [queue[0] for tenant, queue in waiting.items() if fair.is_newcomer(tenant)]
+        heads.sort(key=_arrival)
+        for i, sequence in enumerate(heads):
+            if not self._admit(plan, sequence, now, shares=len(heads) - i, is_newcomer=True):
+                return False
+        return True
+
+    def _prefill(self, plan: Plan, priority: Priority, now: float, *, may_admit: bool) -> bool:
+        """Hand out the tokens that are left, tenant by tenant. Whether nobody was refused."""
+        started = self._started_prefills(plan, priority)
+        waiting = self._waiting[priority]
+        tenants = started.keys() | waiting.keys() if may_admit else started.keys()
+        turns = [self._turn(plan, priority, tenant) for tenant in tenants]
+        heapq.heapify(turns)
+        while turns and plan.tokens_left:
+            tenant = heapq.heappop(turns)[-1]
+            if tenant in started:
+                sequence = started[tenant].pop()
+                if not started[tenant]:
+                    del started[tenant]
+                self._continue_prefill(plan, sequence)
+            elif not may_admit:
+                continue
+            elif not self._admit(plan, waiting[tenant][0], now):
+                may_admit = False
+            if tenant in started or tenant in waiting:
+                heapq.heappush(turns, self._turn(plan, priority, tenant))
+        return may_admit
+
+    def _started_prefills(self, plan: Plan, priority: Priority) -> dict[str, list[Sequence]]:
+        """Running sequences with more than a decode to do, by tenant, oldest last."""
+        started: dict[str, list[Sequence]] = {}
+        for sequence in self._running[priority]:
+            if sequence not in plan.rows and not sequence.is_decoding:
+                started.setdefault(sequence.request.tenant, []).append(sequence)
+        for sequences in started.values():
+            sequences.sort(key=_arrival, reverse=True)
+        return started
+
+    def _turn(self, plan: Plan, priority: Priority, tenant: str) -> tuple[float, str]:
+        """Sort key of who is next: the least service, counting what this step adds to it."""
+        booked = plan.booked.get(tenant, 0) * self._seconds_per_token
+        return self._fair[priority].service(tenant) + booked, tenant
+
+    def _continue_prefill(self, plan: Plan, sequence: Sequence) -> None:
+        chunk = plan.chunk(sequence)
+        if sequence.slot >= 0 and chunk and self._grow(plan, sequence, chunk):
+            plan.put(sequence, chunk)
+
+    def _grow(self, plan: Plan, sequence: Sequence, num_tokens: int) -> bool:
+        """Give a running sequence the blocks of its next tokens; False if it had to go itself."""
+        missing = blocks_for(sequence.num_computed + num_tokens) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        while self._pool.num_idle < missing:
+            victim = self._worst()
+            self._preempt(plan, victim)
+            if victim is sequence:
+                return False
+        sequence.blocks += self._pool.allocate(missing)
+        return True
+
+    def _admit(
+        self,
+        plan: Plan,
+        sequence: Sequence,
+        now: float,
+        *,
+        shares: int = 1,
+        is_newcomer: bool = False,
+    ) -> bool:
+        """Give a waiting sequence a slot, blocks, and its first chunk; False leaves it waiting."""
+        while not self._free_slots:
+            if not self._displace(plan, sequence, is_newcomer=is_newcomer):
+                return False
+        blocks = self._match(sequence)
+        sequence.num_computed = len(blocks) * BLOCK_SIZE
+        chunk = plan.chunk(sequence, shares)
+        missing = blocks_for(sequence.num_computed + chunk) - len(blocks)
+        needed = missing if is_newcomer else self._needed(sequence, len(blocks))
+        while chunk and self._pool.num_idle < needed:
+            if not self._displace(plan, sequence, is_newcomer=is_newcomer):
+                chunk = 0
+            elif not is_newcomer:
+                needed = self._needed(sequence, len(blocks))
+        if not chunk:
+            self._pool.release(blocks)
+            sequence.num_computed = 0
+            return False
+        self._place(sequence, blocks + self._pool.allocate(missing), now)
+        plan.put(sequence, chunk, is_admission=True)
+        return True
+
+    def _match(self, sequence: Sequence) -> list[int]:
+        """Cached blocks of its beginning, each with a reference; rule 6 bounds them."""
+        if not sequence.may_match_prefix:
+            return []
+        most = (sequence.num_tokens - 1) // BLOCK_SIZE
+        sequence.extend_digests(most, self._model_key)
+        return self._pool.acquire(sequence.digests[:most])
+
+    def _needed(self, sequence: Sequence, num_matched: int) -> int:
+        """Idle blocks that rule 5 asks for: its own, those of prompts in work, one each to grow."""
+        needed = blocks_for(sequence.num_tokens) - num_matched
+        for other in self._all_running():
+            if other.request.priority <= sequence.request.priority:
+                needed += 1 + max(0, blocks_for(other.num_tokens) - len(other.blocks))
+        return needed
+
+    def _place(self, sequence: Sequence, blocks: list[int], now: float) -> None:
+        self._dequeue(sequence)
+        self._running[sequence.request.priority][sequence] = None
+        sequence.slot = self._free_slots.pop()
+        sequence.blocks = blocks
+        self.num_cache_hit_tokens += sequence.num_computed
+        if sequence.start_time is None:
+            sequence.start_time = now
+            sequence.cached_tokens = min(sequence.num_computed, sequence.num_prompt - 1)
+
+    # --- who makes room --------------------------------------------------------------------------
+
+    def _all_running(self) -> Iterator[Sequence]:
+        for running in self._running.values():
+            yield from running
+
+    def _worst(self) -> Sequence:
+        """Rule 4's first victim; newcomers come last, or rule 3 would be undone in its step."""
+
+        def badness(sequence: Sequence) -> tuple[Priority, bool, float, int]:
+            priority, tenant = sequence.request.priority, sequence.request.tenant
+            fair = self._fair[priority]
+            settled = not fair.is_newcomer(tenant)
+            return priority, settled, fair.service(tenant), sequence.arrival
+
+        return max(self._all_running(), key=badness)
+
+    def _displace(self, plan: Plan, sequence: Sequence, *, is_newcomer: bool) -> bool:
+        """Preempt the worst of the running if `sequence` may take its place."""
+        if not self.num_running:
+            return False
+        victim = self._worst()
+        priority = victim.request.priority
+        is_settled = not self._fair[priority].is_newcomer(victim.request.tenant)
+        mine = sequence.request.priority
+        if priority > mine or (is_newcomer and priority == mine and is_settled):
+            self._preempt(plan, victim)
+            return True
+        return False

@@ -1,0 +1,119 @@
+"""A request on its way through the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skerry_core.blocks import Digest, chain_digests, root_digest
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.request import Request, Usage
+
+
+class Sequence:
+    """The request, its tokens so far, and how many of them have their KV in blocks.
+
+        prompt │ output
+        ───────┴──────────────┬──────────┐
+        computed (KV in blocks) remaining │   remaining >= 1 while it lives: the last token always
+        ──────────────────────┴──────────┘   runs, and makes the next one
+
+    A waiting sequence holds no block. Token ids of an earlier attempt (`Request.output_ids`) are
+    output from the start.
+    """
+
+    __slots__ = (
+        "_tokens",
+        "arrival",
+        "arrival_time",
+        "blocks",
+        "cached_tokens",
+        "decode_seconds",
+        "digests",
+        "num_computed",
+        "num_prompt",
+        "num_prompt_logprobs",
+        "num_tokens",
+        "prefill_seconds",
+        "request",
+        "slot",
+        "start_time",
+    )
+
+    def __init__(self, request: Request, *, arrival: int, arrival_time: float) -> None:
+        self.request = request
+        self.arrival = arrival  # 0, 1, …: the order of requests
+        self.arrival_time = arrival_time  # seconds of the engine's clock
+        self.start_time: float | None = None  # when it first got a place
+        self.prefill_seconds = 0.0
+        self.decode_seconds = 0.0
+
+        self.num_prompt = len(request.prompt_ids)
+        self.num_tokens = self.num_prompt + len(request.output_ids)
+        capacity = max(self.num_tokens, self.num_prompt + request.sampling.max_tokens)
+        self._tokens = np.empty(capacity, np.int32)
+        self._tokens[: self.num_prompt] = request.prompt_ids
+        self._tokens[self.num_prompt : self.num_tokens] = request.output_ids
+
+        self.slot = -1  # its row in the engine's arrays; -1: waiting
+        self.blocks: list[int] = []
+        self.digests: list[Digest] = []  # of its first full blocks, see `extend_digests`
+        self.num_computed = 0
+        self.cached_tokens = 0  # of the prompt, when it first got a place
+        # Prompt logprobs handed out so far, the first token's absence included. A transcript
+        # follows them, so a resumed request got them all.
+        wants_prompt_logprobs = request.prompt_logprobs is not None and not request.output_ids
+        self.num_prompt_logprobs = 1 if wants_prompt_logprobs else self.num_prompt
+
+    @property
+    def tokens(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """View of prompt and output, i32[num_tokens]."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def num_output(self) -> int:
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens whose KV is not computed."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the token that it made last is left to run."""
+        return self.num_tokens - self.num_computed == 1 and self.num_tokens > self.num_prompt
+
+    @property
+    def may_match_prefix(self) -> bool:
+        """Prompt logprobs need every prompt token to run."""
+        return self.num_prompt_logprobs >= self.num_prompt
+
+    def num_targets(self, num_tokens: int) -> int:
+        """Prompt tokens whose logprobs its next `num_tokens` tokens tell for the first time."""
+        end = min(self.num_computed + num_tokens + 1, self.num_prompt)
+        return max(0, end - self.num_prompt_logprobs)
+
+    def append(self, token_id: int) -> None:
+        self._tokens[self.num_tokens] = token_id
+        self.num_tokens += 1
+
+    def extend_digests(self, num_blocks: int, model_key: bytes) -> None:
+        """Make `digests` at least `num_blocks` long; that many blocks of tokens must be known."""
+        known = len(self.digests)
+        if num_blocks > known:
+            key = self.request.cache_key
+            parent = self.digests[-1] if self.digests else root_digest(model_key, key)
+            tokens = self._tokens[known * BLOCK_SIZE : num_blocks * BLOCK_SIZE]
+            self.digests += chain_digests(parent, tokens, key)
+
+    def usage(self, now: float) -> Usage:
+        """What it cost until `now` (seconds of the engine's clock)."""
+        start = now if self.start_time is None else self.start_time
+        return Usage(
+            prompt_tokens=self.num_prompt,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.num_output,
+            queue_seconds=start - self.arrival_time,
+            prefill_seconds=self.prefill_seconds,
+            decode_seconds=self.decode_seconds,
+        )

@@ -1,0 +1,127 @@
+"""An engine on a thread of its own: a bounded inbox in, one callback per step out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition, Thread
+
+from skerry_core.engine import Engine, Statistics
+from skerry_core.request import EngineOverloaded, Output, Request
+
+RETRY_AFTER = 1.0  # seconds; a full inbox is emptied by the next step
+
+
+class WorkerStopped(Exception):
+    """The worker is closed, or its engine crashed; it takes no more requests."""
+
+
+class Worker:
+    """Feeds an engine, which it owns, and passes its outputs on.
+
+    `deliver` gets the outputs of a step, all in one list, and `failed` the error that stopped the
+    engine; both run on the engine's thread and should do no more than hand over to another. Each
+    accepted request ends with one last output, or with the one call of `failed`.
+
+    While there is nothing to do the thread sleeps on a condition.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        deliver: Callable[[list[Output]], None],
+        failed: Callable[[BaseException], None],
+        inbox_size: int = 1024,
+    ) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._failed = failed
+        self._inbox_size = inbox_size
+        self._thread = Thread(target=self._run, name="skerry-engine", daemon=True)
+        self._wake = Condition()  # guards all below
+        self._inbox: list[Request] = []
+        self._aborts: set[str] = set()
+        self._closing = False
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # --- from any thread -------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue a request for the next step.
+
+        Raises RequestRejected, EngineOverloaded, or WorkerStopped.
+        """
+        with self._wake:
+            if self._error is not None:
+                raise WorkerStopped("the engine crashed") from self._error
+            if self._closing:
+                raise WorkerStopped("the worker is closed")
+            if len(self._inbox) >= self._inbox_size:
+                message = f"{len(self._inbox)} requests arrived during the running step"
+                raise EngineOverloaded(message, RETRY_AFTER)
+            self._engine.admit(request)
+            self._inbox.append(request)
+            self._wake.notify()
+
+    def abort(self, request_id: str) -> None:
+        """End a request and free its blocks before the next step. Unknown or ended: ignored."""
+        with self._wake:
+            if self._engine.is_admitted(request_id):
+                self._aborts.add(request_id)
+                self._wake.notify()
+
+    def statistics(self) -> Statistics:
+        """Figures of now. Never waits for the step in progress."""
+        return self._engine.statistics()
+
+    def close(self) -> None:
+        """Finish the step in progress, cancel what is left, close the engine, join the thread.
+
+        Idempotent; not from the engine's thread.
+        """
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread.ident is None:  # never started
+            self._engine.close()
+        else:
+            self._thread.join()
+        else:
+            ...
+
+    # --- on the engine's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._take_inbox():
+                self._pass_on(self._engine.step())
+            self._pass_on(self._engine.abort_all())
+        except BaseException as error:
+            with self._wake:
+                self._error = error
+            self._failed(error)
+        finally:
+            self._engine.close()
+
+    def _take_inbox(self) -> bool:
+        """Wait for work and give it to the engine; False when it is time to stop."""
+        with self._wake:
+            self._wake.wait_for(self._has_work)
+            arrivals, self._inbox = self._inbox, []
+            aborts, self._aborts = self._aborts, set()
+            closing = self._closing
+        for request in arrivals:
+            self._engine.enqueue(request)
+        for request_id in aborts:
+            self._engine.abort(request_id)
+        return not closing
+
+    def _has_work(self) -> bool:
+        return bool(self._closing or self._inbox or self._aborts or self._engine.has_work)
+
+    def _pass_on(self, outputs: list[Output]) -> None:
+        if outputs:
+            self._deliver(outputs)
