@@ -112,7 +112,7 @@ def error_from_content(
         or _class_of_status(status)
     )
     return kind(
-        _clean(detail or message or f"The platform answered HTTP {status} and no more."),
+        _clean(detail or message or f"The platform answered HTTP {status} and no more.", request),
         param=param,
         retry_after=wait if wait is not None else _seconds(content.get("retry_after")),
         request_id=request,
@@ -174,11 +174,11 @@ def _class_of_status(status: int | None) -> type[SkerryError]:
     return errors.RequestError if status is not None and status < 500 else errors.InternalError
 
 
-def _clean(message: str) -> str:
-    """Without the `AiError: ` that some platforms put in front once or twice."""
+def _clean(message: str, request: str | None) -> str:
+    """Without the dialect's `AiError: ` in front (once or twice) and request id at the end."""
     while message.startswith("AiError: "):
         message = message.removeprefix("AiError: ")
-    return message
+    return message.removesuffix(f" ({request})")
 
 
 def _seconds(value: Any) -> float | None:

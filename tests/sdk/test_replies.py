@@ -83,6 +83,8 @@ def test_how_it_reads() -> None:
     assert str(found) == "3040: Full"
     found.request_id = "r-1"
     assert str(found) == "3040: Full (request r-1)"
+    dialect = {"errors": [{"code": 3040, "message": "AiError: Full (r-2)"}]}
+    assert str(error(429, dialect, {"cf-ai-req-id": "r-2"})) == "3040: Full (request r-2)"
 
 
 JSON_VALUES = st.recursive(
