@@ -23,6 +23,7 @@ class ModelMetadata(Struct, frozen=True, kw_only=True):
     context_length: int  # tokens the model was trained for
     vocab_size: int
     token_form: TokenForm
+    strips_space: bool  # decoding drops the one space that the first word starts with
     chat_template: str | None  # Jinja source
     bos_id: int | None
     eos_id: int | None
@@ -30,7 +31,6 @@ class ModelMetadata(Struct, frozen=True, kw_only=True):
     unk_id: int | None
     add_bos: bool  # plain text starts with BOS
     stop_token_ids: tuple[int, ...]  # end of text and end of turn, ascending
-    control_tokens: dict[str, int]  # texts that are control tokens only in trusted text
     tokenizer_digest: str  # BLAKE2b-128 of tokenizer.json, hex
     template_digest: str  # BLAKE2b-128 of the chat template, hex; of nothing when there is none
     weights_digest: str  # BLAKE2b-128 of the files' SHA-256 in catalog order, hex

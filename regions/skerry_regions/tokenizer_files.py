@@ -71,6 +71,7 @@ def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> Mode
         context_length=_positive(header.get(f"{architecture}.context_length"), weights.name),
         vocab_size=vocab_size,
         token_form=token_form,
+        strips_space=_strips_space(tokenizer),
         chat_template=template if isinstance(template, str) else None,
         ids=ids,
         add_bos=gguf_tokenizer.adds_bos(header),
@@ -99,6 +100,7 @@ def write_from_directory(source: Path, directory: Path, weights_digest: str) -> 
         context_length=_positive(config.get("max_position_embeddings"), "config.json"),
         vocab_size=_positive(config.get("vocab_size"), "config.json"),
         token_form=_token_form(tokenizer),
+        strips_space=_strips_space(tokenizer),
         chat_template=_chat_template(source, settings),
         ids=ids,
         add_bos=bool(settings.get("add_bos_token", _prepends(tokenizer, named["bos"]))),
@@ -119,6 +121,7 @@ def _finish(
     context_length: int,
     vocab_size: int,
     token_form: TokenForm,
+    strips_space: bool,
     chat_template: str | None,
     ids: dict[str, int | None],
     add_bos: bool,
@@ -147,6 +150,7 @@ def _finish(
         context_length=context_length,
         vocab_size=vocab_size,
         token_form=token_form,
+        strips_space=strips_space,
         chat_template=chat_template,
         bos_id=ids["bos"],
         eos_id=ids["eos"],
@@ -154,7 +158,6 @@ def _finish(
         unk_id=ids["unk"],
         add_bos=add_bos and ids["bos"] is not None,
         stop_token_ids=tuple(sorted(stops)),
-        control_tokens=control,
         tokenizer_digest=digest((directory / "tokenizer.json").read_bytes()),
         template_digest=digest((chat_template or "").encode()),
         weights_digest=weights_digest,
@@ -181,7 +184,7 @@ def _read_json(path: Path) -> Json:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UnsupportedModel(f"{path.name} is missing beside the weights") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path.name} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise UnsupportedModel(f"{path.name} is not a JSON object")
@@ -199,10 +202,22 @@ def _vocab(tokenizer: Json) -> dict[str, int]:
     return {**vocab, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}}
 
 
+def _decoder_steps(tokenizer: Json) -> list[Json]:
+    decoder = tokenizer.get("decoder") or {}
+    return [decoder, *decoder.get("decoders", [])]
+
+
+def _strips_space(tokenizer: Json) -> bool:
+    return any(
+        (step.get("type") == "Strip" and step.get("start", 0) > 0)
+        or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        for step in _decoder_steps(tokenizer)
+    )
+
+
 def _token_form(tokenizer: Json) -> TokenForm:
     """By the decoder, which is what turns tokens into text."""
-    decoder = tokenizer.get("decoder") or {}
-    kinds = {step.get("type") for step in (decoder, *decoder.get("decoders", []))}
+    kinds = {step.get("type") for step in _decoder_steps(tokenizer)}
     if "ByteLevel" in kinds:
         return "byte_level"
     if "ByteFallback" in kinds:

@@ -1,0 +1,72 @@
+"""Keeps control tokens out of what users write.
+
+A chat template mixes its own control tokens with the users' text, and the result is one string.
+So that a user's `<|im_end|>` stays text, it is broken by a mark (a Unicode noncharacter, never in
+real text) before the template sees it. The tokenizer looks for control tokens first, finds the
+user's broken, and only then removes the marks: what the model reads is exactly what was written.
+Text without anything like a control token, which is nearly all text, is not touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tokenizers import Regex, Tokenizer, normalizers
+
+MARK: Final = "\ufdd0"
+_ESCAPE: Final = "\ufdd1"  # a mark that users themselves wrote is a mark followed by this
+
+_MAX_DEPTH: Final = 64  # of nested values in messages and tools
+
+
+class Guard:
+    """Marks users' text for one tokenizer."""
+
+    def __init__(self, control_tokens: Iterable[str]) -> None:
+        texts = sorted({text for text in control_tokens if text}, key=len, reverse=True)
+        self._whole = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        # Two neighbouring pieces of text could make up a control token that neither of them holds.
+        self._heads = frozenset(text[:i] for text in texts for i in range(1, len(text)))
+        self._tails = frozenset(text[i:] for text in texts for i in range(1, len(text)))
+        self._lengths = range(1, max(map(len, texts), default=1))
+
+    def mark(self, text: str) -> str:
+        """`text` in a form in which no part of it is, or helps to make, a control token."""
+        if MARK in text:
+            text = text.replace(MARK, MARK + _ESCAPE)
+        text = self._whole.sub(_broken, text)
+        if any(text[:n] in self._tails for n in self._lengths):
+            text = MARK + text
+        if any(text[-n:] in self._heads for n in self._lengths):
+            text += MARK
+        return text
+
+    def mark_all(self, value: Any, depth: int = 0) -> Any:
+        """A copy of plain data (as JSON has it) with every string marked, keys included.
+
+        Raises ValueError when it is nested too deeply.
+        """
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested more than {_MAX_DEPTH} levels deep")
+        if isinstance(value, str):
+            return self.mark(value)
+        if isinstance(value, dict):
+            return {self.mark(key): self.mark_all(each, depth + 1) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.mark_all(each, depth + 1) for each in value]
+        return value
+
+
+def _broken(match: re.Match[str]) -> str:
+    return match[0][:1] + MARK + match[0][1:]
+
+
+def remove_marks(tokenizer: Tokenizer) -> None:
+    """Have a tokenizer drop marks after it looked for control tokens, and before anything else."""
+    drop = normalizers.Replace(Regex(f"{MARK}(?!{_ESCAPE})"), "")
+    restore = normalizers.Replace(MARK + _ESCAPE, MARK)
+    own = tokenizer.normalizer
+    steps = [drop, restore] if own is None else [drop, restore, own]
+    tokenizer.normalizer = normalizers.Sequence(steps)
