@@ -148,11 +148,12 @@ while True:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kill_in_mid_write_leaves_only_whole_blocks(tmp_path: Path, seed: int) -> None:
+def test_kill_in_mid_write_leaves_only_whole_blocks(
+    tmp_path: Path, seed: int, subprocess_env: dict[str, str]
+) -> None:
     path = tmp_path / "kv"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=env
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=subprocess_env
     )
     assert writer.stdout is not None
     assert writer.stdout.readline() == b"ready\n"

@@ -1,0 +1,1 @@
+"""Drivers: one interface each, several ways to run it, chosen in YAML."""

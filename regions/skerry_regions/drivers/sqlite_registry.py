@@ -1,0 +1,99 @@
+"""The registry of one machine: a SQLite file in write-ahead mode, shared by its processes.
+
+Time is the machine's boot clock, the same in every process and unmoved by a change of the hour.
+After a reboot the clock starts again, so records of an earlier boot are told by its id, and void.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS members (
+    id TEXT PRIMARY KEY, boot TEXT NOT NULL, incarnation INTEGER NOT NULL,
+    expires REAL NOT NULL, member BLOB NOT NULL
+) WITHOUT ROWID
+"""
+BUSY_SECONDS = 2.0
+
+
+def boot_clock() -> float:
+    """Seconds since boot."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Names this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class SqliteRegistry:
+    """See `Registry`. Safe to use from several threads and processes."""
+
+    def __init__(
+        self, path: Path, *, clock: Callable[[], float] = boot_clock, boot: str | None = None
+    ) -> None:
+        self._clock = clock
+        self._boot = boot if boot is not None else boot_id()
+        self._lock = threading.Lock()
+        self._decoder = msgspec.msgpack.Decoder(Member)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = OFF")  # leases do not outlive a boot
+            self._database.execute(_SCHEMA)
+        except sqlite3.Error as error:
+            raise RegistryUnavailable(f"{path}: {error}") from error
+
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+        record = (
+            member.id, self._boot, member.incarnation,
+            self._clock() + lease_seconds, msgspec.msgpack.encode(member),
+        )  # fmt: skip
+        with self._access() as database:
+            database.execute(
+                "INSERT INTO members VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+                " boot = excluded.boot, incarnation = excluded.incarnation,"
+                " expires = excluded.expires, member = excluded.member"
+                " WHERE members.boot <> excluded.boot"
+                " OR members.incarnation <= excluded.incarnation",
+                record,
+            )
+
+    def withdraw(self, member_id: str, incarnation: int) -> None:
+        with self._access() as database:
+            database.execute(
+                "DELETE FROM members WHERE id = ? AND incarnation <= ?", (member_id, incarnation)
+            )
+
+    def members(self) -> list[Member]:
+        with self._access() as database:
+            rows = database.execute(
+                "SELECT member FROM members WHERE boot = ? AND expires > ? ORDER BY id",
+                (self._boot, self._clock()),
+            ).fetchall()
+        return [self._decoder.decode(row[0]) for row in rows]
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    @contextmanager
+    def _access(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._database
+            except sqlite3.Error as error:
+                raise RegistryUnavailable(str(error)) from error

@@ -1,0 +1,62 @@
+"""Who is there: nodes and edges announce themselves under a lease, everybody reads.
+
+A lease is renewed while its owner lives; when it lapses the record is gone for all readers. Leases
+are durations: a driver keeps their time by one clock, that of the store, so machines need not agree
+on the hour. Readers keep their last reading when the store is away: it stops no request.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol
+
+from msgspec import Meta, Struct
+
+Text = Annotated[str, Meta(max_length=256)]
+
+LEASE_SECONDS = 3.0
+RENEW_SECONDS = 0.5
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """One node or edge as it describes itself."""
+
+    id: Text
+    kind: Literal["node", "edge"]
+    region: Text
+    pid: int = 0
+    incarnation: int = 0  # grows each time it starts
+    address: Text = ""  # of a node's frames, or an edge's URL
+    transfer_address: Text = ""  # where a node takes KV blocks
+    role: Literal["prefill", "decode", "hybrid"] = "hybrid"
+    model: Text = ""
+    runner: Text = ""
+    numeric_build: Text = ""
+    kv_format: Text = ""
+    kv_bytes_per_token: float = 0.0
+    cache_tokens: int = 0
+    batch_invariant: bool = False
+    state: Literal["starting", "ready", "draining", "failed"] = "starting"
+    streams: int = 0
+
+
+class RegistryUnavailable(Exception):
+    """The store cannot be reached now; go on with what was read last."""
+
+
+class Registry(Protocol):
+    """A store of members. Every driver passes one conformance suite."""
+
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+        """Add or replace a member and renew its lease. An older incarnation of the id never
+        replaces a newer one. Raises RegistryUnavailable."""
+        ...
+
+    def withdraw(self, member_id: str, incarnation: int) -> None:
+        """Remove a member at once, unless a newer incarnation has taken its id."""
+        ...
+
+    def members(self) -> list[Member]:
+        """Members whose lease runs, by id. Raises RegistryUnavailable."""
+        ...
+
+    def close(self) -> None: ...

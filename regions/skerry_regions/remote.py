@@ -1,0 +1,272 @@
+"""A region of several nodes, seen from the edge: place, stream, and go on elsewhere when one fails.
+
+The transcript lives here. A stream is a chain of attempts at the same request; each carries what
+was emitted so far (`output_ids`) and a higher epoch, so that a node believed dead cannot add a
+token. Randomness is keyed by position, so on nodes of one numeric build the client gets exactly the
+tokens of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from skerry.errors import (
+    CapacityError,
+    InternalError,
+    ModelNotFound,
+    RequestTimeout,
+    SkerryError,
+    Unavailable,
+)
+from skerry_regions.client import error_of
+from skerry_regions.node_link import NodeLink
+from skerry_regions.protocol import Accepted, Done, Event, Failed, PhaseUsage, Submit, Tokens
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How far a stream is carried on."""
+
+    attempts: int = 16  # of one request, all nodes together
+    patience: float = 30.0  # seconds without a token, from the first failure on
+    pause: float = 0.05  # seconds before looking again when no node takes it
+
+
+class Placer(Protocol):
+    """Chooses nodes: the router, and whatever it knows of the region."""
+
+    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[NodeLink]:
+        """Nodes to try, best first. `failed` ones failed this request before: only as a last
+        resort."""
+        ...
+
+
+class RemoteRegion:
+    """`RegionClient` over connections to nodes.
+
+    `links` is looked at afresh for every attempt, so nodes may come and go.
+    """
+
+    def __init__(
+        self,
+        links: Callable[[], Sequence[NodeLink]],
+        placer: Placer,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self._links = links
+        self.placer = placer
+        self.policy = policy or RetryPolicy()
+
+    async def generate(self, submit: Submit) -> RemoteStream:
+        """See `RegionClient.generate`."""
+        if not any(submit.model in link.models for link in self._links()):
+            raise ModelNotFound(f"no node serves {submit.model}", param="model")
+        stream = RemoteStream(self.placer, self.policy, submit)
+        await stream.start()
+        return stream
+
+    def models(self) -> frozenset[str]:
+        return frozenset(model for link in self._links() if link.is_up for model in link.models)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links()))
+
+
+class Attempt:
+    """One node's try at a request, and what it has said that nobody has read yet."""
+
+    def __init__(self, link: NodeLink, submit: Submit) -> None:
+        self.link = link
+        self._events: deque[Accepted | Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._stream = link.submit(submit, self._push)
+
+    async def next(self) -> Accepted | Event:
+        """The next event, in order. Cancelling the wait loses none."""
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._events.popleft()
+
+    def abort(self) -> None:
+        """Stop it; its last event still comes."""
+        self.link.abort(self._stream)
+
+    def forget(self) -> None:
+        """Stop it; nothing it says is wanted any more."""
+        self.link.forget(self._stream)
+
+    def _push(self, event: Accepted | Event) -> None:
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class RemoteStream:
+    """A `TokenStream` that outlives its nodes.
+
+    A slow reader does not pause the engine; what waits here is bounded by the request's own
+    `max_tokens`.
+    """
+
+    def __init__(self, placer: Placer, policy: RetryPolicy, submit: Submit) -> None:
+        self._placer = placer
+        self._policy = policy
+        self._submit = submit
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._attempt: Attempt | None = None
+        self._output = list(submit.output_ids)
+        self._prompt_logprobs = 0  # entries passed on
+        self._failed_nodes: set[str] = set()
+        self._failing_since: float | None = None  # the first failure after the last token
+        self._num_attempts = 0
+        self._aborted = self._ended = False
+
+    @property
+    def num_attempts(self) -> int:
+        return self._num_attempts
+
+    async def start(self) -> None:
+        """Find a node that takes the request. Raises what `RegionClient.generate` raises.
+
+        Before the first token a full region is the caller's to know, so nothing is waited for.
+        """
+        try:
+            error = await self._try_nodes()
+        except asyncio.CancelledError:
+            self._drop_attempt()
+            raise
+        if error is not None:
+            raise error
+
+    def abort(self) -> None:
+        """See `TokenStream.abort`."""
+        if not self._aborted:
+            self._aborted = True
+            if self._attempt is not None:
+                self._attempt.abort()
+
+    def __aiter__(self) -> RemoteStream:
+        return self
+
+    async def __anext__(self) -> Tokens | Done:
+        while not self._ended:
+            if self._attempt is None:
+                raise Unavailable("the stream has no node")
+            match event := await self._attempt.next():
+                case Tokens():
+                    if (fresh := self._fresh(event)) is not None:
+                        return fresh
+                case Done():
+                    self._ended = True
+                    return msgspec.structs.replace(event, usage=self._usage(event.usage))
+                case Failed():
+                    await self._recover(event)
+                case _:
+                    pass  # Accepted was read when the attempt was placed
+        raise StopAsyncIteration
+
+    def _fresh(self, tokens: Tokens) -> Tokens | None:
+        """What of it is new, noted in the transcript; None when nothing is.
+
+        An attempt starts after the transcript, so only prompt log-probabilities come twice.
+        """
+        if tokens.index != len(self._output):
+            raise InternalError(f"tokens at {tokens.index}, expected {len(self._output)}")
+        self._failing_since = None
+        self._output += tokens.token_ids
+        return tokens if tokens.token_ids or tokens.prompt_logprobs else None
+
+    def _usage(self, usage: PhaseUsage) -> PhaseUsage:
+        """Tokens are counted once, whoever computed them; a repair's prefix hits are not the
+        client's."""
+        cached = usage.cached_tokens if self._num_attempts == 1 else 0
+        return msgspec.structs.replace(
+            usage,
+            prompt_tokens=len(self._submit.prompt_ids),
+            output_tokens=len(self._output),
+            cached_tokens=cached,
+        )
+
+    # --- placing ---------------------------------------------------------------------------------
+
+    async def _recover(self, failed: Failed) -> None:
+        """Go on elsewhere, as long as the policy and the deadline allow. Raises what ends it."""
+        error = error_of(failed)
+        if self._attempt is not None:
+            self._failed_nodes.add(self._attempt.link.node)
+        self._drop_attempt()
+        if not _elsewhere_may_help(error):
+            raise error
+        now = self._loop.time()
+        self._failing_since = self._failing_since or now
+        give_up = self._failing_since + self._policy.patience
+        logger.info(
+            "request %s goes on after %d tokens: %s",
+            self._submit.request_id, len(self._output), error.message,
+        )  # fmt: skip
+        while (refusal := await self._try_nodes()) is not None:
+            exhausted = self._num_attempts >= self._policy.attempts
+            if exhausted or self._loop.time() >= give_up or not _elsewhere_may_help(refusal):
+                raise refusal
+            await asyncio.sleep(self._policy.pause)
+        if self._aborted and self._attempt is not None:
+            self._attempt.abort()
+
+    async def _try_nodes(self) -> SkerryError | None:
+        """Offer the request to one node after the other; why none took it, or None."""
+        refusal: SkerryError = Unavailable(
+            f"no node can serve {self._submit.model} now", retry_after=1.0
+        )
+        for link in self._placer.place(self._submit, frozenset(self._failed_nodes)):
+            if self._num_attempts >= self._policy.attempts:
+                break
+            try:
+                attempt = self._attempt = Attempt(link, self._continuation())
+            except CapacityError as error:
+                refusal = error
+                continue
+            self._num_attempts += 1
+            event = await attempt.next()
+            if not isinstance(event, Failed):
+                return None
+            self._drop_attempt()
+            refusal = error_of(event)
+            if not _elsewhere_may_help(refusal):
+                break
+        return refusal
+
+    def _continuation(self) -> Submit:
+        """The request as the next attempt must see it. Raises RequestTimeout past the deadline."""
+        left = self._submit.seconds_left
+        if left is not None:
+            left -= self._loop.time() - self._started
+            if left <= 0:
+                raise RequestTimeout(f"the deadline passed after {len(self._output)} tokens")
+        return msgspec.structs.replace(
+            self._submit, output_ids=self._output, seconds_left=left,
+            epoch=self._submit.epoch + self._num_attempts,
+            prompt_logprobs=None if self._output else self._submit.prompt_logprobs,
+        )  # fmt: skip
+
+    def _drop_attempt(self) -> None:
+        if self._attempt is not None:
+            self._attempt.forget()
+            self._attempt = None
+
+
+def _elsewhere_may_help(error: SkerryError) -> bool:
+    """A deadline is the same everywhere, and so is a wrong request."""
+    if isinstance(error, RequestTimeout):
+        return False
+    return isinstance(error, CapacityError | InternalError)

@@ -1,0 +1,107 @@
+"""One suite for every registry driver: leases, incarnations, and many writers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.registry import Member, Registry, RegistryUnavailable
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite"])
+def registry(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Registry]:
+    made = SqliteRegistry(tmp_path / "registry.db", clock=clock)
+    yield made
+    made.close()
+
+
+def member(id: str, *, incarnation: int = 1, streams: int = 0) -> Member:
+    return Member(id=id, kind="node", region="r", incarnation=incarnation, streams=streams)
+
+
+def test_members_are_told_as_they_were_announced(registry: Registry) -> None:
+    registry.announce(member("b", streams=3))
+    registry.announce(member("a"))
+    assert registry.members() == [member("a"), member("b", streams=3)]
+
+
+def test_a_lease_lapses_and_renewing_keeps_it(registry: Registry, clock: Clock) -> None:
+    registry.announce(member("a"), 3.0)
+    registry.announce(member("b"), 3.0)
+    clock.now += 2.9
+    registry.announce(member("b"), 3.0)
+    clock.now += 0.1
+    assert registry.members() == [member("b")]
+    clock.now += 2.9
+    assert registry.members() == []
+
+
+def test_an_older_incarnation_never_replaces_a_newer_one(registry: Registry) -> None:
+    registry.announce(member("a", incarnation=2))
+    registry.announce(member("a", incarnation=1, streams=9))
+    assert registry.members() == [member("a", incarnation=2)]
+    registry.withdraw("a", 1)
+    assert registry.members() == [member("a", incarnation=2)]
+    registry.withdraw("a", 2)
+    assert registry.members() == []
+
+
+def test_records_of_an_earlier_boot_are_void(tmp_path: Path, clock: Clock) -> None:
+    earlier = SqliteRegistry(tmp_path / "r.db", clock=clock, boot="one")
+    earlier.announce(member("a", incarnation=7), 1e9)
+    earlier.close()
+    later = SqliteRegistry(tmp_path / "r.db", clock=clock, boot="two")
+    assert later.members() == []
+    later.announce(member("a", incarnation=1))
+    assert later.members() == [member("a", incarnation=1)]
+    later.close()
+
+
+def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(RegistryUnavailable, match=r"registry\.db: file is not a database"):
+        SqliteRegistry(path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.registry import Member
+registry = SqliteRegistry(Path(sys.argv[1]))
+for turn in range(100):
+    registry.announce(Member(id=sys.argv[2], kind="node", region="r", streams=turn), 600.0)
+"""
+
+
+def test_processes_write_side_by_side(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    path = tmp_path / "registry.db"
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = [
+        subprocess.Popen([*command, f"node-{number}"], env=subprocess_env) for number in range(4)
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
+    registry = SqliteRegistry(path)
+    assert [(m.id, m.streams) for m in registry.members()] == [
+        (f"node-{number}", 99) for number in range(4)
+    ]
+    registry.close()
