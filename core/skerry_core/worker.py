@@ -89,8 +89,6 @@ class Worker:
             self._engine.close()
         else:
             self._thread.join()
-        else:
-            ...
 
     # --- on the engine's thread ------------------------------------------------------------------
 
