@@ -56,8 +56,11 @@ class TextModel:
         self.template_digest = files.template_digest
         self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
         self._bos_id = files.bos_id if files.add_bos else None
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        self._guard = Guard(token.content for token in added if token.special)
+        self._guard = Guard(
+            token.content
+            for id_, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special or id_ in files.stop_token_ids
+        )
         remove_marks(self._tokenizer)
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space

@@ -18,6 +18,15 @@ Json = dict[str, Any]
 # Values of `tokenizer.ggml.token_type`
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
+# Ends of a turn or of text, by the names that published tokenizers use. A model trained to end its
+# turn with one of them often states another as its EOS, or types one as user-defined text.
+STOP_TEXTS: Final = frozenset(
+    (
+        *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"),
+        *("<end_of_turn>", "<|end_of_turn|>", "</s>", "<\uff5cend▁of▁sentence\uff5c>"),
+    )
+)
+
 _BYTE_LEVEL: Final[Json] = {
     "type": "ByteLevel",
     "add_prefix_space": False,
@@ -80,10 +89,13 @@ def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:
     raise GGUFError(f"tokenizer {model!r} is not supported ('gpt2' and 'llama' are)")
 
 
-def tokens_of_type(metadata: dict[str, Value], *types: int) -> dict[str, int]:
-    """Text and id of the tokens of the given types."""
-    tokens, kinds = _tokens(metadata), _token_types(metadata)
-    return {tokens[id_]: id_ for id_, kind in enumerate(kinds) if kind in types}
+def control_tokens(metadata: dict[str, Value]) -> dict[str, int]:
+    """Text and id of the tokens that users' text must never turn into."""
+    control = {}
+    for id_, (text, kind) in enumerate(zip(_tokens(metadata), _token_types(metadata), strict=True)):
+        if kind in (UNKNOWN, CONTROL) or (kind == USER_DEFINED and text in STOP_TEXTS):
+            control[text] = id_
+    return control
 
 
 def _tokens(metadata: dict[str, Value]) -> list[str]:
@@ -146,7 +158,9 @@ def _sentencepiece_bpe(metadata: dict[str, Value]) -> Json:
     if metadata.get("tokenizer.ggml.add_space_prefix", True):
         normalizers.insert(0, {"type": "Prepend", "prepend": "▁"})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    unknown = tokens_of_type(metadata, UNKNOWN)
+    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    if not isinstance(unknown, int) or not 0 <= unknown < len(tokens):
+        raise GGUFError("tokenizer.ggml.unknown_token_id is not a token")
     return {
         "version": "1.0",
         "truncation": None,
@@ -159,7 +173,7 @@ def _sentencepiece_bpe(metadata: dict[str, Value]) -> Json:
         "model": {
             "type": "BPE",
             "dropout": None,
-            "unk_token": next(iter(unknown), tokens[0]),
+            "unk_token": tokens[unknown],
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
             "fuse_unk": True,
@@ -174,6 +188,7 @@ def _sentencepiece_bpe(metadata: dict[str, Value]) -> Json:
 def _added_tokens(metadata: dict[str, Value]) -> list[Json]:
     """Tokens found as whole strings before BPE: control tokens (special) and user-defined ones."""
     tokens, types = _tokens(metadata), _token_types(metadata)
+    control = control_tokens(metadata)
     return [
         {
             "id": id_,
@@ -182,7 +197,7 @@ def _added_tokens(metadata: dict[str, Value]) -> list[Json]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": kind != USER_DEFINED,
+            "special": tokens[id_] in control,
         }
         for id_, kind in enumerate(types)
         if kind in (UNKNOWN, CONTROL, USER_DEFINED) and tokens[id_]

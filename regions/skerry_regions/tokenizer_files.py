@@ -21,21 +21,6 @@ Json = dict[str, Any]
 MAX_JSON_SIZE: Final = 128 << 20  # bytes; tokenizer.json of the largest vocabularies is 34 MB
 MAX_TEMPLATE_LENGTH: Final = 256 << 10  # characters
 
-# Ends of a turn or of text, by the names that published tokenizers use. A model that was trained to
-# end its turn with one of them often states another as its EOS.
-_STOP_TEXTS: Final = (
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "</s>",
-    "<|end_of_turn|>",
-    "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek
-)
-
 
 class UnsupportedModel(ValueError):
     """Files that are whole, but of a kind that Skerry cannot serve; the message says which."""
@@ -48,7 +33,7 @@ def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> Mode
         tokenizer, token_form = gguf_tokenizer.convert(header)
     except GGUFError as error:
         raise UnsupportedModel(str(error)) from None
-    control = gguf_tokenizer.tokens_of_type(header, gguf_tokenizer.CONTROL, gguf_tokenizer.UNKNOWN)
+    control = gguf_tokenizer.control_tokens(header)
     vocab_size = len(header["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
     spm = token_form == "byte_fallback"
     ids = {
@@ -133,7 +118,7 @@ def _finish(
     if chat_template is not None and len(chat_template) > MAX_TEMPLATE_LENGTH:
         raise UnsupportedModel(f"the chat template is longer than {MAX_TEMPLATE_LENGTH} characters")
     stops = {id_ for id_ in end_ids if isinstance(id_, int) and 0 <= id_ < vocab_size}
-    stops.update(control[text] for text in _STOP_TEXTS if text in control)
+    stops.update(control[text] for text in gguf_tokenizer.STOP_TEXTS if text in control)
     texts = {id_: text for text, id_ in control.items()}
     settings: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",
