@@ -1,0 +1,261 @@
+"""The prefix directory against a plain model, over a network that loses, doubles and reorders."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry_regions.prefixes import (
+    CachedPrefix,
+    DirectoryLimits,
+    IndexState,
+    PrefixDelta,
+    PrefixDirectory,
+    PrefixPublisher,
+    PrefixSnapshot,
+    longest_matches,
+)
+
+UNIVERSE = [bytes([i]) * 16 for i in range(12)]
+Message = PrefixDelta | PrefixSnapshot
+
+
+def believed(directory: PrefixDirectory, node: str) -> dict[bytes, str]:
+    """What the directory thinks `node` holds, by asking for each digest alone."""
+    found = {}
+    for digest in UNIVERSE:
+        hit = directory.match(node, [digest])
+        if hit.blocks:
+            found[digest] = "file" if hit.in_file else "memory"
+    return found
+
+
+def longest_run(held: dict[bytes, str], digests: list[bytes]) -> CachedPrefix:
+    """`match` in its plainest form."""
+    run = 0
+    while run < len(digests) and digests[run] in held:
+        run += 1
+    return CachedPrefix(run, sum(held[digest] == "file" for digest in digests[:run]))
+
+
+@dataclass
+class Node:
+    """A publisher beside the truth: what it holds, and all that it ever held."""
+
+    name: str
+    incarnation: int = 1
+    held: dict[bytes, str] = field(default_factory=dict)
+    past: list[dict[bytes, str]] = field(default_factory=lambda: [{}])
+
+    def __post_init__(self) -> None:
+        self.publisher = PrefixPublisher(self.name, self.incarnation)
+
+    def change(self, rng: random.Random) -> None:
+        digests = rng.sample(UNIVERSE, rng.randint(1, 4))
+        what = rng.choice(["memory", "memory", "file", "evict"])
+        if what == "evict":
+            self.publisher.evicted(digests)
+            for digest in digests:
+                self.held.pop(digest, None)
+        else:
+            self.publisher.sealed(digests, "file" if what == "file" else "memory")
+            self.held.update(dict.fromkeys(digests, what))
+        self.past.append(dict(self.held))
+
+    def restart(self) -> None:
+        self.incarnation += 1
+        self.held = {}
+        self.__post_init__()
+
+
+def deltas(node: Node) -> list[Message]:
+    found: list[Message] = []
+    while (delta := node.publisher.delta()) is not None:
+        found.append(delta)
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 120), loss=st.floats(0, 0.6))
+def test_believes_only_what_was_once_true_and_ends_exact(
+    seed: int, steps: int, loss: float
+) -> None:
+    rng = random.Random(seed)
+    directory = PrefixDirectory(DirectoryLimits(max_pending=rng.choice([1, 3, 50])))
+    nodes = {name: Node(name) for name in ("a", "b", "c")}
+    network: list[Message] = []
+
+    def send(messages: list[Message]) -> None:
+        for message in messages:
+            if rng.random() >= loss:
+                network.extend([message] * rng.choice([1, 1, 1, 2]))
+
+    for _ in range(steps):
+        node = rng.choice(list(nodes.values()))
+        action = rng.random()
+        if action < 0.5:
+            node.change(rng)
+        elif action < 0.8:
+            send(deltas(node))
+        elif action < 0.87:
+            send([node.publisher.snapshot()])
+        elif action < 0.9:
+            node.restart()
+        elif action < 0.95:
+            directory.heartbeat(node.name, *node.publisher.position)
+        while network and rng.random() < 0.6:
+            directory.apply(network.pop(rng.randrange(len(network))))
+        for node in nodes.values():
+            held = believed(directory, node.name)
+            assert held in node.past
+            if directory.state(node.name) is IndexState.FALLBACK:
+                assert held == {}
+        assert_matches(directory, nodes, rng)
+
+    # The network heals: last deltas and heartbeats arrive, and wanted snapshots are sent.
+    rng.shuffle(network)
+    for message in network:
+        directory.apply(message)
+    for node in nodes.values():
+        for message in deltas(node):
+            directory.apply(message)
+        directory.heartbeat(node.name, *node.publisher.position)
+    for name in directory.wanted_snapshots():
+        directory.apply(nodes[name].publisher.snapshot())
+    assert directory.wanted_snapshots() == []
+    for node in nodes.values():
+        assert directory.state(node.name) is IndexState.EXACT
+        assert believed(directory, node.name) == node.held
+        assert directory.num_digests(node.name) == len(node.held)
+
+
+def assert_matches(directory: PrefixDirectory, nodes: dict[str, Node], rng: random.Random) -> None:
+    """`match_all`, `match` and the plain model agree."""
+    prompt = rng.sample(UNIVERSE, rng.randint(0, len(UNIVERSE)))
+    everyone = directory.match_all(prompt)
+    for name in nodes:
+        expected = longest_run(believed(directory, name), prompt)
+        assert directory.match(name, prompt) == expected
+        assert everyone.get(name, CachedPrefix()) == expected
+        assert (name in everyone) == (expected.blocks > 0)
+
+
+def delta(seq: int, *sealed: int, incarnation: int = 1, evicted: tuple[int, ...] = ()) -> Message:
+    return PrefixDelta(
+        node="a",
+        incarnation=incarnation,
+        seq=seq,
+        sealed=tuple(UNIVERSE[i] for i in sealed),
+        evicted=tuple(UNIVERSE[i] for i in evicted),
+    )
+
+
+def test_a_gap_degrades_until_it_is_filled() -> None:
+    directory = PrefixDirectory()
+    assert directory.state("a") is IndexState.FALLBACK
+    directory.apply(delta(1, 0))
+    assert directory.state("a") is IndexState.EXACT
+    directory.apply(delta(3, evicted=(1,)))  # 2, which sealed block 1, is late
+    assert directory.state("a") is IndexState.DEGRADED
+    assert directory.match("a", UNIVERSE) == (1, 0)  # the last applied state is still used
+    assert directory.wanted_snapshots() == ["a"]
+    directory.apply(delta(2, 1))
+    assert directory.state("a") is IndexState.EXACT
+    assert directory.match("a", UNIVERSE) == (1, 0)
+    assert directory.wanted_snapshots() == []
+
+
+def test_a_lost_last_delta_shows_in_the_heartbeat() -> None:
+    directory = PrefixDirectory()
+    directory.apply(delta(1, 0))
+    directory.heartbeat("a", 1, 2)
+    assert directory.state("a") is IndexState.DEGRADED
+    snapshot = PrefixSnapshot(node="a", incarnation=1, seq=2, memory=(UNIVERSE[1],))
+    directory.apply(snapshot)
+    assert believed(directory, "a") == {UNIVERSE[1]: "memory"}
+    assert directory.state("a") is IndexState.EXACT
+
+
+def test_joining_late_waits_for_a_snapshot() -> None:
+    directory = PrefixDirectory()
+    directory.apply(delta(57, 3))
+    assert directory.state("a") is IndexState.FALLBACK
+    assert directory.wanted_snapshots() == ["a"]
+    directory.apply(PrefixSnapshot(node="a", incarnation=1, seq=56, memory=(UNIVERSE[0],)))
+    assert believed(directory, "a") == dict.fromkeys([UNIVERSE[0], UNIVERSE[3]], "memory")
+
+
+def test_a_new_life_forgets_the_old_one_and_ignores_its_late_messages() -> None:
+    directory = PrefixDirectory()
+    directory.apply(delta(1, 0, 1, 2))
+    directory.apply(delta(1, 5, incarnation=2))
+    assert believed(directory, "a") == {UNIVERSE[5]: "memory"}
+    directory.apply(delta(2, 3))
+    directory.apply(PrefixSnapshot(node="a", incarnation=1, seq=9, memory=tuple(UNIVERSE)))
+    directory.heartbeat("a", 1, 99)
+    assert believed(directory, "a") == {UNIVERSE[5]: "memory"}
+    assert directory.state("a") is IndexState.EXACT
+
+
+def test_expectations_count_until_they_expire() -> None:
+    directory = PrefixDirectory(DirectoryLimits(expect_seconds=10))
+    directory.expect("a", UNIVERSE[:3], now=0)
+    directory.expect("a", UNIVERSE[:2], now=4)
+    assert directory.match_all(UNIVERSE) == {"a": (3, 0)}
+    assert directory.state("a") is IndexState.FALLBACK  # hearsay is not knowledge
+    directory.expire(now=10)
+    assert directory.match("a", UNIVERSE) == (2, 0)
+    directory.apply(delta(1, 0))
+    directory.expire(now=14)
+    assert directory.match("a", UNIVERSE) == (1, 0)
+
+
+def test_a_removed_node_leaves_nothing_behind_and_its_place_is_used_again() -> None:
+    directory = PrefixDirectory(DirectoryLimits(max_nodes=1))
+    directory.apply(delta(1, 0))
+    directory.expect("a", UNIVERSE[:2], now=0)
+    directory.expect("b", UNIVERSE, now=0)  # one too many
+    assert directory.match_all(UNIVERSE) == {"a": (2, 0)}
+    directory.remove_node("a")
+    assert directory.match_all(UNIVERSE) == {}
+    directory.expect("b", UNIVERSE[:1], now=0)
+    assert directory.match_all(UNIVERSE) == {"b": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [DirectoryLimits(max_node_digests=3), DirectoryLimits(max_digests=3)],
+)
+def test_beyond_its_limits_the_oldest_is_forgotten_and_said_so(limits: DirectoryLimits) -> None:
+    directory = PrefixDirectory(limits)
+    directory.apply(delta(1, 0, 1, 2))
+    assert directory.state("a") is IndexState.EXACT
+    directory.apply(delta(2, 3, 4))
+    assert list(believed(directory, "a")) == UNIVERSE[2:5]
+    assert directory.state("a") is IndexState.DEGRADED
+    assert directory.wanted_snapshots() == []  # asking again would not help
+
+
+def test_expectations_are_bounded() -> None:
+    directory = PrefixDirectory(DirectoryLimits(max_expected=4))
+    directory.expect("a", UNIVERSE[:3], now=0)
+    directory.expect("b", UNIVERSE[:3], now=0)
+    assert directory.match_all(UNIVERSE) == {"b": (3, 0)}
+
+
+def test_messages_survive_the_wire_and_bounds_are_checked() -> None:
+    sent = delta(1, 0, 1, evicted=(2,))
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=Message)
+    assert decoded == sent
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"type": "prefix_delta", "node": "a", "incarnation": 1, "seq": 0}, Message)
+
+
+def test_longest_matches_are_ordered() -> None:
+    found = {"x": CachedPrefix(3), "b": CachedPrefix(9), "a": CachedPrefix(3)}
+    assert longest_matches(found, 2) == ["b", "a"]
