@@ -55,7 +55,7 @@ class NodeLink:
         self._hello = hello
         self._patience = patience or Patience()
         self._wire: _Wire | None = None
-        self._changed = asyncio.Event()
+        self._state_changed = asyncio.Event()
         self._stuck = False  # an engine stood still; believed again when it moves
         self._task = asyncio.create_task(self._keep_connected(), name=f"link to {node}")
 
@@ -68,6 +68,12 @@ class NodeLink:
     def models(self) -> frozenset[str]:
         """Models that both sides know alike."""
         return self._wire.models if self._wire is not None else frozenset()
+
+    async def wait_until_up(self) -> None:
+        """Return once the node can be given streams."""
+        while not self.is_up:
+            self._state_changed.clear()
+            await self._state_changed.wait()
 
     def submit(self, submit: Submit, sink: Sink) -> int:
         """Start a stream; its events go to `sink`, the last one when the link breaks included.
@@ -98,7 +104,7 @@ class NodeLink:
         while True:
             try:
                 async with asyncio.timeout(self._patience.connect):
-                    wire = await self.address.connect(lambda: _Wire(self.node, self._hello))
+                    wire = await self.address.connect(self._new_wire)
             except (OSError, TimeoutError):
                 await asyncio.sleep(self._patience.reconnect)
                 continue
@@ -109,6 +115,9 @@ class NodeLink:
                 self._wire = None
                 wire.drop()
             await asyncio.sleep(self._patience.reconnect)
+
+    def _new_wire(self) -> _Wire:
+        return _Wire(self.node, self._hello, self._state_changed)
 
     async def _watch(self, wire: _Wire) -> None:
         """Ping until the connection breaks or the node is given up on."""
@@ -124,6 +133,7 @@ class NodeLink:
                 logger.warning("an engine of node %s makes no step", self.node)
                 wire.fail_streams()
             self._stuck = stuck
+            self._state_changed.set()
             wire.ping()
             try:
                 await asyncio.wait_for(wire.lost.wait(), self._patience.ping)
@@ -154,8 +164,9 @@ class _Pulse:
 class _Wire(asyncio.Protocol):
     """One connection, from its first byte to its last."""
 
-    def __init__(self, node: str, hello: Hello) -> None:
+    def __init__(self, node: str, hello: Hello, changed: asyncio.Event) -> None:
         self._node = node
+        self._changed = changed
         self._connection = EdgeConnection(hello)
         self._sinks: dict[int, Sink] = {}
         self._pongs: list[Pong] = []
@@ -192,8 +203,8 @@ class _Wire(asyncio.Protocol):
                         self._sinks.pop(message.stream, None)
                     case Pong():
                         self._pongs.append(message)
-                    case _:
-                        pass  # Hello: the connection has taken note of it
+                    case _:  # Hello: the connection has taken note of it
+                        self._changed.set()
         except ProtocolError as error:
             logger.warning("node %s broke the protocol: %s", self._node, error)
             self.drop()
