@@ -24,6 +24,10 @@ class RequestRejected(Exception):
     """The request can never be served by this engine; the message says why."""
 
 
+class RequestTooLong(RequestRejected):
+    """Prompt and `max_tokens` exceed the model's context or the engine's KV memory."""
+
+
 class EngineOverloaded(Exception):
     """No room now; `retry_after` (seconds) is the engine's estimate of when to come back."""
 

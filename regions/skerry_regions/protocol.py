@@ -165,11 +165,12 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class EngineBeat(Struct, frozen=True, kw_only=True):
-    """One engine's pulse: with sequences running, `steps` must grow from one `Pong` to the next."""
+    """One engine's pulse: while it has requests, `steps` must grow from one `Pong` to the next."""
 
     model: Name
     steps: Count
     running: Count
+    waiting: Count = 0
 
 
 class Pong(Struct, frozen=True, kw_only=True, tag="pong"):

@@ -1,0 +1,79 @@
+"""A region in the edge's own process: the same events as over a connection, without the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from skerry_regions.client import error_of
+from skerry_regions.node import Node, NodeStream
+from skerry_regions.protocol import Done, Event, Failed, Submit, Tokens
+
+
+class LocalRegion:
+    """`RegionClient` of one node in this process. Closing it closes the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def generate(self, submit: Submit) -> LocalStream:
+        """See `RegionClient.generate`: rejections are raised here, before any token."""
+        stream = LocalStream()
+        stream.attach(self._node.submit(submit, stream.push))
+        return stream
+
+    def models(self) -> frozenset[str]:
+        return self._node.models
+
+    async def close(self) -> None:
+        await self._node.close()
+
+
+class LocalStream:
+    """Events of one attempt, from the node's sink to one reader.
+
+    A slow reader does not pause the engine, and the buffer needs no bound of its own: it holds
+    token ids, at most the `max_tokens` of its request (about 300 bytes each, so 2 MiB at 8,192),
+    and an engine runs a bounded number of requests. The edge's write deadline ends the others.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._attempt: NodeStream | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._aborted = False
+        self._ended = False  # the reader has had the last event
+
+    def attach(self, attempt: NodeStream) -> None:
+        self._attempt = attempt
+
+    def push(self, event: Event) -> None:
+        """The node's sink."""
+        if self._aborted and isinstance(event, Tokens):
+            return
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def abort(self) -> None:
+        """Stop the node and forget tokens not yet read; `Done` still comes for the usage."""
+        if self._aborted or self._attempt is None:
+            return
+        self._aborted = True
+        self._events = deque(event for event in self._events if not isinstance(event, Tokens))
+        self._attempt.abort()
+
+    def __aiter__(self) -> LocalStream:
+        return self
+
+    async def __anext__(self) -> Tokens | Done:
+        if self._ended:
+            raise StopAsyncIteration
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        event = self._events.popleft()
+        self._ended = not isinstance(event, Tokens)
+        if isinstance(event, Failed):
+            raise error_of(event)
+        return event

@@ -1,0 +1,336 @@
+"""One node: models on their worker threads, streams between them and whoever asked.
+
+The one seam between the engine and the platform: core's exceptions become `skerry.errors` here, and
+its outputs become events. All of a `Node` runs on one event loop; only `_Served.deliver` and
+`.failed` run on an engine's thread, and they do nothing but cross over, once per step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from skerry_core.engine import Engine
+from skerry_core.worker import Worker, WorkerStopped
+
+from skerry.errors import (
+    InvalidInput,
+    ModelNotFound,
+    Overloaded,
+    PromptTooLong,
+    RequestTimeout,
+    SkerryError,
+    Unavailable,
+)
+from skerry_core.request import (
+    EngineOverloaded,
+    Output,
+    Priority,
+    Request,
+    RequestRejected,
+    RequestTooLong,
+    SamplingParams,
+    TokenLogprobs,
+    Usage,
+)
+from skerry_regions.protocol import (
+    MAX_MESSAGE,
+    Done,
+    EngineBeat,
+    Event,
+    Failed,
+    PhaseUsage,
+    Submit,
+    TokenLogprob,
+    Tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+Role = Literal["prefill", "decode", "hybrid"]
+State = Literal["ready", "failed", "closed"]
+Sink = Callable[[Event], None]
+"""Takes the events of one stream, on the event loop. It must not block and not raise."""
+
+PRIORITIES = {"interactive": Priority.INTERACTIVE, "batch": Priority.BATCH}
+RESTART_SECONDS = 1.0  # advice to a client whose node is gone: time to place the request elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus:
+    """One model of a node as `skerry status` shows it."""
+
+    node: str
+    pid: int
+    role: Role
+    region: str
+    model: str
+    state: State
+    streams: int
+
+
+class NodeStream:
+    """One running attempt. Ends with exactly one `Done` or `Failed` in its sink."""
+
+    __slots__ = ("_served", "deadline", "engine_id", "epoch", "key", "next_index", "number", "sink")
+
+    def __init__(self, served: _Served, submit: Submit, engine_id: str, sink: Sink) -> None:
+        self._served = served
+        self.number = submit.stream
+        self.engine_id = engine_id
+        self.epoch = submit.epoch
+        self.key = (submit.tenant, submit.request_id, submit.sampling.choice)
+        self.next_index = len(submit.output_ids)
+        self.sink = sink
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def abort(self) -> None:
+        """Stop and free the blocks; `Done` ("cancelled") still comes. Idempotent, never fails."""
+        self._served.abort(self)
+
+
+class Node:
+    """Some models, each with its engine on a thread of its own.
+
+    Create it, and call it, on the thread of `loop`.
+    """
+
+    def __init__(
+        self, *, id: str, region: str, loop: asyncio.AbstractEventLoop, role: Role = "hybrid"
+    ) -> None:
+        self.id = id
+        self.region = region
+        self.role: Role = role
+        self._loop = loop
+        self._served: dict[str, _Served] = {}
+
+    def serve(self, model: str, engine: Engine) -> None:
+        """Start the engine's worker; from now on `model` (a catalog id) takes streams."""
+        if model in self._served:
+            raise ValueError(f"{model} is served already")
+        self._served[model] = _Served(model, engine, self._loop)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Models that take streams now."""
+        return frozenset(m for m, served in self._served.items() if served.state == "ready")
+
+    def submit(self, submit: Submit, sink: Sink) -> NodeStream:
+        """Start a stream; its events go to `sink`, never before this returns.
+
+        Raises `ModelNotFound`, `InvalidInput`, `PromptTooLong`, `Overloaded` (with `retry_after`),
+        `RequestTimeout` (no seconds left) or `Unavailable` (the engine is gone). A stream of the
+        same request with a lower epoch is an attempt given up elsewhere: it is aborted.
+        """
+        served = self._served.get(submit.model)
+        if served is None:
+            known = ", ".join(sorted(self._served)) or "no model"
+            raise ModelNotFound(f"this node serves {known}, not {submit.model}", param="model")
+        return served.submit(submit, sink)
+
+    def beats(self) -> list[EngineBeat]:
+        """The pulse of each engine: one that has work and makes no steps hangs."""
+        return [served.beat() for served in self._served.values()]
+
+    def status(self) -> list[ModelStatus]:
+        return [
+            ModelStatus(
+                node=self.id,
+                pid=os.getpid(),
+                role=self.role,
+                region=self.region,
+                model=served.model,
+                state=served.state,
+                streams=served.num_streams,
+            )
+            for served in self._served.values()
+        ]
+
+    async def close(self) -> None:
+        """Fail what runs with `Unavailable`, stop the engines' threads and free their memory."""
+        await asyncio.gather(*(served.close() for served in self._served.values()))
+
+
+class _Served:
+    """A model, its worker, and the streams that run on it."""
+
+    def __init__(self, model: str, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self.model = model
+        self.state: State = "ready"
+        self._loop = loop
+        self._streams: dict[str, NodeStream] = {}  # by engine id
+        self._attempts: dict[tuple[str, str, int], NodeStream] = {}  # newest of each request
+        self._numbers = itertools.count()
+        self._worker = Worker(engine, deliver=self.deliver, failed=self.failed)
+        self._worker.start()
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    def submit(self, submit: Submit, sink: Sink) -> NodeStream:
+        if self.state != "ready":
+            raise self._gone()
+        if submit.seconds_left is not None and submit.seconds_left <= 0:
+            raise RequestTimeout("the deadline passed before the request reached its node")
+        engine_id = f"{submit.request_id}#{next(self._numbers)}"  # unique whatever clients send
+        try:
+            self._worker.submit(engine_request(submit, engine_id))
+        except RequestTooLong as error:
+            raise PromptTooLong(str(error)) from None
+        except RequestRejected as error:
+            raise InvalidInput(str(error)) from None
+        except EngineOverloaded as error:
+            raise Overloaded(str(error), retry_after=error.retry_after) from None
+        except WorkerStopped:  # the news of it is on its way to this thread
+            raise self._gone() from None
+        return self._opened(NodeStream(self, submit, engine_id, sink), submit.seconds_left)
+
+    def _opened(self, stream: NodeStream, seconds_left: float | None) -> NodeStream:
+        older = self._attempts.get(stream.key)
+        if older is not None and older.epoch < stream.epoch:
+            older.abort()
+        self._attempts[stream.key] = stream
+        self._streams[stream.engine_id] = stream
+        if seconds_left is not None:
+            stream.deadline = self._loop.call_later(seconds_left, self._expire, stream)
+        return stream
+
+    def abort(self, stream: NodeStream) -> None:
+        if stream.engine_id in self._streams:
+            self._worker.abort(stream.engine_id)
+
+    def beat(self) -> EngineBeat:
+        statistics = self._worker.statistics()
+        return EngineBeat(
+            model=self.model,
+            steps=statistics.steps,
+            running=statistics.running,
+            waiting=statistics.waiting,
+        )
+
+    async def close(self) -> None:
+        if self.state == "ready":
+            self.state = "closed"
+        self._fail_all()
+        await asyncio.to_thread(self._worker.close)
+
+    # --- on the engine's thread ------------------------------------------------------------------
+
+    def deliver(self, outputs: list[Output]) -> None:
+        self._loop.call_soon_threadsafe(self._on_step, outputs)
+
+    def failed(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._on_failure, error)
+
+    # --- back on the loop ------------------------------------------------------------------------
+
+    def _on_step(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:  # else it ended here first: deadline or shutdown
+                self._pass_on(stream, output)
+
+    def _pass_on(self, stream: NodeStream, output: Output) -> None:
+        if output.token_ids or output.prompt_logprobs:
+            self._tell(stream, tokens_event(stream.number, stream.next_index, output))
+            stream.next_index += len(output.token_ids)
+        if output.finish_reason is not None:
+            self._end(stream, done_event(stream.number, output))
+
+    def _on_failure(self, error: BaseException) -> None:
+        logger.error("the engine of %s stopped", self.model, exc_info=error)
+        self.state = "failed"
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        for stream in list(self._streams.values()):
+            self.abort(stream)
+            self._end(stream, failed_event(stream.number, self._gone()))
+
+    def _gone(self) -> SkerryError:
+        why = "is shutting down" if self.state == "closed" else "stopped on an error of its own"
+        return Unavailable(f"the engine of {self.model} {why}", retry_after=RESTART_SECONDS)
+
+    def _expire(self, stream: NodeStream) -> None:
+        self.abort(stream)
+        message = f"the deadline passed after {stream.next_index} tokens"
+        self._end(stream, failed_event(stream.number, RequestTimeout(message)))
+
+    def _end(self, stream: NodeStream, event: Done | Failed) -> None:
+        del self._streams[stream.engine_id]
+        if self._attempts.get(stream.key) is stream:
+            del self._attempts[stream.key]
+        if stream.deadline is not None:
+            stream.deadline.cancel()
+        self._tell(stream, event)
+
+    def _tell(self, stream: NodeStream, event: Event) -> None:
+        """One stream's broken sink must not cost the others of this step their tokens."""
+        try:
+            stream.sink(event)
+        except Exception:
+            logger.exception("the sink of stream %s failed", stream.engine_id)
+            self.abort(stream)
+
+
+def engine_request(submit: Submit, engine_id: str) -> Request:
+    """What the engine is asked for a submitted stream."""
+    sampling = submit.sampling
+    return Request(
+        id=engine_id,
+        prompt_ids=tuple(submit.prompt_ids),
+        output_ids=tuple(submit.output_ids),
+        sampling=SamplingParams(
+            **{name: getattr(sampling, name) for name in sampling.__struct_fields__}
+        ),
+        tenant=submit.tenant,
+        cache_key=submit.cache_key,
+        priority=PRIORITIES[submit.priority],
+        prompt_logprobs=submit.prompt_logprobs,
+    )
+
+
+def tokens_event(stream: int, index: int, output: Output) -> Tokens:
+    return Tokens(
+        stream=stream,
+        index=index,
+        token_ids=list(output.token_ids),
+        logprobs=_logprobs(output.logprobs),
+        prompt_logprobs=_logprobs(output.prompt_logprobs),
+    )
+
+
+def _logprobs(logprobs: tuple[TokenLogprobs, ...]) -> list[TokenLogprob] | None:
+    return [(entry.logprob, list(entry.top)) for entry in logprobs] or None
+
+
+def done_event(stream: int, output: Output) -> Done:
+    assert output.finish_reason is not None
+    assert output.usage is not None  # the engine's promise about a last output
+    return Done(stream=stream, finish_reason=output.finish_reason, usage=_usage(output.usage))
+
+
+def _usage(usage: Usage) -> PhaseUsage:
+    return PhaseUsage(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        queue_seconds=usage.queue_seconds,
+        prefill_seconds=usage.prefill_seconds,
+        decode_seconds=usage.decode_seconds,
+    )
+
+
+def failed_event(stream: int, error: SkerryError) -> Failed:
+    return Failed(
+        stream=stream,
+        code=error.code,
+        message=error.message[:MAX_MESSAGE],
+        retry_after=error.retry_after,
+    )
