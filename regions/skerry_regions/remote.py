@@ -224,7 +224,11 @@ class RemoteStream:
             self._attempt.abort()
 
     async def _try_nodes(self) -> SkerryError | None:
-        """Offer the request to one node after the other; why none took it, or None."""
+        """Offer the request to one node after the other; why none took it, or None.
+
+        Raises RequestTimeout past the deadline.
+        """
+        submit = self._continuation()
         refusal: SkerryError = Unavailable(
             f"no node can serve {self._submit.model} now", retry_after=1.0
         )
@@ -232,7 +236,7 @@ class RemoteStream:
             if self._num_attempts >= self._policy.attempts:
                 break
             try:
-                attempt = self._attempt = Attempt(link, self._continuation())
+                attempt = self._attempt = Attempt(link, submit)
             except CapacityError as error:
                 refusal = error
                 continue
