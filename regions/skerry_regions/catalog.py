@@ -61,7 +61,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a model, under its source; `size` in bytes, `sha256` in lower-case hex."""
 
-    name: Annotated[str, Meta(max_length=200, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
+    name: Annotated[str, Meta(max_length=200, pattern=r"^[^/\\\x00-\x1f.][^/\\\x00-\x1f]*$")]
     size: Annotated[int, Meta(ge=1, le=MAX_FILE_SIZE)]
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
@@ -166,8 +166,9 @@ def add_model(home: Path, spec: ModelSpec) -> Path:
     The file is rewritten as a whole, so comments in it are lost. Raises `CatalogError` when the
     catalog would not load with it; the file is then as it was.
     """
+    defaults = {field.name: field.default for field in msgspec.structs.fields(ModelSpec)}
     stated = msgspec.to_builtins(spec)
-    entry = {key: value for key, value in stated.items() if value not in ([], "", None)}
+    entry = {key: stated[key] for key in defaults if getattr(spec, key) != defaults[key]}
 
     def change(content: dict[str, Any]) -> None:
         others = [model for model in content.get("models") or [] if model["id"] != spec.id]

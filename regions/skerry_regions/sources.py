@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -50,6 +50,14 @@ class Hub:
         None  # base URL; files are at {endpoint}/{org}/{name}/resolve/{rev}/{file}
     )
     token: str | None = None  # bearer token for private repositories
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Hub:
+        """SKERRY_HUB_ENDPOINT and SKERRY_HUB_TOKEN."""
+        return cls(
+            endpoint=environ.get("SKERRY_HUB_ENDPOINT") or None,
+            token=environ.get("SKERRY_HUB_TOKEN") or None,
+        )
 
 
 def local_folder(spec: ModelSpec) -> Path | None:

@@ -33,7 +33,7 @@ from skerry_regions.model_files import ModelFiles as ModelFiles
 from skerry_regions.model_files import ModelMetadata, digest
 from skerry_regions.sources import Hub, Progress
 from skerry_regions.sources import PullError as PullError
-from skerry_regions.tokenizer_files import UnsupportedModel
+from skerry_regions.tokenizer_files import UnsupportedModel as UnsupportedModel
 
 FORMAT: Final = 1  # of model.json and of the tokenizer conversion; another one is made anew
 HASH_CHUNK: Final = 4 << 20  # bytes
@@ -200,11 +200,6 @@ class ModelStore:
             fresh[file.name] = stamp
         if fresh != stamps:
             _write_atomically(folder / "verified.json", msgspec.json.encode(fresh))
-
-
-def describe_file(path: Path, progress: Progress | None = None) -> ModelFile:
-    """A catalog entry for one local file. Raises `OSError`."""
-    return ModelFile(name=path.name, size=path.stat().st_size, sha256=hash_file(path, progress))
 
 
 def use_file(spec: ModelSpec, path: Path) -> ModelSpec:
