@@ -153,7 +153,8 @@ def exchange(
             error = error_from(response.status_code, response.headers, body, time.time())
         except httpx.RequestError as exc:
             error = transport_error(exc, base_url)
-            error.__cause__ = exc
+            if not isinstance(exc, httpx.LocalProtocolError):  # whose text may hold a secret
+                error.__cause__ = exc
         except SkerryError as exc:
             error = exc
         delay = next_delay(policy, error, attempt, rng)

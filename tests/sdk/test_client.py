@@ -231,7 +231,7 @@ def test_what_is_no_model_id(run: Any, platform: Platform, model: str) -> None:
 def test_a_header_that_http_cannot_carry(run: Any, platform: Platform, value: str) -> None:
     with pytest.raises(skerry.InvalidInput, match="header") as caught:
         run(MODEL, session_affinity=value)
-    assert "lines" not in str(caught.value)
+    assert "lines" not in str(caught.value) + repr(caught.value.__cause__)
     assert platform.seen == []
 
 
@@ -327,6 +327,15 @@ async def test_async_close(platform: Platform) -> None:
         assert await asyncio.to_thread(left, platform)
         await stream.close()
         assert [chunk async for chunk in stream] == []
+
+
+@pytest.mark.anyio
+async def test_leaving_the_async_loop_closes(platform: Platform) -> None:
+    async with platform.async_ai() as ai:
+        async for chunk in await ai.run("@test/endless", {}, stream=True):
+            assert chunk.response == "on "
+            break
+        assert await asyncio.to_thread(left, platform)
 
 
 @pytest.mark.anyio
