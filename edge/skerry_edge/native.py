@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported, SkerryError
-from skerry.wire import Message, TextGenerationChunk, TextGenerationInput, TextGenerationOutput
+from skerry.wire import TextGenerationChunk, TextGenerationInput, TextGenerationOutput
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import JSONBytes, encode, envelope, native_error
 from skerry_edge.edge import Edge
@@ -19,10 +19,10 @@ from skerry_edge.prompts import (
     chat_prompt,
     content_text,
     output_limit,
-    raw_prompt,
     refuse_unsupported,
     sampling,
     stop_strings,
+    text_prompt,
 )
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import DONE, EventStream
@@ -114,11 +114,10 @@ async def _prompt_ids(
         raise InvalidInput(
             f"Bad input: exactly one of 'prompt' and 'messages' is required, got {got}"
         )
-    messages = asked.messages or [Message("user", asked.prompt)]
-    if asked.raw:
-        bare = "\n".join(content_text(message) for message in messages)
-        return await raw_prompt(text, spec, bare, edge.limits)
-    return await chat_prompt(text, spec, messages, edge.limits)
+    if asked.messages is not None and not asked.raw:
+        return await chat_prompt(text, spec, asked.messages, edge.limits)
+    prompt = asked.prompt or "\n".join(map(content_text, asked.messages or ()))
+    return await text_prompt(text, spec, prompt, edge.limits, raw=bool(asked.raw))
 
 
 async def _collect(choices: Choices) -> TextGenerationOutput:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
@@ -48,32 +48,27 @@ async def chat_prompt(
     text: TextModel, spec: ModelSpec, messages: Sequence[Message], limits: Limits
 ) -> list[int]:
     """Token ids of a conversation, laid out by the model's chat template."""
-    contents = [content_text(message) for message in messages]
-    _check_chars(sum(map(len, contents)), spec, limits)
-    turns = [
-        {
-            "role": message.role,
-            "content": content,
-            **({"name": message.name} if message.name else {}),
-        }
-        for message, content in zip(messages, contents, strict=True)
-    ]
-    return await _encode(text, spec, text.render(turns), False, limits)
+    chars = sum(len(content_text(message)) for message in messages)
+    return await _on_thread_if_long(chars, spec, limits, lambda: text.encode(text.render(messages)))
 
 
-async def raw_prompt(text: TextModel, spec: ModelSpec, prompt: str, limits: Limits) -> list[int]:
-    """Token ids of a text that is continued as it stands."""
-    return await _encode(text, spec, prompt, True, limits)
-
-
-async def _encode(
-    text: TextModel, spec: ModelSpec, prompt: str, add_special: bool, limits: Limits
+async def text_prompt(
+    text: TextModel, spec: ModelSpec, prompt: str, limits: Limits, *, raw: bool
 ) -> list[int]:
-    _check_chars(len(prompt), spec, limits)
-    if len(prompt) <= INLINE_CHARS:
-        ids = text.encode(prompt, add_special=add_special)
-    else:
-        ids = await asyncio.to_thread(text.encode, prompt, add_special=add_special)
+    """Token ids of a user's turn, or with `raw` of a text that is continued as it stands."""
+    return await _on_thread_if_long(
+        len(prompt),
+        spec,
+        limits,
+        lambda: text.encode(text.render_prompt(prompt, raw=raw), add_special=raw),
+    )
+
+
+async def _on_thread_if_long(
+    chars: int, spec: ModelSpec, limits: Limits, tokenise: Callable[[], list[int]]
+) -> list[int]:
+    _check_chars(chars, spec, limits)
+    ids = tokenise() if chars <= INLINE_CHARS else await asyncio.to_thread(tokenise)
     if not ids:
         raise InvalidInput("Bad input: the prompt is empty.", param="prompt")
     return ids

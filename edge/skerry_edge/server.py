@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 class GuardedProtocol(H11Protocol):
     """One connection. Heads are judged before h11 sees them; slow or endless senders are refused.
 
-    One request at a time: what a client sends ahead of an answer (pipelining) is dropped and the
-    connection closed after that answer, which RFC 9112 (9.3.2) allows and no known client needs.
+    What a client sends ahead of an answer waits its turn, up to `header_bytes`; of one that sends
+    more, the rest is dropped and the connection closed after the answer (RFC 9112, 9.3.2).
     """
 
     def __init__(
@@ -86,10 +86,8 @@ class GuardedProtocol(H11Protocol):
             return  # lingering: read and dropped, so that the refusal is not lost in a reset
         if self.conn.their_state is h11.IDLE:
             self._receive_head(data)
-        elif self.conn.their_state is h11.SEND_BODY:
+        elif self.conn.their_state is h11.SEND_BODY or self.cycle.keep_alive:
             self._receive(data)
-        elif self.cycle is not None:
-            self.cycle.keep_alive = False  # sent ahead of the answer
 
     def _receive_head(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -112,12 +110,23 @@ class GuardedProtocol(H11Protocol):
             self._receive(message)
 
     def _receive(self, data: bytes) -> None:
-        """Give bytes of one message to h11. Anything after its end was sent ahead: not served."""
+        """Give bytes of an approved message, and of what follows it, to h11."""
         super().data_received(data)
         if self.conn.their_state is not h11.SEND_BODY:
             self._cancel_body_timer()
-            if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
-                self.cycle.keep_alive = False
+            if len(self.conn.trailing_data[0]) > self._limits.header_bytes:
+                self.cycle.keep_alive = False  # the connection ends with this answer
+        self._receive_ahead()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._receive_ahead()
+
+    def _receive_ahead(self) -> None:
+        """Bytes behind a finished exchange begin the next request; its head is judged as any."""
+        if self.conn.their_state is h11.IDLE and (ahead := self.conn.trailing_data[0]):
+            self.conn = self._guard = GuardedConnection(self._limits)
+            self._receive_head(ahead)
 
     # Deadlines
 
@@ -200,15 +209,14 @@ class GuardedConnection(h11.Connection):
         self.refusal: Refusal | None = None
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        if self.their_state is h11.IDLE and not self.head_approved:
+            return h11.NEED_DATA  # what is buffered has not been judged
         try:
             event = super().next_event()
         except h11.RemoteProtocolError as exc:
             self.refusal = self.refusal or malformed(f"{exc}.")
             raise
         if isinstance(event, h11.Request):
-            if not self.head_approved:  # it was sent right behind a body that nobody waited for
-                self.refusal = malformed("Pipelined requests are not served.")
-                raise h11.RemoteProtocolError(self.refusal.message)
             self.head_approved = False
         elif isinstance(event, h11.Data):
             self.body_size += len(event.data)
@@ -271,6 +279,7 @@ async def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8787,
+    listener: socket.socket | None = None,
     limits: Limits,
     ready: Callable[[str, int], None] = lambda host, port: None,
     stop: asyncio.Event | None = None,
@@ -278,13 +287,15 @@ async def serve(
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, then drain. Raises OSError if it cannot listen.
 
+    A `listener` made by `listen` stands in place of `host` and `port`; it is closed at the end.
     Draining: no new connections, idle ones are closed, streams may finish within
     `limits.drain_seconds`, then they are cancelled. `ready(host, port)` is called once connections
     are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
     only on the main thread; a second SIGINT ends the drain. Meant for uvloop:
     `uvloop.run(serve(…))`.
     """
-    listener = listen(host, port, limits)
+    if listener is None:
+        listener = listen(host, port, limits)
     address = listener.getsockname()
     config = uvicorn.Config(
         app,

@@ -1,0 +1,27 @@
+"""A deployed edge that the tests of a module share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.edge.support import Deployment, answer, deployed
+
+from skerry_edge.limits import Limits
+
+
+@pytest.fixture(scope="session")
+def shared_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    limits = Limits(keep_alive_seconds=0.1, request_seconds=5.0, max_requests=2, drain_seconds=1)
+    folder: Path = tmp_path_factory.mktemp("edge")
+    with deployed(folder, limits) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def edge(shared_deployment: Deployment) -> Deployment:
+    """Answers "Hello" until a test scripts something else."""
+    shared_deployment.region.script = lambda submit: answer("Hello")
+    shared_deployment.region.streams.clear()
+    return shared_deployment

@@ -1,0 +1,241 @@
+"""A region and a vocabulary small enough to say by hand what must come out.
+
+Tokens are bytes, so that an answer can be written as text; the region plays what a test scripts,
+with the failures a real node has only rarely. Everything else of the edge is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from tests.edge.serving import serving
+
+from skerry.wire import Message
+from skerry_edge.app import create_app
+from skerry_edge.auth import TokenStore
+from skerry_edge.edge import Edge
+from skerry_edge.limits import Limits
+from skerry_edge.prompts import content_text
+from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
+from skerry_regions.protocol import Done, PhaseUsage, Submit, Tokens
+
+MODEL = "@cf/test/bytes"
+ALIAS = "@cf/meta/another-name"
+UNSERVED = "@cf/test/unserved"
+CONTEXT = 512
+BOS, EOS = 256, 257
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+
+
+class ByteText:
+    """The text side of a model whose tokens are bytes, with a BOS and an end-of-turn token."""
+
+    stop_token_ids = (EOS,)
+    vocab_size = 258
+
+    def render(self, messages: Sequence[Message]) -> str:
+        return "".join(f"<{m.role}>{content_text(m)}\n" for m in messages) + "<assistant>"
+
+    def render_prompt(self, prompt: str, *, raw: bool) -> str:
+        return prompt if raw else self.render([Message("user", prompt)])
+
+    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
+        return [*([BOS] if add_special else []), *text.encode("utf-8", "surrogateescape")]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
+
+    def detokenizer(self) -> ByteDetokenizer:
+        return ByteDetokenizer()
+
+
+class ByteDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        return self._decoder.decode(bytes(each for each in ids if each < 256))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class Hold:
+    """A step that never comes: the stream stays silent until it is aborted."""
+
+
+Step = Sequence[int] | Done | Hold | Exception
+
+
+def answer(text: str | bytes, *, reason: str = "stop", per_step: int = 1) -> list[Step]:
+    """Steps that say `text`, then end: with an end-of-turn token when the reason is "stop"."""
+    ids = [
+        *(text.encode() if isinstance(text, str) else text),
+        *([EOS] if reason == "stop" else []),
+    ]
+    steps: list[Step] = [ids[i : i + per_step] for i in range(0, len(ids), per_step)]
+    return [*steps, done(reason, len(ids))]
+
+
+def done(reason: str, output_tokens: int, cached_tokens: int = 0) -> Done:
+    usage = PhaseUsage(
+        prompt_tokens=1, cached_tokens=cached_tokens, output_tokens=output_tokens,
+        queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0,
+    )  # fmt: skip
+    return Done(stream=1, finish_reason=reason, usage=usage)
+
+
+class ScriptedStream:
+    def __init__(self, submit: Submit, steps: Sequence[Step]) -> None:
+        self.submit = submit
+        self.aborted = threading.Event()
+        self._steps = iter(steps)
+        self._index = 0
+        self._ended = False
+        self._aborting = asyncio.Event()
+
+    def abort(self) -> None:
+        self.aborted.set()
+        self._aborting.set()
+
+    def __aiter__(self) -> ScriptedStream:
+        return self
+
+    async def __anext__(self) -> Tokens | Done:
+        await asyncio.sleep(0)
+        if self._ended:
+            raise StopAsyncIteration
+        if self._aborting.is_set():
+            return self._end(done("cancelled", self._index))
+        step = next(self._steps)
+        match step:
+            case Hold():
+                await self._aborting.wait()
+                return self._end(done("cancelled", self._index))
+            case Done():
+                return self._end(step)
+            case Exception():
+                raise step
+        return self._tokens(list(step))
+
+    def _end(self, event: Done) -> Done:
+        self._ended = True
+        return event
+
+    def _tokens(self, ids: list[int]) -> Tokens:
+        """With logprobs when asked: -0.5 for the token, and each lower rank 1.0 below."""
+        index, self._index = self._index, self._index + len(ids)
+        width = self.submit.sampling.logprobs
+        logprobs = None
+        if width is not None:
+            logprobs = [
+                (-0.5, [((each + rank) % 256, -0.5 - rank) for rank in range(width)])
+                for each in ids
+            ]
+        return Tokens(stream=1, index=index, token_ids=ids, logprobs=logprobs)
+
+
+class ScriptedRegion:
+    """`RegionClient` that plays `script(submit)`; an exception from it is a refused submission."""
+
+    def __init__(self) -> None:
+        self.script: Callable[[Submit], Sequence[Step]] = lambda submit: answer("Hello")
+        self.streams: list[ScriptedStream] = []
+        self.served = frozenset({MODEL})
+        self.closed = False
+
+    @property
+    def submits(self) -> list[Submit]:
+        return [stream.submit for stream in self.streams]
+
+    async def generate(self, submit: Submit) -> ScriptedStream:
+        stream = ScriptedStream(submit, self.script(submit))
+        self.streams.append(stream)
+        return stream
+
+    def models(self) -> frozenset[str]:
+        return self.served
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def specs() -> list[ModelSpec]:
+    file = ModelFile(name="model.gguf", size=1, sha256="0" * 64)
+    spec = ModelSpec(
+        id=MODEL,
+        source="file:/srv/models",
+        files=(file,),
+        context_window=CONTEXT,
+        aliases=(ALIAS,),
+        description="Bytes.",
+        price=Price(prompt=0.5, cached=0.1, output=2.0),
+    )
+    return [spec, msgspec.structs.replace(spec, id=UNSERVED, aliases=())]
+
+
+@dataclass(slots=True)
+class Deployment:
+    """An edge that listens, and how to call it."""
+
+    edge: Edge
+    region: ScriptedRegion
+    port: int
+    token: str
+    client: httpx.Client
+
+    @property
+    def run_path(self) -> str:
+        return f"/client/v4/accounts/{ACCOUNT}/ai/run/{MODEL}"
+
+    @property
+    def chat_path(self) -> str:
+        return f"/client/v4/accounts/{ACCOUNT}/ai/v1/chat/completions"
+
+    def run(self, **body: Any) -> httpx.Response:
+        return self.client.post(self.run_path, json=body)
+
+    def chat(self, **body: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": "hi"}]
+        return self.client.post(self.chat_path, json={"model": MODEL, "messages": messages, **body})
+
+
+@contextmanager
+def deployed(folder: Path, limits: Limits) -> Iterator[Deployment]:
+    """A real edge on loopback, in front of a `ScriptedRegion`."""
+    tokens = TokenStore(folder / "tokens.json")
+    token, _ = tokens.create(account_id=ACCOUNT, now=0)
+    region = ScriptedRegion()
+    edge = Edge(
+        catalog=Catalog(specs()),
+        texts={MODEL: ByteText()},
+        region=region,
+        tokens=tokens,
+        secret=b"s" * 32,
+        limits=limits,
+    )
+    with serving(create_app(edge), limits) as port:
+        base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=base, headers=headers, timeout=20, trust_env=False) as client:
+            yield Deployment(edge, region, port, token, client)
+    assert region.closed
+
+
+def events(body: str) -> list[Any]:
+    """Data of the events of a stream; `[DONE]` stays text. Comments are left out."""
+    out: list[Any] = []
+    for block in body.split("\n\n"):
+        for line in block.splitlines():
+            if line.startswith("data: "):
+                data = line.removeprefix("data: ")
+                out.append(data if data == "[DONE]" else msgspec.json.decode(data))
+    return out
