@@ -1,0 +1,123 @@
+"""Small random models, written as GGUF and as safetensors, for tests of loaders and runners."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from skerry_core.config import ModelConfig
+from skerry_core.weights import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
+    """Weights under GGUF names, Q and K in half-split order, scaled so that logits stay sane."""
+    rng = np.random.default_rng(seed)
+    weights: Weights = {}
+    for name, shape in expected_shapes(config).items():
+        values = (
+            rng.normal(size=shape) / np.sqrt(shape[-1])
+            if len(shape) > 1
+            else 0.1 * rng.normal(size=shape)
+        )
+        if "norm" in name:
+            values = 1 + values
+        weights[name] = values.astype(np.float32)
+    return weights
+
+
+def quantize_matrices(format_: str) -> Callable[[str], str]:
+    """Formats as GGUF files have them: matrices in `format_`, vectors in F32."""
+    return lambda name: "F32" if "norm" in name or name.endswith(".bias") else format_
+
+
+def write_gguf(
+    path: Path,
+    config: ModelConfig,
+    weights: Mapping[str, NDArray[np.float32]],
+    format_of: Callable[[str], str] = lambda name: "F32",
+    metadata: Mapping[str, int | float | str] | None = None,
+) -> Path:
+    """Write a GGUF file as llama.cpp's converter would, with some tokens. Returns `path`."""
+    architecture = "llama" if config.architecture == "mistral" else config.architecture
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_context)
+    writer.add_block_count(config.num_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if config.sliding_window:
+        writer.add_sliding_window(config.sliding_window)
+    writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])
+    for key, value in (metadata or {}).items():
+        {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](
+            key, value
+        )
+    for name, values in weights.items():
+        if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
+            values = interleaved(values, config.head_dim)
+        kind = gguf.GGMLQuantizationType[format_of(name)]
+        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def interleaved(values: NDArray[Any], head_dim: int) -> NDArray[Any]:
+    """Rows of Q or K from half-split to the order in which GGUF stores Llama's."""
+    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+
+
+def write_safetensors(
+    folder: Path,
+    config: ModelConfig,
+    weights: Mapping[str, NDArray[np.float32]],
+    **json_fields: Any,
+) -> Path:
+    """Write `model.safetensors` and `config.json` as Transformers would. Returns the former."""
+    path = folder / "model.safetensors"
+    save_file({hugging_face_name(name): values for name, values in weights.items()}, path)
+    fields: dict[str, Any] = {
+        "model_type": config.architecture,
+        "hidden_act": "silu",
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_context,
+        "rope_theta": config.rope_theta,
+        "rms_norm_eps": config.rms_norm_eps,
+        "tie_word_embeddings": config.tied_embeddings,
+        "sliding_window": config.sliding_window,
+        "attention_bias": config.attention_bias,
+    }
+    (folder / "config.json").write_text(json.dumps(fields | json_fields))
+    return path
+
+
+def hugging_face_name(name: str) -> str:
+    stem, kind = name.rsplit(".", 1)
+    if stem.startswith("blk."):
+        _, index, part = stem.split(".")
+        names = {ours: theirs for theirs, ours in _HUGGING_FACE_LAYER_NAMES.items()}
+        return f"model.layers.{index}.{names[part]}.{kind}"
+    return {ours: theirs for theirs, ours in _HUGGING_FACE_NAMES.items()}[stem] + "." + kind
