@@ -15,9 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from skerry_core.engine import Engine
-from skerry_core.worker import Worker, WorkerStopped
-
 from skerry.errors import (
     InvalidInput,
     ModelNotFound,
@@ -27,6 +24,7 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
+from skerry_core.engine import Engine
 from skerry_core.request import (
     EngineOverloaded,
     Output,
@@ -38,6 +36,7 @@ from skerry_core.request import (
     TokenLogprobs,
     Usage,
 )
+from skerry_core.worker import Worker, WorkerStopped
 from skerry_regions.protocol import (
     MAX_MESSAGE,
     Done,

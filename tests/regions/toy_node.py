@@ -83,13 +83,11 @@ class Events:
     def __call__(self, event: Event) -> None:
         self.queue.put_nowait(event)
 
-    async def all(self) -> tuple[list[int], Done | Failed]:
-        """Token ids up to the last event, whose indices must have no gap; and that event."""
+    async def all(self, start: int = 0) -> tuple[list[int], Done | Failed]:
+        """Token ids up to the last event, at indices without a gap from `start`; and that event."""
         ids: list[int] = []
-        first: int | None = None
         while isinstance(event := await self.queue.get(), Tokens):
-            first = event.index if first is None else first
-            assert event.index == first + len(ids)
+            assert event.index == start + len(ids)
             ids += event.token_ids
         return ids, event
 
