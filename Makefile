@@ -14,7 +14,7 @@ DEFAULT_MODEL := @cf/huggingfacetb/smollm2-135m-instruct
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install
 
 # One line that counts packages on a terminal; nothing but errors elsewhere.
-PROGRESS := awk '/^Collecting/ { printf "\r\033[K  %d packages: %s", ++n, $$2; fflush() } \
+PROGRESS := awk '/^(Collecting|Processing)/ { printf "\r\033[K  %d packages: %s", ++n, $$2; fflush() } \
 	/^Installing collected/ { printf "\r\033[K  unpacking %d packages", n; fflush() } \
 	END { printf "\r\033[K" }'
 define install
