@@ -1,0 +1,187 @@
+"""Tokens at rest, and the check that every route passes."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from tests.edge.support import ACCOUNT, MODEL, Deployment
+
+from skerry_edge.auth import Principal, TokenStore, TokenStoreError, new_account_id
+
+OTHER = "f" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path / "state" / "tokens.json")
+
+
+def path_of(store: TokenStore) -> Path:
+    return store._path
+
+
+def test_a_token_authenticates_its_account(store: TokenStore) -> None:
+    token, record = store.create(account_id=ACCOUNT, name="laptop", scopes=("run",), now=7)
+    assert store.authenticate(token) == Principal(record.id, ACCOUNT, frozenset({"run"}))
+    assert store.records() == [record]
+    assert (record.name, record.created_at) == ("laptop", 7)
+
+
+def test_the_file_holds_no_secret_and_only_its_owner_reads_it(store: TokenStore) -> None:
+    token, record = store.create(account_id=ACCOUNT, now=0)
+    text = path_of(store).read_text()
+    assert token not in text
+    assert token.split("_", 2)[2] not in text
+    assert record.digest in text
+    assert stat.S_IMODE(path_of(store).stat().st_mode) == 0o600
+
+
+def test_wrong_tokens_are_nobodys(store: TokenStore) -> None:
+    token, record = store.create(account_id=ACCOUNT, now=0)
+    prefix, token_id, secret = token.split("_", 2)
+    for wrong in (
+        "",
+        "_",
+        "__",
+        "wrong",
+        secret,
+        f"{prefix}_{token_id}_",
+        f"{prefix}_{token_id}",
+        f"{prefix}_{token_id}_{secret[:-1]}",
+        f"{prefix}_{token_id}_{secret}x",
+        f"{prefix}_{'0' * 16}_{secret}",
+        f"other_{token_id}_{secret}",
+        f"{prefix}_{token_id}_{record.digest}",
+        f"{prefix}_{token_id}_{secret}" + "x" * 300,
+        "skerry_\udcff_\udcff",
+        "é" * 50,
+    ):
+        assert store.authenticate(wrong) is None, wrong
+
+
+def test_revoking_works_at_once_in_every_process(store: TokenStore) -> None:
+    kept, _ = store.create(account_id=ACCOUNT, now=0)
+    gone, record = store.create(account_id=OTHER, now=0)
+    edge = TokenStore(path_of(store))
+    assert edge.authenticate(gone) is not None
+    assert store.revoke(record.id)
+    assert not store.revoke(record.id)
+    assert edge.authenticate(gone) is None
+    assert edge.authenticate(kept) is not None
+    added, _ = store.create(account_id=OTHER, now=0)
+    assert edge.authenticate(added) is not None
+    path_of(store).unlink()
+    assert edge.authenticate(kept) is None
+
+
+def test_a_damaged_file_keeps_the_last_good_tokens_and_is_never_overwritten(
+    store: TokenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, _ = store.create(account_id=ACCOUNT, now=0)
+    path_of(store).write_bytes(b'{"version": 1, "tokens": [{}]}')
+    assert store.authenticate(token) is not None
+    assert "not a token file" in caplog.text
+    with pytest.raises(TokenStoreError, match=r"tokens\.json is not a token file"):
+        TokenStore(path_of(store))
+
+
+def test_arguments_are_checked(store: TokenStore) -> None:
+    for account in ("", "x" * 32, ACCOUNT.upper(), ACCOUNT + "0"):
+        with pytest.raises(ValueError, match="32 lower-case hex"):
+            store.create(account_id=account, now=0)
+    for scopes in ((), ("run", "root")):
+        with pytest.raises(ValueError, match="scopes are"):
+            store.create(account_id=ACCOUNT, scopes=scopes, now=0)  # type: ignore[arg-type]
+    assert len(new_account_id()) == 32
+
+
+# --- over HTTP -----------------------------------------------------------------------------------
+
+
+def assert_unauthenticated(reply: httpx.Response) -> None:
+    assert reply.status_code == 401
+    assert reply.headers["content-type"] == "application/json"
+    assert [error["code"] for error in reply.json()["errors"]] == [10000]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer wrong", "Basic {token}", "{token}", "Bearer {token}x"],
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/client/v4/accounts/{ACCOUNT}/ai/run/{MODEL}",
+        f"/client/v4/accounts/{ACCOUNT}/ai/run/@cf/no/such",
+        f"/client/v4/accounts/{ACCOUNT}/ai/v1/models",
+        "/v1/models",
+        "/no/such/route",
+        "/",
+        "/metrics/",
+        "/healthz%2f..",
+        "//metrics",
+    ],
+)
+def test_every_route_denies_without_a_token(
+    edge: Deployment, header: str | None, path: str
+) -> None:
+    headers = {} if header is None else {"authorization": header.format(token=edge.token)}
+    with httpx.Client(base_url=f"http://127.0.0.1:{edge.port}", trust_env=False) as stranger:
+        for method in ("GET", "POST", "DELETE"):
+            assert_unauthenticated(stranger.request(method, path, headers=headers))
+
+
+def test_two_credentials_are_no_credential(edge: Deployment) -> None:
+    value = f"Bearer {edge.token}"
+    headers = [("authorization", value), ("authorization", value)]
+    assert_unauthenticated(httpx.get(f"http://127.0.0.1:{edge.port}/v1/models", headers=headers))
+
+
+def test_the_host_header_decides_nothing(edge: Deployment) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{edge.port}", trust_env=False) as stranger:
+        assert_unauthenticated(stranger.get("/v1/models", headers={"host": "evil/healthz?x="}))
+
+
+def test_the_scheme_is_not_case_sensitive(edge: Deployment) -> None:
+    headers = {"authorization": f"bearer  {edge.token}"}
+    assert edge.client.get("/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("account", [OTHER, "", "x", ACCOUNT.upper(), ACCOUNT[:-1], "%00", "é"])
+def test_other_accounts_are_not_found(edge: Deployment, account: str) -> None:
+    reply = edge.client.post(f"/client/v4/accounts/{account}/ai/run/{MODEL}", json={"prompt": "x"})
+    assert reply.status_code == 404
+    assert [error["code"] for error in reply.json()["errors"]] == [7003, 7000]
+    assert edge.region.streams == []
+
+
+def test_public_paths_need_no_token(edge: Deployment) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{edge.port}", trust_env=False) as stranger:
+        assert stranger.get("/healthz").json() == {"status": "ok"}
+        assert stranger.get("/readyz").json() == {"status": "ready", "models": [MODEL]}
+        assert stranger.head("/metrics").status_code == 200
+
+
+def test_scopes_are_enforced(edge: Deployment) -> None:
+    tokens = edge.edge.tokens
+    for scope, run, read in (("run", 200, 403), ("read", 403, 200), ("admin", 403, 403)):
+        token, record = tokens.create(account_id=ACCOUNT, scopes=(scope,), now=0)
+        headers = {"authorization": f"Bearer {token}"}
+        ran = edge.client.post(edge.run_path, json={"prompt": "x"}, headers=headers)
+        listed = edge.client.get("/v1/models", headers=headers)
+        assert (ran.status_code, listed.status_code) == (run, read)
+        tokens.revoke(record.id)
+        assert_unauthenticated(edge.client.get("/v1/models", headers=headers))
+
+
+def test_tokens_are_stored_as_documented(store: TokenStore) -> None:
+    store.create(account_id=ACCOUNT, now=5)
+    stored = msgspec.json.decode(path_of(store).read_bytes())
+    assert stored["version"] == 1
+    assert set(stored["tokens"][0]) == {
+        "id", "digest", "account_id", "name", "scopes", "created_at",
+    }  # fmt: skip

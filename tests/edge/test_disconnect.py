@@ -1,0 +1,165 @@
+"""Clients that go away, deadlines, silence, overload, shutdown: nothing keeps computing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.edge.support import (
+    Deployment,
+    Hold,
+    ScriptedStream,
+    answer,
+    deployed,
+    events,
+)
+
+from skerry_edge.limits import Limits
+
+
+def eventually(condition: Any) -> None:
+    """Wait until another thread has made it true."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def the_stream(edge: Deployment) -> ScriptedStream:
+    eventually(lambda: edge.region.streams)
+    return edge.region.streams[0]
+
+
+def idle(edge: Deployment) -> None:
+    eventually(lambda: edge.edge.metrics.in_progress == 0)
+
+
+@pytest.fixture
+def silent(edge: Deployment) -> Deployment:
+    """Says "Hel", then nothing."""
+    edge.region.script = lambda submit: [*answer("Hel")[:3], Hold()]
+    return edge
+
+
+@pytest.mark.parametrize("path", ["run_path", "chat_path"])
+def test_a_client_that_leaves_a_stream_aborts_it(silent: Deployment, path: str) -> None:
+    body = {"model": "@cf/test/bytes", "messages": [{"role": "user", "content": "x"}]}
+    with silent.client.stream(
+        "POST", getattr(silent, path), json={**body, "stream": True}
+    ) as reply:
+        for line in reply.iter_lines():
+            if '"l"' in line:
+                break
+    assert the_stream(silent).aborted.wait(10)
+    idle(silent)
+
+
+def test_a_client_that_leaves_a_plain_request_aborts_it(silent: Deployment) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        silent.client.post(silent.run_path, json={"prompt": "x"}, timeout=0.2)
+    assert the_stream(silent).aborted.wait(10)
+    idle(silent)
+
+
+def test_a_client_that_leaves_aborts_every_choice(silent: Deployment) -> None:
+    body = {"model": "@cf/test/bytes", "messages": [{"role": "user", "content": "x"}], "n": 3}
+    with silent.client.stream("POST", silent.chat_path, json={**body, "stream": True}) as reply:
+        next(reply.iter_lines())
+    assert all(stream.aborted.wait(10) for stream in silent.region.streams)
+    idle(silent)
+
+
+def test_a_client_that_leaves_in_mid_body_costs_nothing(edge: Deployment) -> None:
+    head = f"POST {edge.run_path} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n"
+    before = edge.edge.metrics.http_requests.value(
+        "/client/v4/accounts/{account_id}/ai/run/{model:path}", "POST", "499"
+    )
+    with socket.create_connection(("127.0.0.1", edge.port)) as connection:
+        connection.sendall(f"{head}Authorization: Bearer {edge.token}\r\n\r\n{{".encode())
+    eventually(
+        lambda: (
+            edge.edge.metrics.http_requests.value(
+                "/client/v4/accounts/{account_id}/ai/run/{model:path}", "POST", "499"
+            )
+            == before + 1
+        )
+    )
+    assert edge.region.streams == []
+
+
+def test_silence_is_filled_with_comments(silent: Deployment) -> None:
+    with silent.client.stream(
+        "POST", silent.run_path, json={"prompt": "x", "stream": True}
+    ) as reply:
+        comments = 0
+        for line in reply.iter_lines():
+            comments += line == ": keep-alive"
+            if comments == 3:
+                break
+    assert the_stream(silent).aborted.wait(10)
+
+
+def test_the_headers_come_before_the_first_token(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [Hold()]
+    with edge.client.stream("POST", edge.run_path, json={"prompt": "x", "stream": True}) as reply:
+        assert reply.status_code == 200
+
+
+def test_too_many_requests_are_told_to_come_back(silent: Deployment) -> None:
+    body = {"prompt": "x", "stream": True}
+    with (
+        silent.client.stream("POST", silent.run_path, json=body),
+        silent.client.stream("POST", silent.run_path, json=body),
+    ):
+        reply = silent.run(prompt="x")
+        assert reply.status_code == 429
+        assert reply.json()["errors"][0]["code"] == 3040
+        assert reply.headers["retry-after"] == "1"
+    idle(silent)
+    silent.region.script = lambda submit: answer("Hello")
+    assert silent.run(prompt="x").status_code == 200
+
+
+def test_the_deadline_ends_requests(tmp_path: Path) -> None:
+    with deployed(tmp_path, Limits(request_seconds=0.3, drain_seconds=1)) as edge:
+        edge.region.script = lambda submit: [*answer("Hel")[:3], Hold()]
+        plain = edge.run(prompt="x")
+        assert (plain.status_code, plain.json()["errors"][0]["code"]) == (408, 3046)
+        streamed = events(edge.run(prompt="x", stream=True).text)
+        assert streamed[-1]["errors"][0]["code"] == 3046
+        assert all(stream.aborted.is_set() for stream in edge.region.streams)
+        idle(edge)
+
+
+def test_draining_lets_streams_end_and_then_says_why_not(tmp_path: Path) -> None:
+    replies: list[str] = []
+
+    def read(edge: Deployment) -> None:
+        url = f"http://127.0.0.1:{edge.port}{edge.run_path}"
+        headers, body = {"authorization": f"Bearer {edge.token}"}, {"prompt": "x", "stream": True}
+        replies.append(httpx.post(url, headers=headers, json=body, timeout=20).text)
+
+    with deployed(tmp_path, Limits(drain_seconds=1)) as edge:
+        edge.region.script = lambda submit: [*answer("Hel")[:3], Hold()]
+        reader = threading.Thread(target=read, args=(edge,))
+        reader.start()
+        stream = the_stream(edge)
+    reader.join()
+    assert stream.aborted.is_set()
+    *chunks, error = events(replies[0])
+    assert "".join(chunk["response"] for chunk in chunks) == "Hel"
+    assert error["errors"][0]["code"] == 7009
+
+
+def test_what_was_measured(edge: Deployment) -> None:
+    edge.run(prompt="x")
+    text = edge.client.get("/metrics").text
+    assert "# TYPE vllm:time_to_first_token_seconds histogram" in text
+    assert 'vllm:generation_tokens_total{model_name="@cf/test/bytes"}' in text
+    assert 'skerry_http_requests_total{route="/metrics",method="GET"' not in text.split("\n")[0]
+    assert "\nskerry_requests_in_progress 0\n" in text
