@@ -6,9 +6,9 @@ ai = AI()
 print(ai.run("@cf/huggingfacetb/smollm2-135m-instruct", {"prompt": "The sea is"})["response"])
 """
 
-from skerry._client import AI, AsyncAI
+import typing
+
 from skerry._results import Chunk, Result
-from skerry._stream import AsyncStream, Stream
 from skerry._version import __version__
 from skerry.errors import (
     AuthenticationError,
@@ -33,6 +33,28 @@ from skerry.errors import (
     TaskNotSupported,
     Unavailable,
 )
+
+if typing.TYPE_CHECKING:
+    from skerry._client import AI, AsyncAI
+    from skerry._stream import AsyncStream, Stream
+else:
+    # The HTTP client costs a quarter of a second to import, and `skerry.errors`, which the whole
+    # platform imports, does not need it: it comes when it is first asked for.
+    _LAZY = {
+        "AI": "skerry._client",
+        "AsyncAI": "skerry._client",
+        "AsyncStream": "skerry._stream",
+        "Stream": "skerry._stream",
+    }
+
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+        return value
+
 
 __all__ = [
     "AI",
