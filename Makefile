@@ -33,10 +33,10 @@ run: $(VENV)/.stamp-run  ## start the platform; ARGS="--port 9000" is passed on
 
 test: check $(TEST_HOME)/.stamp-model  ## static checks and all tests but the slow ones; ARGS for pytest
 	@echo "── pytest"
-	@SKERRY_TEST_HOME=$(TEST_HOME) $(BIN)/python -m pytest -q $(ARGS)
+	@SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q $(ARGS)
 
 test-all: check $(TEST_HOME)/.stamp-model  ## the slow tests too, and real clients
-	@SKERRY_TEST_HOME=$(TEST_HOME) $(BIN)/python -m pytest -q -m "slow or not slow" $(ARGS)
+	@SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q -m "slow or not slow" $(ARGS)
 	@$(MAKE) --no-print-directory conformance
 
 check: $(VENV)/.stamp-test  ## ruff, mypy, pyright, import contracts
@@ -76,5 +76,5 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $(VENV)/.stamp-run $@
 
 $(TEST_HOME)/.stamp-model: | $(VENV)/.stamp-test
-	@SKERRY_HOME=$(TEST_HOME) $(BIN)/skerry models pull $(DEFAULT_MODEL)
+	@SKERRY_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/skerry models pull $(DEFAULT_MODEL)
 	@touch $@
