@@ -100,7 +100,7 @@ class _Cursor:
     """Reads forward through the file, never past its end."""
 
     def __init__(self, data: Bytes, file: str) -> None:
-        self._view = memoryview(data)
+        self._view = data.data
         self._file = file
         self.offset = 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from skerry_core.tensors import Bytes, Tensor, WeightsError, row_bytes
 
@@ -62,10 +62,10 @@ def _tensor(name: str, entry: Any, body: Bytes, file: str) -> Tensor:
     format_, shape = entry.get("dtype"), entry.get("shape")
     if format_ not in ("F32", "F16", "BF16"):
         raise WeightsError(f"{where} has format {format_!r}, which is not supported")
-    if not _are_sizes(shape, 1, _MAX_DIMS) or min(shape) < 1:
+    if not _are_sizes(shape) or not 0 < len(shape) <= _MAX_DIMS or min(shape) < 1:
         raise WeightsError(f"{where} has shape {shape!r}")
     offsets = entry.get("data_offsets")
-    if not _are_sizes(offsets, 2, 2):
+    if not _are_sizes(offsets) or len(offsets) != 2:
         raise WeightsError(f"{where} has data_offsets {offsets!r}")
     begin, end = offsets
     size = prod(shape[:-1]) * row_bytes(format_, shape[-1])
@@ -76,9 +76,7 @@ def _tensor(name: str, entry: Any, body: Bytes, file: str) -> Tensor:
     return Tensor(name, format_, tuple(shape), body[begin:end])
 
 
-def _are_sizes(value: Any, shortest: int, longest: int) -> bool:
-    return (
-        isinstance(value, list)
-        and shortest <= len(value) <= longest
-        and all(type(item) is int and 0 <= item < _MAX_SIZE for item in value)
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(
+        type(item) is int and 0 <= item < _MAX_SIZE for item in value
     )

@@ -119,13 +119,14 @@ def _q5_k(blocks: Bytes) -> Float32:
 
 
 def _q6_k(blocks: Bytes) -> Float32:
-    low = blocks[:, :128].reshape(-1, 2, 1, 64)
-    low = np.concatenate([low & 0xF, low >> 4], axis=2).reshape(-1, 8, 32)
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32)
-    high = (high >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
-    quants = (low | (high.reshape(-1, 8, 32) << 4)).astype(np.int8) - 32
+    packed = blocks[:, :128].reshape(-1, 2, 1, 64)
+    low = np.concatenate([packed & 0xF, packed >> 4], axis=2).reshape(-1, 8, 32)
+    packed = blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    high = (packed >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
+    quants = (low | (high.reshape(-1, 8, 32) << 4)).view(np.int8) - np.int8(32)
     scales = _f16(blocks[:, 208:]) * blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return (scales[:, :, None] * quants.reshape(-1, 16, 16)).reshape(-1, 256)
+    values: Float32 = scales[:, :, None] * quants.reshape(-1, 16, 16)
+    return values.reshape(-1, 256)
 
 
 FORMATS: dict[str, Format] = {
