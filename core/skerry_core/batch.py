@@ -82,7 +82,7 @@ class StepResult:
     past a sample's own `num_logprobs` are -1 and -inf. `logprobs` is garbage where none was asked.
     """
 
-    token_ids: Int32  # i32[S]
+    token_ids: Int32  # i32[S]           -1: none is possible (all forbidden, or NaN)
     logprobs: Float32  # f32[S]          ln p(chosen), raw distribution
     top_ids: Int32  # i32[S, K]
     top_logprobs: Float32  # f32[S, K]   most likely first, ties by ascending id

@@ -328,10 +328,10 @@ def test_a_damaged_gguf_file_is_read_or_refused(
     except WeightsError:
         return
     for tensor in contents.tensors.values():
-        assert dequantize_shape(tensor) == len(tensor.data)
+        assert num_bytes(tensor) == len(tensor.data)
 
 
-def dequantize_shape(tensor: Tensor) -> int:
+def num_bytes(tensor: Tensor) -> int:
     """Bytes that a tensor of this shape has."""
     block_size, block_bytes, _ = FORMATS[tensor.format]
     return int(np.prod(tensor.shape)) // block_size * block_bytes
