@@ -96,7 +96,7 @@ def installed(client: Client) -> Path:
     if not stamp.exists() or stamp.read_text() != client.requirement:
         print(f"installing {client.requirement} (once)…", flush=True)
         venv.create(home, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", client.requirement], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-qq", client.requirement], check=True)
         stamp.write_text(client.requirement)
     return python
 
