@@ -7,7 +7,7 @@ The prefill node pushes while it computes; the decode node says first what it la
       │ ◀──────────── Need(missing, credit) ── │  blocks it holds already never travel
       │ ── Segment(digest, layers, bytes) … ─▶ │  as blocks are sealed, within the credit
       │ ◀────────────────── Ack(digest) … ── │  checked and staged; gives credit back
-      │ ── Commit(final token, sampler) ────▶ │  everything was sent
+      │ ── Commit(first token) ────────────▶ │  everything was sent
       │ ◀── Committed | Refused(reason) ────── │  the blocks are adopted, or nothing is
 
 Rules that live here: every length is bounded before memory is touched; a payload whose xxh3-128
@@ -72,6 +72,13 @@ class Need(Struct, frozen=True, tag="need"):
     credit_bytes: int
 
 
+class Made(Struct, frozen=True):
+    """The first token of the output."""
+
+    token_ids: Annotated[list[int], Meta(max_length=64)]
+    logprobs: list[tuple[float, list[tuple[int, float]]]] | None = None
+
+
 class Ack(Struct, frozen=True, tag="ack"):
     """A whole block is checked and staged."""
 
@@ -80,9 +87,14 @@ class Ack(Struct, frozen=True, tag="ack"):
 
 
 class Commit(Struct, frozen=True, tag="commit"):
-    """Everything needed was sent."""
+    """Everything needed was sent; `made` is what the sender's last step made of it.
+
+    With counter-based sampling the first token, and its log-probabilities, are all the sampler
+    state there is.
+    """
 
     transfer: int
+    made: Made | None = None
 
 
 class Committed(Struct, frozen=True, tag="committed"):
@@ -197,6 +209,7 @@ class Sender:
         self._in_flight: set[Digest] = set()
         self._credit = 0
         self._finished = False
+        self._made: Made | None = None
         self._commit_sent = False
         self.outcome: Committed | Refused | None = None
 
@@ -216,9 +229,10 @@ class Sender:
         if self._needed is None or digest in self._needed:
             self._waiting[digest] = block
 
-    def finish(self) -> None:
+    def finish(self, made: Made | None = None) -> None:
         """No more blocks will be sealed."""
         self._finished = True
+        self._made = made
 
     def receive(self, frame: Frame) -> None:
         """Take the peer's answer. Raises TransferError on one that makes no sense."""
@@ -260,7 +274,7 @@ class Sender:
             yield Segment(self.offer.transfer, digest, 0, self.offer.num_layers, block)
         if self._finished and not self._needed and not self._commit_sent:
             self._commit_sent = True
-            yield Commit(self.offer.transfer)
+            yield Commit(self.offer.transfer, self._made)
 
 
 # --- receiver ----------------------------------------------------------------------------------
@@ -292,6 +306,7 @@ class Arrived:
     request_id: str
     epoch: int
     tail_tokens: int
+    made: Made | None
     blocks: list[tuple[Digest, bytearray]]  # in the order of the offer
 
 
@@ -417,4 +432,6 @@ class Receiver:
             count = len(incoming.missing) if offer else "all"
             return Refused(commit.transfer, f"committed with {count} blocks missing")
         blocks = [(d, incoming.complete[d]) for d in offer.digests if d in incoming.complete]
-        return Arrived(commit.transfer, offer.request_id, offer.epoch, offer.tail_tokens, blocks)
+        return Arrived(
+            commit.transfer, offer.request_id, offer.epoch, offer.tail_tokens, commit.made, blocks
+        )
