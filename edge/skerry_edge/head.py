@@ -41,7 +41,7 @@ def body_too_large(limits: Limits) -> Refusal:
     return Refusal(413, 3006, f"The request body exceeds {limits.body_bytes} bytes.")
 
 
-def check_partial(head: bytes | bytearray, limits: Limits) -> Refusal | None:
+def check_partial(head: bytes, limits: Limits) -> Refusal | None:
     """Judge the beginning of a head that has no blank line yet: hopeless cases need not wait."""
     if head and not 0x21 <= head[0] <= 0x7E:
         return malformed(
@@ -58,7 +58,7 @@ def check_partial(head: bytes | bytearray, limits: Limits) -> Refusal | None:
     return None
 
 
-def check_head(head: bytes | bytearray, limits: Limits) -> Refusal | None:
+def check_head(head: bytes, limits: Limits) -> Refusal | None:
     """Judge a whole head, from the request line to the blank line inclusive."""
     if refusal := check_partial(head[: -len(b"\r\n")], limits):
         return refusal
@@ -73,13 +73,13 @@ def check_head(head: bytes | bytearray, limits: Limits) -> Refusal | None:
     return _check_fields(fields, limits)
 
 
-def _check_fields(fields: list[bytes] | list[bytearray], limits: Limits) -> Refusal | None:
+def _check_fields(fields: list[bytes], limits: Limits) -> Refusal | None:
     """Refuse what makes a message's end, or its addressee, ambiguous (RFC 9112, 5 and 6.3)."""
     framing: dict[bytes, bytes] = {}
     for field in fields:
         if field[:1] in (b" ", b"\t"):
             return malformed("A header value must not be folded over several lines.")
-        name, colon, value = bytes(field).partition(b":")
+        name, colon, value = field.partition(b":")
         if not colon or name != name.strip() or not name:
             return malformed("A header field is malformed.")
         name = name.lower()

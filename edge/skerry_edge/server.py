@@ -99,9 +99,9 @@ class GuardedProtocol(H11Protocol):
         self._head += data
         end = self._head.find(BLANK_LINE, searched)
         if end < 0:
-            refusal = check_partial(self._head, self._limits)
+            refusal = check_partial(bytes(self._head), self._limits)
         else:
-            refusal = check_head(self._head[: end + len(BLANK_LINE)], self._limits)
+            refusal = check_head(bytes(self._head[: end + len(BLANK_LINE)]), self._limits)
         if refusal is not None:
             self._refuse(refusal)
         elif end >= 0:
@@ -183,12 +183,11 @@ class GuardedProtocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
         logger.info("refused a connection: %d %s", refusal.status, refusal.message)
-        in_answer = self.cycle is not None and not self.cycle.response_complete
-        if in_answer:
-            started = self.cycle.response_started
-            self.cycle.disconnected = True  # the application is told, and can no longer answer
-            self.cycle.message_event.set()
-            if started:
+        cycle = self.cycle  # None before the first request, whatever its annotation says
+        if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            cycle.disconnected = True  # the application is told, and can no longer answer
+            cycle.message_event.set()
+            if cycle.response_started:
                 self.transport.abort()
                 return
         self.transport.resume_reading()

@@ -148,5 +148,6 @@ def _as_skerry_error(exc: BaseException) -> SkerryError:
             return RequestTimeout("The request's deadline passed before the answer was complete.")
         case asyncio.CancelledError():
             return Unavailable("The edge is shutting down.")
-    logger.error("a stream failed", exc_info=exc)
-    return InternalError("Internal error; the request id finds it in the logs.")
+        case _:
+            logger.error("a stream failed", exc_info=exc)
+            return InternalError("Internal error; the request id finds it in the logs.")

@@ -9,7 +9,7 @@ was sent and nothing behind it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from skerry import wire
@@ -18,7 +18,7 @@ from skerry_regions.protocol import TokenLogprob
 
 
 class Detokenizer(Protocol):
-    def push(self, ids: Sequence[int]) -> str: ...
+    def push(self, token_ids: Iterable[int], /) -> str: ...
     def flush(self) -> str: ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import uvloop
@@ -14,44 +14,50 @@ from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 
 
-@contextmanager
-def serving(app: ASGIApp, limits: Limits) -> Iterator[int]:
-    """Serve `app` on a thread with a loop of its own; gives the port, drains at the end."""
-    ready = threading.Event()
-    port = 0
-    failure: BaseException | None = None
-    stop: asyncio.Event
-    loop: asyncio.AbstractEventLoop
+class Running:
+    """What the serving thread tells the others; `ready` is set when it listens or has failed."""
 
-    def is_ready(_host: str, taken: int) -> None:
-        nonlocal port
-        port = taken
-        ready.set()
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        self.port = 0
+        self.failure: BaseException | None = None
+        self.stop: Callable[[], None] = lambda: None
 
-    async def main() -> None:
-        nonlocal stop, loop
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        await serve(app, port=0, limits=limits, ready=is_ready, stop=stop)
-
-    def run() -> None:
-        nonlocal failure
+    def serve(self, app: ASGIApp, limits: Limits) -> None:
         try:
-            uvloop.run(main())
+            uvloop.run(self._serve(app, limits))
         except BaseException as exc:
-            failure = exc
+            self.failure = exc
         finally:
-            ready.set()
+            self.ready.set()
 
-    thread = threading.Thread(target=run, name="edge")
+    async def _serve(self, app: ASGIApp, limits: Limits) -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        self.stop = lambda: void(loop.call_soon_threadsafe(stop.set))
+        await serve(app, port=0, limits=limits, ready=self._listening, stop=stop)
+
+    def _listening(self, host: str, port: int) -> None:
+        self.port = port
+        self.ready.set()
+
+
+def void(_: object) -> None:
+    """Nothing: for callbacks whose result nobody wants."""
+
+
+@contextmanager
+def serving(app: ASGIApp, limits: Limits) -> Generator[int]:
+    """Serve `app` on a thread with a loop of its own; gives the port, drains at the end."""
+    running = Running()
+    thread = threading.Thread(target=running.serve, args=(app, limits), name="edge")
     thread.start()
-    ready.wait()
+    running.ready.wait()
     try:
-        if failure is not None:
-            raise failure
-        yield port
+        if running.failure is None:
+            yield running.port
     finally:
-        if failure is None:
-            loop.call_soon_threadsafe(stop.set)
+        if running.failure is None:
+            running.stop()
         thread.join()
-    if failure is not None:
-        raise failure
+    if running.failure is not None:
+        raise running.failure

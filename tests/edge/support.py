@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import codecs
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import httpx
 import msgspec
@@ -25,6 +25,7 @@ from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.prompts import content_text
+from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.protocol import Done, PhaseUsage, Submit, Tokens
 
@@ -62,8 +63,8 @@ class ByteDetokenizer:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def push(self, ids: Sequence[int]) -> str:
-        return self._decoder.decode(bytes(each for each in ids if each < 256))
+    def push(self, token_ids: Iterable[int]) -> str:
+        return self._decoder.decode(bytes(each for each in token_ids if each < 256))
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -73,10 +74,11 @@ class Hold:
     """A step that never comes: the stream stays silent until it is aborted."""
 
 
+Reason = Literal["stop", "length", "cancelled"]
 Step = Sequence[int] | Done | Hold | Exception
 
 
-def answer(text: str | bytes, *, reason: str = "stop", per_step: int = 1) -> list[Step]:
+def answer(text: str | bytes, *, reason: Reason = "stop", per_step: int = 1) -> list[Step]:
     """Steps that say `text`, then end: with an end-of-turn token when the reason is "stop"."""
     ids = [
         *(text.encode() if isinstance(text, str) else text),
@@ -86,7 +88,7 @@ def answer(text: str | bytes, *, reason: str = "stop", per_step: int = 1) -> lis
     return [*steps, done(reason, len(ids))]
 
 
-def done(reason: str, output_tokens: int, cached_tokens: int = 0) -> Done:
+def done(reason: Reason, output_tokens: int, cached_tokens: int = 0) -> Done:
     usage = PhaseUsage(
         prompt_tokens=1, cached_tokens=cached_tokens, output_tokens=output_tokens,
         queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0,
@@ -125,7 +127,8 @@ class ScriptedStream:
                 return self._end(step)
             case Exception():
                 raise step
-        return self._tokens(list(step))
+            case ids:
+                return self._tokens(list(ids))
 
     def _end(self, event: Done) -> Done:
         self._ended = True
@@ -210,14 +213,14 @@ class Deployment:
 
 
 @contextmanager
-def deployed(folder: Path, limits: Limits) -> Iterator[Deployment]:
+def deployed(folder: Path, limits: Limits) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, now=0)
     region = ScriptedRegion()
     edge = Edge(
         catalog=Catalog(specs()),
-        texts={MODEL: ByteText()},
+        texts={MODEL: cast(TextModel, ByteText())},
         region=region,
         tokens=tokens,
         secret=b"s" * 32,

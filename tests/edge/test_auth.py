@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.edge.support import ACCOUNT, MODEL, Deployment
 
-from skerry_edge.auth import Principal, TokenStore, TokenStoreError, new_account_id
+from skerry_edge.auth import Principal, ScopeName, TokenStore, TokenStoreError, new_account_id
 
 OTHER = "f" * 32
 
@@ -168,7 +168,12 @@ def test_public_paths_need_no_token(edge: Deployment) -> None:
 
 def test_scopes_are_enforced(edge: Deployment) -> None:
     tokens = edge.edge.tokens
-    for scope, run, read in (("run", 200, 403), ("read", 403, 200), ("admin", 403, 403)):
+    cases: list[tuple[ScopeName, int, int]] = [
+        ("run", 200, 403),
+        ("read", 403, 200),
+        ("admin", 403, 403),
+    ]
+    for scope, run, read in cases:
         token, record = tokens.create(account_id=ACCOUNT, scopes=(scope,), now=0)
         headers = {"authorization": f"Bearer {token}"}
         ran = edge.client.post(edge.run_path, json={"prompt": "x"}, headers=headers)

@@ -47,6 +47,7 @@ def test_what_the_region_is_asked(edge: Deployment) -> None:
     assert (sampling.top_k, sampling.seed, sampling.stop_token_ids) == (3, 9, (257,))
     assert submit.tenant == ACCOUNT
     assert submit.cache_key == edge.edge.cache_key(ACCOUNT) != edge.edge.cache_key("f" * 32)
+    assert submit.seconds_left is not None
     assert 0 < submit.seconds_left <= 5
 
 

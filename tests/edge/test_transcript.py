@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from hypothesis import given
@@ -11,6 +12,22 @@ from tests.edge.support import EOS, ByteText
 from skerry_edge.transcript import Transcript
 
 text_with_stop = st.text(alphabet="ab€\n", max_size=30)
+
+
+class Words:
+    """A vocabulary of two tokens that are longer than a character."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return {1: b"one ", 2: b"two. Three"}[token_id]
+
+    def detokenizer(self) -> Words:
+        return self
+
+    def push(self, ids: Iterable[int]) -> str:
+        return "".join(self.token_bytes(each).decode() for each in ids)
+
+    def flush(self) -> str:
+        return ""
 
 
 def transcript(*stops: str) -> Transcript:
@@ -75,19 +92,6 @@ def test_half_a_character_at_the_end_is_replaced() -> None:
 
 def test_a_stop_inside_a_token_keeps_its_entry() -> None:
     """A token that begins before the stop and ends behind it has given some of its text."""
-
-    class Words(ByteText):
-        def token_bytes(self, token_id: int) -> bytes:
-            return {1: b"one ", 2: b"two. Three"}[token_id]
-
-        def detokenizer(self) -> Words:  # type: ignore[override]
-            return self
-
-        def push(self, ids: tuple[int, ...]) -> str:
-            return "".join(self.token_bytes(each).decode() for each in ids)
-
-        def flush(self) -> str:
-            return ""
 
     subject = Transcript(Words(), stops=(". ",))
     text, entries = subject.push([1, 2, 1], [(-1.0, [])] * 3)
