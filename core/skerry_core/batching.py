@@ -14,8 +14,8 @@ import numpy as np
 from skerry_core.adjustments import Adjustments, LogitBias, TokenHistory
 from skerry_core.batch import Batch, Float32, Int32, SamplingBatch
 from skerry_core.blocks import blocks_for
+from skerry_core.plan import Row
 from skerry_core.request import SamplingParams
-from skerry_core.scheduler import Row
 from skerry_core.sequence import Sequence
 
 _NO_INTS: Int32 = np.empty(0, np.int32)

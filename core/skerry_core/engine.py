@@ -11,9 +11,10 @@ from skerry_core.batch import StepResult
 from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import EngineConfig
+from skerry_core.plan import Row
 from skerry_core.request import FinishReason, Output, Request, TokenLogprobs, Usage
 from skerry_core.runners.base import ModelRunner
-from skerry_core.scheduler import Row, Scheduler
+from skerry_core.scheduler import Scheduler
 from skerry_core.sequence import Sequence
 
 

@@ -8,14 +8,16 @@ The rules of the house:
 2. Within a class, decode rows first (one token each), then prefill chunks up to
    `max_step_tokens`, the tenant with the least service first.
 3. A newcomer (see `fairness`) gets its first chunk in the next step even when slots and blocks are
-   full: the tenant with the most service makes room.
-4. Preemption is by recompute: the victim's blocks are released (sealed ones stay in the prefix
+   full, whoever has to make room.
+4. A tenant with nothing running may displace a tenant that has several sequences running.
+5. Preemption is by recompute: the victim's blocks are released (sealed ones stay in the prefix
    cache) and it waits at the head of its tenant's queue. Victims are batch before interactive,
-   then of the tenant with the most service, then the youngest.
-5. Apart from newcomers, a sequence is admitted only when all its tokens find blocks beside what
+   then of tenants with several sequences running, then of the tenant with the most service, then
+   the youngest. With rule 4 this settles: who was displaced to one sequence displaces nobody.
+6. Apart from newcomers, a sequence is admitted only when all its tokens find blocks beside what
    the running ones still need, so that admission causes no preemption soon after. While the next
    in turn finds none, nobody overtakes it.
-6. The last token always runs. A prefix match leaves the block of the last token out, so that a
+7. The last token always runs. A prefix match leaves the block of the last token out, so that a
    fully cached prompt is computed from its last block boundary on and never writes into a shared
    block. (The alternative, copy-on-write, saves at most 63 tokens for prompts that end exactly on
    a boundary, and would need a copy in every runner.)
@@ -25,12 +27,15 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import NamedTuple
 
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.fairness import FairShare
+from skerry_core.plan import Plan, Row
 from skerry_core.request import Priority
 from skerry_core.sequence import Sequence
 
@@ -38,64 +43,14 @@ INITIAL_SECONDS_PER_TOKEN = 1e-3  # until steps have been timed; only ever compa
 _arrival = attrgetter("arrival")
 
 
-class Row:
-    """Part of a step: the next `num_tokens` tokens of a sequence, from position `start` on."""
+class Standing(NamedTuple):
+    """What makes a running sequence a victim; the largest goes first."""
 
-    __slots__ = (
-        "is_admission",
-        "is_decode",
-        "makes_token",
-        "num_samples",
-        "num_targets",
-        "num_tokens",
-        "sequence",
-        "start",
-    )
-
-    def __init__(self, sequence: Sequence, num_tokens: int, *, is_admission: bool) -> None:
-        self.sequence = sequence
-        self.start = sequence.num_computed
-        self.num_tokens = num_tokens
-        # Its last tokens are sampled: for the logprobs of prompt tokens, then for a new token.
-        self.num_targets = sequence.num_targets(num_tokens)
-        self.makes_token = num_tokens == sequence.remaining
-        self.num_samples = self.num_targets + self.makes_token
-        self.is_decode = sequence.is_decoding
-        self.is_admission = is_admission  # its first row in this slot and these blocks
-
-
-class Plan:
-    """A step in the making: rows, and what is left of the step's tokens and samples."""
-
-    def __init__(self, max_tokens: int, max_samples: int) -> None:
-        self.tokens_left = max_tokens
-        self.samples_left = max_samples
-        self.rows: dict[Sequence, Row] = {}
-        self.booked: dict[str, int] = {}  # prefill tokens planned per tenant
-
-    def chunk(self, sequence: Sequence, shares: int = 1) -> int:
-        """Tokens of `sequence` that can run when `shares` sequences divide what is left."""
-        n = min(sequence.remaining, max(1, self.tokens_left // shares), self.tokens_left)
-        samples = min(max(1, self.samples_left // shares), self.samples_left)
-        if not sequence.may_match_prefix:  # any of its tokens may be a sample
-            return min(n, samples)
-        return n if samples or n < sequence.remaining else n - 1
-
-    def put(self, sequence: Sequence, num_tokens: int, *, is_admission: bool = False) -> None:
-        row = Row(sequence, num_tokens, is_admission=is_admission)
-        self.rows[sequence] = row
-        self.tokens_left -= num_tokens
-        self.samples_left -= row.num_samples
-        if not row.is_decode:
-            tenant = sequence.request.tenant
-            self.booked[tenant] = self.booked.get(tenant, 0) + num_tokens
-
-    def drop(self, sequence: Sequence) -> None:
-        """Take a sequence out again, if it is in."""
-        row = self.rows.pop(sequence, None)
-        if row is not None:
-            self.tokens_left += row.num_tokens
-            self.samples_left += row.num_samples
+    priority: Priority
+    is_settled: bool  # not a newcomer's: rule 3 must not be undone in its own step
+    has_several: bool  # its tenant runs others as well
+    service: float  # engine seconds of its tenant
+    arrival: int
 
 
 class Scheduler:
@@ -122,6 +77,7 @@ class Scheduler:
         # By class; waiting queues by tenant, none empty, each in order of arrival.
         self._running: dict[Priority, dict[Sequence, None]] = {p: {} for p in Priority}
         self._waiting: dict[Priority, dict[str, list[Sequence]]] = {p: {} for p in Priority}
+        self._tenant_running: dict[Priority, Counter[str]] = {p: Counter() for p in Priority}
         self._fair = {priority: FairShare() for priority in Priority}
         self._seconds_per_token = INITIAL_SECONDS_PER_TOKEN
         self.num_waiting = 0
@@ -165,7 +121,11 @@ class Scheduler:
         self.num_waiting -= 1
 
     def _vacate(self, sequence: Sequence) -> None:
-        del self._running[sequence.request.priority][sequence]
+        priority, tenant = sequence.request.priority, sequence.request.tenant
+        del self._running[priority][sequence]
+        self._tenant_running[priority][tenant] -= 1
+        if not self._tenant_running[priority][tenant]:
+            del self._tenant_running[priority][tenant]
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
         self._pool.release(sequence.blocks)
@@ -192,7 +152,7 @@ class Scheduler:
             all_admitted = self._admit_newcomers(plan, priority, now)
             all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)
             if plan.booked or not all_admitted or not plan.tokens_left:
-                break  # rules 1 and 5: lower classes stand back
+                break  # rules 1 and 6: lower classes stand back
         return list(plan.rows.values())
 
     def settle(self, rows: list[Row], seconds: float) -> None:
@@ -328,7 +288,7 @@ class Scheduler:
         return True
 
     def _match(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of its beginning, each with a reference; rule 6 bounds them."""
+        """Cached blocks of its beginning, each with a reference; rule 7 bounds them."""
         if not sequence.may_match_prefix:
             return []
         most = (sequence.num_tokens - 1) // BLOCK_SIZE
@@ -336,7 +296,7 @@ class Scheduler:
         return self._pool.acquire(sequence.digests[:most])
 
     def _needed(self, sequence: Sequence, num_matched: int) -> int:
-        """Idle blocks that rule 5 asks for: its own, those of prompts in work, one each to grow."""
+        """Idle blocks that rule 6 asks for: its own, those of prompts in work, one each to grow."""
         needed = blocks_for(sequence.num_tokens) - num_matched
         for other in self._all_running():
             if other.request.priority <= sequence.request.priority:
@@ -345,7 +305,9 @@ class Scheduler:
 
     def _place(self, sequence: Sequence, blocks: list[int], now: float) -> None:
         self._dequeue(sequence)
-        self._running[sequence.request.priority][sequence] = None
+        priority, tenant = sequence.request.priority, sequence.request.tenant
+        self._running[priority][sequence] = None
+        self._tenant_running[priority][tenant] += 1
         sequence.slot = self._free_slots.pop()
         sequence.blocks = blocks
         self.num_cache_hit_tokens += sequence.num_computed
@@ -359,26 +321,34 @@ class Scheduler:
         for running in self._running.values():
             yield from running
 
+    def _standing(self, sequence: Sequence) -> Standing:
+        """How a running sequence ranks as a victim."""
+        priority, tenant = sequence.request.priority, sequence.request.tenant
+        fair = self._fair[priority]
+        return Standing(
+            priority,
+            not fair.is_newcomer(tenant),
+            self._tenant_running[priority][tenant] > 1,
+            fair.service(tenant),
+            sequence.arrival,
+        )
+
     def _worst(self) -> Sequence:
-        """Rule 4's first victim; newcomers come last, or rule 3 would be undone in its step."""
-
-        def badness(sequence: Sequence) -> tuple[Priority, bool, float, int]:
-            priority, tenant = sequence.request.priority, sequence.request.tenant
-            fair = self._fair[priority]
-            settled = not fair.is_newcomer(tenant)
-            return priority, settled, fair.service(tenant), sequence.arrival
-
-        return max(self._all_running(), key=badness)
+        """The first victim of rule 5."""
+        return max(self._all_running(), key=self._standing)
 
     def _displace(self, plan: Plan, sequence: Sequence, *, is_newcomer: bool) -> bool:
-        """Preempt the worst of the running if `sequence` may take its place."""
+        """Preempt the worst of the running if `sequence`, which waits, may take its place."""
         if not self.num_running:
             return False
         victim = self._worst()
-        priority = victim.request.priority
-        is_settled = not self._fair[priority].is_newcomer(victim.request.tenant)
-        mine = sequence.request.priority
-        if priority > mine or (is_newcomer and priority == mine and is_settled):
+        theirs, mine = self._standing(victim), sequence.request.priority
+        has_none = not self._tenant_running[mine][sequence.request.tenant]
+        if theirs.priority > mine or (
+            theirs.priority == mine
+            and theirs.is_settled
+            and (is_newcomer or (has_none and theirs.has_several))
+        ):
             self._preempt(plan, victim)
             return True
         return False

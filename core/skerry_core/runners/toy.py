@@ -3,7 +3,8 @@
 The token after t0 … t(n-1) is (1·t0 + 2·t1 + … + n·t(n-1)) mod vocabulary, with the t's read back
 through the block table: a wrong slot, a stale block, a lost prefix or a torn transfer changes the
 answer. Each token's 32 bits are spread over both layers, K and V, and all dimensions, so that every
-byte of a block matters, and in digits that each KV dtype holds exactly.
+byte of a block matters, and in digits that each KV dtype holds exactly. The vocabulary should be of
+prime size: with a power of two the upper digits and many positions drop out of the remainder.
 
 The logit of a token is minus its distance upwards from that token (mod vocabulary), so sampling,
 penalties and logprobs have something to work on, and greedy takes the token itself.
@@ -45,7 +46,7 @@ class ToyRunner:
         self,
         *,
         num_blocks: int,
-        vocab_size: int = 256,
+        vocab_size: int = 257,
         max_context: int = 4096,
         max_step_tokens: int = 512,
         max_samples: int = 64,

@@ -1,0 +1,471 @@
+"""The engine on the toy model, whose every answer is known: exact tokens, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.toy_oracle import VOCAB, Answer, expected, prompt, request, run
+
+from skerry_core.config import EngineConfig
+from skerry_core.engine import Engine
+from skerry_core.request import EngineOverloaded, Priority, Request, RequestRejected
+from skerry_core.runners.toy import ToyRunner
+
+PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.25}
+SAMPLED = {"temperature": 1.5, "top_p": 0.95, "top_k": 20, "min_p": 0.01, "seed": 7, **PENALTIES}
+STYLES = {
+    "greedy": {},
+    "sampled": SAMPLED,
+    "penalised": PENALTIES,
+    "logprobs": {"logprobs": 3, "prompt_logprobs": 2},
+    "biased": {"logit_bias": ((3, 50.0), (4, -7.5), (3, 1.0)), "logprobs": 0},
+    "stops late": {"temperature": 2.0, "stop_token_ids": tuple(range(0, 250)), "min_tokens": 7},
+}
+
+
+def make_engine(
+    *,
+    num_blocks: int = 64,
+    max_running: int = 64,
+    max_step_tokens: int = 512,
+    max_samples: int = 64,
+    max_waiting: int = 1024,
+    max_context: int = 4096,
+) -> Engine:
+    runner = ToyRunner(num_blocks=num_blocks, max_samples=max_samples, max_context=max_context)
+    config = EngineConfig(
+        max_running=max_running, max_step_tokens=max_step_tokens, max_waiting=max_waiting
+    )
+    return Engine(runner, config, model_key=b"toy")
+
+
+def run_one(engine: Engine, request: Request) -> Answer:
+    engine.add(request)
+    return run(engine)[request.id]
+
+
+# --- exact tokens --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 150])
+def test_alone(style: str, length: int) -> None:
+    one = request(prompt_length=length, max_tokens=20, **STYLES[style])
+    assert run_one(make_engine(), one) == expected(one)
+
+
+def mixed_requests() -> list[Request]:
+    return [
+        request(f"{style} {length}", length, salt=length, max_tokens=15, tenant=style, **fields)
+        for style, fields in STYLES.items()
+        for length in (3, 64, 100)
+    ]
+
+
+@pytest.mark.parametrize("max_step_tokens", [1, 2, 3, 5, 7, 8, 16, 64, 100, 512])
+def test_batched_and_chunked_with_every_budget(max_step_tokens: int) -> None:
+    engine = make_engine(max_step_tokens=max_step_tokens)
+    requests = mixed_requests()
+    for one in requests:
+        engine.add(one)
+    answers = run(engine)
+    for one in requests:
+        assert answers[one.id] == expected(one), one.id
+
+
+@pytest.mark.parametrize("num_blocks", [3, 5, 9])
+def test_preempted(num_blocks: int) -> None:
+    engine = make_engine(num_blocks=num_blocks)
+    requests = [
+        request(f"{style} {i}", 40, salt=i, max_tokens=60, tenant=style, **fields)
+        for style, fields in STYLES.items()
+        for i in range(2)
+    ]
+    for one in requests:
+        engine.add(one)
+    answers = run(engine)
+    assert engine.statistics().preemptions > 0
+    for one in requests:
+        assert answers[one.id] == expected(one), one.id
+
+
+@pytest.mark.parametrize("length", [64, 127, 128, 129, 200])
+def test_from_a_warm_prefix_cache(length: int) -> None:
+    engine = make_engine()
+    one = request(prompt_length=length, max_tokens=70, **SAMPLED)
+    cold = run_one(engine, one)
+    warm = run_one(engine, one)
+    longer = request(prompt_length=length, max_tokens=90, **SAMPLED)
+    assert cold == warm == expected(one)
+    assert run_one(engine, longer) == expected(longer)
+    assert cold.usage is not None
+    assert warm.usage is not None
+    assert cold.usage.cached_tokens == 0
+    assert warm.usage.cached_tokens == (length - 1) // 64 * 64
+
+
+def test_a_cached_answer_is_a_prefix_of_the_next_turn() -> None:
+    engine = make_engine()
+    first = request(prompt_length=50, max_tokens=100)
+    answer = run_one(engine, first)
+    turn = first.prompt_ids + tuple(answer.token_ids) + (1, 2, 3)
+    second = request("second", prompt_ids=turn, max_tokens=5)
+    usage = run_one(engine, second).usage
+    assert usage is not None
+    assert usage.cached_tokens == 128  # of 149 computed tokens, two full blocks
+
+
+def test_tenants_do_not_share_prefixes() -> None:
+    engine = make_engine()
+    run_one(engine, request(prompt_length=130, cache_key=b"a"))
+    usage = run_one(engine, request(prompt_length=130, cache_key=b"b")).usage
+    assert usage is not None
+    assert usage.cached_tokens == 0
+
+
+def test_prompt_logprobs_need_the_whole_prompt_and_still_warm_the_cache() -> None:
+    engine = make_engine(max_step_tokens=50)
+    one = request(prompt_length=130, max_tokens=2, prompt_logprobs=3)
+    run_one(engine, one)
+    again = run_one(engine, one)
+    assert again == expected(one)
+    assert len(again.prompt_logprobs) == 129
+    usage = run_one(engine, request(prompt_length=130)).usage
+    assert usage is not None
+    assert usage.cached_tokens == 128
+
+
+@pytest.mark.parametrize("max_samples", [1, 3, 64])
+def test_prompt_logprobs_with_few_samples_per_step(max_samples: int) -> None:
+    engine = make_engine(max_samples=max_samples)
+    requests = [
+        request(f"{i}", 20 + i, salt=i, max_tokens=4, logprobs=1, prompt_logprobs=i)
+        for i in range(4)
+    ]
+    for one in requests:
+        engine.add(one)
+    answers = run(engine)
+    for one in requests:
+        assert answers[one.id] == expected(one)
+
+
+# --- resumed from a transcript -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_resumed_from_a_transcript_at_every_point(style: str) -> None:
+    one = request(prompt_length=60, max_tokens=20, **STYLES[style])
+    whole = expected(one)
+    engine = make_engine()
+    for point in range(len(whole.token_ids) + 1):
+        resumed = run_one(engine, replace(one, output_ids=tuple(whole.token_ids[:point])))
+        assert resumed.token_ids == whole.token_ids[point:]
+        assert resumed.logprobs == whole.logprobs[point:]
+        assert resumed.finish_reason == whole.finish_reason
+        assert resumed.prompt_logprobs == ([] if point else whole.prompt_logprobs)
+        assert resumed.usage is not None
+        assert resumed.usage.output_tokens == len(whole.token_ids)
+        assert resumed.usage.prompt_tokens == 60
+
+
+def test_a_transcript_that_is_complete_runs_nothing() -> None:
+    engine = make_engine()
+    one = request(max_tokens=5)
+    answer = run_one(engine, replace(one, output_ids=tuple(expected(one).token_ids)))
+    assert (answer.token_ids, answer.finish_reason) == ([], "length")
+    assert engine.statistics().steps == 0
+
+
+# --- aborted -------------------------------------------------------------------------------------
+
+
+def test_aborted_at_every_point() -> None:
+    fields = {"prompt_length": 150, "max_tokens": 10, "prompt_logprobs": 1}
+    survivor = request("survivor", 70, salt=1, max_tokens=30)
+    doomed = request("doomed", **fields)
+    whole = expected(doomed)
+    for point in range(20):
+        engine = make_engine(max_step_tokens=32)
+        engine.add(survivor)
+        engine.add(doomed)
+        answers = {"survivor": Answer(), "doomed": Answer()}
+        for _ in range(point):
+            for output in engine.step():
+                answers[output.request_id].add(output)
+        engine.abort("doomed")
+        engine.abort("doomed")
+        for id, answer in run(engine).items():
+            answers[id].token_ids += answer.token_ids
+            answers[id].finish_reason = answers[id].finish_reason or answer.finish_reason
+        cut = answers["doomed"]
+        assert answers["survivor"].token_ids == expected(survivor).token_ids
+        assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
+        assert cut.finish_reason == ("cancelled" if len(cut.token_ids) < 10 else "length")
+
+
+def test_aborting_what_is_unknown_or_ended_is_ignored() -> None:
+    engine = make_engine()
+    engine.abort("nobody")
+    run_one(engine, request())
+    engine.abort("r")
+    assert not engine.has_work
+
+
+def test_abort_all_tells_every_end() -> None:
+    engine = make_engine(max_running=2)
+    for i in range(4):
+        engine.add(request(str(i)))
+    engine.step()
+    outputs = engine.abort_all()
+    assert [(o.request_id, o.finish_reason) for o in outputs] == [
+        (str(i), "cancelled") for i in range(4)
+    ]
+    assert engine.pool.num_used == 0
+    assert not engine.has_work
+
+
+# --- everything at once --------------------------------------------------------------------------
+
+
+@given(
+    plans=st.lists(
+        st.tuples(
+            st.integers(0, 4),  # steps before it
+            st.sampled_from(sorted(STYLES)),
+            st.integers(1, 140),  # prompt
+            st.integers(0, 2),  # which prompt: some share a prefix
+            st.integers(1, 40),  # max_tokens
+            st.sampled_from(Priority),
+            st.sampled_from("ab"),  # tenant
+            st.none() | st.integers(1, 30),  # aborted after so many steps
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    num_blocks=st.integers(3, 12),
+    max_step_tokens=st.integers(2, 100),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_mix_gives_each_request_its_own_tokens(
+    plans: list[tuple[int, str, int, int, int, Priority, str, int | None]],
+    num_blocks: int,
+    max_step_tokens: int,
+) -> None:
+    engine = make_engine(num_blocks=num_blocks, max_step_tokens=max_step_tokens)
+    requests: dict[str, Request] = {}
+    answers: dict[str, Answer] = {}
+    aborts: dict[int, list[str]] = {}
+    step = 0
+
+    def advance() -> None:
+        nonlocal step
+        for id in aborts.pop(step, []):
+            engine.abort(id)
+        for output in engine.step():
+            answers[output.request_id].add(output)
+        engine.pool.sanity_check()
+        step += 1
+
+    for i, (delay, style, length, salt, tokens, priority, tenant, life) in enumerate(plans):
+        for _ in range(delay):
+            advance()
+        id = str(i)
+        requests[id] = request(
+            id,
+            length,
+            salt,
+            max_tokens=min(tokens, num_blocks * 64 - length + 1),
+            priority=priority,
+            tenant=tenant,
+            cache_key=tenant.encode(),
+            **STYLES[style],
+        )
+        engine.add(requests[id])
+        answers[id] = Answer()
+        if life is not None:
+            aborts.setdefault(step + life, []).append(id)
+    while engine.has_work:
+        assert step < 5_000
+        advance()
+    assert engine.pool.num_used == 0
+    for id, answer in answers.items():
+        whole = expected(requests[id])
+        if answer.finish_reason == "cancelled":
+            assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
+        else:
+            assert answer == whole
+
+
+# --- endings -------------------------------------------------------------------------------------
+
+
+def test_a_stop_token_is_given_and_ends_the_answer() -> None:
+    stop = expected(request(max_tokens=5)).token_ids[3]
+    answer = run_one(make_engine(), request(max_tokens=50, stop_token_ids=(stop,)))
+    assert answer.finish_reason == "stop"
+    assert answer.token_ids[-1] == stop
+
+
+def test_min_tokens_forbids_stop_tokens_until_then() -> None:
+    stops = tuple(range(VOCAB - 1))
+    answer = run_one(make_engine(), request(max_tokens=50, min_tokens=5, stop_token_ids=stops))
+    assert answer.token_ids[:5] == [VOCAB - 1] * 5
+    assert len(answer.token_ids) >= 6
+    assert answer.finish_reason == "stop"
+
+
+def test_an_answer_without_a_possible_token_stops() -> None:
+    stops = tuple(range(VOCAB))
+    answer = run_one(make_engine(), request(min_tokens=5, stop_token_ids=stops, logprobs=1))
+    assert (answer.token_ids, answer.logprobs, answer.finish_reason) == ([], [], "stop")
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 63, 64])
+def test_a_pool_of_one_block_finishes_what_fits(length: int) -> None:
+    one = request(prompt_length=length, max_tokens=64 - length + 1)
+    assert run_one(make_engine(num_blocks=1), one) == expected(one)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt_length": 64, "max_tokens": 2}, "need 2 blocks of KV memory, this engine has 1"),
+        ({"prompt_length": 90, "max_tokens": 20}, "context of 100 tokens"),
+        ({"prompt_ids": ()}, "the prompt has no tokens"),
+        ({"prompt_ids": (1, VOCAB)}, "prompt_ids contains token 257"),
+        ({"output_ids": (-1,)}, "output_ids contains token -1"),
+        ({"output_ids": (1, 2), "max_tokens": 1}, "2 output_ids exceed max_tokens 1"),
+        ({"stop_token_ids": (300,)}, "stop_token_ids contains token 300"),
+        ({"logit_bias": ((300, 1.0),)}, "logit_bias contains token 300"),
+        ({"logit_bias": ((3, float("nan")),)}, "logit_bias is out of range"),
+        ({"temperature": float("nan")}, "temperature is out of range: nan"),
+        ({"temperature": -1.0}, "temperature is out of range"),
+        ({"top_p": 0.0}, "top_p is out of range"),
+        ({"top_k": -1}, "top_k is out of range"),
+        ({"min_p": 1.5}, "min_p is out of range"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is out of range"),
+        ({"presence_penalty": float("inf")}, "presence_penalty is out of range"),
+        ({"seed": 1 << 64}, "seed is out of range"),
+        ({"max_tokens": 0}, "max_tokens is out of range"),
+        ({"logprobs": 1000}, "logprobs must be between 0 and 128"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs must be between 0 and 128"),
+        ({"cache_key": b"x" * 65}, "more than 64 bytes"),
+    ],
+)
+def test_what_can_never_run_is_rejected_with_the_reason(
+    fields: dict[str, object], message: str
+) -> None:
+    engine = make_engine(num_blocks=1, max_context=100)
+    with pytest.raises(RequestRejected, match=message):
+        engine.add(request(**{"max_tokens": 5, **fields}))
+    assert not engine.has_work
+
+
+def test_an_id_in_use_is_rejected_and_free_again_at_the_end() -> None:
+    engine = make_engine()
+    engine.add(request())
+    with pytest.raises(RequestRejected, match="'r' is in use"):
+        engine.add(request())
+    run(engine)
+    run_one(engine, request())
+
+
+def test_a_full_engine_says_when_to_come_back_and_keeps_places_for_other_tenants() -> None:
+    engine = make_engine(max_running=2, max_waiting=16)
+    places = 2 + 16 - 16 // 8
+    for i in range(places):
+        engine.add(request(f"{i}", tenant="flood"))
+    with pytest.raises(EngineOverloaded, match=f"{places} requests") as raised:
+        engine.add(request("one too many", tenant="flood"))
+    assert 1.0 <= raised.value.retry_after <= 60.0
+    engine.add(request("calm", tenant="calm"))
+    run(engine)
+
+
+def test_no_more_sequences_run_than_a_step_has_tokens_or_samples() -> None:
+    for limits in ({"max_step_tokens": 3}, {"max_samples": 3}):
+        engine = make_engine(**limits)
+        for i in range(5):
+            engine.add(request(f"{i}"))
+        engine.step()
+        assert engine.statistics().running <= 3
+        run(engine)
+
+
+# --- accounts ------------------------------------------------------------------------------------
+
+
+def test_usage_counts_seconds_by_phase() -> None:
+    times = iter(range(1000))
+    runner = ToyRunner(num_blocks=8)
+    config = EngineConfig(max_step_tokens=50)
+    engine = Engine(runner, config, model_key=b"toy", clock=lambda: float(next(times)))
+    usage = run_one(engine, request(prompt_length=100, max_tokens=4)).usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) == (100, 4, 0)
+    assert usage.queue_seconds == 1.0  # from one reading of this clock to the next
+    assert usage.prefill_seconds == 2.0  # two chunks, each from one reading to the next
+    assert usage.decode_seconds == 3.0  # the first token belongs to prefill
+
+
+def test_statistics_add_up() -> None:
+    engine = make_engine(num_blocks=16, max_running=2)
+    for i in range(3):
+        engine.add(request(f"{i}", 100, max_tokens=3))
+    engine.step()
+    now = engine.statistics()
+    assert (now.running, now.waiting, now.steps) == (2, 1, 1)
+    assert (now.blocks, now.blocks_used, now.blocks_cached, now.blocks_free) == (16, 4, 0, 12)
+    run(engine)
+    end = engine.statistics()
+    assert (end.running, end.waiting, end.output_tokens) == (0, 0, 9)
+    assert (end.blocks_used, end.blocks_cached, end.blocks_free) == (0, 1, 15)
+    assert end.cache_hit_tokens == 64  # the third came after the first had sealed its block
+    assert end.computed_tokens == 3 * (100 + 2) - 64
+
+
+# --- the batch, as a runner sees it --------------------------------------------------------------
+
+
+def test_batches_are_flat_contiguous_and_consistent() -> None:
+    shapes = []
+
+    def look(batch: object) -> None:
+        arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "query_start")}
+        sampling = batch.sampling  # type: ignore[attr-defined]
+        arrays |= {n: getattr(sampling, n) for n in sampling.__slots__ if n != "allowed"}
+        arrays["block_tables"] = batch.block_tables  # type: ignore[attr-defined]
+        for name, array in arrays.items():
+            assert isinstance(array, np.ndarray), name
+            assert array.flags.c_contiguous, name
+        assert all(a < b for a, b in pairwise(batch.query_start.tolist()))  # type: ignore[attr-defined]
+        shapes.append(tuple((name, a.dtype.str, a.ndim) for name, a in arrays.items()))
+
+    runner = ToyRunner(num_blocks=64, before_step=look)
+    engine = Engine(runner, EngineConfig(max_step_tokens=40), model_key=b"toy")
+    for one in mixed_requests():
+        engine.add(one)
+    run(engine)
+    assert len(set(shapes)) == 1, "dtypes that change between steps recompile kernels"
+
+
+def test_shared_prompts_are_prefilled_once() -> None:
+    engine = make_engine(max_step_tokens=64)
+    first = request("first", prompt_ids=(*prompt(128), 1))
+    engine.add(first)
+    for _ in range(2):
+        engine.step()
+    second = request("second", prompt_ids=(*prompt(128), 2))
+    engine.add(second)
+    answers = run(engine)
+    assert answers["first"] == expected(first)
+    assert answers["second"] == expected(second)
+    assert engine.statistics().cache_hit_tokens == 128
