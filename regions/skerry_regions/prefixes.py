@@ -127,10 +127,7 @@ class CachedPrefix(NamedTuple):
 
     blocks: int = 0  # in any tier
     in_file: int = 0  # of these, in the file tier
-
-    @property
-    def in_memory(self) -> int:
-        return self.blocks - self.in_file
+    resident: int = 0  # leading blocks that are all in memory
 
 
 NOTHING_CACHED = CachedPrefix()
@@ -234,33 +231,30 @@ class PrefixDirectory:
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
     def match(self, node: str, digests: Sequence[bytes]) -> CachedPrefix:
-        """How much of a prompt's blocks `node` is believed to hold."""
-        index = self._nodes.get(node)
-        if index is None:
-            return NOTHING_CACHED
-        in_file = 0
-        for position, digest in enumerate(digests):
-            if not self._mask(digest) & index.bit:
-                return CachedPrefix(position, in_file)
-            in_file += bool(self._in_file.get(digest, 0) & index.bit)
-        return CachedPrefix(len(digests), in_file)
+        """How much of a prompt's blocks `node` is believed to hold, expectations included."""
+        return self.match_all(digests).get(node, NOTHING_CACHED)
 
-    def match_all(self, digests: Sequence[bytes]) -> dict[str, CachedPrefix]:
-        """`match` for every node that holds at least the first block, in one walk."""
+    def match_all(
+        self, digests: Sequence[bytes], *, expected: bool = True
+    ) -> dict[str, CachedPrefix]:
+        """`match` for every node that holds at least the first block, in one walk.
+
+        Without `expected`, only what nodes have said themselves counts.
+        """
         found: dict[str, CachedPrefix] = {}
-        in_file: dict[int, int] = {}
+        files: dict[int, tuple[int, int]] = {}  # bit → (first position, count) in the file tier
         alive = -1
         for position, digest in enumerate(digests):
-            still = self._mask(digest) & alive
-            if position and still != alive:
-                self._found(found, alive & ~still, position, in_file)
-            alive = still
+            holders = self._mask(digest) if expected else self._holders.get(digest, 0)
+            self._found(found, alive & ~holders if position else 0, position, files)
+            alive &= holders
             if not alive:
                 return found
             for bit in _bits(self._in_file.get(digest, 0) & alive):
-                in_file[bit] = in_file.get(bit, 0) + 1
+                first, count = files.get(bit, (position, 0))
+                files[bit] = first, count + 1
         if digests:
-            self._found(found, alive, len(digests), in_file)
+            self._found(found, alive, len(digests), files)
         return found
 
     def state(self, node: str) -> IndexState:
@@ -377,11 +371,16 @@ class PrefixDirectory:
         return mask
 
     def _found(
-        self, found: dict[str, CachedPrefix], mask: int, blocks: int, in_file: dict[int, int]
+        self,
+        found: dict[str, CachedPrefix],
+        mask: int,
+        blocks: int,
+        files: dict[int, tuple[int, int]],
     ) -> None:
         for bit in _bits(mask):
             if (node := self._names[bit.bit_length() - 1]) is not None:
-                found[node] = CachedPrefix(blocks, in_file.get(bit, 0))
+                first, count = files.get(bit, (blocks, 0))
+                found[node] = CachedPrefix(blocks, count, first)
 
     def _drop_oldest_expectation(self) -> None:
         _, bit, digests = self._expectations.popleft()

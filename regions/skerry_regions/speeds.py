@@ -130,10 +130,13 @@ class CurveLearner:
         return sum(self._parts(sample))
 
     def learn(self, sample: StepSample, *, factor: float = 1.0) -> None:
-        """Take in a measurement of a node that is `factor` times slower than the curve."""
+        """Take in a measurement of a node that is `factor` times slower than the curve.
+
+        `sample.seconds` must be positive and finite.
+        """
         parts = self._parts(sample)
         predicted = sum(parts)
-        if predicted <= 0 or sample.seconds <= 0:
+        if not 0 < predicted < math.inf:
             return
         error = math.log(sample.seconds / factor / predicted)
         limit = self.OUTLIER * self._typical_error
@@ -216,7 +219,7 @@ class SpeedBook:
     def learn(self, node: str, sample: StepSample) -> None:
         """Take in a node's measurement. Empty samples and unknown nodes are ignored."""
         speed_class = self._class_of.get(node)
-        if speed_class is None or sample.seconds <= 0 or sample.steps <= 0:
+        if speed_class is None or not 0 < sample.seconds < math.inf or sample.steps <= 0:
             return
         curve, factor = self._curves[speed_class], self._factors[node]
         curve.learn(sample, factor=math.exp(factor.log_factor))
@@ -247,7 +250,7 @@ class LinkLearner:
         self._weight = float(self.PRIOR_BYTES)
 
     def learn_rtt(self, seconds: float) -> None:
-        if seconds <= 0:
+        if not 0 < seconds < math.inf:
             return
         self._probes += 1
         if self._probes == 1:  # a measurement beats a distance
@@ -259,7 +262,7 @@ class LinkLearner:
     def learn_transfer(self, num_bytes: int, seconds: float) -> None:
         """A transfer of `num_bytes` that took `seconds` from asking to the last byte."""
         on_the_wire = seconds - self._rtt
-        if num_bytes <= 0 or on_the_wire <= 0:
+        if num_bytes <= 0 or not 0 < on_the_wire < math.inf:
             return
         measured = on_the_wire / num_bytes
         measured = min(measured, self.MAX_RATIO * self._seconds_per_byte)

@@ -43,11 +43,7 @@ class TopologyError(ValueError):
     """A topology that cannot work; the message begins with file and line."""
 
 
-class _Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class Region(_Config):
+class Region(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A place where nodes stand. Needs `coordinates` or a known `iata` code."""
 
     name: Name
@@ -63,7 +59,7 @@ class Region(_Config):
         return AIRPORTS[self.iata or ""]
 
 
-class Pool(_Config):
+class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Equal nodes of one region. `replicas` of them are started."""
 
     name: Name
@@ -80,7 +76,7 @@ class Pool(_Config):
         return [f"{self.region}-{self.name}-{i}" for i in range(self.replicas)]
 
 
-class EdgeSpec(_Config):
+class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A gateway. Listens on loopback unless told otherwise; port 0 takes a free one."""
 
     name: Name
@@ -89,7 +85,7 @@ class EdgeSpec(_Config):
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
 
 
-class Link(_Config):
+class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A path between two regions (or inside one), either way. What is absent is a prior."""
 
     between: tuple[Name, Name]
@@ -98,7 +94,7 @@ class Link(_Config):
     emulate_rtt: bool = False  # delay traffic by `rtt`, to try many regions on one machine
 
 
-class Topology(_Config):
+class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it, checked."""
 
     regions: Annotated[tuple[Region, ...], Meta(min_length=1, max_length=1000)]
@@ -186,14 +182,20 @@ def _mistakes(topology: Topology) -> Iterator[tuple[KeyPath, str]]:
             )
     yield from _duplicates("regions", [region.name for region in topology.regions])
     yield from _duplicates("edges", [edge.name for edge in topology.edges])
-    for section, places in (("pools", topology.pools), ("edges", topology.edges)):
-        for i, place in enumerate(places):
-            if place.region not in regions:
-                yield (section, i, "region"), f"there is no region {place.region!r}"
+    yield from _unknown_regions("pools", [pool.region for pool in topology.pools], regions)
+    yield from _unknown_regions("edges", [edge.region for edge in topology.edges], regions)
     yield from _duplicates("pools", [f"{p.region}/{p.name}" for p in topology.pools])
     yield from _duplicate_nodes(topology)
     yield from _incomplete_pools(topology)
     yield from _link_mistakes(topology, regions)
+
+
+def _unknown_regions(
+    section: str, names: list[str], regions: set[str]
+) -> Iterator[tuple[KeyPath, str]]:
+    for i, name in enumerate(names):
+        if name not in regions:
+            yield (section, i, "region"), f"there is no region {name!r}"
 
 
 def _duplicates(section: str, names: list[str]) -> Iterator[tuple[KeyPath, str]]:
@@ -270,7 +272,7 @@ class _Document:
         """A few nested aliases stand for billions of nodes; a topology needs none."""
         for event in yaml.parse(data, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1
+                line = event.start_mark.line + 1 if event.start_mark else 1
                 raise TopologyError(f"{self._source}:{line}: aliases (*name) are not allowed")
 
     def _build(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -279,7 +281,7 @@ class _Document:
             return self._build_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._build(child, (*path, i)) for i, child in enumerate(node.value)]
-        return self._scalars.construct_object(node)  # type: ignore[no-untyped-call]
+        return self._scalars.construct_object(node)
 
     def _build_mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Hashable, Any]:
         result: dict[Hashable, Any] = {}

@@ -40,7 +40,8 @@ def longest_run(held: dict[bytes, str], digests: list[bytes]) -> CachedPrefix:
     run = 0
     while run < len(digests) and digests[run] in held:
         run += 1
-    return CachedPrefix(run, sum(held[digest] == "file" for digest in digests[:run]))
+    in_file = [held[digest] == "file" for digest in digests[:run]]
+    return CachedPrefix(run, sum(in_file), in_file.index(True) if any(in_file) else run)
 
 
 @dataclass
@@ -162,11 +163,11 @@ def test_a_gap_degrades_until_it_is_filled() -> None:
     assert directory.state("a") is IndexState.EXACT
     directory.apply(delta(3, evicted=(1,)))  # 2, which sealed block 1, is late
     assert directory.state("a") is IndexState.DEGRADED
-    assert directory.match("a", UNIVERSE) == (1, 0)  # the last applied state is still used
+    assert directory.match("a", UNIVERSE) == (1, 0, 1)  # the last applied state is still used
     assert directory.wanted_snapshots() == ["a"]
     directory.apply(delta(2, 1))
     assert directory.state("a") is IndexState.EXACT
-    assert directory.match("a", UNIVERSE) == (1, 0)
+    assert directory.match("a", UNIVERSE) == (1, 0, 1)
     assert directory.wanted_snapshots() == []
 
 
@@ -206,13 +207,14 @@ def test_expectations_count_until_they_expire() -> None:
     directory = PrefixDirectory(DirectoryLimits(expect_seconds=10))
     directory.expect("a", UNIVERSE[:3], now=0)
     directory.expect("a", UNIVERSE[:2], now=4)
-    assert directory.match_all(UNIVERSE) == {"a": (3, 0)}
+    assert directory.match_all(UNIVERSE) == {"a": (3, 0, 3)}
     assert directory.state("a") is IndexState.FALLBACK  # hearsay is not knowledge
+    assert directory.match_all(UNIVERSE, expected=False) == {}
     directory.expire(now=10)
-    assert directory.match("a", UNIVERSE) == (2, 0)
+    assert directory.match("a", UNIVERSE) == (2, 0, 2)
     directory.apply(delta(1, 0))
     directory.expire(now=14)
-    assert directory.match("a", UNIVERSE) == (1, 0)
+    assert directory.match("a", UNIVERSE) == (1, 0, 1)
 
 
 def test_a_removed_node_leaves_nothing_behind_and_its_place_is_used_again() -> None:
@@ -220,11 +222,11 @@ def test_a_removed_node_leaves_nothing_behind_and_its_place_is_used_again() -> N
     directory.apply(delta(1, 0))
     directory.expect("a", UNIVERSE[:2], now=0)
     directory.expect("b", UNIVERSE, now=0)  # one too many
-    assert directory.match_all(UNIVERSE) == {"a": (2, 0)}
+    assert directory.match_all(UNIVERSE) == {"a": (2, 0, 2)}
     directory.remove_node("a")
     assert directory.match_all(UNIVERSE) == {}
     directory.expect("b", UNIVERSE[:1], now=0)
-    assert directory.match_all(UNIVERSE) == {"b": (1, 0)}
+    assert directory.match_all(UNIVERSE) == {"b": (1, 0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_expectations_are_bounded() -> None:
     directory = PrefixDirectory(DirectoryLimits(max_expected=4))
     directory.expect("a", UNIVERSE[:3], now=0)
     directory.expect("b", UNIVERSE[:3], now=0)
-    assert directory.match_all(UNIVERSE) == {"b": (3, 0)}
+    assert directory.match_all(UNIVERSE) == {"b": (3, 0, 3)}
 
 
 def test_messages_survive_the_wire_and_bounds_are_checked() -> None:

@@ -1,0 +1,1 @@
+"""A discrete-event simulation of inference nodes, independent of any routing policy."""

@@ -1,0 +1,94 @@
+"""The router's nouns: what a request needs (`Demand`), where it may run (`Placement`), and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+
+class RouterConfig(Struct, frozen=True, kw_only=True):
+    """The weights say what a second of others' time is worth, in seconds of this request.
+
+    A stream that stands still costs its reader less than a late first token does: text is made
+    faster than it is read, so some of it is still unread.
+    """
+
+    block_size: int = 64  # tokens per digest
+    alternatives: int = 4  # placements returned: the best, and where to go when it fails
+    exhaustive_nodes: int = 64  # up to here all nodes are looked at; beyond, a sample
+    sampled_nodes: int = 8  # random ones of each role; as many of the best holders join them
+    num_peers: int = 2  # holders of the longest prefixes that a fetch is considered from
+    stall_weight: float = 0.3
+    behind_weight: float = 1.0
+    evict_weight: float = 1.0
+    rate_seconds: float = 30.0  # memory of the arrival rate
+    reuse_tokens: float = 1e6  # memory of the share of prompts found in caches
+    booking_seconds: float = 600.0  # a booking that nobody released lapses after this
+    max_bookings: int = 65_536
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """What a request needs, as far as routing cares."""
+
+    model: str
+    origin: str  # region of the edge that asks
+    prompt_tokens: int  # at least 1; a transcript that goes on counts its output here
+    digests: Sequence[bytes] = ()  # of the prompt's full blocks, in order
+    output_tokens: float = 256.0  # still expected
+    residency: str | None = None  # zone that the request must not leave
+    exclude: frozenset[str] = frozenset()  # nodes that failed this request before
+    numeric_build: str | None = None  # of the transcript so far; others only as a last resort
+    mixed_builds: bool = False  # whether KV of another build may be used
+
+
+class Fetch(Struct, frozen=True, kw_only=True):
+    """Copy blocks [first, last) of the prompt to the prefill node, which computes the rest."""
+
+    source: str  # node; the prefill node itself for its file tier
+    first: int
+    last: int
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """One way to run a request. `terms` are seconds by name; their sum is `seconds`."""
+
+    prefill: str
+    decode: str
+    fetch: Fetch | None
+    cached_tokens: int  # expected on the prefill node, fetched ones included
+    terms: Mapping[str, float]
+    seconds: float
+    same_build: bool = True  # False: goes on with another numeric build than the transcript's
+
+    @property
+    def is_split(self) -> bool:
+        return self.prefill != self.decode
+
+    @property
+    def path(self) -> str:
+        """`prefill>decode`, or the one node that does both."""
+        return f"{self.prefill}>{self.decode}" if self.is_split else self.decode
+
+
+def explain(placements: Sequence[Placement]) -> str:
+    """The decision as an RFC 8941 list, best first: the value of an `x-skerry-explain` header.
+
+    `"p0>d1";total=0.412;cached=2048;queue=0.1;prefill=0.29, "d0";total=0.52;…` in seconds and
+    tokens; terms below half a microsecond are left out.
+    """
+    return ", ".join(_explain_one(placement) for placement in placements)
+
+
+def _explain_one(placement: Placement) -> str:
+    parts = [
+        f'"{placement.path}"',
+        f"total={placement.seconds:.6f}",
+        f"cached={placement.cached_tokens}",
+    ]
+    if placement.fetch is not None:
+        parts.append(f'from="{placement.fetch.source}"')
+    if not placement.same_build:
+        parts.append("other-build")
+    parts += [f"{name}={value:.6f}" for name, value in placement.terms.items() if value >= 5e-7]
+    return ";".join(parts)

@@ -1,0 +1,182 @@
+"""Which placement a request gets: the cheapest, by the seconds of `skerry_regions.costs`.
+
+The router looks at all pairs of nodes while there are few, and at a sample when there are many;
+it keeps two small memories of its own: what it has sent where since the nodes last reported
+(`Bookings`), and how often requests come and find their prefix cached.
+
+Pure: view, time and randomness are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from skerry_regions.bookings import Booking, Bookings
+from skerry_regions.costs import Costs, DecodeSide, Pair, PrefillSide, Surroundings, may_copy
+from skerry_regions.placement import Demand, Placement, RouterConfig
+from skerry_regions.prefixes import CachedPrefix, PrefixDirectory, longest_matches
+from skerry_regions.view import NodeState, View
+
+
+class Router:
+    """Ranks placements; remembers what it sent where. One per edge; not thread-safe."""
+
+    def __init__(
+        self, directory: PrefixDirectory, rng: Random, config: RouterConfig | None = None
+    ) -> None:
+        self._directory, self._rng = directory, rng
+        self._config = config or RouterConfig()
+        self._bookings = Bookings(self._config.booking_seconds, self._config.max_bookings)
+        self._traffic: dict[str, _Traffic] = {}  # by model
+
+    def rank(self, view: View, demand: Demand, *, now: float) -> list[Placement]:
+        """The best placements, cheapest first; empty when none is possible.
+
+        Suspect nodes and foreign builds come after everything else. Never leaves the residency.
+        """
+        self._bookings.expire(now)
+        self._directory.expire(now)
+        feasible = [node for node in view.nodes.values() if _feasible(node, demand)]
+        cached = self._directory.match_all(demand.digests)
+        traffic = self._of(demand.model)
+        costs = Costs(
+            self._config,
+            view,
+            demand,
+            Surroundings(
+                cached=cached,
+                peers=self._peers(view, demand),
+                stored_tokens={
+                    node.id: self._directory.num_digests(node.id) * self._config.block_size
+                    for node in feasible
+                },
+                arrivals_per_node=traffic.arrivals(now) / max(_num_sharing(feasible), 1),
+                reuse=traffic.reuse,
+            ),
+        )
+        prefills, decodes = [], []
+        for node in self._sample(feasible, cached):
+            load = self._bookings.load(node, view.link(demand.origin, node.region).rtt, now)
+            prefills.append(costs.prefill(node, load))
+            if node.can_decode:
+                decodes.append(costs.decode(node, load))
+        return self._cheapest_pairs(costs, prefills, decodes)
+
+    def book(self, placement: Placement, demand: Demand, *, now: float) -> Booking:
+        """Count this request on its nodes until they report it themselves, or it is released."""
+        self._of(demand.model).count(now, demand.prompt_tokens, placement.cached_tokens)
+        for node in {placement.prefill, placement.decode}:
+            self._directory.expect(node, demand.digests, now)
+        return self._bookings.add(placement, demand, now)
+
+    def release(self, booking: Booking) -> None:
+        """The request has ended or moved. Idempotent."""
+        self._bookings.release(booking)
+
+    def _of(self, model: str) -> _Traffic:
+        config = self._config
+        return self._traffic.setdefault(model, _Traffic(config.rate_seconds, config.reuse_tokens))
+
+    def _peers(self, view: View, demand: Demand) -> list[tuple[NodeState, int]]:
+        """Best holders and their blocks in memory: what they said, not what we expect."""
+        confirmed = self._directory.match_all(demand.digests, expected=False)
+        present = {id_: hit for id_, hit in confirmed.items() if id_ in view.nodes}
+        best = longest_matches(present, self._config.num_peers)
+        return [(view.nodes[id_], present[id_].resident) for id_ in best]
+
+    def _sample(
+        self, nodes: list[NodeState], cached: Mapping[str, CachedPrefix]
+    ) -> list[NodeState]:
+        """Few nodes: all. Many: some at random of each role, and the best holders of the prefix.
+
+        Two random choices already balance load (Mitzenmacher 2001); affinity is in the holders.
+        """
+        if len(nodes) <= self._config.exhaustive_nodes:
+            return nodes
+        count = self._config.sampled_nodes
+        by_id = {node.id: node for node in nodes}
+        held = {id_: hit for id_, hit in cached.items() if id_ in by_id}
+        chosen = {id_: by_id[id_] for id_ in longest_matches(held, count)}
+        for role in ("prefill", "decode", "hybrid"):
+            of_role = [node for node in nodes if node.role == role]
+            for node in self._rng.sample(of_role, min(count, len(of_role))):
+                chosen[node.id] = node
+        return list(chosen.values())
+
+    def _cheapest_pairs(
+        self, costs: Costs, prefills: list[PrefillSide], decodes: list[DecodeSide]
+    ) -> list[Placement]:
+        """Best first over pairs. What a pair adds is never negative, so the sum of the two sides
+        is a lower bound: once it exceeds the worst kept pair, the rest need not be looked at.
+        """
+        prefills.sort(key=lambda side: side.seconds)
+        decodes.sort(key=lambda side: side.seconds)
+        best: list[tuple[tuple[int, float, float], Pair]] = []
+        for decode in decodes:
+            for prefill in prefills:
+                bound = prefill.seconds + decode.seconds
+                if len(best) == self._config.alternatives and (0, bound) > best[-1][0][:2]:
+                    break
+                if not _pair_allowed(prefill.node, decode.node, costs.demand):
+                    continue
+                pair = costs.pair(prefill, decode)
+                best.append(((_last_resort(pair), pair.seconds, self._rng.random()), pair))
+                best.sort(key=lambda ranked: ranked[0])
+                del best[self._config.alternatives :]
+        return [pair.placement() for _, pair in best]
+
+
+class _Traffic:
+    """How often requests for one model come, and how often they find a stored token again."""
+
+    def __init__(self, rate_seconds: float, reuse_tokens: float) -> None:
+        self._rate_seconds, self._reuse_tokens = rate_seconds, reuse_tokens
+        self._rate = 0.0  # arrivals per second, as of `_at`
+        self._at = -math.inf
+        self._cached = self._new = 0.0  # tokens, fading
+
+    def count(self, now: float, prompt_tokens: int, cached_tokens: int) -> None:
+        self._rate = self.arrivals(now) + 1 / self._rate_seconds
+        self._at = now
+        keep = math.exp(-prompt_tokens / self._reuse_tokens)
+        self._cached = self._cached * keep + cached_tokens
+        self._new = self._new * keep + prompt_tokens - cached_tokens
+
+    def arrivals(self, now: float) -> float:
+        """Per second, with exponential forgetting."""
+        return self._rate * math.exp(-max(0.0, now - self._at) / self._rate_seconds)
+
+    @property
+    def reuse(self) -> float:
+        """Times that a token, once stored, is found in a cache."""
+        return self._cached / self._new if self._new else 0.0
+
+
+def _num_sharing(nodes: Sequence[NodeState]) -> int:
+    """Nodes that prefill for everybody, or if there are none, all."""
+    return sum(node.offers_prefill for node in nodes) or len(nodes)
+
+
+def _feasible(node: NodeState, demand: Demand) -> bool:
+    return (
+        node.model == demand.model
+        and not node.draining
+        and node.id not in demand.exclude
+        and demand.residency in (None, node.residency)
+    )
+
+
+def _pair_allowed(prefill: NodeState, decode: NodeState, demand: Demand) -> bool:
+    """A decode node prefills for itself only; others must compute alike."""
+    if prefill.id == decode.id:
+        return True
+    return prefill.offers_prefill and may_copy(prefill, decode, demand)
+
+
+def _last_resort(pair: Pair) -> int:
+    """0: normal. 1: leaves the transcript's build. 2: needs a suspect node. Beats any cost."""
+    if pair.prefill.node.suspect or pair.decode.node.suspect:
+        return 2
+    return 0 if pair.same_build else 1

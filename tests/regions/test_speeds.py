@@ -1,0 +1,216 @@
+"""Learning how fast nodes and links are: what is found, how soon, and that routing profits."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from random import Random
+
+import pytest
+from bench.sim.cluster import TRUTH, ClusterConfig, simulate
+from bench.sim.policies import RoundRobin, Skerry
+from bench.sim.traces import chats
+
+from skerry_regions.speeds import (
+    LinkLearner,
+    LinkSpeed,
+    NodeSpeed,
+    SpeedBook,
+    StepSample,
+    attended_pairs,
+)
+
+
+def measured(truth: NodeSpeed, rng: Random, noise: float = 0.05) -> StepSample:
+    """A step of a node: a prefill chunk, a decode batch, or both."""
+    new = rng.choice([0, rng.randint(1, truth.chunk_tokens)])
+    streams = rng.randint(1, 32) if not new else rng.choice([0, rng.randint(1, 32)])
+    context = streams * rng.randint(100, 8000)
+    pairs = attended_pairs(new, rng.randint(0, 30_000)) if new else 0.0
+    seconds = truth.work_seconds(new, pairs, streams=streams, context=context)
+    if not new:
+        seconds = truth.step_seconds(streams, context)
+    return StepSample(
+        steps=1,
+        seconds=seconds * math.exp(rng.gauss(0, noise)),
+        new_tokens=new,
+        attended=pairs,
+        streams=streams,
+        context=context,
+    )
+
+
+def relative_errors(learned: NodeSpeed, truth: NodeSpeed) -> list[float]:
+    """Of prompts of several lengths and of decode steps of several sizes."""
+    prompts = [(500, 0), (2000, 0), (8000, 0), (2000, 16_000)]
+    batches = [(1, 1000), (8, 16_000), (32, 64_000)]
+    return [learned.prefill_seconds(*p) / truth.prefill_seconds(*p) - 1 for p in prompts] + [
+        learned.step_seconds(*b) / truth.step_seconds(*b) - 1 for b in batches
+    ]
+
+
+def test_pairs_are_those_of_causal_attention() -> None:
+    assert attended_pairs(3, 0) == 1 + 2 + 3
+    assert attended_pairs(2, 10) == 11 + 12
+    split = attended_pairs(100, 50) + attended_pairs(60, 150)
+    assert attended_pairs(160, 50) == split
+
+
+def test_a_prefill_takes_whole_steps_and_shares_them_with_streams() -> None:
+    speed = NodeSpeed(
+        base=0.01, per_token=0.001, per_pair=0, per_stream=0.1, per_context=0, chunk_tokens=100
+    )
+    assert speed.prefill_seconds(250, 0) == pytest.approx(3 * 0.01 + 0.25)
+    assert speed.prefill_seconds(250, 0, streams=2) == pytest.approx(3 * 0.21 + 0.25)
+    assert speed.scaled(2).prefill_seconds(250, 0) == pytest.approx(2 * (3 * 0.01 + 0.25))
+
+
+@pytest.mark.parametrize("wrong_by", [1 / 3, 3.0])
+def test_a_prior_wrong_by_three_is_mended_by_a_few_samples(wrong_by: float) -> None:
+    rng, book = Random(1), SpeedBook()
+    book.add_node("n", "class", TRUTH.scaled(wrong_by))
+    for _ in range(5):
+        book.learn("n", measured(TRUTH, rng))
+    assert max(map(abs, relative_errors(book.speed("n"), TRUTH))) < 0.5
+    for _ in range(195):
+        book.learn("n", measured(TRUTH, rng))
+    assert max(map(abs, relative_errors(book.speed("n"), TRUTH))) < 0.1
+
+
+def test_a_wrong_shape_is_learned_too() -> None:
+    """Prefill thought three times too slow and decode three times too fast."""
+    prior = NodeSpeed(
+        base=TRUTH.base / 3,
+        per_token=TRUTH.per_token * 3,
+        per_pair=TRUTH.per_pair * 3,
+        per_stream=TRUTH.per_stream / 3,
+        per_context=TRUTH.per_context / 3,
+        chunk_tokens=TRUTH.chunk_tokens,
+    )
+    rng, book = Random(2), SpeedBook()
+    book.add_node("n", "class", prior)
+    for _ in range(300):
+        book.learn("n", measured(TRUTH, rng))
+    assert max(map(abs, relative_errors(book.speed("n"), TRUTH))) < 0.15
+
+
+@pytest.mark.parametrize("bias", [0.5, 2.0])
+def test_the_bias_of_one_node_is_found_and_the_others_keep_theirs(bias: float) -> None:
+    rng, book = Random(3), SpeedBook()
+    truths = {f"n{i}": TRUTH.scaled(bias if i == 0 else 1.0) for i in range(8)}
+    for name in truths:
+        book.add_node(name, "class", TRUTH.scaled(3))
+    for _ in range(60):
+        for name, truth in truths.items():
+            book.learn(name, measured(truth, rng))
+    for name, truth in truths.items():
+        assert max(map(abs, relative_errors(book.speed(name), truth))) < 0.12
+
+
+def test_a_node_that_slows_down_is_followed() -> None:
+    rng, book = Random(4), SpeedBook()
+    for name in ("a", "b"):
+        book.add_node(name, "class", TRUTH)
+    for round_ in range(150):
+        throttled = TRUTH.scaled(2.5 if round_ >= 100 else 1.0)
+        book.learn("a", measured(throttled, rng))
+        book.learn("b", measured(TRUTH, rng))
+    assert statistics.mean(relative_errors(book.speed("a"), TRUTH.scaled(2.5))) == pytest.approx(
+        0, abs=0.1
+    )
+    assert statistics.mean(relative_errors(book.speed("b"), TRUTH)) == pytest.approx(0, abs=0.1)
+
+
+def test_outliers_hardly_count() -> None:
+    rng, book = Random(5), SpeedBook()
+    book.add_node("n", "class", TRUTH)
+    for i in range(300):
+        sample = measured(TRUTH, rng)
+        stuck = 50.0 if i % 20 == 19 else 1.0  # a page fault, a paused machine
+        book.learn(
+            "n",
+            StepSample(
+                steps=1,
+                seconds=sample.seconds * stuck,
+                new_tokens=sample.new_tokens,
+                attended=sample.attended,
+                streams=sample.streams,
+                context=sample.context,
+            ),
+        )
+    assert max(map(abs, relative_errors(book.speed("n"), TRUTH))) < 0.15
+
+
+def test_nonsense_is_ignored_and_unknown_nodes_raise() -> None:
+    book = SpeedBook()
+    book.add_node("n", "class", TRUTH)
+    before = book.speed("n")
+    book.learn("n", StepSample(steps=0, seconds=1.0))
+    book.learn("n", StepSample(steps=1, seconds=0.0))
+    book.learn("n", StepSample(steps=1, seconds=math.nan))
+    book.learn("n", StepSample(steps=1, seconds=math.inf))
+    book.learn("stranger", measured(TRUTH, Random(0)))
+    assert book.speed("n") == before
+    book.remove_node("n")
+    with pytest.raises(KeyError):
+        book.speed("n")
+
+
+def test_a_new_node_starts_from_what_its_class_has_learned() -> None:
+    rng, book = Random(6), SpeedBook()
+    book.add_node("old", "class", TRUTH.scaled(3))
+    for _ in range(100):
+        book.learn("old", measured(TRUTH, rng))
+    book.add_node("new", "class", TRUTH.scaled(3))
+    assert max(map(abs, relative_errors(book.speed("new"), TRUTH))) < 0.1
+
+
+def test_a_link_is_measured_from_a_wrong_prior() -> None:
+    rng, link = Random(7), LinkLearner(LinkSpeed(rtt=0.3, bandwidth=1e7))
+    for _ in range(40):
+        link.learn_rtt(0.080 * rng.uniform(0.95, 1.1))
+        num_bytes = rng.randint(1 << 20, 1 << 24)
+        link.learn_transfer(num_bytes, 0.080 + num_bytes / 3e7)
+    assert link.speed().rtt == pytest.approx(0.082, rel=0.05)
+    assert link.speed().bandwidth == pytest.approx(3e7, rel=0.10)
+    link.learn_rtt(30.0)  # one lost packet
+    assert link.speed().rtt < 0.120
+    link.learn_transfer(10, 0.08)  # says nothing of bandwidth
+    assert link.speed().bandwidth == pytest.approx(3e7, rel=0.10)
+
+
+SEEDS = (1, 2, 3)
+REQUESTS, LEARNING = 250, 50
+
+
+def mean_ttft(policy_prior: NodeSpeed | None, factors: tuple[float, ...]) -> float:
+    """Mean over seeds of the first-token time of all but the first 50 requests."""
+    times: list[float] = []
+    for seed in SEEDS:
+        trace = chats(Random(seed), requests=REQUESTS, rate=5.5, groups=8)
+        config = ClusterConfig(
+            roles=("hybrid",) * 6, node_factors=factors, noise=0.05, cache_blocks=300
+        )
+        outcome = simulate(config, Skerry(Random(seed), policy_prior), trace)
+        times += outcome.ttft[LEARNING:]
+    return statistics.mean(times)
+
+
+@pytest.mark.parametrize("odd_one", [0.5, 1.0, 2.0])
+def test_after_fifty_requests_a_learner_routes_like_an_oracle(odd_one: float) -> None:
+    """Whatever the prior says and one node does: within 5 % of knowing every speed."""
+    factors = (1.0,) * 5 + (odd_one,)
+    oracle = mean_ttft(None, factors)
+    for wrong_by in (1 / 3, 3.0):
+        assert mean_ttft(TRUTH.scaled(wrong_by), factors) <= 1.05 * oracle
+
+
+def test_ignoring_a_slow_node_would_have_shown() -> None:
+    """The yardstick of the test above can tell good from bad."""
+    factors = (1.0,) * 5 + (2.0,)
+    trace = chats(Random(1), requests=REQUESTS, rate=5.5, groups=8)
+    config = ClusterConfig(
+        roles=("hybrid",) * 6, node_factors=factors, noise=0.05, cache_blocks=300
+    )
+    blind = simulate(config, RoundRobin(Random(1)), trace)
+    assert statistics.mean(blind.ttft[LEARNING:]) > 1.5 * mean_ttft(None, factors)
