@@ -1,0 +1,246 @@
+"""KV transfers over sockets: the decode node listens, a prefill node connects once per transfer.
+
+A transfer may always come to nothing: its lease lapses, a connection breaks for good, the peer
+refuses. Then the decode node computes the prompt itself; time is lost, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from skerry_regions.address import Address
+from skerry_regions.transfer import (
+    Arrived,
+    Committed,
+    Control,
+    Digest,
+    Frame,
+    FrameDecoder,
+    Made,
+    Offer,
+    Receiver,
+    Refused,
+    Sender,
+    TransferError,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 2.0
+RECONNECTS = 3  # of one transfer; checked blocks are not sent again
+RECONNECT_PAUSE = 0.05  # seconds
+
+Held = Callable[[Collection[Digest]], set[Digest]]
+"""Which of some digests the node's pool has. An answer may be old by now: that costs time."""
+
+
+class TransferServer:
+    """The decode side. Lives on one event loop."""
+
+    def __init__(self, receiver: Receiver, held: Held) -> None:
+        self._receiver = receiver
+        self._held = held
+        self._loop = asyncio.get_running_loop()
+        self._expected: dict[int, asyncio.Future[Arrived | None]] = {}
+        self._leases: dict[int, asyncio.TimerHandle] = {}
+        self._links: set[_IncomingLink] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Start accepting; returns where. Raises OSError or AddressError."""
+        self._server, bound = await address.listen(lambda: _IncomingLink(self))
+        return bound
+
+    @property
+    def num_expected(self) -> int:
+        return len(self._expected)
+
+    @property
+    def staged_bytes(self) -> int:
+        return self._receiver.staged_bytes
+
+    def expect(
+        self, transfer: int, token: bytes, lease_seconds: float
+    ) -> asyncio.Future[Arrived | None]:
+        """Take this transfer until the lease lapses; the result is None when it came to nothing.
+
+        Cancelling the future ends the lease.
+        """
+        future: asyncio.Future[Arrived | None] = self._loop.create_future()
+        self._receiver.reserve(transfer, token, self._loop.time(), lease_seconds)
+        self._expected[transfer] = future
+        self._leases[transfer] = self._loop.call_later(lease_seconds, self._settle, transfer, None)
+        future.add_done_callback(lambda _: self._settle(transfer, None))
+        return future
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._links):
+            link.drop()
+        for transfer in list(self._expected):
+            self._settle(transfer, None)
+        await asyncio.sleep(0)
+
+    def receive(self, frame: Frame) -> list[Control]:
+        """Answers to one frame. Raises TransferError when the peer is to be dropped."""
+        held: set[Digest] = self._held(frame.digests) if isinstance(frame, Offer) else set()
+        answers: list[Control] = []
+        for answer in self._receiver.receive(frame, held):
+            if isinstance(answer, Arrived):
+                self._settle(frame.transfer, answer)
+                answers.append(Committed(frame.transfer))
+            else:
+                if isinstance(answer, Refused):
+                    logger.warning("KV transfer %d refused: %s", frame.transfer, answer.reason)
+                answers.append(answer)
+        return answers
+
+    def _settle(self, transfer: int, arrived: Arrived | None) -> None:
+        """End a lease, one way or the other; its staging is free, or the caller's."""
+        self._receiver.release(transfer)
+        if (lease := self._leases.pop(transfer, None)) is not None:
+            lease.cancel()
+        future = self._expected.pop(transfer, None)
+        if future is not None and not future.done():
+            future.set_result(arrived)
+
+    def add(self, link: _IncomingLink) -> None:
+        self._links.add(link)
+
+    def discard(self, link: _IncomingLink) -> None:
+        self._links.discard(link)
+
+
+class _IncomingLink(asyncio.Protocol):
+    """One connection of a prefill node."""
+
+    def __init__(self, server: TransferServer) -> None:
+        self._server = server
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.feed(data):
+                for answer in self._server.receive(frame):
+                    if self._transport is not None:
+                        self._transport.writelines(encode(answer))
+        except TransferError as error:
+            logger.warning("a prefill node was dropped: %s", error)
+            self.drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._server.discard(self)
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class OutgoingTransfer:
+    """The prefill side of one transfer: `seal` blocks as they are computed, then `finish`."""
+
+    def __init__(self, address: Address, offer: Offer) -> None:
+        self._address = address
+        self._sender = Sender(offer)
+        self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"KV transfer {offer.transfer}")
+
+    def seal(self, digest: Digest, block: bytes | memoryview) -> None:
+        """A block's bytes are final; they leave within the peer's credit."""
+        self._sender.seal(digest, block)
+        self._flush()
+
+    def finish(self, made: Made | None) -> None:
+        """No more blocks come."""
+        self._sender.finish(made)
+        self._flush()
+
+    async def outcome(self) -> Committed | Refused:
+        """How it ended; Refused also when the peer could not be reached."""
+        await self._task
+        return self._sender.outcome or Refused(self._sender.offer.transfer, "the peer is gone")
+
+    def cancel(self) -> None:
+        """Give up; the peer's lease lapses by itself. Idempotent."""
+        self._task.cancel()
+        self._drop()
+
+    async def _run(self) -> None:
+        for _ in range(1 + RECONNECTS):
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await self._address.connect(lambda: _OutgoingLink(self))
+                await self._lost.wait()
+            except (OSError, TimeoutError):
+                pass
+            if self._over.is_set():
+                return
+            await asyncio.sleep(RECONNECT_PAUSE)
+
+    # --- called by the connection ----------------------------------------------------------------
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._lost.clear()
+        transport.writelines(encode(self._sender.reconnect()))
+
+    def received(self, frame: Frame) -> None:
+        """Raises TransferError when the peer is to be dropped."""
+        self._sender.receive(frame)
+        if self._sender.outcome is not None:
+            self._over.set()
+            self._drop()
+        else:
+            self._flush()
+
+    def disconnected(self) -> None:
+        self._transport = None
+        self._lost.set()
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            for frame in self._sender.ready():
+                self._transport.writelines(encode(frame))
+
+    def _drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _OutgoingLink(asyncio.Protocol):
+    """One connection to the decode node."""
+
+    def __init__(self, transfer: OutgoingTransfer) -> None:
+        self._transfer = transfer
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._transfer.connected(transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.feed(data):
+                self._transfer.received(frame)
+        except TransferError as error:
+            logger.warning("a decode node was dropped: %s", error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transfer.disconnected()

@@ -1,0 +1,156 @@
+"""KV transfers over real sockets: whole blocks arrive, and failure is only ever a lost lease."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from skerry_regions.address import Address
+from skerry_regions.transfer import Arrived, Committed, Made, Offer, Receiver, Refused
+from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
+
+pytestmark = pytest.mark.anyio
+
+LAYERS, BLOCK, COUNT = 4, 1 << 16, 6
+TOKEN = b"token"
+MADE = Made([42], [(-0.5, [(42, -0.5)])])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def block(number: int) -> bytes:
+    return random.Random(number).randbytes(BLOCK)
+
+
+def offer(token: bytes = TOKEN) -> Offer:
+    return Offer(
+        transfer=1, token=token, request_id="r", epoch=0, numeric_build="b", block_bytes=BLOCK,
+        num_layers=LAYERS, digests=[digest(i) for i in range(COUNT)], tail_tokens=3,
+    )  # fmt: skip
+
+
+def nothing_held(_: Collection[bytes]) -> set[bytes]:
+    return set()
+
+
+def server(held: set[bytes] | None = None) -> TransferServer:
+    receiver = Receiver(
+        numeric_build="b", block_bytes=BLOCK, budget_bytes=64 * BLOCK, credit_bytes=2 * BLOCK
+    )
+    return TransferServer(receiver, lambda digests: set(digests) & (held or set()))
+
+
+@pytest.mark.parametrize("address", ["unix", "tcp"])
+async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) -> None:
+    to = server(held={digest(2)})
+    where = (
+        Address(path=str(tmp_path / "kv.sock")) if address == "unix" else Address(host="127.0.0.1")
+    )
+    bound = await to.listen(where)
+    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    sending = OutgoingTransfer(bound, offer())
+    for i in range(COUNT):
+        sending.seal(digest(i), block(i))
+        await asyncio.sleep(0)
+    sending.finish(MADE)
+    arrived = await arriving
+    assert isinstance(arrived, Arrived)
+    assert [(d, bytes(b)) for d, b in arrived.blocks] == [
+        (digest(i), block(i)) for i in range(COUNT) if i != 2
+    ]
+    assert (arrived.made, arrived.tail_tokens) == (MADE, 3)
+    assert await sending.outcome() == Committed(1)
+    assert (to.staged_bytes, to.num_expected) == (0, 0)
+    await to.close()
+
+
+class Cutting:
+    """A relay between the two that cuts each connection after some bytes."""
+
+    def __init__(self, target: Address, path: Path, cuts: list[int]) -> None:
+        self.target, self.path, self.cuts = target, path, cuts
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.append(task)
+        left = self.cuts.pop(0) if self.cuts else 1 << 40
+        far_reader, far_writer = await asyncio.open_unix_connection(self.target.path)
+        back = asyncio.create_task(self.pump(far_reader, writer))
+        with suppress(ConnectionError):
+            while left > 0 and (data := await reader.read(min(left, 1 << 16))):
+                far_writer.write(data)
+                left -= len(data)
+        for each in (far_writer, writer):
+            each.transport.abort()
+        await back
+
+    @staticmethod
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+
+
+async def test_a_transfer_goes_on_after_cut_connections(tmp_path: Path) -> None:
+    to = server()
+    target = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    relay = Cutting(target, tmp_path, [100, 2 * BLOCK + 50, BLOCK + 10])
+    listening = await asyncio.start_unix_server(relay.serve, tmp_path / "relay.sock")
+    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    sending = OutgoingTransfer(Address(path=str(tmp_path / "relay.sock")), offer())
+    for i in range(COUNT):
+        sending.seal(digest(i), block(i))
+    sending.finish(MADE)
+    arrived = await arriving
+    assert isinstance(arrived, Arrived)
+    assert [bytes(b) for _, b in arrived.blocks] == [block(i) for i in range(COUNT)]
+    assert relay.cuts == []
+    sending.cancel()
+    await to.close()
+    await asyncio.gather(*relay.tasks)
+    listening.close()
+
+
+async def test_a_lapsed_lease_gives_none_and_frees_the_staging(tmp_path: Path) -> None:
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    arriving = to.expect(1, TOKEN, lease_seconds=0.1)
+    sending = OutgoingTransfer(bound, offer())
+    sending.seal(digest(0), block(0))
+    assert await arriving is None
+    assert to.staged_bytes == 0
+    sending.finish(MADE)
+    sending.cancel()
+    await to.close()
+
+
+async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) -> None:
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    refused = await OutgoingTransfer(bound, offer(token=b"guess")).outcome()
+    assert refused == Refused(1, "wrong token")
+    assert not arriving.done()
+    arriving.cancel()
+    await asyncio.sleep(0)
+    assert to.num_expected == 0
+    await to.close()
+
+
+async def test_nobody_there_is_a_refusal(tmp_path: Path) -> None:
+    sending = OutgoingTransfer(Address(path=str(tmp_path / "nobody.sock")), offer())
+    assert await sending.outcome() == Refused(1, "the peer is gone")
