@@ -159,6 +159,9 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
                 raise SecurityError(f"line {node.lineno} reads another file")
         return self.from_string(_Metering().visit(tree))
 
+    def wrap_str_format(self, value: Any) -> None:
+        """No `str.format`: a field's width is a length that nobody paid for."""
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):
             return attr in _STRING_METHODS
@@ -337,10 +340,10 @@ def _join_method(context: Context, separator: str, items: Any) -> str:
 
 @pass_context
 def _replace(context: Context, text: Any, old: str, new: str, count: int | None = None) -> str:
-    text = _string(context, text)
-    found = text.count(old) if count is None else min(text.count(old), max(count, 0))
-    _meter(context).charge(len(text) + found * len(new))
-    return text.replace(old, new, -1 if count is None else count)
+    plain = str(_string(context, text))
+    found = plain.count(old) if count is None else min(plain.count(old), max(count, 0))
+    _meter(context).charge(len(plain) + found * len(new))
+    return plain.replace(old, new, -1 if count is None else count)
 
 
 @pass_context

@@ -12,10 +12,10 @@ from jinja2.exceptions import SecurityError
 
 from skerry_edge.sandbox import METER, Meter, SandboxedTemplates, TemplateLimit
 
-MAX_SOURCE: Final = 256 << 10  # characters of a template
+MAX_SOURCE: Final = 64 << 10  # characters of a template; the longest published have half
 BASE_WORK: Final = 4 << 20  # characters made, items visited and calls, of one rendering …
 WORK_PER_CHARACTER: Final = 32  # … and for each character of its input
-MAX_SECONDS: Final = 1.0  # of processor time, per rendering
+MAX_SECONDS: Final = 0.25  # of processor time, per rendering
 
 
 class TemplateError(ValueError):

@@ -128,10 +128,12 @@ class Catalog:
             raise CatalogError(str(error)) from None
         models: dict[str, ModelSpec] = {}
         for each, name in ((packaged, "catalog.yaml"), (document, str(own))):
-            ids = [spec.id for spec in each.models]
-            if twice := next((id_ for id_ in ids if ids.count(id_) > 1), None):
-                raise CatalogError(f"{name}: models: {twice} is given twice")
-            models.update(zip(ids, each.models, strict=True))
+            own_ids: set[str] = set()
+            for spec in each.models:
+                if spec.id in own_ids:
+                    raise CatalogError(f"{name}: models: {spec.id} is given twice")
+                own_ids.add(spec.id)
+                models[spec.id] = spec
         for alias, target in {**packaged.aliases, **document.aliases}.items():
             if target not in models:
                 raise CatalogError(f"{own}: aliases: {alias} names {target}, which does not exist")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from skerry_regions.catalog import ModelFile, ModelSpec
-from skerry_regions.sources import COPY_CHUNK, Hub, Progress, PullError
+from skerry_regions.sources import Hub, Progress, PullError
 
 HUB_ATTEMPTS: Final = 5  # connections per file before giving up; each goes on where the last ended
 HUB_TIMEOUT: Final = httpx.Timeout(60.0, connect=15.0)  # seconds, per read
@@ -83,7 +83,7 @@ def _download_rest(
         if not (response.status_code == httpx.codes.PARTIAL_CONTENT and resumed):
             have = 0
         with target.open("ab" if have else "wb") as out:
-            for chunk in response.iter_raw(COPY_CHUNK):
+            for chunk in response.iter_raw():  # as it arrives: a broken connection loses none
                 have += len(chunk)
                 if have > file.size:
                     raise PullError(f"{file.name}: the server sends more than {file.size} bytes")

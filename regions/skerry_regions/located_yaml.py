@@ -17,6 +17,8 @@ MAX_SIZE = 4 << 20  # bytes
 MAX_DEPTH = 32
 MAX_NODES = 200_000
 
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
 T = TypeVar("T")
 
 
@@ -78,6 +80,8 @@ class _Reader:
         self._nodes += 1
         if depth > MAX_DEPTH or self._nodes > MAX_NODES:
             raise YamlError(f"{self._name}:{line}: {path[2:]}: nested too deeply or too large")
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+            raise YamlError(f"{self._name}:{line}: {path[2:]}: unknown tag {node.tag}")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -89,7 +93,8 @@ class _Reader:
         plain: dict[str, Any] = {}
         for key_node, value_node in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
             line = key_node.start_mark.line + 1
-            key = self._loader.construct_object(key_node) if _is_scalar(key_node) else None
+            scalar = isinstance(key_node, yaml.ScalarNode)
+            key = self._loader.construct_object(key_node) if scalar else None
             if not isinstance(key, str):
                 raise YamlError(f"{self._name}:{line}: {path[2:]}: keys must be strings")
             if key in plain:
@@ -97,10 +102,6 @@ class _Reader:
             plain[key] = self.plain(value_node, f"{path}.{key}", depth + 1)
             self.lines[f"{path}.{key}"] = line
         return plain
-
-
-def _is_scalar(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode)
 
 
 def _located(message: str, name: str, lines: dict[str, int]) -> str:

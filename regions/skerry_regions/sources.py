@@ -41,9 +41,7 @@ class PullError(Exception):
 class Hub:
     """Where `hub:` sources are found."""
 
-    endpoint: str | None = (
-        None  # base URL; files are at {endpoint}/{org}/{name}/resolve/{rev}/{file}
-    )
+    endpoint: str | None = None  # base URL; then /{org}/{name}/resolve/{revision}/{file}
     token: str | None = None  # bearer token for private repositories
 
     @classmethod

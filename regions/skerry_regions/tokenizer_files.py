@@ -19,7 +19,7 @@ from skerry_regions.model_files import ModelMetadata, TokenForm, digest
 Json = dict[str, Any]
 
 MAX_JSON_SIZE: Final = 128 << 20  # bytes; tokenizer.json of the largest vocabularies is 34 MB
-MAX_TEMPLATE_LENGTH: Final = 256 << 10  # characters
+MAX_TEMPLATE_LENGTH: Final = 64 << 10  # characters
 
 
 class UnsupportedModel(ValueError):
@@ -68,6 +68,15 @@ def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> Mode
 
 def write_from_directory(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
     """Take over the tokenizer of a safetensors directory. Raises `UnsupportedModel`."""
+    try:
+        return _take_over(source, directory, weights_digest)
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        raise UnsupportedModel(
+            f"config.json, tokenizer.json or tokenizer_config.json has another form ({error})"
+        ) from None
+
+
+def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
     config = _read_json(source / "config.json")
     settings = _read_json(source / "tokenizer_config.json")
     tokenizer = _read_json(source / "tokenizer.json")
