@@ -56,12 +56,14 @@ async def text_prompt(
     text: TextModel, spec: ModelSpec, prompt: str, limits: Limits, *, raw: bool
 ) -> list[int]:
     """Token ids of a user's turn, or with `raw` of a text that is continued as it stands."""
-    return await _on_thread_if_long(
-        len(prompt),
-        spec,
-        limits,
-        lambda: text.encode(text.render_prompt(prompt, raw=raw), add_special=raw),
-    )
+
+    def tokenise() -> list[int]:
+        laid_out = text.render_prompt(prompt, raw=raw)
+        return text.encode(
+            laid_out, add_special=laid_out == prompt
+        )  # a template writes its own BOS
+
+    return await _on_thread_if_long(len(prompt), spec, limits, tokenise)
 
 
 async def _on_thread_if_long(
