@@ -27,7 +27,7 @@ class Row:
         self.num_targets = sequence.num_targets(num_tokens)
         self.makes_token = num_tokens == sequence.remaining
         self.num_samples = self.num_targets + self.makes_token
-        self.is_decode = sequence.is_decoding
+        self.is_decode = sequence.is_decoding and not is_admission
         self.is_admission = is_admission  # its first row in this slot and these blocks
 
 

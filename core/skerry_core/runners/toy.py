@@ -25,6 +25,7 @@ from skerry_core.sampling import sample
 
 NUM_LAYERS, HEAD_DIM = 2, 2
 DIGIT_BITS = 4
+UNWRITTEN_DIGIT = 15
 # shifts[layer][k,v][dim] of the digit that is stored there
 SHIFTS = DIGIT_BITS * np.arange(NUM_LAYERS * 2 * HEAD_DIM).reshape(NUM_LAYERS, 2, HEAD_DIM)
 
@@ -72,9 +73,10 @@ class ToyRunner:
         self.max_samples = max_samples
         self.numeric_build = f"toy-1-{vocab_size}-{dtype}"
         self._before_step = before_step
-        # [num_blocks, layer, k|v, kv_head, slot, head_dim]; unwritten slots read as no token
-        fill = from_float32(np.full((), (1 << DIGIT_BITS) - 1, np.float32), dtype)
-        self._kv = np.full((num_blocks, *self.kv_format.shape), fill, kv_dtype(dtype))
+        # [num_blocks, layer, k|v, kv_head, slot, head_dim]; the top digit of a slot that nobody
+        # wrote is set, so that it reads as a number beyond any vocabulary
+        self._kv = np.zeros((num_blocks, *self.kv_format.shape), kv_dtype(dtype))
+        self._kv[:, -1, -1, ..., -1] = from_float32(np.array(UNWRITTEN_DIGIT, np.float32), dtype)
         self._logits: Float32 = np.zeros((0, vocab_size), np.float32)
 
     def warm_up(self, progress: Progress) -> None:
