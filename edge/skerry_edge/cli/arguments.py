@@ -63,7 +63,9 @@ def positive_seconds(text: str) -> float:
 
 def byte_size(text: str) -> int:
     """Bytes from `750M`, `2GiB`, `1.5g` or a plain number; units are powers of 1024."""
-    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(
+        r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower()
+    )
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write for instance 750M or 2G")
     return int(float(match[1]) * UNITS[match[2]])

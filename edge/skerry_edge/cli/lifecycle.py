@@ -1,0 +1,132 @@
+"""`skerry down`, `skerry status` and `skerry env`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+
+from skerry_edge.cli.arguments import Commands, add_command, positive_seconds
+from skerry_edge.cli.output import complain, note, say
+from skerry_edge.cli.state import Home, Instance, StateError, read_config, running
+
+DRAIN_SECONDS = 40.0  # more than the edge gives its streams to finish
+KILL_SECONDS = 10.0
+LOOK_SECONDS = 0.05  # a lock cannot be waited for with a deadline
+
+
+def register(commands: Commands) -> None:
+    down = add_command(
+        commands,
+        "down",
+        stop,
+        help="stop the platform",
+        description="Stop the platform: running streams may finish first, then it ends.",
+        example="skerry down --timeout 5",
+    )
+    down.add_argument(
+        "--timeout",
+        type=positive_seconds,
+        default=DRAIN_SECONDS,
+        metavar="SECONDS",
+        help="kill it when it has not ended by then (default: %(default)g)",
+    )
+    status = add_command(
+        commands,
+        "status",
+        show_status,
+        help="show what runs",
+        description="Show the platform's URL, its models and how many streams they serve.",
+        example="skerry status --json",
+    )
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    add_command(
+        commands,
+        "env",
+        show_env,
+        help="print shell exports of the URL, account and API token",
+        description="Print what a shell needs to reach the platform with the SDK or curl.",
+        example='eval "$(skerry env)"',
+    )
+
+
+def stop(args: argparse.Namespace) -> int:
+    home = Home.from_environ(os.environ)
+    instance = running(home)
+    if instance is None:
+        note("Skerry is not running.")
+        return 0
+    _signal(instance, signal.SIGTERM)
+    if _ended(home, args.timeout):
+        say(f"Stopped (process {instance.pid}).")
+        return 0
+    note(f"Process {instance.pid} has not ended within {args.timeout:g} s: killing it.")
+    _signal(instance, signal.SIGKILL)
+    if _ended(home, KILL_SECONDS):
+        return 0
+    return complain(f"process {instance.pid} cannot be killed; see `ps -p {instance.pid}`.")
+
+
+def show_status(args: argparse.Namespace) -> int:
+    from skerry_edge.cli.control import NoAnswer, Status, ask_status
+
+    instance = running(Home.from_environ(os.environ))
+    status = Status(url="")
+    if instance is not None and instance.ready:
+        try:
+            status = ask_status(instance.control)
+        except NoAnswer as error:
+            return complain(f"{error}. `skerry down` stops it.")
+    if args.json:
+        import msgspec
+
+        say(msgspec.json.encode(status).decode())
+        return 0 if status.url else 1
+    if instance is None:
+        note("Skerry is not running. Start it with `skerry up`.")
+        return 1
+    if not status.url:
+        note(f"Skerry is starting (process {instance.pid}).")
+        return 1
+    say(f"{status.url}  (process {instance.pid})")
+    for node in status.nodes:
+        streams = "1 stream" if node.streams == 1 else f"{node.streams} streams"
+        say(f"  {node.model}  {node.state}, {streams}  [{node.id}, {node.role}, {node.region}]")
+    return 0
+
+
+def show_env(args: argparse.Namespace) -> int:
+    home = Home.from_environ(os.environ)
+    config = read_config(home)
+    if config is None:
+        return complain("nothing to export yet: start the platform with `skerry up` first.")
+    if running(home) is None:
+        note("Skerry is not running; these values hold once `skerry up` has started it.")
+    say(f"export SKERRY_BASE_URL={shlex.quote(config.url)}")
+    say(f"export SKERRY_ACCOUNT_ID={shlex.quote(config.account_id)}")
+    say(f"export SKERRY_API_TOKEN={shlex.quote(config.api_token)}")
+    if sys.stdout.isatty():
+        note('Run `eval "$(skerry env)"` to set them in this shell.')
+    return 0
+
+
+def _signal(instance: Instance, number: signal.Signals) -> None:
+    try:
+        os.kill(instance.pid, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise StateError(f"Process {instance.pid} belongs to another user.") from None
+
+
+def _ended(home: Home, seconds: float) -> bool:
+    """Wait until nobody holds the platform's lock."""
+    deadline = time.monotonic() + seconds
+    while running(home) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True

@@ -1,0 +1,178 @@
+"""`skerry up`: arguments, and running it here or in the background."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from skerry_edge.cli.arguments import Commands, add_command, byte_size, count, port
+from skerry_edge.cli.logs import configure_logging
+from skerry_edge.cli.output import complain, note
+from skerry_edge.cli.report import PipeReporter, Reporter, TerminalReporter
+from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8787
+WILDCARDS = ("0.0.0.0", "::")
+LOG_TAIL = 15  # lines shown when a start in the background fails
+MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
+
+
+def register(commands: Commands) -> None:
+    up = add_command(
+        commands,
+        "up",
+        start,
+        help="start the platform on this machine",
+        description="Start the platform: download what is missing, load the models, serve them.",
+        example="skerry up --detach --port 8787",
+    )
+    up.add_argument("--detach", action="store_true", help="run in the background once it is ready")
+    up.add_argument(
+        "--host",
+        default=DEFAULT_HOST,
+        help="address to listen on (default: %(default)s, this machine only)",
+    )
+    up.add_argument(
+        "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
+    )
+    up.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="model to serve, may be repeated; see `skerry models list` (default: the first there)",
+    )
+    up.add_argument(
+        "--threads", type=count, metavar="N", help="cores per model (default: all, at most 16)"
+    )
+    up.add_argument(
+        "--memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="bytes for weights and KV of all models, such as 2G",
+    )
+    up.add_argument(
+        "--kv-tokens", type=count, metavar="N", help="tokens of KV cache per model, instead"
+    )
+    up.add_argument(
+        "--runner",
+        choices=("numba", "toy"),
+        default="numba",
+        help="toy computes no language, only arithmetic, for tests (default: %(default)s)",
+    )
+    up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
+
+
+def start(args: argparse.Namespace) -> int:
+    if args.host in ("", "*"):
+        return complain(f"--host {args.host!r}: to listen on every interface say --host 0.0.0.0")
+    if args.host in WILDCARDS:
+        note("Listening on every interface: whoever reaches this machine may try a token.")
+    home = Home.from_environ(os.environ)
+    home.create()
+    if (instance := running(home)) is not None:
+        return _already_running(AlreadyRunning(instance))
+    if args.detach:
+        return _start_in_background(args, home)
+    if args.report_fd is not None:
+        return _start_here(args, home, PipeReporter(args.report_fd))
+    return _start_here(args, home, TerminalReporter())
+
+
+def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int:
+    threads = args.threads or min(os.cpu_count() or 1, 16)
+    configure_threads(threads)
+    configure_logging()
+    from skerry_edge.cli.compose import CannotStart, Interrupted, Options, serve_platform
+
+    options = Options(
+        host=args.host,
+        port=args.port,
+        models=tuple(args.model),
+        threads=threads,
+        memory=args.memory,
+        kv_tokens=args.kv_tokens,
+        runner=args.runner,
+    )
+    try:
+        with claim(home) as control:
+            serve_platform(options, home, control, reporter)
+    except AlreadyRunning as error:
+        return _already_running(error)
+    except CannotStart as error:
+        return complain(str(error))
+    except Interrupted:
+        note("Stopped before it was ready.")
+        return 130
+    note("Stopped.")
+    return 0
+
+
+def configure_threads(threads: int) -> None:
+    """Say how many threads native libraries may start; they read it when they are imported.
+
+    The engine's kernels get all of them, and nothing else may take any: a second pool on the same
+    cores would cost the first one its pace.
+    """
+    os.environ["NUMBA_NUM_THREADS"] = str(threads)
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sys.setswitchinterval(0.001)  # seconds: a token must not wait 5 ms for the interpreter
+
+
+def _already_running(error: AlreadyRunning) -> int:
+    where = f" at {error.instance.url}" if error.instance and error.instance.url else ""
+    return complain(f"{error}{where}. See `skerry status`; stop it with `skerry down`.")
+
+
+# --- in the background ---------------------------------------------------------------------------
+
+
+def _start_in_background(args: argparse.Namespace, home: Home) -> int:
+    """Start a process in a session of its own and wait until it is ready, or has failed."""
+    reader, writer = os.pipe()
+    rest = [argument for argument in args.argv if argument != "--detach"]
+    if home.log.exists() and home.log.stat().st_size > MAX_LOG_BYTES:
+        home.log.unlink()
+    with home.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skerry", *rest, "--report-fd", str(writer)],
+            pass_fds=(writer,),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    os.close(writer)
+    try:
+        ready = _follow(reader, TerminalReporter(background=True))
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+    if ready:
+        return 0
+    process.wait()
+    return complain(f"the start failed; {home.log} ends with:\n{_tail(home.log)}")
+
+
+def _follow(reader: int, reporter: Reporter) -> bool:
+    """Pass the process's reports on; True once it is ready, False when it ended before."""
+    with os.fdopen(reader, encoding="utf-8") as lines:
+        for line in lines:
+            report = json.loads(line)
+            if "url" in report:
+                reporter.ready(report)
+                return True
+            reporter.progress(report["what"], report["share"])
+    return False
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

@@ -1,0 +1,267 @@
+"""`skerry up` as a person meets it: real processes, a real port, a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skerry import AI, AuthenticationError, ModelNotFound
+from skerry_regions.model_files import ModelFiles
+
+pytestmark = pytest.mark.model
+
+MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+ROOT = Path(__file__).parents[2]
+SECONDS = 60  # for any command; none should need a tenth of it
+
+
+@dataclass(frozen=True)
+class Skerry:
+    """The `skerry` command with a home of its own."""
+
+    home: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        roots = [str(ROOT / name) for name in ("edge", "core", "regions", "sdk")]
+        kept = {name: value for name, value in os.environ.items() if "SKERRY" not in name}
+        return kept | {"SKERRY_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(roots)}
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "skerry", *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def up(self, *arguments: str) -> str:
+        """Start in the background with the toy model on a free port; what was printed."""
+        done = self("up", "--detach", "--port", "0", "--runner", "toy", *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self("status", "--json").stdout)
+        return status
+
+    def ai(self) -> AI:
+        config = json.loads((self.home / "config.json").read_text())
+        return AI(
+            base_url=config["url"], account_id=config["account_id"], api_token=config["api_token"]
+        )
+
+
+@pytest.fixture
+def skerry(tmp_path: Path, default_model: ModelFiles) -> Iterator[Skerry]:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "models").symlink_to(default_model.directory.parent)
+    skerry = Skerry(home)
+    yield skerry
+    assert skerry("down", "--timeout", "5").returncode == 0
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits for its parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_from_up_to_down(skerry: Skerry) -> None:
+    printed = skerry.up()
+    status = skerry.status()
+    url, [edge], [node] = status["url"], status["edges"], status["nodes"]
+    pid = edge["pid"]
+    assert edge == {"id": "edge-1", "pid": pid, "url": url, "region": "local"}
+    assert node == {
+        "id": "node-1",
+        "pid": pid,
+        "role": "hybrid",
+        "region": "local",
+        "model": MODEL,
+        "state": "ready",
+        "streams": 0,
+    }
+    config = json.loads((skerry.home / "config.json").read_text())
+    for value in (url, config["account_id"], config["api_token"], MODEL):
+        assert value in printed
+    assert MODEL in skerry("status").stdout
+
+    with skerry.ai() as ai:
+        asked = {"prompt": "The sea is", "max_tokens": 20, "seed": 7}
+        whole = ai.run(MODEL, asked)
+        assert whole.usage.completion_tokens <= 20
+        with ai.run(MODEL, asked, stream=True) as chunks:
+            assert "".join(chunk.response for chunk in chunks) == whole["response"]
+        with pytest.raises(ModelNotFound):
+            ai.run("@cf/no/such", {"prompt": "?"})
+        with (
+            pytest.raises(AuthenticationError),
+            AI(base_url=url, account_id=config["account_id"], api_token="wrong") as stranger,
+        ):
+            stranger.run(MODEL, {"prompt": "?"})
+    answer = skerry("run", MODEL, "The sea is", "--max-tokens", "20", "--seed", "7")
+    assert answer.stdout == whole["response"] + "\n"
+
+    again = skerry("up", "--port", "0")
+    assert again.returncode == 1
+    assert f"already running at {url}" in again.stderr
+
+    assert f"process {pid}" in skerry("down").stdout
+    assert not is_alive(pid)
+    port = int(url.rpartition(":")[2])
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert sorted(path.name for path in (skerry.home / "run").iterdir()) == ["skerry.lock"]
+    stopped = skerry("status", "--json")
+    assert stopped.returncode == 1
+    assert json.loads(stopped.stdout) == {"url": "", "edges": [], "nodes": []}
+
+
+def test_the_curl_command_works_when_pasted(skerry: Skerry) -> None:
+    printed = skerry.up()
+    command = printed[printed.index("curl") :].strip().replace("curl", "curl --silent --show-error")
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    events = done.stdout.split("\n\n")
+    assert json.loads(events[0].removeprefix("data: "))["response"]
+    assert "data: [DONE]" in events
+
+
+def test_env_can_be_evaluated(skerry: Skerry) -> None:
+    nothing = skerry("env")
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert "skerry up" in nothing.stderr
+    skerry.up()
+    script = f"{skerry('env').stdout}\nenv | grep ^SKERRY_ | sort"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    config = json.loads((skerry.home / "config.json").read_text())
+    exported = [line for line in done.stdout.splitlines() if "SKERRY_HOME" not in line]
+    assert exported == [
+        f"SKERRY_ACCOUNT_ID={config['account_id']}",
+        f"SKERRY_API_TOKEN={config['api_token']}",
+        f"SKERRY_BASE_URL={config['url']}",
+    ]
+    assert shlex.split(skerry("env").stdout)[0] == "export"
+
+
+def test_after_kill_9_it_starts_again_with_the_same_token(skerry: Skerry) -> None:
+    skerry.up()
+    before = json.loads((skerry.home / "config.json").read_text())
+    pid = skerry.status()["edges"][0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    while is_alive(pid):
+        os.sched_yield()
+    gone = skerry("status")
+    assert gone.returncode == 1
+    assert "not running" in gone.stderr
+    skerry.up()
+    after = json.loads((skerry.home / "config.json").read_text())
+    assert (after["account_id"], after["api_token"]) == (before["account_id"], before["api_token"])
+    assert skerry.status()["edges"][0]["pid"] != pid
+    with skerry.ai() as ai:
+        assert ai.run(MODEL, {"prompt": "Hello", "max_tokens": 3}).usage.completion_tokens <= 3
+
+
+def test_a_stream_may_finish_before_down(skerry: Skerry) -> None:
+    skerry.up()
+    with (
+        skerry.ai() as ai,
+        ai.run(MODEL, {"prompt": "Hello", "max_tokens": 400, "seed": 1}, stream=True) as chunks,
+    ):
+        first = next(chunks)
+        down = subprocess.Popen(
+            [sys.executable, "-m", "skerry", "down"],
+            env=skerry.environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        rest = list(chunks)
+        assert first.response or rest
+        assert rest[-1].usage.completion_tokens >= 1
+    assert down.wait(SECONDS) == 0
+
+
+def test_in_the_foreground_until_ctrl_c(skerry: Skerry) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skerry", "up", "--port", "0", "--runner", "toy"],
+        env=skerry.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    printed = [process.stdout.readline()]
+    while "curl" not in printed[-1]:
+        printed.append(process.stdout.readline())
+    assert "ready" in printed[0]
+    assert any("Ctrl-C" in line for line in printed)
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert "Stopped." in complaints
+    assert "Traceback" not in complaints
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_a_taken_port_is_told_before_anything_is_loaded(skerry: Skerry, detach: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = skerry("up", "--runner", "toy", "--port", port, *detach)
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+    assert "--port 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--model", "@cf/no/such"], "`skerry models list`"),
+        (["--memory", "10M"], "--memory 10 MiB is too small"),
+        (["--host", ""], "--host 0.0.0.0"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["--port", "70000"], "0 to 65535"),
+        (["--kv-tokens", "0"], "whole number"),
+    ],
+)
+def test_a_start_that_cannot_be_says_what_to_do(
+    skerry: Skerry, arguments: list[str], complaint: str
+) -> None:
+    done = skerry("up", "--runner", "toy", "--port", "0", *arguments)
+    assert done.returncode in (1, 2)
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_platform_a_command_says_how_to_get_one(skerry: Skerry) -> None:
+    for command in (["run", MODEL, "Hello"], ["status"], ["env"]):
+        done = skerry(*command)
+        assert done.returncode == 1
+        assert "skerry up" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "env", "run", "chat"])
+def test_help_shows_an_example(skerry: Skerry, command: str) -> None:
+    done = skerry(command, "--help")
+    assert done.returncode == 0
+    assert f"skerry {command}" in done.stdout.partition("example:")[2]

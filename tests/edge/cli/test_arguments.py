@@ -1,0 +1,44 @@
+"""Arguments from the command line: what is accepted, and how the rest is refused."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from skerry_edge.cli.arguments import byte_size, count, port, positive_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("750M", 750 << 20), ("2GiB", 2 << 30), ("1.5g", 3 << 29), ("64 kb", 64 << 10)],
+)
+def test_byte_sizes(text: str, size: int) -> None:
+    assert byte_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1e9", "2X", "nan", "inf", "9" * 13, "٣"])
+def test_what_is_no_byte_size(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write for instance 750M"):
+        byte_size(text)
+
+
+def test_ports() -> None:
+    assert [port("0"), port("65535")] == [0, 65535]
+    for text in ("-1", "65536", "http", "", "٣"):
+        with pytest.raises(argparse.ArgumentTypeError, match="0 to 65535"):
+            port(text)
+
+
+def test_counts() -> None:
+    assert count("1") == 1
+    for text in ("0", "-1", "1.5", "2147483648", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="whole number"):
+            count(text)
+
+
+def test_durations() -> None:
+    assert positive_seconds("0.5") == 0.5
+    for text in ("0", "-1", "nan", "inf", "soon"):
+        with pytest.raises(argparse.ArgumentTypeError, match="duration in seconds"):
+            positive_seconds(text)
