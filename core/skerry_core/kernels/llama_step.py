@@ -1,0 +1,435 @@
+"""One step of a Llama-like model: `run_thread`, the same on every thread.
+
+Threads split each phase by claiming items and meet at barriers. Who does what never changes a bit:
+every output element is computed by one thread in one order. Items are heads (projection of queries,
+keys and values, rotary embedding, the write to the cache), attention tasks (a few tokens of one
+sequence with one KV head) and slices of rows.
+
+Every phase is compiled apart (see `linking`) with one signature: target, plan, thread, layer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.attention import ATTEND_BLOCK, TILE_TOKENS, merge_partial
+from skerry_core.kernels.layout import BLOCK, WeightFormat
+from skerry_core.kernels.linking import call_by_address
+from skerry_core.kernels.matmul import HEADER_BYTES, MATMUL, MATRIX
+from skerry_core.kernels.memory import array_at
+from skerry_core.kernels.numba_math import building_block, kernel
+from skerry_core.kernels.plan import (
+    ATTEND,
+    DOWN,
+    FEED_FORWARD,
+    LOGITS,
+    OUTPUT,
+    PHASE,
+    PHASES_PER_LAYER,
+    PRIVATE_TOKENS,
+    PROJECT,
+)
+from skerry_core.kernels.rowwise import embed, quantize, rms_norm, rope, swiglu, to_half
+from skerry_core.kernels.threads import STEP, await_step, barrier, claim
+
+_call_phase = call_by_address(*PHASE)
+_call_matmul = call_by_address(*MATMUL)
+_call_attend_block = call_by_address(*ATTEND_BLOCK)
+
+# Matrices of a layer, in the order of `llama.LAYER_MATRICES`.
+_QUERY, _KEY, _VALUE, _OUTPUT, _GATE, _UP, _DOWN = range(7)
+_MATRICES = 7
+_MATRIX_BYTES = MATRIX.itemsize
+
+_SLICE_ROWS = 32  # rows of an item of the output, feed-forward and down phases
+_HEAD_ROWS = 512  # rows of an item of the logits phase
+_F16 = int(WeightFormat.F16)  # formats up to here take float activations
+
+
+# Small parts
+
+
+@building_block
+def _share(count, plan, thread):
+    """This thread's even part [first, last) of `count` things."""
+    first = count * thread.index // plan.num_threads
+    return first, count * (thread.index + 1) // plan.num_threads
+
+
+@building_block
+def _floats(address, start, count):
+    """f32[count] from the start-th float at an address on."""
+    return array_at(address + 4 * start, (count,), np.float32)
+
+
+@building_block
+def _ints(address, start, count):
+    return array_at(address + 4 * start, (count,), np.int32)
+
+
+@building_block
+def _claim(plan, layer, phase):
+    return claim(plan.counters, layer * PHASES_PER_LAYER + phase)
+
+
+@building_block
+def _matrix(plan, layer, which):
+    return plan.layers + (layer * _MATRICES + which) * _MATRIX_BYTES
+
+
+@building_block
+def _quantize_row(floats, quants, headers, row, columns):
+    quantize(
+        floats + 4 * columns * row,
+        columns,
+        quants + columns * row,
+        headers + columns // BLOCK * HEADER_BYTES * row,
+    )
+
+
+@building_block
+def _multiply(
+    target, plan, matrix_at, first_row, num_rows, floats, quants, headers, columns, out, stride,
+    tokens,
+):  # fmt: skip
+    """Rows of a matrix times `tokens` rows of `columns` activations, floats or quantised.
+
+    Written to f32[tokens, stride] at `out`, whose column 0 belongs to row 0 of the matrix.
+    """
+    matrix = array_at(matrix_at, (1,), MATRIX)[0]
+    x, x_stride = quants, columns
+    if matrix.format <= _F16:
+        x, x_stride = floats, 4 * columns
+    first = first_row // target.rows
+    last = min((first_row + num_rows) // target.rows, matrix.num_groups)
+    _call_matmul(
+        plan.matmul,
+        (target, matrix_at, first, last, x, x_stride,
+         headers, columns // BLOCK * HEADER_BYTES, out, 4 * stride, tokens),
+    )  # fmt: skip
+
+
+@building_block
+def _normed(plan, thread, tokens):
+    """Where `norm` puts its rows: addresses of floats, quants and headers."""
+    if tokens <= PRIVATE_TOKENS:
+        return thread.normed, thread.quants, thread.headers
+    return plan.normed, plan.quants, plan.headers
+
+
+# Phases
+
+
+@kernel
+def prepare(target, plan, thread, layer):
+    """Embed this thread's tokens; thread 0 lists rows and attention tiles."""
+    hidden = plan.hidden_size
+    token_ids = _ints(plan.token_ids, 0, plan.num_tokens)
+    first, last = _share(plan.num_tokens, plan, thread)
+    for t in range(first, last):
+        embed(target, plan.embedding, token_ids[t], _floats(plan.hidden, t * hidden, hidden))
+    if thread.index != 0:
+        return
+    starts = _ints(plan.query_start, 0, plan.num_rows + 1)
+    token_rows = _ints(plan.token_rows, 0, plan.num_tokens)
+    tiles = array_at(plan.tiles, (plan.num_tokens, 3), np.int32)
+    num_tiles = 0
+    for row in range(plan.num_rows):
+        for t in range(starts[row], starts[row + 1]):
+            token_rows[t] = row
+        for t in range(starts[row], starts[row + 1], TILE_TOKENS):
+            tiles[num_tiles, 0] = row
+            tiles[num_tiles, 1] = t
+            tiles[num_tiles, 2] = min(TILE_TOKENS, starts[row + 1] - t)
+            num_tiles += 1
+    array_at(plan.num_tiles, (1,), np.int64)[0] = num_tiles
+
+
+@kernel
+def norm(target, plan, thread, which):
+    """Norm and quantise hidden rows with weights `which` of `plan.norms`.
+
+    Each thread its share, except that few tokens are normed by every thread for itself. The last
+    weights norm the sampled tokens only.
+    """
+    columns = plan.hidden_size
+    weight = _floats(plan.norms, which * columns, columns)
+    is_final = which == 2 * plan.num_layers
+    tokens = plan.num_samples if is_final else plan.num_tokens
+    floats, quants, headers = _normed(plan, thread, tokens)
+    first, last = 0, tokens
+    if tokens > PRIVATE_TOKENS:
+        first, last = _share(tokens, plan, thread)
+    sampled = _ints(plan.sample_tokens, 0, plan.num_samples)
+    for t in range(first, last):
+        source = sampled[t] if is_final else t
+        row = _floats(plan.hidden, source * columns, columns)
+        rms_norm(row, weight, plan.eps, _floats(floats, t * columns, columns))
+        _quantize_row(floats, quants, headers, t, columns)
+
+
+@building_block
+def _write_cache(target, plan, thread, layer, kv_head, which, values, t, position):
+    """Write one token's key (which = 0) or value (1) of one KV head to its slot in the cache."""
+    dim = plan.head_dim
+    row = _ints(plan.token_rows, t, 1)[0]
+    block = _ints(plan.block_tables, row * plan.table_width + position // BLOCK_SIZE, 1)[0]
+    slot = position % BLOCK_SIZE
+    page = plan.kv + 2 * (
+        block * plan.kv_block_stride
+        + ((layer * 2 + which) * plan.num_kv_heads + kv_head) * dim * BLOCK_SIZE
+    )
+    if which == 1:
+        to_half(target, values, dim, page + 2 * slot * dim)
+        return
+    to_half(target, values, dim, thread.half)
+    half = array_at(thread.half, (dim,), np.uint16)
+    transposed = array_at(page, (dim, BLOCK_SIZE), np.uint16)
+    for i in range(dim):
+        transposed[i, slot] = half[i]
+
+
+@kernel
+def project(target, plan, thread, layer):
+    """Project heads of q, k and v for all tokens; rotate q and k; write k and v to the cache."""
+    dim, heads, kv_heads, tokens = plan.head_dim, plan.num_heads, plan.num_kv_heads, plan.num_tokens
+    half, width = dim // 2, (heads + 2 * kv_heads) * dim
+    floats, quants, headers = _normed(plan, thread, tokens)
+    positions = _ints(plan.positions, 0, tokens)
+    item = _claim(plan, layer, PROJECT)
+    while item < heads + 2 * kv_heads:
+        if item < heads:
+            which, head = _QUERY, item
+        elif item < heads + kv_heads:
+            which, head = _KEY, item - heads
+        else:
+            which, head = _VALUE, item - heads - kv_heads
+        _multiply(
+            target, plan, _matrix(plan, layer, which), head * dim, dim, floats, quants, headers,
+            plan.hidden_size, plan.qkv + 4 * (item - head) * dim, width, tokens,
+        )  # fmt: skip
+        for t in range(tokens):
+            values = _floats(plan.qkv, t * width + item * dim, dim)
+            if plan.biases:
+                bias = _floats(plan.biases, layer * width + item * dim, dim)
+                for i in range(dim):
+                    values[i] += bias[i]
+            position = positions[t]
+            if which != _VALUE:
+                rope(
+                    values,
+                    _floats(plan.cosines, position * half, half),
+                    _floats(plan.sines, position * half, half),
+                )
+            if which != _QUERY:
+                at = plan.qkv + 4 * (t * width + item * dim)
+                _write_cache(target, plan, thread, layer, head, which - _KEY, at, t, position)
+        item = _claim(plan, layer, PROJECT)
+
+
+@kernel
+def _attend_tile(target, plan, thread, layer, tile, kv_head):
+    """Attention of a tile's tokens with one KV head."""
+    dim, tokens = plan.head_dim, plan.num_tokens
+    group = plan.num_heads // plan.num_kv_heads
+    width = (plan.num_heads + 2 * plan.num_kv_heads) * dim
+    tiles = array_at(plan.tiles, (tokens, 3), np.int32)
+    row, first, count = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
+    positions = _ints(plan.positions, first, count)
+    num_queries = count * group
+    queries = array_at(thread.queries, (count, group * dim), np.float32)
+    for i in range(count):
+        source = _floats(plan.qkv, (first + i) * width + kv_head * group * dim, group * dim)
+        for d in range(group * dim):
+            queries[i, d] = source[d] * plan.query_scale
+    visible = array_at(thread.visible, (count, group), np.int64)
+    state = array_at(thread.state, (num_queries, dim), np.float32)
+    state_peaks = array_at(thread.state_peaks, (num_queries, 2), np.float32)
+    partial = array_at(thread.partial, (num_queries, dim), np.float32)
+    peaks = array_at(thread.partial_peaks, (num_queries, 2), np.float32)
+    blocks = positions[count - 1] // BLOCK_SIZE + 1
+    table = _ints(plan.block_tables, row * plan.table_width, blocks)
+    page = 2 * dim * BLOCK_SIZE
+    for index in range(blocks):
+        for i in range(count):
+            seen = min(BLOCK_SIZE, max(0, positions[i] + 1 - index * BLOCK_SIZE))
+            for g in range(group):
+                visible[i, g] = seen
+        keys = plan.kv + 2 * table[index] * plan.kv_block_stride
+        keys += (2 * layer * plan.num_kv_heads + kv_head) * page
+        _call_attend_block(
+            plan.attend_block,
+            (target, keys, keys + plan.num_kv_heads * page, dim, thread.queries, num_queries,
+             thread.visible, thread.scores, thread.partial, thread.partial_peaks),
+        )  # fmt: skip
+        for q in range(num_queries):
+            if visible[q // group, 0] > 0:
+                merge_partial(state[q], state_peaks[q], partial[q], peaks[q], index == 0)
+    for q in range(num_queries):
+        out = _floats(
+            plan.attended,
+            ((first + q // group) * plan.num_heads + kv_head * group + q % group) * dim,
+            dim,
+        )
+        inverse = np.float32(1.0) / state_peaks[q, 1]
+        for d in range(dim):
+            out[d] = state[q, d] * inverse
+
+
+@kernel
+def attend(target, plan, thread, layer):
+    """Attention of all tokens, then its quantisation by even shares, a barrier between."""
+    num_tiles = array_at(plan.num_tiles, (1,), np.int64)[0]
+    item = _claim(plan, layer, ATTEND)
+    while item < num_tiles * plan.num_kv_heads:
+        # Later tiles see longer contexts: heavy first balances the threads.
+        tile = num_tiles - 1 - item // plan.num_kv_heads
+        _attend_tile(target, plan, thread, layer, tile, item % plan.num_kv_heads)
+        item = _claim(plan, layer, ATTEND)
+    barrier(plan.sync, plan.num_threads)
+    first, last = _share(plan.num_tokens, plan, thread)
+    for t in range(first, last):
+        _quantize_row(plan.attended, plan.quants, plan.headers, t, plan.num_heads * plan.head_dim)
+
+
+@kernel
+def _add_product(target, plan, layer, which, phase, floats, quants, headers, columns):
+    """`hidden += x @ matrix.T`, in slices of rows."""
+    hidden, tokens = plan.hidden_size, plan.num_tokens
+    item = _claim(plan, layer, phase)
+    while item < hidden // _SLICE_ROWS:
+        start = item * _SLICE_ROWS
+        _multiply(
+            target, plan, _matrix(plan, layer, which), start, _SLICE_ROWS, floats, quants, headers,
+            columns, plan.projected, hidden, tokens,
+        )  # fmt: skip
+        for t in range(tokens):
+            source = _floats(plan.projected, t * hidden + start, _SLICE_ROWS)
+            to = _floats(plan.hidden, t * hidden + start, _SLICE_ROWS)
+            for i in range(_SLICE_ROWS):
+                to[i] += source[i]
+        item = _claim(plan, layer, phase)
+
+
+@kernel
+def add_output(target, plan, thread, layer):
+    """Add attention's output to the hidden rows."""
+    _add_product(
+        target, plan, layer, _OUTPUT, OUTPUT, plan.attended, plan.quants, plan.headers,
+        plan.num_heads * plan.head_dim,
+    )  # fmt: skip
+
+
+@kernel
+def add_down(target, plan, thread, layer):
+    """Add the feed-forward network's output to the hidden rows."""
+    _add_product(
+        target, plan, layer, _DOWN, DOWN, plan.gate, plan.wide_quants, plan.wide_headers,
+        plan.intermediate_size,
+    )  # fmt: skip
+
+
+@kernel
+def feed_forward(target, plan, thread, layer):
+    """`silu(gate) * up` of the normed rows, quantised."""
+    wide, tokens = plan.intermediate_size, plan.num_tokens
+    floats, quants, headers = _normed(plan, thread, tokens)
+    item = _claim(plan, layer, FEED_FORWARD)
+    while item < wide // _SLICE_ROWS:
+        start = item * _SLICE_ROWS
+        for which, out in ((_GATE, plan.gate), (_UP, plan.up)):
+            _multiply(
+                target, plan, _matrix(plan, layer, which), start, _SLICE_ROWS,
+                floats, quants, headers, plan.hidden_size, out, wide, tokens,
+            )  # fmt: skip
+        for t in range(tokens):
+            at = t * wide + start
+            swiglu(_floats(plan.gate, at, _SLICE_ROWS), _floats(plan.up, at, _SLICE_ROWS))
+            quantize(
+                plan.gate + 4 * at,
+                _SLICE_ROWS,
+                plan.wide_quants + at,
+                plan.wide_headers + at // BLOCK * HEADER_BYTES,
+            )
+        item = _claim(plan, layer, FEED_FORWARD)
+
+
+@kernel
+def compute_logits(target, plan, thread, layer):
+    """Logits of the sampled tokens."""
+    floats, quants, headers = _normed(plan, thread, plan.num_samples)
+    start = _HEAD_ROWS * _claim(plan, plan.num_layers, LOGITS)
+    while start < plan.vocab_size:
+        _multiply(
+            target, plan, plan.head, start, _HEAD_ROWS, floats, quants, headers,
+            plan.hidden_size, plan.logits, plan.logits_stride, plan.num_samples,
+        )  # fmt: skip
+        start = _HEAD_ROWS * _claim(plan, plan.num_layers, LOGITS)
+
+
+# The step
+
+
+@building_block
+def _run_phase(phase, target, plan, thread, index):
+    _call_phase(phase, (target, plan, thread, index))
+
+
+@building_block
+def _meet(plan):
+    barrier(plan.sync, plan.num_threads)
+
+
+@building_block
+def _run_norm(target, plan, thread, which, tokens):
+    _run_phase(plan.norm, target, plan, thread, which)
+    if tokens > PRIVATE_TOKENS:
+        _meet(plan)
+
+
+@building_block
+def _run_layer(target, plan, thread, layer):
+    _run_norm(target, plan, thread, 2 * layer, plan.num_tokens)
+    _run_phase(plan.project, target, plan, thread, layer)
+    _meet(plan)
+    _run_phase(plan.attend, target, plan, thread, layer)
+    _meet(plan)
+    _run_phase(plan.add_output, target, plan, thread, layer)
+    _meet(plan)
+    _run_norm(target, plan, thread, 2 * layer + 1, plan.num_tokens)
+    _run_phase(plan.feed_forward, target, plan, thread, layer)
+    _meet(plan)
+    _run_phase(plan.add_down, target, plan, thread, layer)
+    _meet(plan)
+
+
+@building_block
+def _run_step(target, plan, thread):
+    _run_phase(plan.prepare, target, plan, thread, 0)
+    _meet(plan)
+    for layer in range(plan.num_layers):
+        _run_layer(target, plan, thread, layer)
+    if plan.num_samples:
+        _run_norm(target, plan, thread, 2 * plan.num_layers, plan.num_samples)
+        _run_phase(plan.compute_logits, target, plan, thread, 0)
+        _meet(plan)
+        _run_phase(plan.sample, target, plan, thread, 0)
+    _meet(plan)
+
+
+@kernel
+def run_thread(target, plan, thread):
+    """Thread 0 runs one step; the others run every step until they are stopped or park.
+
+    Gives `threads.STEP` to thread 0, and `threads.STOPPED` or `threads.PARKED` to the others.
+    """
+    while True:
+        reason = STEP
+        if thread.index != 0:
+            reason = await_step(plan.sync, thread.index)
+        if reason != STEP:
+            return reason
+        _run_step(target, plan, thread)
+        if thread.index == 0:
+            return reason

@@ -1,0 +1,133 @@
+"""How the threads of one step meet, inside compiled code: claim items, wait at barriers, park.
+
+Waiting spins for a moment, then yields to whoever else wants the core, then (between steps) parks in
+the operating system: pure spinning collapses next to a busy neighbour.
+
+`sync` is the address of the words that it takes (`make_sync`), each on a cache line of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from skerry_core.kernels.memory import (
+    atomic_add,
+    atomic_exchange,
+    atomic_load,
+)
+from skerry_core.kernels.numba_math import building_block, kernel
+
+_LINE = 64  # bytes of a cache line
+_ARRIVED = 0 * _LINE  # threads at the current barrier
+_GENERATION = 1 * _LINE  # barriers passed
+_STEP = 2 * _LINE  # steps begun
+_STOP = 3 * _LINE  # not 0: threads leave
+_FIRST_THREAD = 4  # then two lines per thread: parked, steps seen
+
+_BARRIER_SPINS = 1_000  # about 50 microseconds of `pause`
+_IDLE_SPINS = 2_000  # between steps
+_IDLE_YIELDS = 2_000  # then, before parking: about a millisecond on an idle machine
+
+STOPPED, PARKED = 0, 1  # why a worker came back from `await_step`
+STEP = 2  # ... there is a step to run
+
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+def make_sync(num_threads: int) -> NDArray[np.int64]:
+    """The shared words of a team of threads, all zero, on cache lines of their own."""
+    words = _LINE // 8
+    raw = np.zeros((_FIRST_THREAD + 2 * num_threads + 1) * words, np.int64)
+    return raw[(-raw.ctypes.data % _LINE) // 8 :]
+
+
+@intrinsic
+def _pause(typing_context: Any) -> Any:
+    """Tell the CPU that this is a spin loop."""
+    is_x86 = llvm.get_process_triple().startswith(("x86_64", "i686"))
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if is_x86:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            pause = builder.module.globals.get("llvm.x86.sse2.pause") or ir.Function(
+                builder.module, kind, "llvm.x86.sse2.pause"
+            )
+            builder.call(pause, [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@building_block
+def claim(counters, phase):
+    """The next unclaimed item of a phase: 0, 1, 2, …; the caller stops at the number it has.
+
+    `counters` is the address of an i64 per phase, zero before the step.
+    """
+    return atomic_add(counters + 8 * phase, 1)
+
+
+@kernel
+def barrier(sync, num_threads):
+    """Wait until every thread is here; what they wrote before is visible after."""
+    if num_threads == 1:
+        return
+    generation = atomic_load(sync + _GENERATION)
+    if atomic_add(sync + _ARRIVED, 1) == num_threads - 1:
+        atomic_exchange(sync + _ARRIVED, 0)
+        atomic_exchange(sync + _GENERATION, generation + 1)
+        return
+    spins = 0
+    while atomic_load(sync + _GENERATION) == generation:
+        _pause()
+        spins += 1
+        if spins > _BARRIER_SPINS:
+            _sched_yield()
+
+
+@kernel
+def begin_step(sync, num_threads):
+    """Announce a step; gives a bit mask of the threads that are parked and must be woken."""
+    atomic_add(sync + _STEP, 1)
+    to_wake = 0
+    for thread in range(1, num_threads):
+        if atomic_exchange(sync + (_FIRST_THREAD + 2 * thread) * _LINE, 0) == 1:
+            to_wake |= 1 << thread
+    return to_wake
+
+
+@kernel
+def stop_threads(sync, num_threads):
+    """As `begin_step`, but the threads leave instead."""
+    atomic_exchange(sync + _STOP, 1)
+    return begin_step(sync, num_threads)
+
+
+@kernel
+def await_step(sync, thread):
+    """Wait for the next step. Gives STEP, STOPPED, or PARKED: wait to be woken, then call again."""
+    parked = sync + (_FIRST_THREAD + 2 * thread) * _LINE
+    seen_at = parked + _LINE
+    seen = atomic_load(seen_at)
+    waits = 0
+    while atomic_load(sync + _STEP) == seen:
+        _pause()
+        waits += 1
+        if waits > _IDLE_SPINS:
+            _sched_yield()
+        if waits > _IDLE_SPINS + _IDLE_YIELDS:
+            atomic_exchange(parked, 1)
+            # A step announced before the flag was up wakes nobody: look once more.
+            if atomic_load(sync + _STEP) == seen:
+                return PARKED
+            # Cleared by the announcer, a wake-up is on its way; it costs one more turn, no harm.
+            atomic_exchange(parked, 0)
+    atomic_exchange(seen_at, seen + 1)
+    return STOPPED if atomic_load(sync + _STOP) else STEP

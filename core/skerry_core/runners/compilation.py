@@ -1,0 +1,88 @@
+"""Compiling a CPU engine's kernels, and keeping them on disk between starts.
+
+numba's cache does not see edits in modules that a kernel imports, so the directory is named after
+everything that decides the code: the sources of all kernels, numba and LLVM, and the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+from numba import typeof
+
+import skerry_core.kernels
+from skerry_core.kernels import attention, llama_step, matmul, numba_sampling, sample_step, threads
+from skerry_core.kernels.attention import ATTEND_BLOCK
+from skerry_core.kernels.linking import compiled_address
+from skerry_core.kernels.matmul import MATMUL
+from skerry_core.kernels.plan import PHASE, Plan
+from skerry_core.kernels.sample_step import SAMPLE_ROW
+from skerry_core.kernels.targets import Target
+from skerry_core.runners.base import Progress
+
+_NAMES = {  # field of the plan: kernel, its argument types, what to tell who waits
+    "matmul": (matmul.matmul, MATMUL, "matrix products"),
+    "attend_block": (attention.attend_block, ATTEND_BLOCK, "attention"),
+    "sample_row": (numba_sampling.sample_row, SAMPLE_ROW, "sampling"),
+    "sample": (sample_step.sample, PHASE, "sampling"),
+    **{
+        name: (getattr(llama_step, name), PHASE, "the model's step")
+        for name in (
+            "prepare",
+            "norm",
+            "project",
+            "attend",
+            "add_output",
+            "feed_forward",
+            "add_down",
+            "compute_logits",
+        )
+    },
+}
+_ENTRY_POINTS = (llama_step.run_thread, threads.begin_step, threads.stop_threads)
+
+
+@cache
+def kernel_version() -> str:
+    """Hash of the kernels' sources: the same sources give the same bits."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(skerry_core.kernels.__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def compile_kernels(plan: Plan, target: Target, cache_dir: Path, progress: Progress) -> None:
+    """Compile every kernel, or load it from the cache, and note its address in the plan.
+
+    Sets numba's cache directory, which is global to the process.
+    """
+    _keep_on_disk(cache_dir)
+    for done, (name, (kernel, types, label)) in enumerate(_NAMES.items()):
+        progress(f"compiling {label}", done / len(_NAMES))
+        concrete = tuple(typeof(target) if t is None else t for t in types)
+        plan.record[name] = compiled_address(kernel, concrete)
+    entry_types = tuple(typeof(target) if t is None else t for t in PHASE[:3])
+    llama_step.run_thread.compile(entry_types)
+
+
+def _keep_on_disk(cache_dir: Path) -> None:
+    numba.config.CACHE_DIR = str(cache_dir / "numba" / _code_key())
+    for kernel in {id(k): k for k, _, _ in _NAMES.values()}.values():
+        kernel.enable_caching()
+    for kernel in _ENTRY_POINTS:
+        kernel.enable_caching()
+
+
+def _code_key() -> str:
+    cpu: tuple[Any, ...] = (
+        numba.config.CPU_NAME or llvm.get_host_cpu_name(),
+        numba.config.CPU_FEATURES or llvm.get_host_cpu_features().flatten(),
+    )
+    versions = (kernel_version(), numba.__version__, llvmlite.__version__)
+    return hashlib.blake2b(repr((versions, cpu)).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,209 @@
+"""A model's weights as the CPU kernels want them, and the file that keeps them so between starts.
+
+Packing takes a second or two, reading the packed file a tenth of one. The file is only a cache: one
+that is stale, truncated or corrupt is made again.
+
+    bytes 0-7    magic
+    bytes 8-15   length of the header, u64 little-endian
+    header       JSON: key of what was packed, configuration, layouts, xxh3-128 of the data
+    data         from the next multiple of 64 on: matrices and vectors, each at a multiple of 64
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from skerry_core.config import ConfigError, ModelConfig, RopeScaling
+from skerry_core.kernels.layout import LAYOUT_VERSION, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.plan import aligned_zeros
+from skerry_core.models import llama
+from skerry_core.runners.base import Progress
+from skerry_core.weights import Tensor, WeightFile, dequantize
+
+_MAGIC = b"SKERRYPK"
+_ALIGNMENT = 64
+_MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
+_CHUNK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PackedModel:
+    """Configuration and tensors of a model; `data` holds them all."""
+
+    config: ModelConfig
+    layouts: dict[str, PackedLayout]  # of each matrix
+    offsets: dict[str, int]  # of each matrix and vector in `data`, bytes
+    vector_sizes: dict[str, int]  # elements of each vector, f32
+    data: NDArray[np.uint8]
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        start = self.offsets[name]
+        return self.data[start : start + 4 * self.vector_sizes[name]].view(np.float32)
+
+    @property
+    def formats(self) -> list[str]:
+        """Names of the weight formats in use, sorted."""
+        return sorted({layout.format.name for layout in self.layouts.values()})
+
+
+def load_packed(
+    weights: Path, *, group_rows: int, cache_dir: Path, progress: Progress
+) -> PackedModel:
+    """Read a model's packed weights from the cache, or pack them and write the cache.
+
+    Raises WeightsError for a file that cannot be read, ConfigError for a model or a tensor that the
+    CPU kernels cannot run.
+    """
+    key = _content_key(weights, group_rows)
+    path = cache_dir / f"{weights.stem}-{key}.packed"
+    packed = _read(path, key)
+    if packed is None:
+        packed = _pack(weights, group_rows, progress)
+        _write(path, key, packed)
+    return packed
+
+
+def _content_key(weights: Path, group_rows: int) -> str:
+    """Names content and layout: an edited source or another kind of CPU finds a file of its own."""
+    digest = xxhash.xxh3_128(f"{LAYOUT_VERSION} {group_rows}".encode())
+    with weights.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# Packing
+
+
+def _pack(weights: Path, group_rows: int, progress: Progress) -> PackedModel:
+    with WeightFile.open(weights) as source:
+        config = source.config
+        llama.check_supported(config)
+        layouts = {
+            name: _layout(source.tensors[name], group_rows) for name in llama.matrix_names(config)
+        }
+        vectors = {name: dequantize(source.tensors[name]) for name in llama.vector_names(config)}
+        sizes = {name: layout.num_bytes for name, layout in layouts.items()}
+        sizes |= {name: vector.nbytes for name, vector in vectors.items()}
+        offsets, total = _place(sizes)
+        data = aligned_zeros((total,), np.uint8)
+        for done, (name, layout) in enumerate(layouts.items()):
+            progress("packing weights", done / len(layouts))
+            packed = pack(_rows(source.tensors[name]), layout)
+            data[offsets[name] : offsets[name] + layout.num_bytes] = packed.reshape(-1)
+        for name, vector in vectors.items():
+            data[offsets[name] : offsets[name] + vector.nbytes] = vector.view(np.uint8)
+    vector_sizes = {name: vector.size for name, vector in vectors.items()}
+    return PackedModel(config, layouts, offsets, vector_sizes, data)
+
+
+def _layout(tensor: Tensor, group_rows: int) -> PackedLayout:
+    name = "F32" if tensor.format == "BF16" else tensor.format
+    if name not in WeightFormat.__members__:
+        raise ConfigError(
+            f"tensor {tensor.name!r} has format {tensor.format}, which does not run on the CPU "
+            f"kernels; {', '.join(WeightFormat.__members__)} and BF16 do"
+        )
+    return PackedLayout(WeightFormat[name], *tensor.shape, group_rows)
+
+
+def _rows(tensor: Tensor) -> NDArray[np.uint8]:
+    """The tensor's rows as bytes; bfloat16 widened, which loses nothing."""
+    if tensor.format == "BF16":
+        return dequantize(tensor).view(np.uint8)
+    return tensor.rows
+
+
+def _place(sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Offsets of arrays laid end to end, aligned; and the size of it all. Bytes."""
+    offsets, end = {}, 0
+    for name, size in sizes.items():
+        offsets[name] = end
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return offsets, end
+
+
+# The file
+
+
+def _write(path: Path, key: str, packed: PackedModel) -> None:
+    """Write beside the final name, then rename: readers see a whole file or none."""
+    header = json.dumps(
+        {
+            "key": key,
+            "config": asdict(packed.config),
+            "layouts": {name: asdict(layout) for name, layout in packed.layouts.items()},
+            "offsets": packed.offsets,
+            "vector_sizes": packed.vector_sizes,
+            "size": packed.data.nbytes,
+            "digest": xxhash.xxh3_128_hexdigest(packed.data.data),
+        }
+    ).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
+            file.seek(_data_start(len(header)))
+            file.write(packed.data.data)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _data_start(header_size: int) -> int:
+    return -(-(16 + header_size) // _ALIGNMENT) * _ALIGNMENT
+
+
+def _read(path: Path, key: str) -> PackedModel | None:
+    """The packed model of a file, None when there is none that is whole and of this key."""
+    try:
+        with path.open("rb") as file:
+            return _parse(file, key)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):  # not what we wrote: a torn or foreign file
+        return None
+
+
+def _parse(file: BinaryIO, key: str) -> PackedModel | None:
+    start = file.read(16)
+    size = int.from_bytes(start[8:], "little")
+    if start[:8] != _MAGIC or size > _MAX_HEADER:
+        return None
+    header: dict[str, Any] = json.loads(file.read(size))
+    available = os.fstat(file.fileno()).st_size - _data_start(size)
+    if header["key"] != key or header["size"] != available:
+        return None
+    data = aligned_zeros((available,), np.uint8)
+    file.seek(_data_start(size))
+    if file.readinto(data.data) != available:
+        return None
+    if xxhash.xxh3_128_hexdigest(data.data) != header["digest"]:
+        return None
+    return PackedModel(
+        _parse_config(header["config"]),
+        {name: _parse_layout(values) for name, values in header["layouts"].items()},
+        header["offsets"],
+        header["vector_sizes"],
+        data,
+    )
+
+
+def _parse_config(values: dict[str, Any]) -> ModelConfig:
+    scaling = values.pop("rope_scaling")
+    return ModelConfig(**values, rope_scaling=RopeScaling(**scaling) if scaling else None)
+
+
+def _parse_layout(values: dict[str, Any]) -> PackedLayout:
+    return PackedLayout(WeightFormat(values.pop("format")), **values)
