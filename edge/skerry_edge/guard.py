@@ -25,7 +25,10 @@ class Guard:
     """Marks users' text for one tokenizer."""
 
     def __init__(self, control_tokens: Iterable[str]) -> None:
+        """Raises ValueError for a control token of one character, which no mark can break."""
         texts = sorted({text for text in control_tokens if text}, key=len, reverse=True)
+        if texts and len(texts[-1]) == 1:
+            raise ValueError(f"the control token {texts[-1]!r} has only one character")
         self._whole = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
         # Two neighbouring pieces of text could make up a control token that neither of them holds.
         self._heads = frozenset(text[:i] for text in texts for i in range(1, len(text)))

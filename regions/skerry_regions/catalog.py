@@ -203,6 +203,8 @@ def _edit(home: Path, change: Callable[[dict[str, Any]], None]) -> Path:
         draft.write_text(text, encoding="utf-8")
         Catalog._merge(draft)
         os.replace(draft, path)
+    except CatalogError as error:
+        raise CatalogError(str(error).replace(str(draft), str(path))) from None
     finally:
         draft.unlink(missing_ok=True)
     return path

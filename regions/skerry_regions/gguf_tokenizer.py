@@ -15,6 +15,8 @@ from skerry_regions.model_files import TokenForm
 
 Json = dict[str, Any]
 
+MAX_TOKEN_LENGTH: Final = 1024  # characters; runs of spaces are the longest seen, below 300
+
 # Values of `tokenizer.ggml.token_type`
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -98,19 +100,30 @@ def control_tokens(metadata: dict[str, Value]) -> dict[str, int]:
     return control
 
 
+def _array(metadata: dict[str, Value], key: str) -> list[Any]:
+    array = metadata.get(key)
+    if not isinstance(array, list) or not array:
+        raise GGUFError(f"{key} is missing")
+    return array
+
+
 def _tokens(metadata: dict[str, Value]) -> list[str]:
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
-        raise GGUFError("tokenizer.ggml.tokens is missing")
+    tokens = _array(metadata, "tokenizer.ggml.tokens")
+    if not isinstance(tokens[0], str):
+        raise GGUFError("tokenizer.ggml.tokens is not made of strings")
+    if max(map(len, tokens)) > MAX_TOKEN_LENGTH:
+        raise GGUFError(f"a token has more than {MAX_TOKEN_LENGTH} characters")
     return tokens
 
 
 def _token_types(metadata: dict[str, Value]) -> list[int]:
     tokens = _tokens(metadata)
-    types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
-    if not isinstance(types, list) or len(types) != len(tokens):
+    if "tokenizer.ggml.token_type" not in metadata:
+        return [NORMAL] * len(tokens)
+    types = _array(metadata, "tokenizer.ggml.token_type")
+    if len(types) != len(tokens):
         raise GGUFError("tokenizer.ggml.token_type does not match tokenizer.ggml.tokens")
-    return types  # type: ignore[return-value]
+    return types
 
 
 def _byte_level_bpe(metadata: dict[str, Value]) -> Json:
@@ -222,11 +235,8 @@ def _vocab(metadata: dict[str, Value], added: list[Json]) -> dict[str, int]:
 
 
 def _merges(metadata: dict[str, Value], vocab: dict[str, int]) -> list[tuple[str, str]]:
-    texts = metadata.get("tokenizer.ggml.merges")
-    if not isinstance(texts, list):
-        raise GGUFError("tokenizer.ggml.merges is missing")
     merges: list[tuple[str, str]] = []
-    for text in texts:
+    for text in _array(metadata, "tokenizer.ggml.merges"):
         left, _, right = str(text).partition(" ")
         if not (left in vocab and right in vocab and left + right in vocab):
             raise GGUFError(f"merge {text!r} is not made of tokens")
@@ -239,9 +249,9 @@ def _scored_merges(metadata: dict[str, Value]) -> list[tuple[str, str]]:
 
     SentencePiece merges the neighbours whose union has the best score, so the score is the rank.
     """
-    scores = metadata.get("tokenizer.ggml.scores")
+    scores = _array(metadata, "tokenizer.ggml.scores")
     tokens, types = _tokens(metadata), _token_types(metadata)
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if len(scores) != len(tokens):
         raise GGUFError("tokenizer.ggml.scores does not match tokenizer.ggml.tokens")
     ids = {tokens[i]: i for i, kind in enumerate(types) if kind in (NORMAL, USER_DEFINED, UNUSED)}
     ranked: list[tuple[float, int, int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -80,7 +81,7 @@ def _download_rest(
     with client.stream("GET", url, headers=headers) as response:
         response.raise_for_status()
         resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        if not (response.status_code == httpx.codes.PARTIAL_CONTENT and resumed):
+        if not (response.status_code == HTTPStatus.PARTIAL_CONTENT and resumed):
             have = 0
         with target.open("ab" if have else "wb") as out:
             for chunk in response.iter_raw():  # as it arrives: a broken connection loses none

@@ -19,7 +19,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -137,7 +137,7 @@ class ModelStore:
         shutil.rmtree(old, ignore_errors=True)
 
     @contextmanager
-    def _lock(self, spec: ModelSpec, progress: Progress) -> Iterator[None]:
+    def _lock(self, spec: ModelSpec, progress: Progress) -> Generator[None]:
         """Hold the model's lock; the system releases it when the process ends, however it ends."""
         locks = self._root / ".locks"
         locks.mkdir(parents=True, exist_ok=True)

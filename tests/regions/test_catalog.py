@@ -134,8 +134,9 @@ def test_a_bad_addition_changes_nothing(tmp_path: Path) -> None:
     path = add_model(tmp_path, spec("@cf/me/a"))
     before = path.read_bytes()
     for name, target in (("@cf/me/a", DEFAULT), ("bad id", DEFAULT), ("@cf/b", "@cf/nothing")):
-        with pytest.raises(CatalogError):
+        with pytest.raises(CatalogError) as info:
             add_alias(tmp_path, name, target)
+        assert ".new" not in str(info.value)
     with pytest.raises(CatalogError):
         add_model(tmp_path, spec("@cf/b", context_window=0))
     assert path.read_bytes() == before

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -320,19 +320,22 @@ def test_a_source_that_is_none(store: ModelStore) -> None:
 # --- a hub over HTTP
 
 
+Answer = int | Callable[[], int] | None
+
+
 class HubServer:
     """A hub with one file. `answers` are taken one per request: how many bytes to send before the
     connection is closed (None: all), or an HTTP status to fail with."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.answers: list[int | Callable[[], int] | None] = []
+        self.answers: list[Answer] = []
         self.requests: list[tuple[str, str | None]] = []
         self.ranges = True
 
 
 @contextmanager
-def serving(hub: HubServer) -> Iterator[str]:
+def serving(hub: HubServer) -> Generator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             hub.requests.append((self.path, self.headers["Range"]))
@@ -392,7 +395,8 @@ def test_a_pull_goes_on_where_an_earlier_one_gave_up(gguf: Path, tmp_path: Path)
 
 def test_a_hub_without_ranges_sends_all_again(gguf: Path, tmp_path: Path) -> None:
     hub = HubServer(gguf.read_bytes())
-    hub.answers, hub.ranges = [100, None], False
+    hub.answers = [100, None]
+    hub.ranges = False
     with serving(hub) as url:
         store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
         files = store.pull(remote_spec(hub.data, "hub:me/tiny@main"), ignore)

@@ -8,7 +8,7 @@ import datetime
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,7 @@ def _catalog_and_store() -> tuple[Catalog, ModelStore]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Generator[Progress]:
     """Progress on stderr: bars on a terminal, a line for each step elsewhere."""
     bars = Bars() if sys.stderr.isatty() else Lines()
     try:
