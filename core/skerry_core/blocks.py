@@ -67,6 +67,22 @@ def chain_digests(parent: Digest, token_ids: Int32, cache_key: bytes) -> list[Di
     return digests
 
 
+def tail_digest(parent: Digest, token_ids: Int32, cache_key: bytes) -> Digest:
+    """Name of an open block that holds `token_ids` i32[n], n < 64, after `parent`."""
+    data = parent + np.ascontiguousarray(token_ids, dtype="<u4").tobytes()
+    return blake2b(data, digest_size=DIGEST_SIZE, key=cache_key, person=b"skerry kv tail").digest()
+
+
+def prompt_digests(model_key: bytes, cache_key: bytes, token_ids: Int32) -> list[Digest]:
+    """Names of all blocks of a prompt, the open one at its end included."""
+    parent = root_digest(model_key, cache_key)
+    digests = chain_digests(parent, token_ids, cache_key)
+    rest = token_ids[len(digests) * BLOCK_SIZE :]
+    if len(rest):
+        digests.append(tail_digest(digests[-1] if digests else parent, rest, cache_key))
+    return digests
+
+
 def blocks_for(num_tokens: int) -> int:
     """Blocks that hold the KV of `num_tokens` tokens."""
     return -(-num_tokens // BLOCK_SIZE)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skerry_core.admission import Admission, check_request
 from skerry_core.batch import StepResult
 from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import EngineConfig
+from skerry_core.handover import Handover
 from skerry_core.plan import Row
-from skerry_core.request import FinishReason, Output, Request, TokenLogprobs, Usage
+from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
 from skerry_core.runners.base import ModelRunner
 from skerry_core.scheduler import Scheduler
 from skerry_core.sequence import Sequence
@@ -57,6 +58,7 @@ class Engine:
         self.runner = runner
         self.pool = BlockPool(runner.num_blocks)
         self.config = config
+        self.handover = Handover(runner, self.pool, model_key)
         self._clock = clock
         self._admission = Admission(config, clock)
         self._scheduler = Scheduler(
@@ -93,7 +95,10 @@ class Engine:
 
     def enqueue(self, request: Request) -> None:
         """Second half of `add`, for an admitted request: queue it for the next step."""
+        tail = self.handover.adopt(request)
+        request = replace(request, kv=())  # adopted: let go of the bytes
         sequence = Sequence(request, arrival=self._arrivals, arrival_time=self._clock())
+        sequence.tail = tail
         self._arrivals += 1
         self._sequences[request.id] = sequence
         self._scheduler.add(sequence)
@@ -132,6 +137,7 @@ class Engine:
         started = self._clock()
         rows = self._scheduler.schedule(started)
         if rows:
+            self.handover.write_tails(rows)
             result = self.runner.execute(self._batches.build(rows))
             self._account(rows, self._clock() - started)
             outputs += self._update(rows, result)
@@ -149,12 +155,20 @@ class Engine:
         sample = 0
         for row in rows:
             samples = range(sample, sample + row.num_samples)
-            if samples:
-                outputs.append(self._output(row, result, samples, token_ids))
+            kv = self.handover.exported(row)
+            if samples or kv:
+                outputs.append(self._output(row, result, samples, token_ids, kv))
             sample = samples.stop
         return outputs
 
-    def _output(self, row: Row, result: StepResult, samples: range, token_ids: list[int]) -> Output:
+    def _output(
+        self,
+        row: Row,
+        result: StepResult,
+        samples: range,
+        token_ids: list[int],
+        kv: tuple[KVBlock, ...],
+    ) -> Output:
         """Append what the row's samples made to its sequence, and tell it."""
         sequence = row.sequence
         request = sequence.request
@@ -164,7 +178,7 @@ class Engine:
             told = tuple(_logprobs(result, s, request.prompt_logprobs) for s in targets)
             sequence.num_prompt_logprobs += row.num_targets
         if not row.makes_token:
-            return Output(request_id=request.id, token_ids=(), prompt_logprobs=told)
+            return Output(request_id=request.id, token_ids=(), prompt_logprobs=told, kv=kv)
         last = samples[-1]
         token_id = token_ids[last]
         if token_id < 0:  # no token is possible: the logits are NaN, or a grammar is at its end
@@ -181,6 +195,7 @@ class Engine:
             token_ids=made,
             logprobs=() if k is None or not made else (_logprobs(result, last, k),),
             prompt_logprobs=told,
+            kv=kv,
             finish_reason=reason,
             usage=None if reason is None else self._end(sequence),
         )

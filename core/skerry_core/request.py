@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.config import KVDtype
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -60,9 +65,23 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class KVBlock:
+    """A block of KV on its way from one engine to another, in canonical form."""
+
+    digest: bytes  # its name; that of an open block also names the tokens it has so far
+    num_tokens: int  # 64, or fewer: the open block at the end of a prompt
+    data: NDArray[np.generic]  # `KVFormat.shape` of the engine that made it
+    dtype: KVDtype
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One sequence to generate. `output_ids` carries the transcript of an earlier attempt."""
+    """One sequence to generate. `output_ids` carries the transcript of an earlier attempt.
+
+    `kv` brings blocks that another engine computed: they become prefix cache. `exports_kv` asks
+    for the prompt's blocks, as they are computed, in the outputs.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -72,6 +91,8 @@ class Request:
     cache_key: bytes = b""  # the tenant's derived key (<= 64 bytes) of the block digests
     priority: Priority = Priority.INTERACTIVE
     prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
+    kv: tuple[KVBlock, ...] = ()
+    exports_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,5 +124,6 @@ class Output:
     token_ids: tuple[int, ...]  # a stop token is included and then `finish_reason` is "stop"
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token when asked for
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # per chunk, in order; the first token has none
+    kv: tuple[KVBlock, ...] = ()  # of the prompt, in order, when the request exports it
     finish_reason: FinishReason | None = None
     usage: Usage | None = None

@@ -270,7 +270,8 @@ class Scheduler:
             if not self._displace(plan, sequence, is_newcomer=is_newcomer):
                 return False
         blocks = self._match(sequence)
-        sequence.num_computed = len(blocks) * BLOCK_SIZE
+        num_matched = len(blocks) * BLOCK_SIZE
+        sequence.num_computed = num_matched + sequence.tail_after(num_matched)
         chunk = plan.chunk(sequence, shares)
         missing = blocks_for(sequence.num_computed + chunk) - len(blocks)
         needed = missing if is_newcomer else self._needed(sequence, len(blocks))

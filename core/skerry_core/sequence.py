@@ -6,7 +6,7 @@ import numpy as np
 
 from skerry_core.blocks import Digest, chain_digests, root_digest
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.request import Request, Usage
+from skerry_core.request import KVBlock, Request, Usage
 
 
 class Sequence:
@@ -30,6 +30,7 @@ class Sequence:
         "decode_seconds",
         "digests",
         "num_computed",
+        "num_exported",
         "num_prompt",
         "num_prompt_logprobs",
         "num_tokens",
@@ -37,6 +38,7 @@ class Sequence:
         "request",
         "slot",
         "start_time",
+        "tail",
     )
 
     def __init__(self, request: Request, *, arrival: int, arrival_time: float) -> None:
@@ -58,6 +60,8 @@ class Sequence:
         self.blocks: list[int] = []
         self.digests: list[Digest] = []  # of its first full blocks, see `extend_digests`
         self.num_computed = 0
+        self.num_exported = 0  # blocks handed out, see `Request.exports_kv`
+        self.tail: KVBlock | None = None  # an open block that came along, not yet in the pool
         self.cached_tokens = 0  # of the prompt, when it first got a place
         # Prompt logprobs handed out so far, the first token's absence included. A transcript
         # follows them, so a resumed request got them all.
@@ -87,6 +91,13 @@ class Sequence:
     def may_match_prefix(self) -> bool:
         """Prompt logprobs need every prompt token to run."""
         return self.num_prompt_logprobs >= self.num_prompt
+
+    def tail_after(self, num_matched: int) -> int:
+        """Tokens that its tail adds to `num_matched` cached ones; 0 when it does not follow."""
+        tail = self.tail
+        if tail is None or num_matched != self.num_prompt // BLOCK_SIZE * BLOCK_SIZE:
+            return 0
+        return min(tail.num_tokens, self.num_tokens - 1 - num_matched)
 
     def num_targets(self, num_tokens: int) -> int:
         """Prompt tokens whose logprobs its next `num_tokens` tokens tell for the first time."""

@@ -1,0 +1,88 @@
+"""KV between engines: blocks leave as they are computed, and arrive as prefix cache.
+
+The scheduler never learns of it. A block that comes with a request is adopted like any other cached
+block; only the open block at a prompt's end, which nobody can share, belongs to its sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from skerry_core.blocks import BlockPool, Digest, prompt_digests
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.kv import KVRangeError, adopt_block, convert
+from skerry_core.plan import Row
+from skerry_core.request import KVBlock, Request
+from skerry_core.runners.base import ModelRunner
+from skerry_core.sequence import Sequence
+
+
+class Handover:
+    """Takes blocks out of, and puts them into, one engine's runner and pool."""
+
+    def __init__(self, runner: ModelRunner, pool: BlockPool, model_key: bytes) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._model_key = model_key
+
+    def names(self, request: Request) -> list[Digest]:
+        """Names of the blocks that `exports_kv` will tell, in order. From any thread."""
+        tokens = np.array(request.prompt_ids, np.int32)
+        return prompt_digests(self._model_key, request.cache_key, tokens)
+
+    def held(self, digests: Iterable[Digest]) -> set[Digest]:
+        """Which of these can be matched now. From any thread; old as soon as it is told."""
+        return {digest for digest in digests if self._pool.match([digest])}
+
+    def adopt(self, request: Request) -> KVBlock | None:
+        """Make the full blocks that came along prefix cache; the open block, the last, is returned.
+
+        Blocks that do not fit, by space or by the range of their dtype, are computed again.
+        """
+        target = self._runner.kv_format.dtype
+        try:
+            for block in request.kv:
+                if block.num_tokens < BLOCK_SIZE:
+                    return replace(
+                        block, data=convert(block.data, block.dtype, target), dtype=target
+                    )
+                adopt_block(self._runner, self._pool, block.digest, block.data, block.dtype)
+        except KVRangeError:
+            pass
+        return None
+
+    def write_tails(self, rows: Iterable[Row]) -> None:
+        """Put open blocks where their sequences, admitted in this step, go on from."""
+        for row in rows:
+            if row.is_admission and row.start % BLOCK_SIZE:
+                self._write_tail(row.sequence)
+
+    def _write_tail(self, sequence: Sequence) -> None:
+        tail, sequence.tail = sequence.tail, None
+        if tail is None:
+            raise RuntimeError(f"{sequence.request.id} starts inside a block it does not have")
+        self._runner.admit_block(sequence.blocks[sequence.num_prompt // BLOCK_SIZE], tail.data)
+
+    def exported(self, row: Row) -> tuple[KVBlock, ...]:
+        """Blocks of a computed row's prompt that are final since the last time; the open one with
+        the first token."""
+        sequence = row.sequence
+        if not sequence.request.exports_kv:
+            return ()
+        num_full = min(sequence.num_computed, sequence.num_prompt) // BLOCK_SIZE
+        blocks = [
+            self._block(sequence, index, sequence.digests[index], BLOCK_SIZE)
+            for index in range(sequence.num_exported, num_full)
+        ]
+        sequence.num_exported += len(blocks)
+        rest = sequence.num_prompt % BLOCK_SIZE
+        if row.makes_token and rest and sequence.num_output == 0:
+            blocks.append(self._block(sequence, num_full, self.names(sequence.request)[-1], rest))
+        return tuple(blocks)
+
+    def _block(self, sequence: Sequence, index: int, name: Digest, num_tokens: int) -> KVBlock:
+        data = self._runner.export_block(sequence.blocks[index])
+        return KVBlock(name, num_tokens, data, self._runner.kv_format.dtype)
