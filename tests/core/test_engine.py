@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.toy_oracle import VOCAB, Answer, expected, prompt, request, run
 
+from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.request import EngineOverloaded, Priority, Request, RequestRejected
 from skerry_core.runners.toy import ToyRunner
 
-PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.25}
-SAMPLED = {"temperature": 1.5, "top_p": 0.95, "top_k": 20, "min_p": 0.01, "seed": 7, **PENALTIES}
-STYLES = {
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.25,
+}
+SAMPLED: dict[str, Any] = {
+    "temperature": 1.5,
+    "top_p": 0.95,
+    "top_k": 20,
+    "min_p": 0.01,
+    "seed": 7,
+    **PENALTIES,
+}
+STYLES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": SAMPLED,
     "penalised": PENALTIES,
@@ -185,7 +198,7 @@ def test_a_transcript_that_is_complete_runs_nothing() -> None:
 
 
 def test_aborted_at_every_point() -> None:
-    fields = {"prompt_length": 150, "max_tokens": 10, "prompt_logprobs": 1}
+    fields: dict[str, Any] = {"prompt_length": 150, "max_tokens": 10, "prompt_logprobs": 1}
     survivor = request("survivor", 70, salt=1, max_tokens=30)
     doomed = request("doomed", **fields)
     whole = expected(doomed)
@@ -361,11 +374,12 @@ def test_a_pool_of_one_block_finishes_what_fits(length: int) -> None:
     ],
 )
 def test_what_can_never_run_is_rejected_with_the_reason(
-    fields: dict[str, object], message: str
+    fields: dict[str, Any], message: str
 ) -> None:
     engine = make_engine(num_blocks=1, max_context=100)
+    defaults: dict[str, Any] = {"max_tokens": 5}
     with pytest.raises(RequestRejected, match=message):
-        engine.add(request(**{"max_tokens": 5, **fields}))
+        engine.add(request(**(defaults | fields)))
     assert not engine.has_work
 
 
@@ -436,17 +450,17 @@ def test_statistics_add_up() -> None:
 
 
 def test_batches_are_flat_contiguous_and_consistent() -> None:
-    shapes = []
+    shapes: list[tuple[tuple[str, str, int], ...]] = []
 
-    def look(batch: object) -> None:
+    def look(batch: Batch) -> None:
         arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "query_start")}
-        sampling = batch.sampling  # type: ignore[attr-defined]
+        sampling = batch.sampling
         arrays |= {n: getattr(sampling, n) for n in sampling.__slots__ if n != "allowed"}
-        arrays["block_tables"] = batch.block_tables  # type: ignore[attr-defined]
+        arrays["block_tables"] = batch.block_tables
         for name, array in arrays.items():
             assert isinstance(array, np.ndarray), name
             assert array.flags.c_contiguous, name
-        assert all(a < b for a, b in pairwise(batch.query_start.tolist()))  # type: ignore[attr-defined]
+        assert all(a < b for a, b in pairwise(batch.query_start.tolist()))
         shapes.append(tuple((name, a.dtype.str, a.ndim) for name, a in arrays.items()))
 
     runner = ToyRunner(num_blocks=64, before_step=look)

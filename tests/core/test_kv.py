@@ -43,7 +43,7 @@ def test_bfloat16_is_the_upper_half_of_float32(bits: np.ndarray) -> None:
 
 @given(hnp.arrays(np.float32, 8, elements=st.floats(-(2.0**126), 2.0**126, width=32)))
 def test_bfloat16_rounds_to_the_nearest_and_ties_to_even(values: np.ndarray) -> None:
-    rounded = from_float32(values, "bfloat16")
+    rounded = from_float32(values, "bfloat16").astype(np.uint16)
     result = to_float32(rounded, "bfloat16").astype(np.float64)
     for neighbour in (rounded - 1, rounded + 1):
         other = to_float32(neighbour.astype(np.uint16), "bfloat16").astype(np.float64)

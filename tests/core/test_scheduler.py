@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import count
 
 import pytest
@@ -44,7 +44,7 @@ class Sim:
         )
         self.now = 0.0
         self.live: list[Sequence] = []
-        self.service: Counter[str] = Counter()  # seconds by tenant, as the device saw them
+        self.service: defaultdict[str, float] = defaultdict(float)  # seconds by tenant
         self._numbers = count()
 
     def add(

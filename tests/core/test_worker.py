@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from queue import Queue
+from typing import Any
 
 import pytest
 from tests.core.toy_oracle import Answer, expected, request
@@ -85,7 +86,7 @@ def bench() -> Iterator[Bench]:
     bench.worker.close()
 
 
-def requests(count: int, **fields: object) -> list[Request]:
+def requests(count: int, **fields: Any) -> list[Request]:
     return [request(str(i), 5 + i, salt=i, tenant=str(i % 3), **fields) for i in range(count)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -118,10 +119,12 @@ def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
     return tuple((salt * 31 + i * i * 7 + 13) % VOCAB for i in range(length))
 
 
-def request(id: str = "r", prompt_length: int = 10, salt: int = 0, **fields: object) -> Request:
+def request(id: str = "r", prompt_length: int = 10, salt: int = 0, **fields: Any) -> Request:
     """A request; fields of `SamplingParams` and of `Request` alike."""
-    own = {name: fields.pop(name) for name in list(fields) if name in Request.__slots__}
-    defaults = {"id": id, "prompt_ids": prompt(prompt_length, salt)}
+    own: dict[str, Any] = {
+        name: fields.pop(name) for name in list(fields) if name in Request.__slots__
+    }
+    defaults: dict[str, Any] = {"id": id, "prompt_ids": prompt(prompt_length, salt)}
     return Request(**{**defaults, **own}, sampling=SamplingParams(**fields))
 
 
