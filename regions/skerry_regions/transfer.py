@@ -23,7 +23,7 @@ import hmac
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import xxhash
@@ -41,6 +41,8 @@ _HEADER = struct.Struct("<4sBBHQ16sHHI16s")
 _CONTROL, _SEGMENT = 1, 2
 
 Digest = bytes
+KVDtype = Literal["float16", "bfloat16", "float32"]
+DTYPE_BYTES: dict[KVDtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 class TransferError(Exception):
@@ -58,6 +60,7 @@ class Offer(Struct, frozen=True, tag="offer"):
     request_id: Annotated[str, Meta(max_length=128)]
     epoch: int
     numeric_build: Annotated[str, Meta(max_length=128)]
+    kv_dtype: KVDtype
     block_bytes: Annotated[int, Meta(ge=1, le=MAX_SEGMENT_BYTES)]
     num_layers: Annotated[int, Meta(ge=1, le=1 << 12)]
     digests: Annotated[list[bytes], Meta(max_length=MAX_BLOCKS)]
@@ -292,6 +295,7 @@ class _Staging:
 class _Incoming:
     token: bytes
     expires: float
+    any_build: bool
     offer: Offer | None = None
     missing: set[Digest] = field(default_factory=set)
     staging: dict[Digest, _Staging] = field(default_factory=dict)
@@ -308,29 +312,44 @@ class Arrived:
     tail_tokens: int
     made: Made | None
     blocks: list[tuple[Digest, bytearray]]  # in the order of the offer
+    numeric_build: str
+    kv_dtype: KVDtype
 
 
 class Receiver:
     """All incoming transfers of a node. Staging is bounded by `budget_bytes` over all of them."""
 
     def __init__(
-        self, *, numeric_build: str, block_bytes: int, budget_bytes: int, credit_bytes: int
+        self, *, numeric_build: str, block_elements: int, budget_bytes: int, credit_bytes: int
     ) -> None:
         self._build = numeric_build
-        self._block_bytes = block_bytes
+        self._block_elements = block_elements  # numbers in a block, whatever their dtype
         self._budget = budget_bytes
-        self._credit = max(credit_bytes, block_bytes)
+        self._credit = credit_bytes
         self._incoming: dict[int, _Incoming] = {}
 
     @property
     def staged_bytes(self) -> int:
-        return self._block_bytes * sum(
-            len(each.staging) + len(each.complete) for each in self._incoming.values()
+        return sum(
+            each.offer.block_bytes * (len(each.staging) + len(each.complete))
+            for each in self._incoming.values()
+            if each.offer is not None
         )
 
-    def reserve(self, transfer: int, token: bytes, now: float, lease_seconds: float) -> None:
-        """Expect a transfer under this token until the lease lapses."""
-        self._incoming[transfer] = _Incoming(token, now + lease_seconds)
+    def reserve(
+        self,
+        transfer: int,
+        token: bytes,
+        now: float,
+        lease_seconds: float,
+        *,
+        any_build: bool = False,
+    ) -> None:
+        """Expect a transfer under this token until the lease lapses.
+
+        `any_build` takes copies of another numeric build too: their bits are not this node's.
+        """
+        self._incoming[transfer] = _Incoming(token, now + lease_seconds, any_build)
 
     def renew(self, transfer: int, now: float, lease_seconds: float) -> None:
         if (incoming := self._incoming.get(transfer)) is not None:
@@ -382,15 +401,16 @@ class Receiver:
         incoming.missing = set(offer.digests) - have
         incoming.staging.clear()  # half a block is sent again from its start
         missing = [i for i, digest in enumerate(offer.digests) if digest in incoming.missing]
-        return Need(offer.transfer, missing, self._credit)
+        return Need(offer.transfer, missing, max(self._credit, offer.block_bytes))
 
     def _objection(self, incoming: _Incoming, offer: Offer) -> str | None:
         if not hmac.compare_digest(incoming.token, offer.token):
             return "wrong token"
-        if offer.numeric_build != self._build:
+        if offer.numeric_build != self._build and not incoming.any_build:
             return f"built by {offer.numeric_build}, this node takes {self._build}"
-        if offer.block_bytes != self._block_bytes:
-            return f"blocks of {offer.block_bytes} bytes, expected {self._block_bytes}"
+        expected = self._block_elements * DTYPE_BYTES[offer.kv_dtype]
+        if offer.block_bytes != expected:
+            return f"blocks of {offer.block_bytes} bytes, expected {expected}"
         if any(len(digest) != DIGEST_BYTES for digest in offer.digests):
             return "a digest has the wrong length"
         if len(set(offer.digests)) != len(offer.digests):
@@ -413,7 +433,7 @@ class Receiver:
             return [Refused(segment.transfer, "a segment that does not fit its block")]
         staged = incoming.staging.get(segment.digest)
         if staged is None:
-            if self.staged_bytes + self._block_bytes > self._budget:
+            if self.staged_bytes + offer.block_bytes > self._budget:
                 return [Refused(segment.transfer, "no staging memory left")]
             staged = incoming.staging[segment.digest] = _Staging(bytearray(offer.block_bytes))
         start = layer_bytes * segment.first_layer
@@ -433,5 +453,12 @@ class Receiver:
             return Refused(commit.transfer, f"committed with {count} blocks missing")
         blocks = [(d, incoming.complete[d]) for d in offer.digests if d in incoming.complete]
         return Arrived(
-            commit.transfer, offer.request_id, offer.epoch, offer.tail_tokens, commit.made, blocks
+            transfer=commit.transfer,
+            request_id=offer.request_id,
+            epoch=offer.epoch,
+            tail_tokens=offer.tail_tokens,
+            made=commit.made,
+            blocks=blocks,
+            numeric_build=offer.numeric_build,
+            kv_dtype=offer.kv_dtype,
         )

@@ -63,14 +63,15 @@ class TransferServer:
         return self._receiver.staged_bytes
 
     def expect(
-        self, transfer: int, token: bytes, lease_seconds: float
+        self, transfer: int, token: bytes, lease_seconds: float, *, any_build: bool = False
     ) -> asyncio.Future[Arrived | None]:
         """Take this transfer until the lease lapses; the result is None when it came to nothing.
 
         Cancelling the future ends the lease.
         """
         future: asyncio.Future[Arrived | None] = self._loop.create_future()
-        self._receiver.reserve(transfer, token, self._loop.time(), lease_seconds)
+        now = self._loop.time()
+        self._receiver.reserve(transfer, token, now, lease_seconds, any_build=any_build)
         self._expected[transfer] = future
         self._leases[transfer] = self._loop.call_later(lease_seconds, self._settle, transfer, None)
         future.add_done_callback(lambda _: self._settle(transfer, None))

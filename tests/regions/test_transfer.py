@@ -41,14 +41,14 @@ def block(number: int) -> bytes:
 
 def offer(count: int, *, build: str = "b1", token: bytes = TOKEN) -> Offer:
     return Offer(
-        transfer=7, token=token, request_id="r", epoch=1, numeric_build=build,
+        transfer=7, token=token, request_id="r", epoch=1, numeric_build=build, kv_dtype="float16",
         block_bytes=BLOCK, num_layers=LAYERS, digests=[digest(i) for i in range(count)],
     )  # fmt: skip
 
 
 def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2, lease: float = 10.0) -> Receiver:
     result = Receiver(
-        numeric_build="b1", block_bytes=BLOCK,
+        numeric_build="b1", block_elements=BLOCK // 2,
         budget_bytes=budget_blocks * BLOCK, credit_bytes=credit_blocks * BLOCK,
     )  # fmt: skip
     result.reserve(7, TOKEN, now=0.0, lease_seconds=lease)
@@ -165,6 +165,16 @@ def test_a_block_in_layer_pieces_is_whole_only_at_the_last() -> None:
 )
 def test_an_offer_that_does_not_fit_is_refused(bad: Offer, reason: str) -> None:
     assert receiver().receive(bad) == [Refused(7, reason)]
+
+
+def test_a_copy_of_another_build_is_taken_when_the_request_says_so() -> None:
+    to = receiver()
+    to.reserve(7, TOKEN, now=0.0, lease_seconds=10.0, any_build=True)
+    assert to.receive(offer(1, build="b2")) == [Need(7, [0], 2 * BLOCK)]
+    to.receive(Segment(7, digest(0), 0, LAYERS, block(0)))
+    [arrived] = to.receive(Commit(7))
+    assert isinstance(arrived, Arrived)
+    assert arrived.numeric_build == "b2"
 
 
 def test_a_commit_with_blocks_missing_is_refused() -> None:

@@ -36,8 +36,8 @@ def block(number: int) -> bytes:
 
 def offer(token: bytes = TOKEN) -> Offer:
     return Offer(
-        transfer=1, token=token, request_id="r", epoch=0, numeric_build="b", block_bytes=BLOCK,
-        num_layers=LAYERS, digests=[digest(i) for i in range(COUNT)], tail_tokens=3,
+        transfer=1, token=token, request_id="r", epoch=0, numeric_build="b", kv_dtype="float16",
+        block_bytes=BLOCK, num_layers=LAYERS, digests=[digest(i) for i in range(COUNT)], tail_tokens=3,
     )  # fmt: skip
 
 
@@ -47,7 +47,10 @@ def nothing_held(_: Collection[bytes]) -> set[bytes]:
 
 def server(held: set[bytes] | None = None) -> TransferServer:
     receiver = Receiver(
-        numeric_build="b", block_bytes=BLOCK, budget_bytes=64 * BLOCK, credit_bytes=2 * BLOCK
+        numeric_build="b",
+        block_elements=BLOCK // 2,
+        budget_bytes=64 * BLOCK,
+        credit_bytes=2 * BLOCK,
     )
     return TransferServer(receiver, lambda digests: set(digests) & (held or set()))
 
