@@ -1,0 +1,301 @@
+"""Compiled kernels against their meaning in NumPy: the same bits, on every target, in odd shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from skerry_core.config import BLOCK_SIZE, ConfigError
+from skerry_core.kernels import attention, matmul, reference, rowwise, targets
+from skerry_core.kernels.layout import BLOCK, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.numba_math import kernel
+from skerry_core.kernels.plan import address, aligned_zeros, matrix_record
+from skerry_core.kernels.targets import TARGETS, Target, choose_target
+
+FORMATS = list(WeightFormat)
+
+
+def supported_targets() -> Iterator[Any]:
+    for name in TARGETS:
+        try:
+            yield pytest.param(choose_target(name), id=name)
+        except ConfigError as error:
+            yield pytest.param(None, id=name, marks=pytest.mark.skip(reason=str(error)))
+
+
+on_each_target = pytest.mark.parametrize("target", list(supported_targets()))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def assert_same_bits(got: Any, wanted: Any) -> None:
+    assert got.dtype == wanted.dtype == np.float32
+    np.testing.assert_array_equal(
+        np.ascontiguousarray(got).view(np.int32), np.ascontiguousarray(wanted).view(np.int32)
+    )
+
+
+def random_rows(
+    rng: np.random.Generator, format_: WeightFormat, rows: int, columns: int
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Rows of GGML blocks; quants take every value, the lowest and highest included."""
+    if not format_.is_quantized:
+        dtype = np.float16 if format_ is WeightFormat.F16 else np.float32
+        return rng.normal(size=(rows, columns)).astype(dtype).view(np.uint8)
+    scales = rng.normal(size=(rows, columns // BLOCK, format_.scales_per_block)) / 16
+    scales[0, 0] = 1e-6  # a subnormal float16
+    shape = (rows, columns // BLOCK, format_.row_quant_bytes)
+    quants = rng.integers(0, 256, shape, dtype=np.uint8)
+    packed = np.concatenate([scales.astype(np.float16).view(np.uint8), quants], axis=-1)
+    return packed.reshape(rows, -1)
+
+
+def quantized(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Compiled quantisation of f32[T, K]: quants and headers."""
+    x = np.ascontiguousarray(x)
+    quants = np.zeros(x.shape, np.int8)
+    headers = np.zeros((len(x), x.shape[1] // BLOCK, matmul.HEADER_BYTES // 4), np.int32)
+    quantize_rows(address(x), x.size, address(quants), address(headers))
+    return quants, headers
+
+
+@kernel
+def quantize_rows(x: Any, count: Any, quants: Any, headers: Any) -> None:
+    rowwise.quantize(x, count, quants, headers)
+
+
+def test_activations_are_quantized_as_in_numpy(rng: np.random.Generator) -> None:
+    x = (rng.normal(size=(5, 4 * BLOCK)) * 10.0 ** rng.integers(-6, 6, (5, 1))).astype(np.float32)
+    x[0, :BLOCK] = 0.0
+    x[1, :BLOCK] = 1e-32
+    x[2, :BLOCK] = np.arange(BLOCK) - 15.5  # ties
+    quants, headers = quantized(x)
+    wanted, scales = reference.quantize(x)
+    np.testing.assert_array_equal(quants, wanted)
+    assert_same_bits(headers[..., 0].view(np.float32), scales)
+    sums = wanted.reshape(5, -1, BLOCK).sum(axis=-1, dtype=np.int32)
+    assert_same_bits(headers[..., 1].view(np.float32), scales * sums.astype(np.float32))
+    np.testing.assert_array_equal(headers[..., 2], -8 * sums)
+    np.testing.assert_array_equal(headers[..., 3], -128 * sums)
+
+
+@on_each_target
+@pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    ("rows", "columns", "tokens"),
+    [(1, 32, 1), (8, 32, 2), (17, 96, 3), (40, 64, 5), (16, 576, 8), (33, 160, 23)],
+)
+def test_matmul(
+    target: Target,
+    format_: WeightFormat,
+    rows: int,
+    columns: int,
+    tokens: int,
+    rng: np.random.Generator,
+) -> None:
+    raw = random_rows(rng, format_, rows, columns)
+    x = rng.normal(size=(tokens, columns)).astype(np.float32)
+    assert_same_bits(multiply(target, raw, format_, x)[:, :rows], reference.matmul(raw, format_, x))
+
+
+def multiply(target: Target, raw: Any, format_: WeightFormat, x: Any) -> Any:
+    """Compiled product f32[T, padded rows]."""
+    layout = PackedLayout(format_, len(raw), x.shape[1], target.rows)
+    packed = aligned_zeros((layout.num_groups, layout.group_bytes), np.uint8)
+    packed[:] = pack(raw, layout)
+    record = matrix_record(layout, address(packed))
+    out = aligned_zeros((len(x), layout.num_groups * target.rows), np.float32)
+    quants, headers = quantized(x)
+    operand = quants if format_.is_quantized else x
+    matmul.matmul(
+        target,
+        address(record),
+        0,
+        layout.num_groups,
+        address(operand),
+        operand.strides[0],
+        address(headers),
+        headers.strides[0],
+        address(out),
+        out.strides[0],
+        len(x),
+    )
+    return out
+
+
+@on_each_target
+@pytest.mark.parametrize("format_", [f for f in FORMATS if f.is_quantized], ids=lambda f: f.name)
+def test_matmul_at_the_edges_of_its_integers(target: Target, format_: WeightFormat) -> None:
+    """All quants and all activations at their extremes: no sum of products overflows."""
+    for byte in (0x00, 0xFF, 0x80, 0x7F):
+        for sign in (-1.0, 1.0):
+            raw = random_rows(np.random.default_rng(0), format_, 8, 64).reshape(8, 2, -1)
+            raw[..., 2 * format_.scales_per_block :] = byte
+            x = np.full((2, 64), sign, np.float32)
+            rows = raw.reshape(8, -1)
+            assert_same_bits(
+                multiply(target, rows, format_, x)[:, :8], reference.matmul(rows, format_, x)
+            )
+
+
+def test_pack_refuses_bytes_that_do_not_fit() -> None:
+    layout = PackedLayout(WeightFormat.Q8_0, 4, 64, 8)
+    with pytest.raises(ValueError, match=r"rows of 68 bytes, got an array of shape \(4, 67\)"):
+        pack(np.zeros((4, 67), np.uint8), layout)
+    with pytest.raises(ValueError, match="multiple of 32 columns, got 48"):
+        PackedLayout(WeightFormat.Q4_1, 4, 48, 8)
+
+
+@on_each_target
+@pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
+def test_embedding_of_a_packed_row(
+    target: Target, format_: WeightFormat, rng: np.random.Generator
+) -> None:
+    raw = random_rows(rng, format_, 19, 64)
+    layout = PackedLayout(format_, 19, 64, target.rows)
+    packed = np.ascontiguousarray(pack(raw, layout))
+    record = matrix_record(layout, address(packed))
+    for token in (0, 7, 18):
+        out = np.zeros(64, np.float32)
+        rowwise.embed(target, address(record), token, out)
+        if format_.is_quantized:
+            q, d, m = reference.unpack_blocks(raw[token : token + 1], format_)
+            wanted = q[0] * d[0, :, None]
+            if m is not None:
+                wanted = wanted + m[0, :, None]
+        else:
+            dtype = np.float16 if format_ is WeightFormat.F16 else np.float32
+            wanted = raw[token].view(dtype)
+        np.testing.assert_allclose(out, wanted.reshape(-1), rtol=1e-6, atol=1e-6)
+
+
+@kernel
+def norm_row(x: Any, weight: Any, eps: Any, out: Any) -> None:
+    rowwise.rms_norm(x, weight, eps, out)
+
+
+@pytest.mark.parametrize("columns", [32, 96, 576])
+def test_rms_norm(columns: int, rng: np.random.Generator) -> None:
+    x, weight = rng.normal(size=(2, columns)).astype(np.float32)
+    out = np.zeros_like(x)
+    norm_row(x, weight, np.float32(1e-5), out)
+    assert_same_bits(out, reference.rms_norm(x, weight, 1e-5))
+
+
+@kernel
+def rotate(x: Any, cosines: Any, sines: Any) -> None:
+    rowwise.rope(x, cosines, sines)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128])
+def test_rope(head_dim: int, rng: np.random.Generator) -> None:
+    x = rng.normal(size=head_dim).astype(np.float32)
+    cosines, sines = rng.uniform(-1, 1, (2, head_dim // 2)).astype(np.float32)
+    wanted = reference.rope(x, cosines, sines)
+    rotate(x, cosines, sines)
+    assert_same_bits(x, wanted)
+
+
+@kernel
+def activate(gate: Any, up: Any) -> None:
+    rowwise.swiglu(gate, up)
+
+
+def test_swiglu(rng: np.random.Generator) -> None:
+    gate, up = (rng.normal(size=(2, 500)) * 30).astype(np.float32)
+    wanted = reference.swiglu(gate, up)
+    activate(gate, up)
+    assert_same_bits(gate, wanted)
+
+
+@kernel
+def store_half(target: Any, x: Any, count: Any, out: Any) -> None:
+    rowwise.to_half(target, x, count, out)
+
+
+@on_each_target
+def test_values_are_stored_as_finite_halves(target: Target, rng: np.random.Generator) -> None:
+    x = np.concatenate(
+        [
+            rng.normal(size=512) * 10.0 ** rng.integers(-9, 5, 512),
+            [0.0, -0.0, 65504.0, 65519.0, 65520.0, 1e9, -1e9, np.inf, -np.inf],
+            [2.0**-14, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 1 + 2.0**-11, 1 + 3 * 2.0**-11],
+            [6.1e-5, -6.1e-5, 5.9e-8, 1e-40, -1e-40],
+        ]
+    )
+    x = x[: len(x) // 16 * 16].astype(np.float32)
+    out = np.zeros(len(x), np.float16)
+    store_half(target, address(x), len(x), address(out))
+    np.testing.assert_array_equal(out.view(np.uint16), reference.to_half(x).view(np.uint16))
+
+
+@kernel
+def merge(state: Any, state_peak: Any, partial: Any, peak: Any, is_first: bool) -> None:
+    attention.merge_partial(state, state_peak, partial, peak, is_first)
+
+
+@on_each_target
+@pytest.mark.parametrize(
+    ("head_dim", "num_queries", "context"),
+    [(16, 1, 1), (64, 3, 64), (64, 24, 150), (80, 7, 65), (96, 5, 63), (128, 8, 200)],
+)
+def test_attention(
+    target: Target, head_dim: int, num_queries: int, context: int, rng: np.random.Generator
+) -> None:
+    """Queries that see different lengths of one context; what lies beyond is garbage."""
+    blocks = -(-context // BLOCK_SIZE)
+    keys, values = rng.normal(size=(2, blocks * BLOCK_SIZE, head_dim)).astype(np.float16)
+    queries = rng.normal(size=(num_queries, head_dim)).astype(np.float32)
+    lengths = rng.integers(1, context + 1, num_queries)
+    lengths[-1] = context
+    state = np.zeros((num_queries, head_dim), np.float32)
+    state_peaks = np.zeros((num_queries, 2), np.float32)
+    partial, peaks = np.zeros_like(state), np.zeros_like(state_peaks)
+    scores = np.zeros((num_queries, BLOCK_SIZE), np.float32)
+    for index in range(blocks):
+        block = slice(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)
+        visible = np.clip(lengths - index * BLOCK_SIZE, 0, BLOCK_SIZE)
+        k, v = np.ascontiguousarray(keys[block].T), np.ascontiguousarray(values[block])
+        attention.attend_block(
+            target,
+            address(k),
+            address(v),
+            head_dim,
+            address(queries),
+            num_queries,
+            address(visible),
+            address(scores),
+            address(partial),
+            address(peaks),
+        )
+        for q in np.flatnonzero(visible):
+            merge(state[q], state_peaks[q], partial[q], peaks[q], index == 0)
+    got = state * (np.float32(1.0) / state_peaks[:, 1:])
+    wanted = [
+        reference.attention(query, keys[:n], values[:n])
+        for query, n in zip(queries, lengths, strict=True)
+    ]
+    assert_same_bits(got, np.stack(wanted))
+
+
+def test_targets_are_chosen_by_name_and_by_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(targets.TARGET_VARIABLE, raising=False)
+    with pytest.raises(
+        ConfigError, match="no CPU target 'mmx'; there are avx512vnni, avx2, portable"
+    ):
+        choose_target("mmx")
+    monkeypatch.setenv(targets.TARGET_VARIABLE, "portable")
+    assert choose_target() == TARGETS["portable"]
+    monkeypatch.delenv(targets.TARGET_VARIABLE)
+    monkeypatch.setattr(targets.numba.config, "CPU_FEATURES", "+avx2,+fma,+f16c,-avx512f")
+    assert choose_target() == TARGETS["avx2"]
+    with pytest.raises(ConfigError, match="lacks avx512f"):
+        choose_target("avx512vnni")
+    monkeypatch.setattr(targets.numba.config, "CPU_FEATURES", "")
+    assert choose_target() == TARGETS["portable"]
