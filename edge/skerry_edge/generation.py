@@ -9,7 +9,7 @@ model's node (`Overloaded`, `Unavailable`, `PromptTooLong`) and still becomes an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from skerry_edge.text import TextModel
 from skerry_edge.transcript import Transcript
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.client import TokenStream
-from skerry_regions.protocol import Done, Sampling, Submit
+from skerry_regions.protocol import Done, PhaseUsage, Sampling, Submit
 
 Clock = Callable[[], float]  # seconds, monotonic
 
@@ -78,8 +78,11 @@ class Meter:
             self._metrics.inter_token_latency.observe(now - self._last_step, self._model)
         self._last_step = now
 
-    def cached(self, num_tokens: int) -> None:
-        self._metrics.cached_tokens.add(num_tokens, self._model)
+    def cost(self, usage: PhaseUsage) -> None:
+        self._metrics.cached_tokens.add(usage.cached_tokens, self._model)
+        self._metrics.queue_time.observe(usage.queue_seconds, self._model)
+        self._metrics.prefill_time.observe(usage.prefill_seconds, self._model)
+        self._metrics.decode_time.observe(usage.decode_seconds, self._model)
 
     def finished(self, reason: str) -> None:
         self._outcome_known = True
@@ -113,14 +116,14 @@ class Generation:
         """Stop computing. A plain call, because an `await` while cancelled is cancelled again."""
         self._stream.abort()
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncGenerator[Piece]:
         """Pieces in order; empty ones are left out, except the last, which says why it ended."""
         transcript = self._transcript
         try:
             async for event in self._stream:
                 if isinstance(event, Done):
                     self.cached_tokens = event.usage.cached_tokens
-                    self._meter.cached(self.cached_tokens)
+                    self._meter.cost(event.usage)
                     yield self._last_piece(event.finish_reason)
                     return
                 if transcript.stopped or not event.token_ids:
@@ -180,10 +183,10 @@ class Choices:
             PromptTokensDetails(cached),
         )
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece]]:
         """(choice index, piece) as they come."""
         if len(self._generations) == 1:
-            async with aclosing(self._generations[0].pieces()) as pieces:  # type: ignore[type-var]
+            async with aclosing(self._generations[0].pieces()) as pieces:
                 async for piece in pieces:
                     yield 0, piece
             return
@@ -215,8 +218,9 @@ async def _pump(
     arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None],
 ) -> None:
     try:
-        async for piece in generation.pieces():
-            await arrived.put((index, piece))
+        async with aclosing(generation.pieces()) as pieces:
+            async for piece in pieces:
+                await arrived.put((index, piece))
         await arrived.put(None)
     except Exception as exc:
         await arrived.put(exc)

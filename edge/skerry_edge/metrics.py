@@ -162,6 +162,24 @@ class EdgeMetrics:
             LATENCY_BOUNDS,
             ("model_name",),
         )
+        self.queue_time = Histogram(
+            "vllm:request_queue_time_seconds",
+            "Waiting for a place in the engine.",
+            LATENCY_BOUNDS,
+            ("model_name",),
+        )
+        self.prefill_time = Histogram(
+            "vllm:request_prefill_time_seconds",
+            "Engine seconds spent on the prompt.",
+            LATENCY_BOUNDS,
+            ("model_name",),
+        )
+        self.decode_time = Histogram(
+            "vllm:request_decode_time_seconds",
+            "Engine seconds spent on the output.",
+            LATENCY_BOUNDS,
+            ("model_name",),
+        )
         self.running = Gauge(
             "skerry_requests_in_progress",
             "Generating requests at this moment.",

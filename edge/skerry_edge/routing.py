@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from skerry.errors import PermissionDenied, RequestTimeout
+from skerry.errors import PermissionDenied
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Call
-from skerry_edge.sse import Attended
+from skerry_edge.sse import Attended, interruption
 
 T = TypeVar("T")
 
@@ -54,11 +54,11 @@ def call_of(request: Request, principal: Principal) -> Call:
 
 async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:
     """Await `work`, unless the client goes away (`ClientDisconnect`) or the deadline passes."""
-    async with Attended(request.receive):
+    async with Attended(request.receive) as client:
         try:
             async with asyncio.timeout(call.seconds_left):
                 return await work
-        except TimeoutError:
-            raise RequestTimeout(
-                "The request's deadline passed before the answer was complete."
-            ) from None
+        except (TimeoutError, asyncio.CancelledError) as exc:
+            if client.gone:
+                raise
+            raise interruption(exc) from None

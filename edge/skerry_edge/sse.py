@@ -139,15 +139,20 @@ def _part(data: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
+def interruption(exc: TimeoutError | asyncio.CancelledError) -> SkerryError:
+    """Why an answer was broken off, when it was not the client's doing."""
+    if isinstance(exc, TimeoutError):
+        return RequestTimeout("The request's deadline passed before the answer was complete.")
+    return Unavailable("The edge is shutting down.")
+
+
 def _as_skerry_error(exc: BaseException) -> SkerryError:
     """What the client is told of a failure in mid-stream."""
     match exc:
         case SkerryError():
             return exc
-        case TimeoutError():
-            return RequestTimeout("The request's deadline passed before the answer was complete.")
-        case asyncio.CancelledError():
-            return Unavailable("The edge is shutting down.")
+        case TimeoutError() | asyncio.CancelledError():
+            return interruption(exc)
         case _:
             logger.error("a stream failed", exc_info=exc)
             return InternalError("Internal error; the request id finds it in the logs.")

@@ -136,23 +136,29 @@ def test_the_deadline_ends_requests(tmp_path: Path) -> None:
         idle(edge)
 
 
-def test_draining_lets_streams_end_and_then_says_why_not(tmp_path: Path) -> None:
-    replies: list[str] = []
+@pytest.mark.parametrize("stream", [True, False])
+def test_draining_ends_what_does_not_end_and_says_why(tmp_path: Path, stream: bool) -> None:
+    replies: list[httpx.Response] = []
 
-    def read(edge: Deployment) -> None:
+    def ask(edge: Deployment) -> None:
         url = f"http://127.0.0.1:{edge.port}{edge.run_path}"
-        headers, body = {"authorization": f"Bearer {edge.token}"}, {"prompt": "x", "stream": True}
-        replies.append(httpx.post(url, headers=headers, json=body, timeout=20).text)
+        headers = {"authorization": f"Bearer {edge.token}"}
+        body = {"prompt": "x", "stream": stream}
+        replies.append(httpx.post(url, headers=headers, json=body, timeout=20))
 
     with deployed(tmp_path, Limits(drain_seconds=1)) as edge:
         edge.region.script = lambda submit: [*answer("Hel")[:3], Hold()]
-        reader = threading.Thread(target=read, args=(edge,))
-        reader.start()
-        stream = the_stream(edge)
-    reader.join()
-    assert stream.aborted.is_set()
-    *chunks, error = events(replies[0])
-    assert "".join(chunk["response"] for chunk in chunks) == "Hel"
+        asker = threading.Thread(target=ask, args=(edge,))
+        asker.start()
+        held = the_stream(edge)
+    asker.join()
+    assert held.aborted.is_set()
+    if stream:
+        *chunks, error = events(replies[0].text)
+        assert "".join(chunk["response"] for chunk in chunks) == "Hel"
+    else:
+        error = replies[0].json()
+        assert replies[0].status_code == 503
     assert error["errors"][0]["code"] == 7009
 
 
