@@ -16,6 +16,7 @@ BLANK_LINE = b"\r\n\r\n"
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,24} ([!-~]+) HTTP/1\.[01]")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_HOST = re.compile(rb"[0-9A-Za-z.\-_~:\[\]%]{0,255}")
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 
 
@@ -70,11 +71,16 @@ def check_head(head: bytes, limits: Limits) -> Refusal | None:
         return malformed("The request target must be a path that starts with '/'.")
     if len(match[1]) > limits.target_bytes:
         return Refusal(414, 3003, f"The request target exceeds {limits.target_bytes} bytes.")
-    return _check_fields(fields, limits)
+    framing = _framing_fields(fields)
+    if isinstance(framing, Refusal):
+        return framing
+    if b"transfer-encoding" in framing and request_line.endswith(b"HTTP/1.0"):
+        return malformed("HTTP/1.0 has no Transfer-Encoding.")
+    return _check_framing(framing, limits)
 
 
-def _check_fields(fields: list[bytes], limits: Limits) -> Refusal | None:
-    """Refuse what makes a message's end, or its addressee, ambiguous (RFC 9112, 5 and 6.3)."""
+def _framing_fields(fields: list[bytes]) -> dict[bytes, bytes] | Refusal:
+    """The fields that say whom a message is for and where it ends, each at most once."""
     framing: dict[bytes, bytes] = {}
     for field in fields:
         if field[:1] in (b" ", b"\t"):
@@ -87,6 +93,13 @@ def _check_fields(fields: list[bytes], limits: Limits) -> Refusal | None:
             if name in framing:
                 return malformed(f"The header field '{name.decode()}' is given twice.")
             framing[name] = value.strip(b" \t")
+    return framing
+
+
+def _check_framing(framing: dict[bytes, bytes], limits: Limits) -> Refusal | None:
+    """Refuse what two servers in a row could read in two ways (RFC 9112, 3.2 and 6.3)."""
+    if not _HOST.fullmatch(framing.get(b"host", b"")):
+        return malformed("The header field 'host' is not a host name.")
     length = framing.get(b"content-length")
     if length is None:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from skerry_edge.head import (
 )
 from skerry_edge.limits import Limits
 
+SPARE_FILES = 256  # descriptors for everything that is not a client
 TICK_SECONDS = 1.0  # how often an upload's pace is looked at
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,9 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._limits.max_connections:
-            self._refuse(TOO_MANY_CONNECTIONS)
+            self._refused = True  # and not lingered over: these are not bounded otherwise
+            transport.write(refusal_response(TOO_MANY_CONNECTIONS))
+            transport.close()
         else:
             self._expect_head()
 
@@ -191,7 +195,8 @@ class GuardedProtocol(H11Protocol):
                 self.transport.abort()
                 return
         self.transport.resume_reading()
-        self.transport.write(refusal_response(refusal))
+        if self.conn.our_state is not h11.DONE:  # else the answer is out, and only its request lags
+            self.transport.write(refusal_response(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(self._limits.linger_seconds, self.transport.abort)
@@ -263,6 +268,17 @@ class EdgeServer(uvicorn.Server):
             self._ready()
 
 
+def allow_connections(number: int) -> None:
+    """Let this process open that many sockets beside its files, as far as the system allows."""
+    wanted = number + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            logger.warning("only %d of %d connections: raise ulimit -n", allowed, number)
+
+
 def listen(host: str, port: int, limits: Limits) -> socket.socket:
     """Bind and listen; port 0 takes a free one. Raises OSError if that is not possible."""
     family, _, _, _, address = socket.getaddrinfo(
@@ -293,6 +309,7 @@ async def serve(
     only on the main thread; a second SIGINT ends the drain. Meant for uvloop:
     `uvloop.run(serve(…))`.
     """
+    allow_connections(limits.max_connections)
     if listener is None:
         listener = listen(host, port, limits)
     address = listener.getsockname()

@@ -26,6 +26,9 @@ def test_an_ordinary_head_passes() -> None:
     [
         (head("Host: b"), 400, "'host' is given twice"),
         (head("HOST : b"), 400, "malformed"),
+        (head().replace(b"Host: a", b"Host: evil/x?y="), 400, "not a host name"),
+        (head().replace(b"Host: a", b"Host: a b"), 400, "not a host name"),
+        (head("Transfer-Encoding: chunked", line="POST /x HTTP/1.0"), 400, "HTTP/1.0"),
         (head("Content-Length: 1", "content-length: 1"), 400, "'content-length' is given twice"),
         (head("Content-Length: 1", "Transfer-Encoding: chunked"), 400, "exclude each other"),
         (head("Transfer-Encoding: chunked", "transfer-encoding: x"), 400, "given twice"),
@@ -55,6 +58,11 @@ def test_ambiguous_or_excessive_heads_are_refused(raw: bytes, status: int, words
     refusal = check_head(raw, LIMITS)
     assert refusal is not None
     assert (refusal.status, words in refusal.message) == (status, True), refusal
+
+
+@pytest.mark.parametrize("host", ["", "a", "a.b:8787", "[::1]:80", "xn--e1afmkfd_1.test"])
+def test_hosts_that_pass(host: str) -> None:
+    assert check_head(head().replace(b"Host: a", f"Host: {host}".encode()), LIMITS) is None
 
 
 def test_hopeless_beginnings_are_refused_before_they_end() -> None:

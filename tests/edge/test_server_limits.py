@@ -181,8 +181,9 @@ def test_a_body_that_never_comes_is_refused(port: int) -> None:
 
 
 def test_an_early_answer_stands_though_the_body_is_slow(port: int) -> None:
-    answer = exchange(port, post(100, b"only this", path=b"/early"))
+    answer = exchange(port, post(100, b"only this", path=b"/early", close=False))
     assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 def test_pipelined_requests_are_answered_in_turn(port: int) -> None:
