@@ -26,13 +26,13 @@ from skerry_core.kernels.sample_step import SAMPLE_ROW
 from skerry_core.kernels.targets import Target
 from skerry_core.runners.base import Progress
 
-_NAMES = {  # field of the plan: kernel, its argument types, what to tell who waits
-    "matmul": (matmul.matmul, MATMUL, "matrix products"),
-    "attend_block": (attention.attend_block, ATTEND_BLOCK, "attention"),
-    "sample_row": (numba_sampling.sample_row, SAMPLE_ROW, "sampling"),
-    "sample": (sample_step.sample, PHASE, "sampling"),
+_KERNELS = {  # field of the plan: kernel and its argument types
+    "matmul": (matmul.matmul, MATMUL),
+    "attend_block": (attention.attend_block, ATTEND_BLOCK),
+    "sample_row": (numba_sampling.sample_row, SAMPLE_ROW),
+    "sample": (sample_step.sample, PHASE),
     **{
-        name: (getattr(llama_step, name), PHASE, "the model's step")
+        name: (getattr(llama_step, name), PHASE)
         for name in (
             "prepare",
             "norm",
@@ -62,21 +62,27 @@ def compile_kernels(plan: Plan, target: Target, cache_dir: Path, progress: Progr
 
     Sets numba's cache directory, which is global to the process.
     """
-    _keep_on_disk(cache_dir)
-    for done, (name, (kernel, types, label)) in enumerate(_NAMES.items()):
-        progress(f"compiling {label}", done / len(_NAMES))
+    finished = _keep_on_disk(cache_dir) / "finished"
+    what = "loading kernels" if finished.exists() else "compiling kernels for this CPU, once"
+    for done, (name, (kernel, types)) in enumerate(_KERNELS.items()):
+        progress(what, done / len(_KERNELS))
         concrete = tuple(typeof(target) if t is None else t for t in types)
         plan.record[name] = compiled_address(kernel, concrete)
     entry_types = tuple(typeof(target) if t is None else t for t in PHASE[:3])
     llama_step.run_thread.compile(entry_types)
+    finished.touch()
+    progress(what, 1.0)
 
 
-def _keep_on_disk(cache_dir: Path) -> None:
-    numba.config.CACHE_DIR = str(cache_dir / "numba" / _code_key())
-    for kernel in {id(k): k for k, _, _ in _NAMES.values()}.values():
+def _keep_on_disk(cache_dir: Path) -> Path:
+    """Have numba use the directory of this code, and return it."""
+    folder = cache_dir / "numba" / _code_key()
+    numba.config.CACHE_DIR = str(folder)
+    for kernel in {id(k): k for k, _ in _KERNELS.values()}.values():
         kernel.enable_caching()
     for kernel in _ENTRY_POINTS:
         kernel.enable_caching()
+    return folder
 
 
 def _code_key() -> str:

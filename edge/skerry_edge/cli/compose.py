@@ -24,7 +24,7 @@ from typing import Literal, TypeVar, cast
 import uvloop
 
 from skerry.errors import SkerryError
-from skerry_core.config import EngineConfig, KVFormat
+from skerry_core.config import ConfigError, EngineConfig, KVFormat
 from skerry_core.engine import Engine
 from skerry_core.runners.base import ModelRunner
 from skerry_core.weights import WeightFile, WeightsError
@@ -289,11 +289,11 @@ def load_engines(
     engines: dict[str, Engine] = {}
     try:
         for model, num_blocks in zip(models, _plan(models, options), strict=True):
-            runner = _open_runner(model, num_blocks, options, home)
+            runner = _open_runner(model, num_blocks, options, home, reporter)
             runner.warm_up(reporter.progress)
             key = bytes.fromhex(model.files.weights_digest + model.files.tokenizer_digest)
             engines[model.spec.id] = Engine(runner, EngineConfig(), model_key=key)
-    except (MemoryTooSmall, WeightsError) as error:
+    except (ConfigError, MemoryTooSmall, WeightsError) as error:
         raise CannotStart(str(error)) from None
     return engines
 
@@ -314,7 +314,9 @@ def _block_bytes(model: Model) -> int:
     ).block_bytes
 
 
-def _open_runner(model: Model, num_blocks: int, options: Options, home: Home) -> ModelRunner:
+def _open_runner(
+    model: Model, num_blocks: int, options: Options, home: Home, reporter: Reporter
+) -> ModelRunner:
     if options.runner == "toy":
         from skerry_core.runners.toy import ToyRunner
 
@@ -326,5 +328,9 @@ def _open_runner(model: Model, num_blocks: int, options: Options, home: Home) ->
     from skerry_core.runners.numba_cpu import NumbaRunner
 
     return NumbaRunner.open(
-        model.files.weights, num_blocks=num_blocks, threads=options.threads, cache_dir=home.cache
+        model.files.weights,
+        num_blocks=num_blocks,
+        threads=options.threads,
+        cache_dir=home.cache,
+        progress=reporter.progress,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BLOCK_TOKENS = 64
-DEFAULT_KV_TOKENS = 8192  # 190 MB for the default model; touched only as it fills
+DEFAULT_KV_TOKENS = 12288  # 280 MB for the default model; touched only as it fills
 SMALLEST_KV_TOKENS = 512  # less than this serves nobody
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from skerry_edge.cli.arguments import Commands, add_command, byte_size, count, port
 from skerry_edge.cli.logs import configure_logging
+from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.output import complain, note
 from skerry_edge.cli.report import PipeReporter, Reporter, TerminalReporter
 from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
@@ -85,7 +86,7 @@ def start(args: argparse.Namespace) -> int:
 
 
 def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int:
-    threads = args.threads or min(os.cpu_count() or 1, 16)
+    threads = args.threads or default_threads()
     configure_threads(threads)
     configure_logging()
     from skerry_edge.cli.compose import CannotStart, Interrupted, Options, serve_platform
