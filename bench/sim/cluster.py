@@ -73,7 +73,7 @@ class Outcome:
 
     ttft: list[float]
     latency: list[float]  # until the last token
-    stall: list[tuple[float, int]] = field(default_factory=list)  # (step seconds, tokens)
+    steps: list[tuple[float, int]] = field(default_factory=list)  # (seconds, tokens decoded)
     prompt_tokens: int = 0
     computed_tokens: int = 0
     num_split: int = 0
@@ -131,7 +131,7 @@ def simulate(config: ClusterConfig, policy: Policy, trace: Sequence[TraceRequest
     cluster.events.run()
     outcome = replay.outcome
     for node in cluster.nodes.values():
-        outcome.stall += node.step_times
+        outcome.steps += node.step_times
         outcome.prompt_tokens += node.prompt_tokens
         outcome.computed_tokens += node.computed_tokens
     return outcome

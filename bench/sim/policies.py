@@ -259,7 +259,9 @@ class Skerry:
     """The router of `skerry_regions`. It fills unlike pools too: a decode node may prefill its own.
 
     Speeds are learned as it goes, from `prior`; with none it is an oracle that knows the truth.
-    `report_seconds` makes node reports that old at worst. No policy sees the real output length;
+    `report_seconds` makes node reports that old at worst; `narrow` leaves it only the choices
+    that the published rules have: both phases on one hybrid node, or a prefill and a decode node,
+    and no fetching from peers. No policy sees the real output length;
     this one expects 256 tokens.
     """
 
@@ -270,8 +272,10 @@ class Skerry:
         *,
         config: RouterConfig | None = None,
         report_seconds: float = 0.0,
+        narrow: bool = False,
     ) -> None:
         self._rng, self._prior = rng, prior
+        self._narrow = narrow
         self._config = config or RouterConfig()
         self._report_seconds = report_seconds
         self._router: Router | None = None
@@ -291,7 +295,10 @@ class Skerry:
             prompt_tokens=request.prompt_tokens,
             digests=request.blocks,
         )
-        best = router.rank(self._view, demand, now=now)[0]
+        ranked = router.rank(self._view, demand, now=now)
+        best = ranked[0]
+        if self._narrow:
+            best = next((placement for placement in ranked if placement.is_split), best)
         self._bookings.append(router.book(best, demand, now=now))
         if best.fetch is None:
             return Choice(best.prefill, best.decode)
@@ -310,6 +317,8 @@ class Skerry:
 
     def _start(self, cluster: Cluster) -> Router:
         config = replace(self._config, block_size=cluster.config.block_size)
+        if self._narrow:
+            config = replace(config, num_peers=0, alternatives=len(cluster.nodes) ** 2)
         self._router = Router(cluster.directory, self._rng, config)
         if self._prior is not None:
             for name in cluster.nodes:
@@ -323,7 +332,7 @@ class Skerry:
                     id=node.name,
                     region="r",
                     residency="",
-                    role=node.role,
+                    role="decode" if self._narrow and node.role == "hybrid" else node.role,
                     model="m",
                     numeric_build="b",
                     kv_format="k",

@@ -12,7 +12,8 @@ makes others wait:
     step_wait  joining the decode node's batch: half of a running step
     decode     the expected output, at the pace of the decode node with this request on it
     stall      harm to running streams: those on the prefill node stand still while it prefills,
-               those on the decode node get slower steps, and what no longer fits is recomputed
+               those on the decode node get slower steps, and what no longer fits is recomputed;
+               and to this one, while the decode node still has prefill work of others
     behind     harm to requests that will queue behind this one while the node is busy
     evict      harm to later requests: the blocks that this one displaces from full caches, at the
                price of computing them again, times how often a stored token is found again
@@ -73,6 +74,7 @@ class DecodeSide(Struct):
     node: NodeState
     cached_tokens: int
     network: float  # from here to the edge, one way
+    backlog: float  # seconds of prefill that wait here
     step_wait: float
     decode: float
     stall: float
@@ -88,12 +90,13 @@ class Pair(Struct):
     prefill: PrefillSide
     decode: DecodeSide
     handover: float
-    evict: float  # on the decode node, if it is another
+    stall: float  # of this request on the decode node, if that is another
+    evict: float  # likewise
     same_build: bool
 
     @property
     def seconds(self) -> float:
-        return self.prefill.seconds + self.decode.seconds + self.handover + self.evict
+        return self.prefill.seconds + self.decode.seconds + self.handover + self.stall + self.evict
 
     def placement(self) -> Placement:
         prefill, decode = self.prefill, self.decode
@@ -105,7 +108,7 @@ class Pair(Struct):
             "handover": self.handover,
             "step_wait": decode.step_wait,
             "decode": decode.decode,
-            "stall": prefill.stall + decode.stall,
+            "stall": prefill.stall + decode.stall + self.stall,
             "behind": prefill.behind,
             "evict": prefill.evict + self.evict,
         }
@@ -152,6 +155,7 @@ class Costs:
             node=node,
             cached_tokens=self._usable(self._cached(node).resident),
             network=self._view.link(demand.origin, node.region).rtt / 2,
+            backlog=load.queue_seconds,
             step_wait=pace_before / 2,
             decode=demand.output_tokens * pace,
             stall=self._config.stall_weight * stall,
@@ -159,16 +163,37 @@ class Costs:
 
     def pair(self, prefill: PrefillSide, decode: DecodeSide) -> Pair:
         """Both together. The caller has checked that KV may go from one to the other."""
-        same = prefill.node.id == decode.node.id
-        missing = self.demand.prompt_tokens - decode.cached_tokens
         builds = {prefill.node.numeric_build, decode.node.numeric_build}
+        same_build = self.demand.numeric_build is None or builds == {self.demand.numeric_build}
+        if prefill.node.id == decode.node.id:
+            return Pair(
+                prefill=prefill,
+                decode=decode,
+                handover=0.0,
+                stall=0.0,
+                evict=0.0,
+                same_build=same_build,
+            )
+        missing = self.demand.prompt_tokens - decode.cached_tokens
+        handover = self._handover(prefill, decode, missing)
+        arrives = prefill.queue + prefill.fetching + prefill.compute + handover
         return Pair(
             prefill=prefill,
             decode=decode,
-            handover=0.0 if same else self._handover(prefill, decode, missing),
-            evict=0.0 if same else self._evicted(decode.node, missing),
-            same_build=self.demand.numeric_build is None or builds == {self.demand.numeric_build},
+            handover=handover,
+            stall=self._config.stall_weight * max(0.0, decode.backlog - arrives),
+            evict=self._evicted(decode.node, missing),
+            same_build=same_build,
         )
+
+    def least_handover(
+        self, prefills: Sequence[PrefillSide], decodes: Sequence[DecodeSide]
+    ) -> float:
+        """No hand-over between two of these nodes takes less."""
+        sources = {side.node.region for side in prefills}
+        targets = {side.node.region for side in decodes}
+        rtts = [self._view.link(source, target).rtt for source in sources for target in targets]
+        return min(rtts, default=0.0) / 2
 
     def _prefill_after(
         self, node: NodeState, load: CurrentLoad, fetch: Fetch | None, blocks: int, transfer: float

@@ -19,7 +19,7 @@ class RouterConfig(Struct, frozen=True, kw_only=True):
     exhaustive_nodes: int = 64  # up to here all nodes are looked at; beyond, a sample
     sampled_nodes: int = 8  # random ones of each role; as many of the best holders join them
     num_peers: int = 2  # holders of the longest prefixes that a fetch is considered from
-    stall_weight: float = 0.3
+    stall_weight: float = 0.2
     behind_weight: float = 1.0
     evict_weight: float = 1.0
     rate_seconds: float = 30.0  # memory of the arrival rate

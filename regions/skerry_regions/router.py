@@ -108,24 +108,51 @@ class Router:
     def _cheapest_pairs(
         self, costs: Costs, prefills: list[PrefillSide], decodes: list[DecodeSide]
     ) -> list[Placement]:
-        """Best first over pairs. What a pair adds is never negative, so the sum of the two sides
-        is a lower bound: once it exceeds the worst kept pair, the rest need not be looked at.
+        """Best first over pairs: one node for both phases, then two.
+
+        Two nodes cost at least their two sides and half a round trip between them. Sides are
+        sorted, so once that exceeds the worst kept pair, the rest need not be looked at.
         """
-        prefills.sort(key=lambda side: side.seconds)
-        decodes.sort(key=lambda side: side.seconds)
-        best: list[tuple[tuple[int, float, float], Pair]] = []
+        best = _Best(self._config.alternatives)
+        by_node = {side.node.id: side for side in prefills}
         for decode in decodes:
-            for prefill in prefills:
-                bound = prefill.seconds + decode.seconds
-                if len(best) == self._config.alternatives and (0, bound) > best[-1][0][:2]:
+            best.offer(costs.pair(by_node[decode.node.id], decode), self._rng.random())
+        offering = [side for side in prefills if side.node.offers_prefill]
+        offering.sort(key=lambda side: side.seconds)
+        decodes.sort(key=lambda side: side.seconds)
+        apart = costs.least_handover(offering, decodes)
+        for decode in decodes:
+            for prefill in offering:
+                if best.beats(prefill.seconds + decode.seconds + apart):
                     break
-                if not _pair_allowed(prefill.node, decode.node, costs.demand):
-                    continue
-                pair = costs.pair(prefill, decode)
-                best.append(((_last_resort(pair), pair.seconds, self._rng.random()), pair))
-                best.sort(key=lambda ranked: ranked[0])
-                del best[self._config.alternatives :]
-        return [pair.placement() for _, pair in best]
+                if prefill.node.id != decode.node.id and may_copy(
+                    prefill.node, decode.node, costs.demand
+                ):
+                    best.offer(costs.pair(prefill, decode), self._rng.random())
+        return [pair.placement() for pair in best.pairs()]
+
+
+class _Best:
+    """The cheapest few pairs so far; suspects and foreign builds rank below all others."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ranked: list[tuple[tuple[int, float, float], Pair]] = []
+
+    def offer(self, pair: Pair, tie_break: float) -> None:
+        key = (_last_resort(pair), pair.seconds, tie_break)
+        if len(self._ranked) == self._size and key > self._ranked[-1][0]:
+            return
+        self._ranked.append((key, pair))
+        self._ranked.sort(key=lambda entry: entry[0])
+        del self._ranked[self._size :]
+
+    def beats(self, seconds: float) -> bool:
+        """Whether no pair that costs at least `seconds` can come in."""
+        return len(self._ranked) == self._size and (0, seconds) > self._ranked[-1][0][:2]
+
+    def pairs(self) -> list[Pair]:
+        return [pair for _, pair in self._ranked]
 
 
 class _Traffic:
@@ -166,13 +193,6 @@ def _feasible(node: NodeState, demand: Demand) -> bool:
         and node.id not in demand.exclude
         and demand.residency in (None, node.residency)
     )
-
-
-def _pair_allowed(prefill: NodeState, decode: NodeState, demand: Demand) -> bool:
-    """A decode node prefills for itself only; others must compute alike."""
-    if prefill.id == decode.id:
-        return True
-    return prefill.offers_prefill and may_copy(prefill, decode, demand)
 
 
 def _last_resort(pair: Pair) -> int:
