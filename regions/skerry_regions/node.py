@@ -8,6 +8,7 @@ its outputs become events. All of a `Node` runs on one event loop; only `_Served
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -37,6 +38,7 @@ from skerry_core.request import (
     Usage,
 )
 from skerry_core.worker import Worker, WorkerStopped
+from skerry_regions.handover import KVDesk, Outgoing
 from skerry_regions.protocol import (
     MAX_MESSAGE,
     Done,
@@ -48,8 +50,18 @@ from skerry_regions.protocol import (
     TokenLogprob,
     Tokens,
 )
+from skerry_regions.transfer import Arrived, Made
 
 logger = logging.getLogger(__name__)
+
+NO_USAGE = PhaseUsage(
+    prompt_tokens=0,
+    cached_tokens=0,
+    output_tokens=0,
+    queue_seconds=0.0,
+    prefill_seconds=0.0,
+    decode_seconds=0.0,
+)
 
 Role = Literal["prefill", "decode", "hybrid"]
 State = Literal["ready", "failed", "closed"]
@@ -76,7 +88,18 @@ class ModelStatus:
 class NodeStream:
     """One running attempt. Ends with exactly one `Done` or `Failed` in its sink."""
 
-    __slots__ = ("_served", "deadline", "engine_id", "epoch", "key", "next_index", "number", "sink")
+    __slots__ = (
+        "_served",
+        "arriving",
+        "deadline",
+        "engine_id",
+        "epoch",
+        "key",
+        "next_index",
+        "number",
+        "outgoing",
+        "sink",
+    )
 
     def __init__(self, served: _Served, submit: Submit, engine_id: str, sink: Sink) -> None:
         self._served = served
@@ -87,6 +110,8 @@ class NodeStream:
         self.next_index = len(submit.output_ids)
         self.sink = sink
         self.deadline: asyncio.TimerHandle | None = None
+        self.arriving: asyncio.Future[Arrived | None] | None = None  # KV it waits for
+        self.outgoing: Outgoing | None = None  # KV it hands on
 
     def abort(self) -> None:
         """Stop and free the blocks; `Done` ("cancelled") still comes. Idempotent, never fails."""
@@ -132,6 +157,10 @@ class Node:
             raise ModelNotFound(f"this node serves {known}, not {submit.model}", param="model")
         return served.submit(submit, sink)
 
+    def desk(self, model: str) -> KVDesk:
+        """Hand-over of a served model; its `incoming` must listen before edges name it."""
+        return self._served[model].desk
+
     def beats(self) -> list[EngineBeat]:
         """The pulse of each engine: one that has work and makes no steps hangs."""
         return [served.beat() for served in self._served.values()]
@@ -165,6 +194,7 @@ class _Served:
         self._streams: dict[str, NodeStream] = {}  # by engine id
         self._attempts: dict[tuple[str, str, int], NodeStream] = {}  # newest of each request
         self._numbers = itertools.count()
+        self.desk = KVDesk(engine)
         self._worker = Worker(engine, deliver=self.deliver, failed=self.failed)
         self._worker.start()
 
@@ -178,8 +208,58 @@ class _Served:
         if submit.seconds_left is not None and submit.seconds_left <= 0:
             raise RequestTimeout("the deadline passed before the request reached its node")
         engine_id = f"{submit.request_id}#{next(self._numbers)}"  # unique whatever clients send
+        stream = NodeStream(self, submit, engine_id, sink)
+        request = engine_request(submit, engine_id)
+        if submit.hand_over_from is not None:
+            stream.arriving = self.desk.expect(submit.hand_over_from)
+            start = functools.partial(self._start_arrived, stream, request)
+            stream.arriving.add_done_callback(start)
+        elif submit.hand_over_to is not None:
+            self._start_exporting(stream, request, submit)
+        else:
+            self._start(request)
+        return self._opened(stream, submit.seconds_left)
+
+    def _start_exporting(self, stream: NodeStream, request: Request, submit: Submit) -> None:
+        assert submit.hand_over_to is not None
+        stream.outgoing = self.desk.send(submit.hand_over_to, request, submit.epoch)
         try:
-            self._worker.submit(engine_request(submit, engine_id))
+            self._start(request)
+        except SkerryError:
+            stream.outgoing.end()
+            raise
+
+    def _start_arrived(
+        self, stream: NodeStream, request: Request, future: asyncio.Future[Arrived | None]
+    ) -> None:
+        """Give a request to the engine with the KV that came for it, or without."""
+        if stream.engine_id not in self._streams or future.cancelled():
+            return
+        arrived = future.result()
+        if arrived is not None:
+            request = self.desk.with_arrived(request, arrived)
+            if arrived.made is not None:
+                self._tell_made(stream, arrived.made)
+        try:
+            self._start(request)
+        except SkerryError as error:
+            self._end(stream, failed_event(stream.number, error))
+
+    def _tell_made(self, stream: NodeStream, made: Made) -> None:
+        """Pass on the tokens that the prefill node made, so that this stream is whole by itself."""
+        tokens = Tokens(
+            stream=stream.number,
+            index=stream.next_index,
+            token_ids=made.token_ids,
+            logprobs=made.logprobs,
+        )
+        self._tell(stream, tokens)
+        stream.next_index += len(made.token_ids)
+
+    def _start(self, request: Request) -> None:
+        """Give a request to the engine. Raises what `Node.submit` raises."""
+        try:
+            self._worker.submit(request)
         except RequestTooLong as error:
             raise PromptTooLong(str(error)) from None
         except RequestRejected as error:
@@ -188,7 +268,6 @@ class _Served:
             raise Overloaded(str(error), retry_after=error.retry_after) from None
         except WorkerStopped:  # the news of it is on its way to this thread
             raise self._gone() from None
-        return self._opened(NodeStream(self, submit, engine_id, sink), submit.seconds_left)
 
     def _opened(self, stream: NodeStream, seconds_left: float | None) -> NodeStream:
         older = self._attempts.get(stream.key)
@@ -201,7 +280,12 @@ class _Served:
         return stream
 
     def abort(self, stream: NodeStream) -> None:
-        if stream.engine_id in self._streams:
+        if stream.engine_id not in self._streams:
+            return
+        if stream.arriving is not None and not stream.arriving.done():
+            stream.arriving.cancel()
+            self._end(stream, Done(stream=stream.number, finish_reason="cancelled", usage=NO_USAGE))
+        else:
             self._worker.abort(stream.engine_id)
 
     def beat(self) -> EngineBeat:
@@ -217,6 +301,7 @@ class _Served:
         if self.state == "ready":
             self.state = "closed"
         self._fail_all()
+        await self.desk.close()
         await asyncio.to_thread(self._worker.close)
 
     # --- on the engine's thread ------------------------------------------------------------------
@@ -236,6 +321,8 @@ class _Served:
                 self._pass_on(stream, output)
 
     def _pass_on(self, stream: NodeStream, output: Output) -> None:
+        if stream.outgoing is not None:
+            stream.outgoing.push(output)
         if output.token_ids or output.prompt_logprobs:
             self._tell(stream, tokens_event(stream.number, stream.next_index, output))
             stream.next_index += len(output.token_ids)
@@ -267,6 +354,10 @@ class _Served:
             del self._attempts[stream.key]
         if stream.deadline is not None:
             stream.deadline.cancel()
+        if stream.arriving is not None:
+            stream.arriving.cancel()
+        if stream.outgoing is not None:
+            stream.outgoing.end()
         self._tell(stream, event)
 
     def _tell(self, stream: NodeStream, event: Event) -> None:
@@ -292,6 +383,7 @@ def engine_request(submit: Submit, engine_id: str) -> Request:
         cache_key=submit.cache_key,
         priority=PRIORITIES[submit.priority],
         prompt_logprobs=submit.prompt_logprobs,
+        exports_kv=submit.hand_over_to is not None,
     )
 
 

@@ -80,6 +80,23 @@ class Sampling(Struct, frozen=True, kw_only=True):
     stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=1024)] = ()
 
 
+class HandOverTo(Struct, frozen=True, kw_only=True):
+    """For the prefill node: push the prompt's KV there while computing it."""
+
+    address: Name
+    transfer: Annotated[int, Meta(ge=0, lt=1 << 62)]
+    token: Annotated[bytes, Meta(min_length=16, max_length=64)]
+
+
+class HandOverFrom(Struct, frozen=True, kw_only=True):
+    """For the decode node: the prompt's KV will come; compute it here when it does not."""
+
+    transfer: Annotated[int, Meta(ge=0, lt=1 << 62)]
+    token: Annotated[bytes, Meta(min_length=16, max_length=64)]
+    lease_seconds: Annotated[float, Meta(gt=0.0, le=600.0)]
+    any_build: bool = False  # take copies of another numeric build: bits may differ from here on
+
+
 class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     """Start a stream: generate after `prompt_ids + output_ids`.
 
@@ -99,6 +116,8 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     priority: Literal["interactive", "batch"] = "interactive"
     seconds_left: Seconds | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    hand_over_to: HandOverTo | None = None
+    hand_over_from: HandOverFrom | None = None
 
 
 class Abort(Struct, frozen=True, kw_only=True, tag="abort"):

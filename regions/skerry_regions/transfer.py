@@ -322,7 +322,7 @@ class Receiver:
     def __init__(
         self, *, numeric_build: str, block_elements: int, budget_bytes: int, credit_bytes: int
     ) -> None:
-        self._build = numeric_build
+        self.numeric_build = numeric_build
         self._block_elements = block_elements  # numbers in a block, whatever their dtype
         self._budget = budget_bytes
         self._credit = credit_bytes
@@ -406,8 +406,8 @@ class Receiver:
     def _objection(self, incoming: _Incoming, offer: Offer) -> str | None:
         if not hmac.compare_digest(incoming.token, offer.token):
             return "wrong token"
-        if offer.numeric_build != self._build and not incoming.any_build:
-            return f"built by {offer.numeric_build}, this node takes {self._build}"
+        if offer.numeric_build != self.numeric_build and not incoming.any_build:
+            return f"built by {offer.numeric_build}, this node takes {self.numeric_build}"
         expected = self._block_elements * DTYPE_BYTES[offer.kv_dtype]
         if offer.block_bytes != expected:
             return f"blocks of {offer.block_bytes} bytes, expected {expected}"

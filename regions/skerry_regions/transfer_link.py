@@ -88,7 +88,9 @@ class TransferServer:
 
     def receive(self, frame: Frame) -> list[Control]:
         """Answers to one frame. Raises TransferError when the peer is to be dropped."""
-        held: set[Digest] = self._held(frame.digests) if isinstance(frame, Offer) else set()
+        held: set[Digest] = set()
+        if isinstance(frame, Offer) and frame.numeric_build == self._receiver.numeric_build:
+            held = self._held(frame.digests)  # a copy of another build has another name here
         answers: list[Control] = []
         for answer in self._receiver.receive(frame, held):
             if isinstance(answer, Arrived):
