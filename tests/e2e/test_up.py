@@ -245,6 +245,56 @@ def test_a_stream_may_finish_before_down(skerry: Skerry) -> None:
     assert down.wait(SECONDS) == 0
 
 
+def test_a_prompt_from_standard_input(skerry: Skerry) -> None:
+    skerry.up()
+    told = skerry("run", MODEL, "Hello", "--max-tokens", "6", "--seed", "1")
+    piped = subprocess.run(
+        [sys.executable, "-m", "skerry", "run", MODEL, "-", "--max-tokens", "6", "--seed", "1"],
+        env=skerry.environ,
+        input="Hello",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert piped.stdout == told.stdout != "\n"
+
+
+def test_chat_in_a_terminal(skerry: Skerry) -> None:
+    skerry.up()
+    terminal, inside = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skerry", "chat", MODEL, "--max-tokens", "4"],
+        env=skerry.environ | {"TERM": "dumb"},
+        stdin=inside,
+        stdout=inside,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(inside)
+
+    def read_to_prompt() -> str:
+        text = b""
+        while not text.endswith(b"> "):
+            text += os.read(terminal, 1024)
+        return text.decode()
+
+    read_to_prompt()
+    for line in ("Hello", "/reset", "Hello"):
+        os.write(terminal, line.encode() + b"\n")
+        lines = read_to_prompt().splitlines()
+        assert lines[0].endswith(line)
+        assert (len(lines) > 2) == (line == "Hello")  # an answer, or at once the next prompt
+    os.write(terminal, b"/exit\n")
+    assert process.wait(SECONDS) == 0
+    os.close(terminal)
+
+
+def test_chat_needs_a_terminal(skerry: Skerry) -> None:
+    done = skerry("chat")
+    assert done.returncode == 1
+    assert "skerry run" in done.stderr
+
+
 def test_in_the_foreground_until_ctrl_c(skerry: Skerry) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "skerry", "up", "--port", "0", "--runner", "toy"],

@@ -44,7 +44,9 @@ def build(tokenizer: str = "t", template: str = "c", numeric_build: str = "") ->
     return ModelBuild(id=MODEL, tokenizer=tokenizer, template=template, numeric_build=numeric_build)
 
 
-def hello(id: str, *, window: int = 4, max_streams: int = 3, versions: list[int] | None = None):
+def hello(
+    id: str, *, window: int = 4, max_streams: int = 3, versions: list[int] | None = None
+) -> Hello:
     return Hello(
         versions=versions or [1], id=id, models=[build()], window=window, max_streams=max_streams
     )
@@ -74,9 +76,10 @@ def failed(stream: int) -> Failed:
     return Failed(stream=stream, code="unavailable", message="gone")
 
 
-def pair(**limits: int) -> tuple[EdgeConnection, NodeConnection]:
+def pair(*, window: int = 4, max_streams: int = 3) -> tuple[EdgeConnection, NodeConnection]:
     """An edge and a node that have greeted each other."""
-    edge, node = EdgeConnection(hello("edge", **limits)), NodeConnection(hello("node", **limits))
+    edge = EdgeConnection(hello("edge", window=window, max_streams=max_streams))
+    node = NodeConnection(hello("node", window=window, max_streams=max_streams))
     assert [type(message) for message in node.receive(edge.data_to_send())] == [Hello]
     assert [type(message) for message in edge.receive(node.data_to_send())] == [Hello]
     return edge, node

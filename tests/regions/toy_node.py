@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -29,7 +29,7 @@ def toy_engine(*, before_step: Callable[[Batch], None] | None = None, **config: 
 
 
 @asynccontextmanager
-async def node_of(*engines: Engine, model: str = MODEL) -> AsyncIterator[Node]:
+async def node_of(*engines: Engine, model: str = MODEL) -> AsyncGenerator[Node]:
     node = Node(id="node-1", region="here", loop=asyncio.get_running_loop())
     try:
         for index, engine in enumerate(engines):

@@ -198,8 +198,8 @@ def _listen(options: Options, limits: Limits) -> socket.socket:
 
 
 def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    host = LOOPBACK.get(host, host)
+    address: tuple[str, int] = listener.getsockname()[:2]
+    host, port = LOOPBACK.get(address[0], address[0]), address[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

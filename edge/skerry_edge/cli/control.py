@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 from msgspec import Struct
@@ -51,7 +51,7 @@ class NoAnswer(Exception):
 
 
 @contextlib.asynccontextmanager
-async def answer_status(path: str, status: Callable[[], Status]) -> AsyncIterator[None]:
+async def answer_status(path: str, status: Callable[[], Status]) -> AsyncGenerator[None]:
     """Serve `status()` at `path` until the block ends."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -21,7 +21,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -142,7 +142,7 @@ def running(home: Home) -> Instance | None:
 
 
 @contextlib.contextmanager
-def claim(home: Home) -> Iterator[str]:
+def claim(home: Home) -> Generator[str]:
     """Be the platform of this home for a while; gives the path of the status socket to be.
 
     Raises `AlreadyRunning`. Forgets what a killed predecessor left, and leaves nothing behind but

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def _message(role: str, content: str) -> dict[str, str]:
 
 def _enable_line_editing() -> None:
     with contextlib.suppress(ImportError):  # not on every platform
-        import readline  # noqa: F401  (importing it is what gives input() a history)
+        importlib.import_module("readline")  # which gives input() a history
 
 
 def _ask() -> str | None:

@@ -1,0 +1,103 @@
+"""The composition root's own decisions: credentials, models by default, addresses."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from skerry_edge.auth import TokenStore
+from skerry_edge.cli.compose import (
+    CannotStart,
+    Options,
+    _url,
+    credentials,
+    default_models,
+    install,
+)
+from skerry_edge.cli.report import TerminalReporter
+from skerry_edge.cli.state import Home, read_config
+from skerry_edge.limits import Limits
+from skerry_edge.server import listen
+from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, add_model
+
+URL = "http://127.0.0.1:8787"
+OWN = ModelSpec(
+    id="@cf/me/own",
+    source="file:/nowhere",
+    files=(ModelFile(name="own.gguf", size=1, sha256="0" * 64),),
+    context_window=64,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+def options(*models: str) -> Options:
+    return Options(
+        host="127.0.0.1",
+        port=0,
+        models=models,
+        threads=1,
+        memory=None,
+        kv_tokens=None,
+        runner="toy",
+    )
+
+
+def test_account_and_token_are_made_once_and_kept(home: Home) -> None:
+    tokens = TokenStore(home.tokens)
+    first = credentials(home, tokens, URL)
+    principal = tokens.authenticate(first.api_token)
+    assert principal is not None
+    assert principal.account_id == first.account_id
+    assert read_config(home) == first
+    moved = credentials(home, TokenStore(home.tokens), "http://127.0.0.1:1")
+    assert (moved.account_id, moved.api_token) == (first.account_id, first.api_token)
+    assert read_config(home) == moved
+    assert len(tokens.records()) == 1
+
+
+def test_a_revoked_token_is_replaced_for_the_same_account(home: Home) -> None:
+    tokens = TokenStore(home.tokens)
+    first = credentials(home, tokens, URL)
+    tokens.revoke(tokens.records()[0].id)
+    second = credentials(home, tokens, URL)
+    assert second.account_id == first.account_id
+    assert second.api_token != first.api_token
+    assert tokens.authenticate(second.api_token) is not None
+
+
+def test_by_default_the_first_packaged_model_and_all_of_ones_own_are_served(home: Home) -> None:
+    packaged = [spec.id for spec in Catalog.load()]
+    assert default_models(Catalog.load(home.root)) == packaged[:1]
+    add_model(home.root, OWN)
+    assert default_models(Catalog.load(home.root)) == [packaged[0], OWN.id]
+
+
+def test_models_that_cannot_be_had_are_named(home: Home) -> None:
+    add_model(home.root, OWN)
+    for name, what in (("@cf/no/such", "models list"), (OWN.id, "/nowhere/own.gguf is missing")):
+        with pytest.raises(CannotStart, match=what):
+            install(options(name), home, TerminalReporter())
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "[::1]")]
+)
+def test_the_url_names_the_port_really_taken(host: str, shown: str) -> None:
+    try:
+        listener = listen(host, 0, Limits())
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    with listener:
+        port = listener.getsockname()[1]
+        expected = f"http://{shown}:{port}"
+        assert _url(listener) in (expected, f"http://[::1]:{port}")
+        with socket.create_connection(listener.getsockname()[:2]):
+            pass
