@@ -68,15 +68,29 @@ class Skerry:
         )
 
 
+def new_home(parent: Path, default_model: ModelFiles) -> Skerry:
+    """A home where the default model is installed."""
+    home = parent / "home"
+    (home / "models").mkdir(mode=0o700, parents=True)
+    (home / "models" / default_model.directory.name).symlink_to(default_model.directory)
+    return Skerry(home)
+
+
 @pytest.fixture
 def skerry(tmp_path: Path, default_model: ModelFiles) -> Iterator[Skerry]:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    folder = default_model.directory
-    (home / "models").mkdir()
-    (home / "models" / folder.name).symlink_to(folder)
-    skerry = Skerry(home)
+    """A home of the test's own, where nothing runs yet."""
+    skerry = new_home(tmp_path, default_model)
     yield skerry
+    assert skerry("down", "--timeout", "5").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def platform(
+    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
+) -> Iterator[tuple[Skerry, str]]:
+    """A platform that several tests talk to, and what `skerry up` printed."""
+    skerry = new_home(tmp_path_factory.mktemp("platform"), default_model)
+    yield skerry, skerry.up()
     assert skerry("down", "--timeout", "5").returncode == 0
 
 
@@ -167,8 +181,8 @@ def test_the_real_model_answers_the_same_alone_and_in_company(
     assert resident(skerry.status()["nodes"][0]["pid"]) < MAX_RESIDENT
 
 
-def test_the_curl_command_works_when_pasted(skerry: Skerry) -> None:
-    printed = skerry.up()
+def test_the_curl_command_works_when_pasted(platform: tuple[Skerry, str]) -> None:
+    _, printed = platform
     command = printed[printed.index("curl") :].strip().replace("curl", "curl --silent --show-error")
     done = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS, check=True
@@ -191,11 +205,8 @@ def test_a_file_of_ones_own_is_served_beside_the_default_model(
         assert ai.run(own, asked)["response"] == ai.run(MODEL, asked)["response"]
 
 
-def test_env_can_be_evaluated(skerry: Skerry) -> None:
-    nothing = skerry("env")
-    assert (nothing.returncode, nothing.stdout) == (1, "")
-    assert "skerry up" in nothing.stderr
-    skerry.up()
+def test_env_can_be_evaluated(platform: tuple[Skerry, str]) -> None:
+    skerry, _ = platform
     script = f"{skerry('env').stdout}\nenv | grep ^SKERRY_ | sort"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     config = json.loads((skerry.home / "config.json").read_text())
@@ -245,8 +256,8 @@ def test_a_stream_may_finish_before_down(skerry: Skerry) -> None:
     assert down.wait(SECONDS) == 0
 
 
-def test_a_prompt_from_standard_input(skerry: Skerry) -> None:
-    skerry.up()
+def test_a_prompt_from_standard_input(platform: tuple[Skerry, str]) -> None:
+    skerry, _ = platform
     told = skerry("run", MODEL, "Hello", "--max-tokens", "6", "--seed", "1")
     piped = subprocess.run(
         [sys.executable, "-m", "skerry", "run", MODEL, "-", "--max-tokens", "6", "--seed", "1"],
@@ -260,8 +271,8 @@ def test_a_prompt_from_standard_input(skerry: Skerry) -> None:
     assert piped.stdout == told.stdout != "\n"
 
 
-def test_chat_in_a_terminal(skerry: Skerry) -> None:
-    skerry.up()
+def test_chat_in_a_terminal(platform: tuple[Skerry, str]) -> None:
+    skerry, _ = platform
     terminal, inside = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "skerry", "chat", MODEL, "--max-tokens", "4"],
@@ -349,7 +360,7 @@ def test_a_start_that_cannot_be_says_what_to_do(
 def test_without_a_platform_a_command_says_how_to_get_one(skerry: Skerry) -> None:
     for command in (["run", MODEL, "Hello"], ["status"], ["env"]):
         done = skerry(*command)
-        assert done.returncode == 1
+        assert (done.returncode, done.stdout) == (1, "")
         assert "skerry up" in done.stderr
         assert "Traceback" not in done.stderr
 
