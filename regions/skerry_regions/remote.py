@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from skerry.errors import (
     CapacityError,
@@ -27,7 +28,17 @@ from skerry.errors import (
 )
 from skerry_regions.client import error_of
 from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Accepted, Done, Event, Failed, PhaseUsage, Submit, Tokens
+from skerry_regions.protocol import (
+    Accepted,
+    Done,
+    Event,
+    Failed,
+    HandOverFrom,
+    HandOverTo,
+    PhaseUsage,
+    Submit,
+    Tokens,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +50,31 @@ class RetryPolicy:
     attempts: int = 16  # of one request, all nodes together
     patience: float = 30.0  # seconds without a token, from the first failure on
     pause: float = 0.05  # seconds before looking again when no node takes it
+    lease_seconds: float = 30.0  # that a decode node waits for KV before it computes itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where an attempt runs. With `prefill`, that node computes the prompt and hands it over."""
+
+    decode: NodeLink
+    prefill: NodeLink | None = None
+    kv_address: str = ""  # where the decode node takes KV
+    any_build: bool = False  # the two nodes may differ in numeric build
+    explanation: str = ""  # the terms of the decision
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (
+            (self.decode.node,) if self.prefill is None else (self.prefill.node, self.decode.node)
+        )
 
 
 class Placer(Protocol):
     """Chooses nodes: the router, and whatever it knows of the region."""
 
-    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[NodeLink]:
-        """Nodes to try, best first. `failed` ones failed this request before: only as a last
+    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+        """Routes to try, best first. `failed` nodes failed this request before: only as a last
         resort."""
         ...
 
@@ -82,13 +111,47 @@ class RemoteRegion:
 
 
 class Attempt:
-    """One node's try at a request, and what it has said that nobody has read yet."""
+    """One try at a request on one route, and what its nodes said that nobody has read yet.
 
-    def __init__(self, link: NodeLink, submit: Submit) -> None:
-        self.link = link
+    On a split route both nodes are submitted at once, the decode node told to wait for the KV. The
+    first token comes from whoever has it first; the decode node's stream is whole by itself, so
+    what the prefill node says after that, or fails at, changes nothing.
+    """
+
+    def __init__(self, route: Route, submit: Submit, lease_seconds: float) -> None:
+        self.route = route
+        self.prefill_usage: PhaseUsage | None = None
+        self.blamed = route.decode.node  # for a failure
         self._events: deque[Accepted | Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._stream = link.submit(submit, self._push)
+        self._parts: list[tuple[NodeLink, int]] = []
+        self._prefilled = False  # the prefill node has made the first token
+        self._unaccepted = 0
+        if route.prefill is None:
+            self._start(route.decode, submit, self._push)
+            return
+        transfer, token = secrets.randbits(62), secrets.token_bytes(32)
+        source = HandOverFrom(
+            transfer=transfer, token=token, lease_seconds=lease_seconds, any_build=route.any_build
+        )
+        self._start(route.decode, replace(submit, hand_over_from=source), self._push)
+        to = HandOverTo(address=route.kv_address, transfer=transfer, token=token)
+        one_token = replace(submit.sampling, max_tokens=len(submit.output_ids) + 1)
+        try:
+            self._start(
+                route.prefill,
+                replace(submit, sampling=one_token, hand_over_to=to),
+                self._push_prefill,
+            )
+        except CapacityError:
+            self.forget()
+            raise
+
+    def _start(
+        self, link: NodeLink, submit: Submit, sink: Callable[[Accepted | Event], None]
+    ) -> None:
+        self._parts.append((link, link.submit(submit, sink)))
+        self._unaccepted += 1
 
     async def next(self) -> Accepted | Event:
         """The next event, in order. Cancelling the wait loses none."""
@@ -99,16 +162,38 @@ class Attempt:
 
     def abort(self) -> None:
         """Stop it; its last event still comes."""
-        self.link.abort(self._stream)
+        for link, stream in self._parts:
+            link.abort(stream)
 
     def forget(self) -> None:
         """Stop it; nothing it says is wanted any more."""
-        self.link.forget(self._stream)
+        for link, stream in self._parts:
+            link.forget(stream)
 
     def _push(self, event: Accepted | Event) -> None:
+        if isinstance(event, Accepted):
+            self._unaccepted -= 1
+            if self._unaccepted:
+                return
         self._events.append(event)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _push_prefill(self, event: Accepted | Event) -> None:
+        """Of the prefill node: its tokens, and a failure before it made any."""
+        match event:
+            case Done():
+                self.prefill_usage = event.usage
+            case Failed() if self._prefilled:
+                pass
+            case Failed() if self.route.prefill is not None:
+                self.blamed = self.route.prefill.node
+                self._push(event)
+            case Tokens():
+                self._prefilled = self._prefilled or bool(event.token_ids)
+                self._push(event)
+            case _:
+                self._push(event)
 
 
 class RemoteStream:
@@ -169,7 +254,7 @@ class RemoteStream:
                         return fresh
                 case Done():
                     self._ended = True
-                    return msgspec.structs.replace(event, usage=self._usage(event.usage))
+                    return replace(event, usage=self._usage(event.usage))
                 case Failed():
                     await self._recover(event)
                 case _:
@@ -179,23 +264,31 @@ class RemoteStream:
     def _fresh(self, tokens: Tokens) -> Tokens | None:
         """What of it is new, noted in the transcript; None when nothing is.
 
-        An attempt starts after the transcript, so only prompt log-probabilities come twice.
+        On a split route the first token is told by both nodes.
         """
-        if tokens.index != len(self._output):
+        known = len(self._output) - tokens.index
+        if known < 0:
             raise InternalError(f"tokens at {tokens.index}, expected {len(self._output)}")
         self._failing_since = None
-        self._output += tokens.token_ids
-        return tokens if tokens.token_ids or tokens.prompt_logprobs else None
+        token_ids = tokens.token_ids[known:]
+        logprobs = tokens.logprobs[known:] if tokens.logprobs is not None else None
+        self._output += token_ids
+        if not token_ids and not tokens.prompt_logprobs:
+            return None
+        return replace(tokens, index=tokens.index + known, token_ids=token_ids, logprobs=logprobs)
 
     def _usage(self, usage: PhaseUsage) -> PhaseUsage:
         """Tokens are counted once, whoever computed them; a repair's prefix hits are not the
         client's."""
-        cached = usage.cached_tokens if self._num_attempts == 1 else 0
-        return msgspec.structs.replace(
+        prefill = self._attempt.prefill_usage if self._attempt is not None else None
+        first = prefill or usage  # what the decode node found "cached" was handed over to it
+        return replace(
             usage,
             prompt_tokens=len(self._submit.prompt_ids),
             output_tokens=len(self._output),
-            cached_tokens=cached,
+            cached_tokens=first.cached_tokens if self._num_attempts == 1 else 0,
+            queue_seconds=first.queue_seconds,
+            prefill_seconds=first.prefill_seconds,
         )
 
     # --- placing ---------------------------------------------------------------------------------
@@ -204,7 +297,7 @@ class RemoteStream:
         """Go on elsewhere, as long as the policy and the deadline allow. Raises what ends it."""
         error = error_of(failed)
         if self._attempt is not None:
-            self._failed_nodes.add(self._attempt.link.node)
+            self._failed_nodes.add(self._attempt.blamed)
         self._drop_attempt()
         if not _elsewhere_may_help(error):
             raise error
@@ -232,11 +325,11 @@ class RemoteStream:
         refusal: SkerryError = Unavailable(
             f"no node can serve {self._submit.model} now", retry_after=1.0
         )
-        for link in self._placer.place(self._submit, frozenset(self._failed_nodes)):
+        for route in self._placer.place(self._submit, frozenset(self._failed_nodes)):
             if self._num_attempts >= self._policy.attempts:
                 break
             try:
-                attempt = self._attempt = Attempt(link, submit)
+                attempt = self._attempt = Attempt(route, submit, self._policy.lease_seconds)
             except CapacityError as error:
                 refusal = error
                 continue
@@ -257,7 +350,7 @@ class RemoteStream:
             left -= self._loop.time() - self._started
             if left <= 0:
                 raise RequestTimeout(f"the deadline passed after {len(self._output)} tokens")
-        return msgspec.structs.replace(
+        return replace(
             self._submit, output_ids=self._output, seconds_left=left,
             epoch=self._submit.epoch + self._num_attempts,
             prompt_logprobs=None if self._output else self._submit.prompt_logprobs,

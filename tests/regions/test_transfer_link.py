@@ -37,7 +37,8 @@ def block(number: int) -> bytes:
 def offer(token: bytes = TOKEN) -> Offer:
     return Offer(
         transfer=1, token=token, request_id="r", epoch=0, numeric_build="b", kv_dtype="float16",
-        block_bytes=BLOCK, num_layers=LAYERS, digests=[digest(i) for i in range(COUNT)], tail_tokens=3,
+        block_bytes=BLOCK, num_layers=LAYERS,
+        digests=[digest(i) for i in range(COUNT)], tail_tokens=3,
     )  # fmt: skip
 
 

@@ -1,0 +1,210 @@
+"""Prefill on one node, decode on another: nothing computed twice, nothing lost between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.regions.toy_nodes import (
+    MODEL,
+    PATIENCE,
+    PROMPT,
+    SAMPLINGS,
+    RunningNode,
+    after_tokens,
+    greedy_oracle,
+    hello,
+    read,
+    submit,
+)
+
+from skerry_regions.node_link import NodeLink
+from skerry_regions.protocol import Sampling, Submit, Tokens
+from skerry_regions.remote import RemoteRegion, RetryPolicy, Route
+
+pytestmark = pytest.mark.anyio
+
+PREFILL, DECODE, SPARE = range(3)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Platform:
+    """A prefill node, a decode node, and a spare that can do both; split routes come first."""
+
+    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
+        self.nodes, self.links = nodes, links
+        self.kv_address = str(nodes[DECODE].kv_address)
+
+    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+        prefill, decode, spare = self.links
+        healthy = [link.is_up and link.node not in failed for link in self.links]
+        if healthy[PREFILL] and healthy[DECODE]:
+            yield Route(decode=decode, prefill=prefill, kv_address=self.kv_address)
+        for link, is_healthy in ((decode, healthy[DECODE]), (spare, healthy[SPARE])):
+            if is_healthy:
+                yield Route(decode=link)
+
+    def region(self, lease_seconds: float = 5.0) -> RemoteRegion:
+        return RemoteRegion(lambda: self.links, self, RetryPolicy(lease_seconds=lease_seconds))
+
+    def tokens_computed(self) -> list[int]:
+        return [sum(node.gate.tokens) for node in self.nodes]
+
+    def pools_are_whole(self) -> bool:
+        return all(node.engine.pool.num_used == 0 for node in self.nodes)
+
+
+@asynccontextmanager
+async def platform(path: Path) -> AsyncIterator[Platform]:
+    nodes = [RunningNode(name, path) for name in ("prefill", "decode", "spare")]
+    for each in nodes:
+        await each.listen()
+    links = [NodeLink(n.node.id, n.address, hello("edge"), PATIENCE) for n in nodes]
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(link.wait_until_up() for link in links))
+        yield Platform(nodes, links)
+    finally:
+        for link in links:
+            await link.close()
+        for each in nodes:
+            await each.stop()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+async def test_a_split_stream_is_the_undisturbed_one(tmp_path: Path, sampling: str) -> None:
+    async with platform(tmp_path) as p:
+        asked = submit(sampling=SAMPLINGS[sampling])
+        alone = RemoteRegion(lambda: p.links, OnlySpare(p.links[SPARE]))
+        want = await read(await alone.generate(asked))
+        got = await read(await p.region().generate(asked))
+        assert got[:2] == want[:2]
+        assert p.tokens_computed()[:2] == [len(PROMPT), 39]
+
+
+class OnlySpare:
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+        yield Route(decode=self._link)
+
+
+async def test_usage_tells_what_only_the_prefill_node_knows(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        first = (await read(await p.region().generate(submit())))[2]
+        again = (await read(await p.region().generate(submit(request_id="again"))))[2]
+        assert (first.usage.cached_tokens, again.usage.cached_tokens) == (0, 128)
+        assert first.usage.prefill_seconds > 0
+        assert first.usage.decode_seconds > 0
+        assert first.usage.output_tokens == 40
+
+
+async def test_the_first_token_does_not_wait_for_the_hand_over(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.kv_address = f"unix:{tmp_path}/nobody.sock"
+        stream = await p.region(lease_seconds=0.3).generate(submit())
+        ids, _ = await after_tokens(stream, 1)
+        assert ids == greedy_oracle(1)
+        assert p.tokens_computed()[DECODE] == 0
+        ids, _, _ = await read(stream, ids)  # the lease lapses, and the decode node computes
+        assert ids == greedy_oracle(40)
+        assert p.tokens_computed()[DECODE] == len(PROMPT) + 39
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2])
+async def test_very_short_answers_end_once(tmp_path: Path, max_tokens: int) -> None:
+    async with platform(tmp_path) as p:
+        asked = submit(sampling=Sampling(max_tokens=max_tokens))
+        ids, _, done = await read(await p.region().generate(asked))
+        assert ids == greedy_oracle(max_tokens)
+        assert (done.finish_reason, done.usage.output_tokens) == ("length", max_tokens)
+
+
+async def test_a_stop_token_made_by_the_prefill_node_ends_the_stream(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        stop = greedy_oracle(1)[0]
+        asked = submit(sampling=Sampling(max_tokens=40, stop_token_ids=(stop,)))
+        ids, _, done = await read(await p.region().generate(asked))
+        assert (ids, done.finish_reason) == ([stop], "stop")
+
+
+async def test_the_decode_node_dies_in_mid_stream(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        stream = await p.region().generate(submit())
+        ids, logprobs = await after_tokens(stream, 9)
+        await p.nodes[DECODE].stop()
+        assert (await read(stream, ids, logprobs))[0] == greedy_oracle(40)
+        assert stream.num_attempts == 2
+
+
+async def test_the_prefill_node_dies_before_the_first_token(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.nodes[PREFILL].gate.steps_left = 0
+        stream = await p.region().generate(submit())
+        await p.nodes[PREFILL].server.drain(0.0)
+        assert (await read(stream))[0] == greedy_oracle(40)
+        assert p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0
+
+
+async def test_the_prefill_node_dies_after_the_hand_over(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.nodes[DECODE].gate.steps_left = 5
+        stream = await p.region().generate(submit())
+        ids, _ = await after_tokens(stream, 3)
+        await p.nodes[PREFILL].stop()
+        p.nodes[DECODE].gate.open.set()
+        assert (await read(stream, ids))[0] == greedy_oracle(40)
+        assert stream.num_attempts == 1
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) -> None:
+    async with platform(tmp_path) as p:
+        if when == "before":
+            p.nodes[PREFILL].gate.steps_left = 0
+        stream = await p.region().generate(submit(sampling=Sampling(max_tokens=3000)))
+        if when == "after":
+            await after_tokens(stream, 5)
+        stream.abort()
+        p.nodes[PREFILL].gate.open.set()
+        async for event in stream:
+            if not isinstance(event, Tokens):
+                assert event.finish_reason == "cancelled"
+        await settled(p.pools_are_whole)
+        assert p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0
+        assert p.nodes[DECODE].node.desk(MODEL).incoming.staged_bytes == 0
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never happened")
+
+
+async def test_many_streams_at_once(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+
+        async def one(number: int) -> list[int]:
+            asked = replace(submit(request_id=f"{number}"), prompt_ids=PROMPT[: 20 + 11 * number])
+            return (await read(await p.region().generate(asked)))[0]
+
+        async def alone(number: int) -> list[int]:
+            asked = replace(submit(request_id=f"a{number}"), prompt_ids=PROMPT[: 20 + 11 * number])
+            region = RemoteRegion(lambda: p.links, OnlySpare(p.links[SPARE]))
+            return (await read(await region.generate(asked)))[0]
+
+        split = await asyncio.gather(*map(one, range(12)))
+        assert split == await asyncio.gather(*map(alone, range(12)))
+        await settled(p.pools_are_whole)
