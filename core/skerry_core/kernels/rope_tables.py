@@ -16,17 +16,17 @@ Float64 = NDArray[np.float64]
 def rope_tables(config: ModelConfig) -> tuple[Float32, Float32]:
     """(cosines, sines) f32[max_context, head_dim / 2]."""
     frequencies = np.empty(config.head_dim // 2)
-    _fill_frequencies(config.rope_theta, frequencies)
+    fill_frequencies(config.rope_theta, frequencies)
     if config.rope_scaling is not None:
         frequencies = llama3_scaled(frequencies, config.rope_scaling)
     cosines = np.empty((config.max_context, len(frequencies)), np.float32)
     sines = np.empty_like(cosines)
-    _fill_tables(frequencies, cosines, sines)
+    fill_tables(frequencies, cosines, sines)
     return cosines, sines
 
 
 @kernel
-def _fill_frequencies(theta: float, frequencies: Float64) -> None:
+def fill_frequencies(theta: float, frequencies: Float64) -> None:
     """theta^(-i / count), Su et al., 2021."""
     count = frequencies.shape[0]
     for i in range(count):
@@ -34,7 +34,7 @@ def _fill_frequencies(theta: float, frequencies: Float64) -> None:
 
 
 @kernel
-def _fill_tables(frequencies: Float64, cosines: Float32, sines: Float32) -> None:
+def fill_tables(frequencies: Float64, cosines: Float32, sines: Float32) -> None:
     for position in range(cosines.shape[0]):
         for i in range(frequencies.shape[0]):
             sine, cosine = sin_cos_f64(position * frequencies[i])

@@ -16,8 +16,26 @@ import llvmlite.binding as llvm
 import numba
 from numba import typeof
 
-import skerry_core.kernels
-from skerry_core.kernels import attention, llama_step, matmul, numba_sampling, sample_step, threads
+from skerry_core import config, sampling
+from skerry_core.kernels import (
+    attention,
+    emitter,
+    layout,
+    linking,
+    llama_step,
+    matmul,
+    memory,
+    numba_math,
+    numba_sampling,
+    plan,
+    reference_math,
+    rope,
+    rope_tables,
+    rowwise,
+    sample_step,
+    targets,
+    threads,
+)
 from skerry_core.kernels.attention import ATTEND_BLOCK
 from skerry_core.kernels.linking import compiled_address
 from skerry_core.kernels.matmul import MATMUL
@@ -45,24 +63,62 @@ _KERNELS = {  # field of the plan: kernel and its argument types
         )
     },
 }
-_ENTRY_POINTS = (llama_step.run_thread, threads.begin_step, threads.stop_threads)
+_ENTRY_POINTS = (
+    llama_step.run_thread,
+    threads.begin_step,
+    threads.stop_threads,
+    rope_tables.fill_frequencies,
+    rope_tables.fill_tables,
+)
+_SOURCES = (  # every module whose code or constants end up in a kernel
+    attention,
+    config,
+    emitter,
+    layout,
+    linking,
+    llama_step,
+    matmul,
+    memory,
+    numba_math,
+    numba_sampling,
+    plan,
+    reference_math,
+    rope,
+    rope_tables,
+    rowwise,
+    sample_step,
+    sampling,
+    targets,
+    threads,
+)
 
 
 @cache
 def kernel_version() -> str:
     """Hash of the kernels' sources: the same sources give the same bits."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(skerry_core.kernels.__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for module in _SOURCES:
+        digest.update(module.__name__.encode() + b"\0" + Path(module.__file__).read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def compile_kernels(plan: Plan, target: Target, cache_dir: Path, progress: Progress) -> None:
-    """Compile every kernel, or load it from the cache, and note its address in the plan.
+def keep_on_disk(cache_dir: Path) -> Path:
+    """Have numba keep what it compiles in the folder of this code and this CPU; returns it.
 
-    Sets numba's cache directory, which is global to the process.
+    To be called before anything is compiled. Numba's cache directory is global to the process.
     """
-    finished = _keep_on_disk(cache_dir) / "finished"
+    folder = cache_dir / "numba" / _code_key()
+    numba.config.CACHE_DIR = str(folder)
+    for kernel in {id(k): k for k, _ in _KERNELS.values()}.values():
+        kernel.enable_caching()
+    for kernel in _ENTRY_POINTS:
+        kernel.enable_caching()
+    return folder
+
+
+def compile_kernels(plan: Plan, target: Target, folder: Path, progress: Progress) -> None:
+    """Compile every kernel, or load it from the folder, and note its address in the plan."""
+    finished = folder / "finished"
     what = "loading kernels" if finished.exists() else "compiling kernels for this CPU, once"
     for done, (name, (kernel, types)) in enumerate(_KERNELS.items()):
         progress(what, done / len(_KERNELS))
@@ -72,17 +128,6 @@ def compile_kernels(plan: Plan, target: Target, cache_dir: Path, progress: Progr
     llama_step.run_thread.compile(entry_types)
     finished.touch()
     progress(what, 1.0)
-
-
-def _keep_on_disk(cache_dir: Path) -> Path:
-    """Have numba use the directory of this code, and return it."""
-    folder = cache_dir / "numba" / _code_key()
-    numba.config.CACHE_DIR = str(folder)
-    for kernel in {id(k): k for k, _ in _KERNELS.values()}.values():
-        kernel.enable_caching()
-    for kernel in _ENTRY_POINTS:
-        kernel.enable_caching()
-    return folder
 
 
 def _code_key() -> str:

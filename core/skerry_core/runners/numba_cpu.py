@@ -21,7 +21,7 @@ from skerry_core.kernels.rope_tables import rope_tables
 from skerry_core.kernels.targets import Target, choose_target
 from skerry_core.models import llama
 from skerry_core.runners.base import Progress
-from skerry_core.runners.compilation import compile_kernels, kernel_version
+from skerry_core.runners.compilation import compile_kernels, keep_on_disk, kernel_version
 from skerry_core.runners.packed import PackedModel, load_packed
 
 MAX_THREADS = 62  # threads to wake are bits of an int64
@@ -65,7 +65,7 @@ class NumbaRunner:
         self.numeric_build = _numeric_build(packed, self.kv_format)
         self._packed = packed
         self._target = target
-        self._cache_dir = cache_dir
+        self._kernel_folder = keep_on_disk(cache_dir)
         self._sync = team.make_sync(threads)
         self._plan = Plan.allocate(
             packed.config,
@@ -119,7 +119,7 @@ class NumbaRunner:
             raise RuntimeError("the runner is closed")
         if self._plan.record["matmul"]:
             return
-        compile_kernels(self._plan, self._target, self._cache_dir, progress)
+        compile_kernels(self._plan, self._target, self._kernel_folder, progress)
         for index in range(1, len(self._plan.threads)):
             worker = threading.Thread(
                 target=self._work, args=(index,), name=f"skerry-cpu-{index}", daemon=True
