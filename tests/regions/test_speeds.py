@@ -179,7 +179,7 @@ def test_a_link_is_measured_from_a_wrong_prior() -> None:
     assert link.speed().bandwidth == pytest.approx(3e7, rel=0.10)
 
 
-SEEDS = (1, 2, 3)
+SEEDS = range(1, 9)  # one trace more or less moves a mean by 3 %, even between two oracles
 REQUESTS, LEARNING = 250, 50
 
 
