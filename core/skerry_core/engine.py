@@ -10,7 +10,7 @@ from skerry_core.admission import Admission, check_request
 from skerry_core.batch import StepResult
 from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
-from skerry_core.config import EngineConfig
+from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.handover import Handover
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
@@ -35,6 +35,23 @@ class Statistics:
     cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
     preemptions: int  # counter
     busy_seconds: float  # counter: engine seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What an engine has to do, and sums over all its steps from which its speed can be learned."""
+
+    prefill_tokens: int  # prompt tokens still to compute, waiting or running
+    prefill_pairs: float  # (query, key) pairs of their causal attention
+    streams: int  # sequences that decode
+    context_tokens: int  # tokens those look at in one step
+    free_tokens: int  # KV room that no running sequence holds
+    steps: int
+    seconds: float
+    new_tokens: int  # prompt tokens computed
+    attended: float  # pairs of those
+    stream_steps: int  # sum over steps of the sequences that decoded
+    context_steps: int  # sum over steps of the tokens they looked at
 
 
 class Engine:
@@ -80,6 +97,8 @@ class Engine:
         self._computed_tokens = 0
         self._output_tokens = 0
         self._busy_seconds = 0.0
+        self._new_tokens = self._stream_steps = self._context_steps = 0
+        self._attended = 0.0
 
     # --- requests come and go --------------------------------------------------------------------
 
@@ -148,6 +167,13 @@ class Engine:
         self._steps += 1
         self._computed_tokens += sum(row.num_tokens for row in rows)
         self._busy_seconds += seconds
+        for row in rows:
+            if row.is_decode:
+                self._stream_steps += 1
+                self._context_steps += row.start + 1
+            else:
+                self._new_tokens += row.num_tokens
+                self._attended += _attended(row.start, row.num_tokens)
 
     def _update(self, rows: list[Row], result: StepResult) -> list[Output]:
         outputs = []
@@ -237,9 +263,32 @@ class Engine:
             busy_seconds=self._busy_seconds,
         )
 
+    def load(self) -> Load:
+        """What is left to do. On the engine's thread, between steps: it looks at every sequence."""
+        decoding = [s for s in self._sequences.values() if s.is_decoding]
+        prefilling = [s for s in self._sequences.values() if not s.is_decoding]
+        return Load(
+            prefill_tokens=sum(s.remaining for s in prefilling),
+            prefill_pairs=sum(_attended(s.num_computed, s.remaining) for s in prefilling),
+            streams=len(decoding),
+            context_tokens=sum(s.num_tokens for s in decoding),
+            free_tokens=self.pool.num_idle * BLOCK_SIZE,
+            steps=self._steps,
+            seconds=self._busy_seconds,
+            new_tokens=self._new_tokens,
+            attended=self._attended,
+            stream_steps=self._stream_steps,
+            context_steps=self._context_steps,
+        )
+
     def close(self) -> None:
         """Release the runner's threads and memory. The engine is not used again."""
         self.runner.close()
+
+
+def _attended(start: int, num_tokens: int) -> float:
+    """Pairs (query, key) of causal attention of `num_tokens` tokens after `start`."""
+    return num_tokens * (start + (num_tokens + 1) / 2)
 
 
 def _finish_reason(sequence: Sequence) -> FinishReason | None:

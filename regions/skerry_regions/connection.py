@@ -39,6 +39,8 @@ from skerry_regions.protocol import (
     NodeMessage,
     Ping,
     Pong,
+    Report,
+    SnapshotWanted,
     Submit,
     Tokens,
 )
@@ -217,13 +219,16 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
     def ping(self, nonce: int) -> None:
         self._send(Ping(nonce=nonce))
 
-    def receive(self, data: bytes) -> Iterator[Hello | Accepted | Event | Pong]:
+    def want_snapshot(self, model: str) -> None:
+        self._send(SnapshotWanted(model=model))
+
+    def receive(self, data: bytes) -> Iterator[Hello | Accepted | Event | Pong | Report]:
         """The node's messages; iterate to the end. Tokens of aborted streams are left out.
 
         Raises `ProtocolError` after the last good message.
         """
         for message in self._messages(data):
-            if isinstance(message, Hello | Pong) or self._accept(message):
+            if isinstance(message, Hello | Pong | Report) or self._accept(message):
                 yield message
 
     def _accept(self, event: Accepted | Event) -> bool:
@@ -269,7 +274,7 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
     def __init__(self, hello: Hello) -> None:
         super().__init__(hello, EdgeMessage)
 
-    def receive(self, data: bytes) -> Iterator[Hello | Submit | Abort | Ping]:
+    def receive(self, data: bytes) -> Iterator[Hello | Submit | Abort | Ping | SnapshotWanted]:
         """The edge's messages; iterate to the end. `Abort` comes once, for running streams only.
 
         Raises `ProtocolError` after the last good message.
@@ -302,6 +307,10 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
     def accept(self, stream: int) -> None:
         """Tell the edge that its stream runs; before its first event, and not before a `Failed`."""
         self._send(Accepted(stream=stream))
+
+    def report(self, report: Report) -> None:
+        """Tell how an engine does. Raises MessageTooLarge."""
+        self._send(report)
 
     def pong(self, nonce: int, engines: list[EngineBeat]) -> None:
         self._send(Pong(nonce=nonce, engines=engines))

@@ -46,10 +46,12 @@ from skerry_regions.protocol import (
     Event,
     Failed,
     PhaseUsage,
+    Report,
     Submit,
     TokenLogprob,
     Tokens,
 )
+from skerry_regions.reporting import Reporter, StepNews
 from skerry_regions.transfer import Arrived, Made
 
 logger = logging.getLogger(__name__)
@@ -125,9 +127,16 @@ class Node:
     """
 
     def __init__(
-        self, *, id: str, region: str, loop: asyncio.AbstractEventLoop, role: Role = "hybrid"
+        self,
+        *,
+        id: str,
+        region: str,
+        loop: asyncio.AbstractEventLoop,
+        role: Role = "hybrid",
+        incarnation: int = 0,
     ) -> None:
         self.id = id
+        self.incarnation = incarnation  # grows each time a node of this id starts
         self.region = region
         self.role: Role = role
         self._loop = loop
@@ -137,7 +146,8 @@ class Node:
         """Start the engine's worker; from now on `model` (a catalog id) takes streams."""
         if model in self._served:
             raise ValueError(f"{model} is served already")
-        self._served[model] = _Served(model, engine, self._loop)
+        reporter = Reporter(self.id, self.incarnation, model, engine)
+        self._served[model] = _Served(model, engine, reporter, self._loop)
 
     @property
     def models(self) -> frozenset[str]:
@@ -160,6 +170,14 @@ class Node:
     def desk(self, model: str) -> KVDesk:
         """Hand-over of a served model; its `incoming` must listen before edges name it."""
         return self._served[model].desk
+
+    def reports(self) -> list[Report]:
+        """What is new of each engine since the last time of asking."""
+        return [served.reporter.report() for served in self._served.values()]
+
+    def snapshots(self) -> list[Report]:
+        """Everything of each engine; `reports` go on from there."""
+        return [served.reporter.snapshot() for served in self._served.values()]
 
     def beats(self) -> list[EngineBeat]:
         """The pulse of each engine: one that has work and makes no steps hangs."""
@@ -187,8 +205,11 @@ class Node:
 class _Served:
     """A model, its worker, and the streams that run on it."""
 
-    def __init__(self, model: str, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, model: str, engine: Engine, reporter: Reporter, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.model = model
+        self.reporter = reporter
         self.state: State = "ready"
         self._loop = loop
         self._streams: dict[str, NodeStream] = {}  # by engine id
@@ -307,14 +328,15 @@ class _Served:
     # --- on the engine's thread ------------------------------------------------------------------
 
     def deliver(self, outputs: list[Output]) -> None:
-        self._loop.call_soon_threadsafe(self._on_step, outputs)
+        self._loop.call_soon_threadsafe(self._on_step, outputs, self.reporter.after_step())
 
     def failed(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._on_failure, error)
 
     # --- back on the loop ------------------------------------------------------------------------
 
-    def _on_step(self, outputs: list[Output]) -> None:
+    def _on_step(self, outputs: list[Output], news: StepNews) -> None:
+        self.reporter.take(news)
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:  # else it ended here first: deadline or shutdown

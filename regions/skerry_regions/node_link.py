@@ -24,6 +24,7 @@ from skerry_regions.protocol import (
     Failed,
     Hello,
     Pong,
+    Report,
     Submit,
     Tokens,
 )
@@ -57,6 +58,8 @@ class NodeLink:
         self._wire: _Wire | None = None
         self._state_changed = asyncio.Event()
         self._stuck = False  # an engine stood still; believed again when it moves
+        self.on_report: Callable[[Report], None] = lambda _: None  # set by who wants them
+        self.rtt: float | None = None  # seconds, of the last ping
         self._task = asyncio.create_task(self._keep_connected(), name=f"link to {node}")
 
     @property
@@ -68,6 +71,11 @@ class NodeLink:
     def models(self) -> frozenset[str]:
         """Models that both sides know alike."""
         return self._wire.models if self._wire is not None else frozenset()
+
+    @property
+    def num_streams(self) -> int:
+        """Streams of ours that run there."""
+        return self._wire.num_streams if self._wire is not None else 0
 
     async def wait_until_up(self) -> None:
         """Return once the node can be given streams."""
@@ -117,7 +125,15 @@ class NodeLink:
             await asyncio.sleep(self._patience.reconnect)
 
     def _new_wire(self) -> _Wire:
-        return _Wire(self.node, self._hello, self._state_changed)
+        return _Wire(self.node, self._hello, self._state_changed, self._report)
+
+    def _report(self, report: Report) -> None:
+        self.on_report(report)
+
+    def want_snapshot(self, model: str) -> None:
+        """Ask for everything a model's prefix cache holds, since changes of it were missed."""
+        if self._wire is not None and self.is_up:
+            self._wire.want_snapshot(model)
 
     async def _watch(self, wire: _Wire) -> None:
         """Ping until the connection breaks or the node is given up on."""
@@ -135,6 +151,7 @@ class NodeLink:
             self._stuck = stuck
             self._state_changed.set()
             wire.ping()
+            self.rtt = wire.rtt or self.rtt
             try:
                 await asyncio.wait_for(wire.lost.wait(), self._patience.ping)
             except TimeoutError:
@@ -164,8 +181,17 @@ class _Pulse:
 class _Wire(asyncio.Protocol):
     """One connection, from its first byte to its last."""
 
-    def __init__(self, node: str, hello: Hello, changed: asyncio.Event) -> None:
+    def __init__(
+        self,
+        node: str,
+        hello: Hello,
+        changed: asyncio.Event,
+        on_report: Callable[[Report], None],
+    ) -> None:
         self._node = node
+        self._on_report = on_report
+        self._pinged: dict[int, float] = {}  # when, by nonce, while unanswered
+        self.rtt: float | None = None  # seconds, of the last ping
         self._changed = changed
         self._connection = EdgeConnection(hello)
         self._sinks: dict[int, Sink] = {}
@@ -183,6 +209,10 @@ class _Wire(asyncio.Protocol):
     def models(self) -> frozenset[str]:
         agreement = self._connection.agreement
         return agreement.models if agreement is not None else frozenset()
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._sinks)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -202,7 +232,9 @@ class _Wire(asyncio.Protocol):
                         self._deliver(message)
                         self._sinks.pop(message.stream, None)
                     case Pong():
-                        self._pongs.append(message)
+                        self._take_pong(message)
+                    case Report():
+                        self._on_report(message)
                     case _:  # Hello: the connection has taken note of it
                         self._changed.set()
         except ProtocolError as error:
@@ -238,10 +270,21 @@ class _Wire(asyncio.Protocol):
         self._sinks.pop(stream, None)
         self.abort(stream)
 
+    def want_snapshot(self, model: str) -> None:
+        self._connection.want_snapshot(model)
+        self._schedule_flush()
+
     def ping(self) -> None:
         if self.greeted:
-            self._connection.ping(next(self._nonces))
+            nonce = next(self._nonces)
+            self._pinged[nonce] = asyncio.get_running_loop().time()
+            self._connection.ping(nonce)
             self._schedule_flush()
+
+    def _take_pong(self, pong: Pong) -> None:
+        self._pongs.append(pong)
+        if (sent := self._pinged.pop(pong.nonce, None)) is not None:
+            self.rtt = asyncio.get_running_loop().time() - sent
 
     def take_pongs(self) -> list[Pong]:
         pongs, self._pongs = self._pongs, []

@@ -9,12 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from msgspec.structs import replace
+
 from skerry.errors import SkerryError, Unavailable
 from skerry_regions.address import Address
 from skerry_regions.connection import NodeConnection
 from skerry_regions.frames import MessageTooLarge, ProtocolError
 from skerry_regions.node import Node, NodeStream, failed_event
-from skerry_regions.protocol import Abort, Done, Event, Failed, Hello, Ping, Submit
+from skerry_regions.protocol import (
+    Abort,
+    Done,
+    Event,
+    Failed,
+    Hello,
+    Ping,
+    Report,
+    SnapshotWanted,
+    Submit,
+)
+from skerry_regions.reporting import REPORT_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +44,12 @@ class NodeServer:
         self.links: set[EdgeLink] = set()
         self.stream_ended = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     async def listen(self, address: Address) -> Address:
         """Start accepting; returns where. Raises OSError or AddressError."""
         self._server, bound = await address.listen(lambda: EdgeLink(self))
+        self._reporting = asyncio.create_task(self._report(), name="reports")
         return bound
 
     @property
@@ -60,11 +75,20 @@ class NodeServer:
 
     async def close(self) -> None:
         """Stop listening and drop every connection."""
+        if self._reporting is not None:
+            self._reporting.cancel()
         if self._server is not None:
             self._server.close()
         for link in list(self.links):
             link.drop()
         await asyncio.sleep(0)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            reports = self.node.reports()
+            for link in self.links:
+                link.tell(reports)
 
 
 class EdgeLink(asyncio.Protocol):
@@ -99,10 +123,10 @@ class EdgeLink(asyncio.Protocol):
                         self._submit(message)
                     case Abort():
                         self._streams[message.stream].abort()
+                    case Hello() | SnapshotWanted():
+                        self._tell(self._server.node.snapshots())
                     case Ping():
                         self._connection.pong(message.nonce, self._server.node.beats())
-                    case _:
-                        pass  # Hello: the connection has taken note of it
         except ProtocolError as error:
             logger.warning("an edge broke the protocol: %s", error)
             self.drop()
@@ -115,6 +139,12 @@ class EdgeLink(asyncio.Protocol):
         for stream in list(self._streams.values()):
             stream.abort()
 
+    def tell(self, reports: list[Report]) -> None:
+        """Pass reports on to an edge that knows what they continue."""
+        if self._connection.agreement is not None:
+            self._tell(reports)
+            self._schedule_flush()
+
     def hand_back(self) -> None:
         """End every running stream with `unavailable`."""
         error = Unavailable("the node is draining")
@@ -125,6 +155,13 @@ class EdgeLink(asyncio.Protocol):
     def drop(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def _tell(self, reports: list[Report]) -> None:
+        for report in reports:
+            try:
+                self._connection.report(report)
+            except MessageTooLarge:  # more cached blocks than a frame can name: load still counts
+                self._connection.report(replace(report, prefixes=None))
 
     def _submit(self, submit: Submit) -> None:
         try:

@@ -24,6 +24,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from skerry_regions.prefixes import PrefixDelta, PrefixSnapshot
+from skerry_regions.speeds import StepSample
+from skerry_regions.view import NodeLoad
+
 PROTOCOL_VERSION = 1
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
 MAX_MESSAGE = 1024  # characters of an error's sentence
@@ -199,6 +203,25 @@ class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
     engines: Annotated[list[EngineBeat], Meta(max_length=1024)] = []
 
 
+class Report(Struct, frozen=True, kw_only=True, tag="report"):
+    """How one engine of the node does, several times a second: what a router needs to know.
+
+    `prefixes` continues the node's numbered changes (see `prefixes`), or is everything it holds:
+    at the start of a connection, and when `SnapshotWanted` asked for it.
+    """
+
+    model: Name
+    load: NodeLoad
+    sample: StepSample | None = None  # of the steps since the last report
+    prefixes: PrefixDelta | PrefixSnapshot | None = None
+
+
+class SnapshotWanted(Struct, frozen=True, kw_only=True, tag="snapshot_wanted"):
+    """The edge missed changes of a model's prefix cache."""
+
+    model: Name
+
+
 Event = Tokens | Done | Failed  # of one stream
-EdgeMessage = Hello | Submit | Abort | Credit | Ping
-NodeMessage = Hello | Accepted | Tokens | Done | Failed | Pong
+EdgeMessage = Hello | Submit | Abort | Credit | Ping | SnapshotWanted
+NodeMessage = Hello | Accepted | Tokens | Done | Failed | Pong | Report

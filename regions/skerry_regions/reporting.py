@@ -1,0 +1,98 @@
+"""What a node tells its edges several times a second: load, measured speed, cached prefixes.
+
+An engine may be looked into only on its own thread, so what a report is made of crosses over with
+the outputs of a step. Between steps of a busy engine the last word stands; an idle one has no load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skerry_core.blocks import CacheChanges
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.engine import Engine, Load
+from skerry_regions.prefixes import PrefixPublisher
+from skerry_regions.protocol import Report
+from skerry_regions.speeds import StepSample
+from skerry_regions.view import NodeLoad
+
+REPORT_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StepNews:
+    """What crosses from the engine's thread after a step."""
+
+    changes: CacheChanges
+    load: Load | None  # only when a report is due: looking at every sequence takes time
+
+
+class Reporter:
+    """Reports of one engine. On the event loop, except `after_step`."""
+
+    def __init__(self, node: str, incarnation: int, model: str, engine: Engine) -> None:
+        self._model = model
+        self._engine = engine
+        self._publisher = PrefixPublisher(node, incarnation)
+        self._load: Load | None = None  # as last heard
+        self._told: Load | None = None  # as of the last report
+        self._is_due = True
+
+    def after_step(self) -> StepNews:
+        """On the engine's thread."""
+        is_due, self._is_due = self._is_due, False
+        changes = self._engine.pool.drain_changes()
+        return StepNews(changes, self._engine.load() if is_due else None)
+
+    def take(self, news: StepNews) -> None:
+        """Take in what a step brought."""
+        self._publisher.sealed(news.changes.sealed)
+        self._publisher.evicted(news.changes.evicted)
+        self._load = news.load or self._load
+
+    def report(self) -> Report:
+        """What is new since the last report."""
+        self._is_due = True
+        return Report(
+            model=self._model,
+            load=self._node_load(),
+            sample=self._sample(),
+            prefixes=self._publisher.delta(),
+        )
+
+    def snapshot(self) -> Report:
+        """Everything, for an edge that knows nothing yet."""
+        return Report(
+            model=self._model, load=self._node_load(), prefixes=self._publisher.snapshot()
+        )
+
+    def _node_load(self) -> NodeLoad:
+        statistics = self._engine.statistics()
+        free = (statistics.blocks_free + statistics.blocks_cached) * BLOCK_SIZE
+        load = self._load
+        if load is None or not (statistics.running or statistics.waiting):
+            return NodeLoad(free_tokens=free)
+        return NodeLoad(
+            prefill_tokens=load.prefill_tokens,
+            prefill_pairs=load.prefill_pairs,
+            streams=load.streams,
+            context_tokens=load.context_tokens,
+            free_tokens=load.free_tokens,
+        )
+
+    def _sample(self) -> StepSample | None:
+        """Sums over the steps since the last report that had any."""
+        now, before = self._load, self._told
+        if now is None or (before is not None and now.steps == before.steps):
+            return None
+        self._told = now
+        if before is None:
+            return None
+        return StepSample(
+            steps=now.steps - before.steps,
+            seconds=now.seconds - before.seconds,
+            new_tokens=now.new_tokens - before.new_tokens,
+            attended=now.attended - before.attended,
+            streams=now.stream_steps - before.stream_steps,
+            context=now.context_steps - before.context_steps,
+        )
