@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from skerry_core.engine import Engine
-from skerry_core.runners.numba_cpu import NumbaRunner
-
 from skerry_core.config import EngineConfig
+from skerry_core.engine import Engine
 from skerry_core.request import Request, SamplingParams
+from skerry_core.runners.numba_cpu import NumbaRunner
 
 SAMPLING = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=4096),

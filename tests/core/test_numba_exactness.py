@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from tests.core.numba_steps import Float32, Row, logits_of, prefill, table_for
+from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 
 from skerry_core.config import ModelConfig
 from skerry_core.kernels.targets import TARGETS, _is_supported
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_regions.model_files import ModelFiles
-from tests.core.numba_steps import Float32, Row, logits_of, prefill, table_for
-from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"
