@@ -23,7 +23,18 @@ MAX_ARRAY_LENGTH: Final = 4 << 20  # elements; the largest vocabularies have 262
 _STRING: Final = 8
 _ARRAY: Final = 9
 _BOOL: Final = 7
-_FORMATS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
+_FORMATS: Final = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 
 
 class GGUFError(ValueError):
