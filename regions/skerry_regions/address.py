@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ class Address:
 
 
 @contextmanager
-def _private_socket(path: str) -> Iterator[None]:
+def _private_socket(path: str) -> Generator[None]:
     """Make way for a socket that only its owner may connect to."""
     Path(path).unlink(missing_ok=True)
     previous = os.umask(0o177)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -48,7 +48,7 @@ async def platform(
     count: int = 2,
     policy: RetryPolicy | None = None,
     config: EngineConfig | None = None,
-) -> AsyncIterator[Platform]:
+) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(f"node-{i}", path, config) for i in range(count)]
     for each in nodes:
         await each.listen()

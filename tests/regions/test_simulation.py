@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -37,6 +38,15 @@ def one_node(truth: NodeSpeed, **changes: object) -> tuple[Events, SimNode, list
     return events, node, samples
 
 
+def note(name: str, times: dict[str, float], events: Events) -> Callable[[], None]:
+    """What notes under `name` when it is called."""
+
+    def call() -> None:
+        times[name] = events.now
+
+    return call
+
+
 def test_waiting_times_are_those_of_queueing_theory() -> None:
     """One server, Poisson arrivals, constant service: M/D/1, mean wait = rho·S / (2·(1 - rho))."""
     rng, now, trace = Random(5), 0.0, []
@@ -59,8 +69,8 @@ def test_a_burst_of_decode_steps_cut_short_equals_single_steps() -> None:
     )
     events, node, samples = one_node(truth)
     finished: dict[str, float] = {}
-    events.at(0, lambda: node.decode(100, 5, lambda: finished.setdefault("first", events.now)))
-    events.at(3, lambda: node.decode(50, 2, lambda: finished.setdefault("second", events.now)))
+    events.at(0, lambda: node.decode(100, 5, note("first", finished, events)))
+    events.at(3, lambda: node.decode(50, 2, note("second", finished, events)))
     events.run()
     alone = [1.25 + 0.001 * context for context in (100, 101, 102)]  # the third runs at t = 3
     shared = [1.5 + 0.001 * context for context in (103 + 50, 104 + 51)]
@@ -79,11 +89,11 @@ def test_prefill_runs_in_chunks_first_come_first_served_and_stops_streams() -> N
     done: dict[str, float] = {}
 
     def prompt(name: str, tokens: int) -> Prefill:
-        return Prefill((), tokens, tokens, lambda: done.setdefault(name, events.now))
+        return Prefill((), tokens, tokens, note(name, done, events))
 
     events.at(0, lambda: node.prefill(prompt("long", 150)))
     events.at(0, lambda: node.prefill(prompt("short", 30)))
-    events.at(0, lambda: node.decode(10, 1, lambda: done.setdefault("stream", events.now)))
+    events.at(0, lambda: node.decode(10, 1, note("stream", done, events)))
     events.run()
     # 100 tokens of the first alone; then its 50, the 30 of the second and the stream's token.
     assert done == pytest.approx({"long": 2.1, "short": 2.1, "stream": 2.1})

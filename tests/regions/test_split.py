@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Platform:
 
 
 @asynccontextmanager
-async def platform(path: Path) -> AsyncIterator[Platform]:
+async def platform(path: Path) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(name, path) for name in ("prefill", "decode", "spare")]
     for each in nodes:
         await each.listen()

@@ -121,6 +121,7 @@ def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
 def test_blocks_travel_while_later_ones_are_still_computed() -> None:
     sender, to = Sender(offer(3)), receiver(credit_blocks=8)
     [need] = to.receive(sender.offer)
+    assert isinstance(need, Need)
     assert need == Need(7, [0, 1, 2], 8 * BLOCK)
     sender.receive(need)
     sender.seal(digest(0), block(0))
