@@ -85,8 +85,8 @@ def exchange(
                     answers.append(Committed(7))
                 else:
                     answers.append(answer)
-            for answer in wire(answers, cuts):
-                sender.receive(answer)
+            for reply in wire(answers, cuts):
+                sender.receive(reply)
         outgoing = list(sender.ready())
     return arrived
 
