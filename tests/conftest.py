@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from skerry_regions.model_files import ModelFiles
 from skerry_regions.store import ModelStore, use_file
 
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def subprocess_env() -> dict[str, str]:
+    """Environment in which a child process imports what this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.fixture(scope="session")
