@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from skerry.errors import Unavailable
 from skerry_regions.address import Address
@@ -215,8 +216,7 @@ class _Wire(asyncio.Protocol):
         return len(self._sinks)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._schedule_flush()
 
     def data_received(self, data: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -106,11 +107,10 @@ class EdgeLink(asyncio.Protocol):
         return len(self._streams)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         if len(self._server.links) >= MAX_EDGES:
             logger.warning("refused an edge: %d are connected", MAX_EDGES)
-            transport.abort()
+            self._transport.abort()
             return
         self._server.links.add(self)
         self._schedule_flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from typing import cast
 
 from skerry_regions.address import Address
 from skerry_regions.transfer import (
@@ -127,8 +128,7 @@ class _IncomingLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._server.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -232,9 +232,8 @@ class _OutgoingLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._transfer.connected(transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transfer.connected(self._transport)
 
     def data_received(self, data: bytes) -> None:
         try:

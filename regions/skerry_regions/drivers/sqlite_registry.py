@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,25 +37,24 @@ def boot_id() -> str:
 
 
 class SqliteRegistry:
-    """See `Registry`. Safe to use from several threads and processes."""
+    """See `Registry`. Safe to use from several threads and processes.
+
+    The file may be deleted or replaced while it is used: the next access opens what is there then.
+    """
 
     def __init__(
         self, path: Path, *, clock: Callable[[], float] = boot_clock, boot: str | None = None
     ) -> None:
+        """Raises RegistryUnavailable when the file cannot be opened."""
+        self._path = path
         self._clock = clock
         self._boot = boot if boot is not None else boot_id()
         self._lock = threading.Lock()
         self._decoder = msgspec.msgpack.Decoder(Member)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._database = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = OFF")  # leases do not outlive a boot
-            self._database.execute(_SCHEMA)
-        except sqlite3.Error as error:
-            raise RegistryUnavailable(f"{path}: {error}") from error
+        self._database: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of what is open
+        with self._access():
+            pass
 
     def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
         record = (
@@ -88,12 +87,48 @@ class SqliteRegistry:
 
     def close(self) -> None:
         with self._lock:
-            self._database.close()
+            self._disconnect()
 
     @contextmanager
-    def _access(self) -> Iterator[sqlite3.Connection]:
+    def _access(self) -> Generator[sqlite3.Connection]:
         with self._lock:
             try:
-                yield self._database
-            except sqlite3.Error as error:
-                raise RegistryUnavailable(str(error)) from error
+                yield self._connected()
+            except (sqlite3.Error, OSError) as error:
+                self._disconnect()
+                raise RegistryUnavailable(f"{self._path}: {error}") from error
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._database is None or self._file != _identity(self._path):
+            self._disconnect()
+            self._database = _open(self._path)
+            self._file = _identity(self._path)
+        return self._database
+
+    def _disconnect(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self._database = None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    database = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = OFF")  # leases do not outlive a boot
+        database.execute(_SCHEMA)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_dev, stat.st_ino
