@@ -1,19 +1,27 @@
-"""Evicted KV blocks in a memory-mapped file: a bounded second tier that survives a restart.
+"""Evicted KV blocks in a file: a bounded second tier that survives a restart.
 
     ┌ header, one page ┬ slot table: 64 bytes per slot ┬ slots: payloads, page-aligned ┐
+    └────────────────── mapped ────────────────────────┘
 
 A slot's table entry is cleared before its payload changes and written after it, with an xxh3-128 of
 digest and payload. So a process killed in mid-write leaves an empty slot, and bytes that were torn,
 flipped or come from elsewhere are a miss, never an answer. The least recently used slot is
 overwritten first; order survives a restart as far as the last write of each slot.
 
-All methods may be called from any thread; a read copies and checks the block (about a millisecond
-per megabyte), which is why it belongs on a helper thread and not into a step.
+Only the table is accessed through the mapping. Payloads are written and read in one call each,
+through the same page cache: a full disk or a bad sector is then an error instead of a SIGBUS, the
+interpreter is free meanwhile, and the file does not count as this process's memory. Disk space is
+taken as slots are first used.
+
+All methods may be called from any thread. `put` and `get` move a block (about a millisecond per
+megabyte, more when the disk is asked), so they belong on a helper thread and not into a step; the
+others never wait for them.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import mmap
 import os
 import struct
@@ -25,12 +33,12 @@ from pathlib import Path
 import xxhash
 
 MAGIC = b"SKERRYKV"
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 DIGEST_BYTES = 16
 
-# magic, version, block bytes, slots, build
-_HEADER = struct.Struct("<8sIQQ64s")
+# magic, version, block bytes, slots, hash of the content's identity
+_HEADER = struct.Struct("<8sIQQ32s")
 # sequence number (0: empty), digest, checksum
 _ENTRY = struct.Struct("<Q16s16s")
 _ENTRY_SIZE = 64
@@ -52,27 +60,32 @@ class FileTierStatistics:
 class FileTier:
     """Blocks by digest in one file of at most `capacity_bytes`.
 
-    A file of another numeric build, block size or capacity is emptied, not refused: it is a cache.
+    `identity` says what the bytes mean: model, numeric build, KV format. A file of another
+    identity, block size or capacity is emptied, not refused: it is a cache.
     Raises FileTierError when the file is held by another process or cannot be made.
     """
 
     def __init__(
-        self, path: Path, *, block_bytes: int, capacity_bytes: int, numeric_build: str
+        self, path: Path, *, block_bytes: int, capacity_bytes: int, identity: bytes
     ) -> None:
         self._block_bytes = block_bytes
         self._stride = -(-block_bytes // PAGE) * PAGE
-        self._slots = max(1, capacity_bytes // (self._stride + _ENTRY_SIZE))
+        self._slots = (capacity_bytes - 2 * PAGE) // (self._stride + _ENTRY_SIZE)
+        if self._slots < 1:
+            raise FileTierError(f"{path}: {capacity_bytes} bytes hold no block of {block_bytes}")
         self._payloads = PAGE + -(-self._slots * _ENTRY_SIZE // PAGE) * PAGE
-        self._lock = threading.Lock()
+        self._transfer = threading.Lock()  # held while a block is moved; taken before `_lock`
+        self._lock = threading.Lock()  # guards all below, and is held for moments only
         self._by_digest: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+        self._changes: dict[bytes, bool] = {}  # net, since the last drain (True: came)
         self._free: list[int] = []
         self._sequence = 0
         self._hits = self._misses = self._damaged = 0
         size = self._payloads + self._slots * self._stride
-        self._file, self._map = _open_mapped(path, size)
-        build = numeric_build.encode()[:64]
-        header = _HEADER.pack(MAGIC, VERSION, block_bytes, self._slots, build)
-        if self._map[: _HEADER.size] != header:
+        self._file, self._table = _open_mapped(path, size, self._payloads)
+        content = hashlib.blake2b(identity, digest_size=32).digest()
+        header = _HEADER.pack(MAGIC, VERSION, block_bytes, self._slots, content)
+        if self._table[: _HEADER.size] != header:
             self._format(header)
         self._load()
 
@@ -89,48 +102,74 @@ class FileTier:
         with self._lock:
             return list(self._by_digest)
 
-    def put(self, digest: bytes, block: bytes | bytearray | memoryview) -> bytes | None:
-        """Store a block, and return the digest it displaced, if any. Known digests are kept.
+    def drain_changes(self) -> list[bytes]:
+        """Digests that came or went, by now, since the last call."""
+        with self._lock:
+            changes, self._changes = self._changes, {}
+        return list(changes)
 
-        Raises ValueError on another size.
+    def put(self, digest: bytes, block: bytes | memoryview) -> None:
+        """Store a block, in place of the least recently used one when all slots are taken.
+
+        A known digest is kept as it is. Raises ValueError on another size, and OSError when the
+        disk refuses; then the slot that was to be written is empty.
         """
         if len(digest) != DIGEST_BYTES or len(block) != self._block_bytes:
             raise ValueError(
                 f"a block is {DIGEST_BYTES} bytes of digest and {self._block_bytes} of data, "
                 f"got {len(digest)} and {len(block)}"
             )
-        with self._lock:
-            if digest in self._by_digest:
-                self._by_digest.move_to_end(digest)
-                return None
-            displaced, slot = self._slot_to_write()
-            self._sequence += 1
-            start = self._payloads + slot * self._stride
-            self._clear(slot)
-            self._map[start : start + self._block_bytes] = bytes(block)
+        with self._transfer:
+            with self._lock:
+                if digest in self._by_digest:
+                    self._by_digest.move_to_end(digest)
+                    return
+                slot = self._slot_to_write()
+                self._clear(slot)
+            try:
+                self._write_payload(slot, block)
+            except OSError:
+                with self._lock:
+                    self._free.append(slot)
+                raise
             checksum = _checksum(digest, block)
-            self._write_entry(slot, _ENTRY.pack(self._sequence, digest, checksum))
-            self._by_digest[digest] = slot
-            return displaced
+            with self._lock:
+                self._sequence += 1
+                self._write_entry(slot, _ENTRY.pack(self._sequence, digest, checksum))
+                self._by_digest[digest] = slot
+                self._note(digest, came=True)
 
     def get(self, digest: bytes) -> bytes | None:
         """The block's bytes, checked, or None. A damaged block is dropped and is a miss."""
+        with self._transfer:
+            with self._lock:
+                slot = self._by_digest.get(digest)
+                if slot is None:
+                    self._misses += 1
+                    return None
+                _, named, checksum = self._entry(slot)
+            block = self._read_payload(slot)
+            is_whole = named == digest and checksum == _checksum(digest, block)
+            with self._lock:
+                if self._by_digest.get(digest) != slot:  # discarded meanwhile
+                    self._misses += 1
+                    return None
+                if not is_whole:
+                    self._forget(digest, slot)
+                    self._damaged += 1
+                    self._misses += 1
+                    return None
+                self._by_digest.move_to_end(digest)
+                self._hits += 1
+                return block
+
+    def touch(self, digest: bytes) -> bool:
+        """Make a block the most recently used; False when it is not here."""
         with self._lock:
-            slot = self._by_digest.get(digest)
-            if slot is None:
-                self._misses += 1
-                return None
-            start = self._payloads + slot * self._stride
-            block = self._map[start : start + self._block_bytes]
-            _, named, checksum = self._entry(slot)
-            if named != digest or checksum != _checksum(digest, block):
-                self._forget(digest, slot)
-                self._damaged += 1
-                self._misses += 1
-                return None
+            if digest not in self._by_digest:
+                return False
             self._by_digest.move_to_end(digest)
-            self._hits += 1
-            return block
+            return True
 
     def discard(self, digest: bytes) -> None:
         """Forget a block; unknown digests are ignored."""
@@ -145,15 +184,14 @@ class FileTier:
 
     def close(self) -> None:
         """Unmap and unlock the file; its content stays for the next start."""
-        with self._lock:
-            self._map.close()
+        with self._transfer, self._lock:
+            self._table.close()
             os.close(self._file)
 
     def _format(self, header: bytes) -> None:
         """Empty the file: the header goes last, so a half-made file is made again."""
-        self._map[:PAGE] = bytes(PAGE)
-        self._map[PAGE : self._payloads] = bytes(self._payloads - PAGE)
-        self._map[: _HEADER.size] = header
+        self._table[:] = bytes(self._payloads)
+        self._table[: _HEADER.size] = header
 
     def _load(self) -> None:
         """Rebuild the index from the slot table; payloads are checked when they are read."""
@@ -165,18 +203,27 @@ class FileTier:
                 self._by_digest[digest] = slot
                 self._sequence = max(self._sequence, sequence)
 
-    def _slot_to_write(self) -> tuple[bytes | None, int]:
+    def _slot_to_write(self) -> int:
         if self._free:
-            return None, self._free.pop()
-        return self._by_digest.popitem(last=False)
+            return self._free.pop()
+        digest, slot = self._by_digest.popitem(last=False)
+        self._note(digest, came=False)
+        return slot
 
     def _forget(self, digest: bytes, slot: int) -> None:
         del self._by_digest[digest]
+        self._note(digest, came=False)
         self._clear(slot)
         self._free.append(slot)
 
+    def _note(self, digest: bytes, *, came: bool) -> None:
+        if self._changes.get(digest) is (not came):
+            del self._changes[digest]  # back to what the last drain told
+        else:
+            self._changes[digest] = came
+
     def _entry(self, slot: int) -> tuple[int, bytes, bytes]:
-        sequence, digest, checksum = _ENTRY.unpack_from(self._map, PAGE + slot * _ENTRY_SIZE)
+        sequence, digest, checksum = _ENTRY.unpack_from(self._table, PAGE + slot * _ENTRY_SIZE)
         return sequence, digest, checksum
 
     def _clear(self, slot: int) -> None:
@@ -184,17 +231,32 @@ class FileTier:
 
     def _write_entry(self, slot: int, entry: bytes) -> None:
         start = PAGE + slot * _ENTRY_SIZE
-        self._map[start : start + _ENTRY.size] = entry
+        self._table[start : start + _ENTRY.size] = entry
+
+    def _write_payload(self, slot: int, block: bytes | memoryview) -> None:
+        """Raises OSError."""
+        start, data = self._payloads + slot * self._stride, memoryview(block)
+        while data:
+            written = os.pwrite(self._file, data, start)
+            start, data = start + written, data[written:]
+
+    def _read_payload(self, slot: int) -> bytes:
+        """What is there; fewer bytes than a block when the disk fails."""
+        try:
+            start = self._payloads + slot * self._stride
+            return os.pread(self._file, self._block_bytes, start)
+        except OSError:
+            return b""
 
 
-def _checksum(digest: bytes, block: bytes | bytearray | memoryview) -> bytes:
+def _checksum(digest: bytes, block: bytes | memoryview) -> bytes:
     state = xxhash.xxh3_128(digest)
     state.update(block)
     return state.digest()
 
 
-def _open_mapped(path: Path, size: int) -> tuple[int, mmap.mmap]:
-    """Open, lock, size and map the file, readable by its owner only."""
+def _open_mapped(path: Path, size: int, mapped: int) -> tuple[int, mmap.mmap]:
+    """Open, lock and size the file, readable by its owner only, and map its first bytes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -204,9 +266,9 @@ def _open_mapped(path: Path, size: int) -> tuple[int, mmap.mmap]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file).st_size != size:
             os.ftruncate(file, 0)
-            # Reserved now, so that a full disk is an error here and not a SIGBUS in a step.
-            os.posix_fallocate(file, 0, size)
-        return file, mmap.mmap(file, size)
+            os.ftruncate(file, size)
+            os.pwrite(file, bytes(mapped), 0)  # never a hole: its pages must not need space later
+        return file, mmap.mmap(file, mapped)
     except BlockingIOError as error:
         os.close(file)
         raise FileTierError(f"{path}: another process uses this KV file") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -29,8 +30,8 @@ def block(number: int) -> bytes:
 
 
 def open_tier(path: Path, *, slots: int = 4, build: str = "b1") -> FileTier:
-    capacity = slots * (2 * PAGE + 64)
-    return FileTier(path, block_bytes=BLOCK, capacity_bytes=capacity, numeric_build=build)
+    capacity = 2 * PAGE + slots * (2 * PAGE + 64)
+    return FileTier(path, block_bytes=BLOCK, capacity_bytes=capacity, identity=build.encode() * 100)
 
 
 class Against(RuleBasedStateMachine):
@@ -41,16 +42,26 @@ class Against(RuleBasedStateMachine):
         self.path = Path(f"/tmp/skerry-file-tier-{os.getpid()}-{id(self)}")
         self.tier = open_tier(self.path)
         self.model: OrderedDict[bytes, bytes] = OrderedDict()
+        self.told: set[bytes] = set()  # by `drain_changes`
 
     @rule(number=st.integers(0, 7))
     def put(self, number: int) -> None:
-        displaced = self.tier.put(digest(number), block(number))
-        expected = None
+        self.tier.put(digest(number), block(number))
         if digest(number) not in self.model and len(self.model) == 4:
-            expected = self.model.popitem(last=False)[0]
+            self.model.popitem(last=False)
         self.model[digest(number)] = block(number)
         self.model.move_to_end(digest(number))
-        assert displaced == expected
+
+    @rule(number=st.integers(0, 7))
+    def touch(self, number: int) -> None:
+        assert self.tier.touch(digest(number)) == (digest(number) in self.model)
+        if digest(number) in self.model:
+            self.model.move_to_end(digest(number))
+
+    @rule()
+    def drain_changes(self) -> None:
+        assert set(self.tier.drain_changes()) == self.told ^ set(self.model)
+        self.told = set(self.model)
 
     @rule(number=st.integers(0, 7))
     def get(self, number: int) -> None:
@@ -69,6 +80,7 @@ class Against(RuleBasedStateMachine):
         self.tier.close()
         self.tier = open_tier(self.path)
         assert set(self.tier.digests()) == set(self.model)
+        self.told = set(self.model)
         for each in self.tier.digests():  # order after a restart is that of the writes
             self.model.move_to_end(each)
 
@@ -129,16 +141,46 @@ def test_two_processes_cannot_share_a_file(tmp_path: Path) -> None:
     tier.close()
 
 
-def test_a_full_disk_is_an_error_at_start(tmp_path: Path) -> None:
-    with pytest.raises(FileTierError, match="cannot reserve"):
-        FileTier(tmp_path / "kv", block_bytes=BLOCK, capacity_bytes=1 << 60, numeric_build="b")
+def test_a_full_disk_is_an_error_of_that_write_only(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands for the disk: nothing may be written beyond the table."""
+    tier = FileTier(tmp_path / "kv", block_bytes=BLOCK, capacity_bytes=60_000, identity=b"b")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * PAGE, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            tier.put(digest(1), block(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert len(tier) == 0
+    tier.put(digest(1), block(1))
+    assert tier.get(digest(1)) == block(1)
+    tier.close()
+
+
+@pytest.mark.parametrize("capacity", [0, 1000, 3 * PAGE])
+def test_a_file_without_room_for_a_block_is_refused(tmp_path: Path, capacity: int) -> None:
+    with pytest.raises(FileTierError, match="hold no block of 5000"):
+        FileTier(tmp_path / "kv", block_bytes=BLOCK, capacity_bytes=capacity, identity=b"b")
+
+
+@pytest.mark.parametrize("slots", [1, 3, 64, 65])
+def test_the_file_keeps_to_its_capacity(tmp_path: Path, slots: int) -> None:
+    capacity = 2 * PAGE + slots * (2 * PAGE + 64)
+    tier = open_tier(tmp_path / "kv", slots=slots)
+    for number in range(slots + 2):
+        tier.put(digest(number), block(number))
+    assert len(tier) == slots
+    assert (tmp_path / "kv").stat().st_size <= capacity
+    tier.close()
 
 
 WRITER = """
 import random, sys
 from pathlib import Path
 from skerry_core.file_tier import FileTier
-tier = FileTier(Path(sys.argv[1]), block_bytes=1 << 20, capacity_bytes=8 << 20, numeric_build="b")
+tier = FileTier(Path(sys.argv[1]), block_bytes=1 << 20, capacity_bytes=8 << 20, identity=b"b")
 print("ready", flush=True)
 number = 0
 while True:
@@ -162,7 +204,7 @@ def test_kill_in_mid_write_leaves_only_whole_blocks(
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
-    tier = FileTier(path, block_bytes=1 << 20, capacity_bytes=8 << 20, numeric_build="b")
+    tier = FileTier(path, block_bytes=1 << 20, capacity_bytes=8 << 20, identity=b"b")
     names = tier.digests()
     assert names
     for name in names:
