@@ -10,7 +10,6 @@ llama.cpp's are bare forward passes with logits read back.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from bench import machine, stats
+from bench.models import default_model, home
 from bench.peers import ROOT, Worker, python_of
 from bench.quiet import Watch
 
@@ -107,16 +107,6 @@ def measure(
     return list(cells.values()), disturbed
 
 
-def default_model() -> Path:
-    """The default model's GGUF file, pulled on first use."""
-    from skerry_regions.catalog import Catalog
-    from skerry_regions.store import ModelStore
-
-    home = Path(os.environ.get("SKERRY_HOME", Path.home() / ".skerry"))
-    spec = Catalog.load(home).resolve("@cf/huggingfacetb/smollm2-135m-instruct")
-    return ModelStore(home).pull(spec, lambda _what, _share: None).weights
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -138,10 +128,9 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     console = Console()
-    model = options.model or default_model()
-    home = Path(os.environ.get("SKERRY_HOME", Path.home() / ".skerry"))
+    model = options.model or default_model()[1].weights
     worker = "bench.workers.skerry_engine"
-    ours = [sys.executable, "-m", worker, str(model), str(home / "cache"), str(THREADS)]
+    ours = [sys.executable, "-m", worker, str(model), str(home() / "cache"), str(THREADS)]
     peer = [str(python_of("llama-cpp-python")), str(ROOT / "bench/workers/llama_cpp_engine.py")]
     workers = {OURS: Worker(OURS, ours), PEER: Worker(PEER, [*peer, str(model), str(THREADS)])}
     for path in options.peer_file:

@@ -28,12 +28,12 @@ from typing import Any
 from rich.console import Console
 
 from bench import machine, stats
-from bench.engine import OURS, THREADS, default_model, undisturbed
+from bench.engine import OURS, THREADS, undisturbed
 from bench.load import StreamTimes, concurrent
+from bench.models import MODEL, default_model, home
 from bench.peers import ROOT, Worker, python_of
 
 PEER = "llama.cpp server"
-MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 STREAMS = (1, 8, 32)
 OUTPUT_TOKENS = 64
 CONTEXT = 1024  # tokens per stream
@@ -55,17 +55,16 @@ class Server:
 @contextmanager
 def skerry_server() -> Iterator[Server]:
     """`skerry up --detach` on a free port with run-time state of its own."""
-    shared = Path(os.environ.get("SKERRY_HOME", Path.home() / ".skerry"))
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as own:
         for name in ("models", "cache"):
-            (shared / name).mkdir(parents=True, exist_ok=True)
-            (Path(home) / name).symlink_to(shared / name)
+            (home() / name).mkdir(parents=True, exist_ok=True)
+            (Path(own) / name).symlink_to(home() / name)
         skerry = [str(Path(sys.executable).with_name("skerry"))]
-        env = {**os.environ, "SKERRY_HOME": home}
+        env = {**os.environ, "SKERRY_HOME": own}
         up = [*skerry, "up", "--detach", "--port", "0", "--threads", str(THREADS)]
         subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
         try:
-            config = json.loads((Path(home) / "config.json").read_text())
+            config = json.loads((Path(own) / "config.json").read_text())
             status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
             base = f"{config['url']}/client/v4/accounts/{config['account_id']}"
             yield Server(
@@ -168,7 +167,7 @@ def main() -> int:
     console = Console()
     description, ceilings = machine.describe(), machine.limits(THREADS)
     stats.heading(console, description, ceilings)
-    with skerry_server() as ours, peer_server(default_model()) as peer:
+    with skerry_server() as ours, peer_server(default_model()[1].weights) as peer:
         cells = measure([ours, peer], 2 if options.quick else 7, console)
     console.print(stats.table("server against server, medians", cells, OURS, [PEER]))
     console.print("ratio: tok/s above 1 and latencies below 1 are ours ahead")
