@@ -1,0 +1,65 @@
+"""Keeps one member's record in the registry while its process lives.
+
+The registry may be away for as long as it likes: the record is written again when it is back. Its
+calls may block, so they run on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+def new_incarnation() -> int:
+    """A number that grows from one start of a process to the next, whatever the hour says."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class Announcer:
+    """Renews the lease of what `describe` says. Runs on the event loop that creates it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        describe: Callable[[], Member],
+        *,
+        renew_seconds: float = RENEW_SECONDS,
+    ) -> None:
+        self._registry = registry
+        self._describe = describe
+        self._renew_seconds = renew_seconds
+        self._changed = asyncio.Event()
+        self._is_away = False
+        self._task = asyncio.create_task(self._renew(), name="announcer")
+
+    def announce_now(self) -> None:
+        """Do not wait for the next renewal: what is described has changed."""
+        self._changed.set()
+
+    async def withdraw(self) -> None:
+        """Stop, and remove the record."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        member = self._describe()
+        with contextlib.suppress(RegistryUnavailable):  # the lease ends by itself
+            await asyncio.to_thread(self._registry.withdraw, member.id, member.incarnation)
+
+    async def _renew(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                await asyncio.to_thread(self._registry.announce, self._describe())
+                self._is_away = False
+            except RegistryUnavailable as error:
+                if not self._is_away:
+                    logger.warning("the registry is away: %s", error)
+                self._is_away = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._renew_seconds)

@@ -1,0 +1,33 @@
+"""Asks a process of this machine over HTTP how it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+from skerry_regions.address import Address
+
+SECONDS = 3.0
+MAX_STATUS_LINE = 1024
+
+
+async def is_healthy(address: Address, *, seconds: float = SECONDS) -> bool:
+    """Whether `GET /healthz` there answers 200 in time."""
+    host = "localhost" if address.path else f"{address.host}:{address.port}"
+    request = f"GET /healthz HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await _connect(address)
+            try:
+                writer.write(request.encode())
+                status = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, ValueError):  # ValueError: an endless line
+        return False
+    return status.split()[1:2] == [b"200"]
+
+
+async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.path:
+        return await asyncio.open_unix_connection(address.path, limit=MAX_STATUS_LINE)
+    return await asyncio.open_connection(address.host, address.port, limit=MAX_STATUS_LINE)

@@ -1,0 +1,52 @@
+"""Between a supervisor and a process of its: one socket that tells progress, and either one's end.
+
+The process writes JSON lines: `{"what", "share"}` while it starts, then `{"ready": {…}}` once. The
+supervisor writes nothing; when its end closes, however it died, the process drains and ends, so
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Lifeline:
+    """The process's end. `progress` and `ready` may be called from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._last: tuple[str, int] = ("", 0)
+        self._lock = threading.Lock()
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone`, on the running loop, when the supervisor is no more."""
+        loop = asyncio.get_running_loop()
+
+        def readable() -> None:
+            if not self._socket.recv(64):
+                loop.remove_reader(self._socket)
+                gone()
+
+        loop.add_reader(self._socket, readable)
+
+    def progress(self, what: str, share: float) -> None:
+        """`share` of `what` is done, 0 to 1. Whole percents are told."""
+        step = (what, int(share * 100))
+        with self._lock:
+            if step != self._last:
+                self._last = step
+                self._write({"what": what, "share": share})
+
+    def ready(self, report: dict[str, Any]) -> None:
+        with self._lock:
+            self._write({"ready": report})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the supervisor is gone: nobody to tell
+            self._socket.sendall(json.dumps(line).encode() + b"\n")

@@ -1,0 +1,213 @@
+"""One node as a process: load the model, serve it, be known, and go without losing a stream.
+
+starting ──▶ ready ──SIGTERM, POST /drain, supervisor gone──▶ draining ──▶ exit 0
+               └──engine crashed──▶ exit 1 (`EngineLost`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from skerry.errors import SkerryError
+from skerry_core.config import BLOCK_SIZE, ConfigError
+from skerry_core.engine import Engine
+from skerry_core.runners.base import Progress
+from skerry_core.weights import WeightsError
+from skerry_regions.address import Address, AddressError
+from skerry_regions.announcer import Announcer, new_incarnation
+from skerry_regions.canary import Canary
+from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.engines import RunnerKind, open_engine
+from skerry_regions.node import Node, Role
+from skerry_regions.node_control import ControlAPI
+from skerry_regions.node_server import NodeServer
+from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.registry import Member, Registry
+from skerry_regions.startup import on_thread, unless
+from skerry_regions.store import ModelCorrupt, ModelFiles, ModelNotInstalled, ModelStore
+
+LOOK_SECONDS = 0.2  # between looks at the engine: it cannot tell its crash by itself
+CLOSE_SECONDS = 10.0  # beyond the drain, to let go of everything
+EXIT_STUCK = 70  # status of a node that could not end in time
+
+
+class NodeCannotStart(Exception):
+    """The message says why and what to do."""
+
+
+class EngineLost(Exception):
+    """The engine stopped on an error of its own; the log has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What a node is asked to be."""
+
+    id: str
+    region: str
+    role: Role
+    model: str  # catalog id or alias; its files must be installed
+    runner: RunnerKind
+    threads: int
+    num_blocks: int  # of KV, 64 tokens each
+    address: Address  # for edges
+    transfer: Address  # for KV of other nodes
+    control: Address  # HTTP, unix or loopback
+    home: Path
+    drain_seconds: float
+
+
+class NodeProcess:
+    """Runs one node from its start to its end. Create it on the event loop that it is to use."""
+
+    def __init__(self, options: NodeOptions, registry: Registry, stop: asyncio.Event) -> None:
+        self._options = options
+        self._registry = registry
+        self._stop = stop
+        self._server: NodeServer | None = None
+        self._member = Member(
+            id=options.id,
+            kind="node",
+            region=options.region,
+            pid=os.getpid(),
+            incarnation=new_incarnation(),
+            role=options.role,
+            runner=options.runner,
+            state="starting",
+        )
+
+    def member(self) -> Member:
+        """The node as it announces itself now."""
+        streams = self._server.num_streams if self._server is not None else 0
+        return replace(self._member, streams=streams)
+
+    async def run(self, *, progress: Progress, ready: Callable[[Member], None]) -> None:
+        """Serve until `stop` is set and the node has drained.
+
+        Raises NodeCannotStart, Interrupted (stopped before it was ready) or EngineLost.
+        """
+        announcer = Announcer(self._registry, self.member)
+        try:
+            loading = on_thread(lambda: load(self._options, progress))
+            spec, files, engine = await unless(self._stop, loading)
+            async with contextlib.AsyncExitStack() as stack:
+                node, server = await self._open(stack, spec, files, engine)
+                announcer.announce_now()
+                ready(self.member())
+                await self._until_stopped(node)
+                self._member = replace(self._member, state="draining")
+                announcer.announce_now()
+                _end_at_the_latest(self._options.drain_seconds + CLOSE_SECONDS)
+                await server.drain(self._options.drain_seconds)
+        finally:
+            await announcer.withdraw()
+
+    async def _open(
+        self,
+        stack: contextlib.AsyncExitStack,
+        spec: ModelSpec,
+        files: ModelFiles,
+        engine: Engine,
+    ) -> tuple[Node, NodeServer]:
+        """Listen everywhere; from now on the node takes streams."""
+        options = self._options
+        stack.callback(_remove_sockets, options)
+        loop = asyncio.get_running_loop()
+        node = Node(
+            id=options.id,
+            region=options.region,
+            loop=loop,
+            role=options.role,
+            incarnation=self._member.incarnation,
+        )
+        stack.push_async_callback(node.close)
+        node.serve(spec.id, engine)
+        server = self._server = NodeServer(node, _hello(options, spec, files, engine))
+        stack.push_async_callback(server.close)
+        control = ControlAPI(
+            describe=self.member,
+            statistics=lambda: {spec.id: engine.statistics()},
+            canary=Canary(node),
+            drain=self._stop.set,
+        )
+        stack.push_async_callback(control.close)
+        try:
+            transfer = await node.desk(spec.id).incoming.listen(options.transfer)
+            address = await server.listen(options.address)
+            await control.listen(options.control)
+        except (OSError, AddressError) as error:
+            raise NodeCannotStart(f"cannot listen: {error}") from None
+        kv_format = engine.runner.kv_format
+        self._member = replace(
+            self._member,
+            address=str(address),
+            transfer_address=str(transfer),
+            model=spec.id,
+            numeric_build=engine.runner.numeric_build,
+            kv_format=f"{kv_format.dtype}{list(kv_format.shape)}",
+            kv_bytes_per_token=kv_format.block_bytes / BLOCK_SIZE,
+            cache_tokens=engine.runner.num_blocks * BLOCK_SIZE,
+            batch_invariant=engine.runner.batch_invariant,
+            state="ready",
+        )
+        return node, server
+
+    async def _until_stopped(self, node: Node) -> None:
+        """Raises EngineLost when the engine goes first."""
+        while not self._stop.is_set():
+            if not node.models:
+                raise EngineLost(f"the engine of node {self._options.id} stopped on an error")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), LOOK_SECONDS)
+
+
+def load(options: NodeOptions, progress: Progress) -> tuple[ModelSpec, ModelFiles, Engine]:
+    """Open the model. Raises NodeCannotStart."""
+    try:
+        spec = Catalog.load(options.home).resolve(options.model)
+        files = ModelStore(options.home).open(spec, progress)
+        engine = open_engine(
+            spec,
+            files,
+            runner=options.runner,
+            num_blocks=options.num_blocks,
+            threads=options.threads,
+            cache_dir=options.home / "cache",
+            progress=progress,
+        )
+    except SkerryError as error:
+        raise NodeCannotStart(error.message) from None
+    except (CatalogError, ConfigError, ModelCorrupt, ModelNotInstalled, WeightsError) as error:
+        raise NodeCannotStart(str(error)) from None
+    return spec, files, engine
+
+
+def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, engine: Engine) -> Hello:
+    build = ModelBuild(
+        id=spec.id,
+        tokenizer=files.tokenizer_digest,
+        template=files.template_digest,
+        numeric_build=engine.runner.numeric_build,
+    )
+    return Hello(versions=[PROTOCOL_VERSION], id=options.id, models=[build])
+
+
+def _remove_sockets(options: NodeOptions) -> None:
+    for address in (options.address, options.transfer, options.control):
+        if address.path:
+            Path(address.path).unlink(missing_ok=True)
+
+
+def _end_at_the_latest(seconds: float) -> None:
+    """A hung engine must not keep a drained process alive."""
+    timer = threading.Timer(seconds, os._exit, (EXIT_STUCK,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,61 @@
+"""A process that loads on a thread while its event loop stays awake, and may be told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """It was told to stop before it was ready."""
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set on SIGINT and SIGTERM. Call it on the main thread's event loop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """The result of `work`, done on a thread that does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast(T, result))
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = (work(), None)
+        except BaseException as error:
+            outcome = (None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="skerry-loading", daemon=True).start()
+    return future
+
+
+async def unless(stop: asyncio.Event, future: asyncio.Future[T]) -> T:
+    """The future's result; raises `Interrupted` when `stop` is set before."""
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((future, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            raise Interrupted
+        return future.result()
+    finally:
+        stopping.cancel()
