@@ -208,7 +208,9 @@ def test_a_file_of_ones_own_is_served_beside_the_default_model(
 def test_env_can_be_evaluated(platform: tuple[Skerry, str]) -> None:
     skerry, _ = platform
     script = f"{skerry('env').stdout}\nenv | grep ^SKERRY_ | sort"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", script], env=skerry.environ, capture_output=True, text=True, check=True
+    )
     config = json.loads((skerry.home / "config.json").read_text())
     exported = [line for line in done.stdout.splitlines() if "SKERRY_HOME" not in line]
     assert exported == [

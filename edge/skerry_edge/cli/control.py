@@ -38,12 +38,13 @@ class NodeStatus(Struct, frozen=True):
     streams: int
 
 
-class Status(Struct, frozen=True):
-    """What `skerry status --json` prints."""
+class Status(Struct, frozen=True, omit_defaults=True):
+    """What `skerry status --json` prints, without the notes."""
 
     url: str
-    edges: list[EdgeStatus] = []
-    nodes: list[NodeStatus] = []
+    edges: list[EdgeStatus]
+    nodes: list[NodeStatus]
+    notes: list[str] = []  # sentences about what goes wrong, for people
 
 
 class NoAnswer(Exception):

@@ -74,7 +74,7 @@ def show_status(args: argparse.Namespace) -> int:
     from skerry_edge.cli.control import NoAnswer, Status, ask_status
 
     instance = running(Home.from_environ(os.environ))
-    status = Status(url="")
+    status = Status(url="", edges=[], nodes=[])
     if instance is not None and instance.ready:
         try:
             status = ask_status(instance.control)
@@ -83,7 +83,7 @@ def show_status(args: argparse.Namespace) -> int:
     if args.json:
         import msgspec
 
-        say(msgspec.json.encode(status).decode())
+        say(msgspec.json.encode(msgspec.structs.replace(status, notes=[])).decode())
         return 0 if status.url else 1
     if instance is None:
         note("Skerry is not running. Start it with `skerry up`.")
@@ -95,6 +95,8 @@ def show_status(args: argparse.Namespace) -> int:
     for node in status.nodes:
         streams = "1 stream" if node.streams == 1 else f"{node.streams} streams"
         say(f"  {node.model}  {node.state}, {streams}  [{node.id}, {node.role}, {node.region}]")
+    for line in status.notes:
+        note(line)
     return 0
 
 

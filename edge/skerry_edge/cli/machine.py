@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # Linux control groups, version 2
@@ -30,3 +31,15 @@ def cores_of(cpu_max: str) -> int | None:
     """
     quota, period = cpu_max.split()
     return None if quota == "max" else max(1, math.floor(int(quota) / int(period)))
+
+
+def configure_threads(threads: int) -> None:
+    """Say how many threads native libraries may start; they read it when they are imported.
+
+    The engine's kernels get all of them, and nothing else may take any: a second pool on the same
+    cores would cost the first one its pace.
+    """
+    os.environ["NUMBA_NUM_THREADS"] = str(threads)
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sys.setswitchinterval(0.001)  # seconds: a token must not wait 5 ms for the interpreter

@@ -6,8 +6,9 @@
     ├── secret             root of the tenants' cache keys
     ├── catalog.yaml       the operator's own models
     ├── models/  cache/    model files; compiled kernels and repacked weights
-    ├── logs/skerry.log    output of `skerry up --detach`
-    └── run/               skerry.lock (held while it runs), instance.json, control.sock
+    ├── logs/              skerry.log of `skerry up --detach`, and one of each node and edge
+    └── run/               skerry.lock (held while it runs), instance.json, control.sock,
+                           registry.db (who is there), sockets of nodes
 
 "Running" means that somebody holds the lock: the kernel lets go of it however the process ends, so
 a record left behind by `kill -9` is never mistaken for a running platform, nor a recycled pid.
@@ -106,8 +107,16 @@ class Home:
         return self.run / "skerry.lock"
 
     @property
+    def registry(self) -> Path:
+        return self.run / "registry.db"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
     def log(self) -> Path:
-        return self.root / "logs" / "skerry.log"
+        return self.logs / "skerry.log"
 
     def create(self) -> None:
         """Make the folders. Raises `StateError` where that is not allowed."""

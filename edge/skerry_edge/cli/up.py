@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skerry_edge.cli.arguments import Commands, add_command, byte_size, count, port
 from skerry_edge.cli.logs import configure_logging
-from skerry_edge.cli.machine import default_threads
+from skerry_edge.cli.machine import configure_threads, default_threads
 from skerry_edge.cli.output import complain, note
 from skerry_edge.cli.report import PipeReporter, Reporter, TerminalReporter
 from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
@@ -19,6 +19,7 @@ from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
+SINGLE_PROCESS_ONLY = ("model", "threads", "memory", "kv_tokens")
 LOG_TAIL = 15  # lines shown when a start in the background fails
 MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
 
@@ -46,7 +47,8 @@ def register(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="ID",
-        help="model to serve, may be repeated; see `skerry models list` (default: the first there)",
+        help="model to serve, may be repeated (default: the first of `skerry models list`, and "
+        "your own)",
     )
     up.add_argument(
         "--threads", type=count, metavar="N", help="cores per model (default: all, at most 16)"
@@ -66,10 +68,18 @@ def register(commands: Commands) -> None:
         default="numba",
         help="toy computes no language, only arithmetic, for tests (default: %(default)s)",
     )
+    up.add_argument(
+        "--topology",
+        type=Path,
+        metavar="FILE",
+        help="start the nodes and edges that this YAML file describes, each as a process",
+    )
     up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
 
 
 def start(args: argparse.Namespace) -> int:
+    if args.topology is not None and (named := _given(args, *SINGLE_PROCESS_ONLY)):
+        return complain(f"{named} and --topology exclude each other: the file says it")
     if args.host in ("", "*"):
         return complain(f"--host {args.host!r}: to listen on every interface say --host 0.0.0.0")
     if args.host in WILDCARDS:
@@ -89,20 +99,17 @@ def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int
     threads = args.threads or default_threads()
     configure_threads(threads)
     configure_logging()
-    from skerry_edge.cli.compose import CannotStart, Interrupted, Options, serve_platform
+    from skerry_edge.cli.parts import CannotStart
+    from skerry_regions.startup import Interrupted
 
-    options = Options(
-        host=args.host,
-        port=args.port,
-        models=tuple(args.model),
-        threads=threads,
-        memory=args.memory,
-        kv_tokens=args.kv_tokens,
-        runner=args.runner,
-    )
     try:
         with claim(home) as control:
-            serve_platform(options, home, control, reporter)
+            if args.topology is not None:
+                from skerry_edge.cli.fleet import serve_topology
+
+                serve_topology(args.topology, home, control, reporter)
+            else:
+                _serve_alone(args, threads, home, control, reporter)
     except AlreadyRunning as error:
         return _already_running(error)
     except CannotStart as error:
@@ -114,16 +121,26 @@ def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int
     return 0
 
 
-def configure_threads(threads: int) -> None:
-    """Say how many threads native libraries may start; they read it when they are imported.
+def _serve_alone(
+    args: argparse.Namespace, threads: int, home: Home, control: str, reporter: Reporter
+) -> None:
+    from skerry_edge.cli.compose import Options, serve_platform
 
-    The engine's kernels get all of them, and nothing else may take any: a second pool on the same
-    cores would cost the first one its pace.
-    """
-    os.environ["NUMBA_NUM_THREADS"] = str(threads)
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    sys.setswitchinterval(0.001)  # seconds: a token must not wait 5 ms for the interpreter
+    options = Options(
+        host=args.host,
+        port=args.port,
+        models=tuple(args.model),
+        threads=threads,
+        memory=args.memory,
+        kv_tokens=args.kv_tokens,
+        runner=args.runner,
+    )
+    serve_platform(options, home, control, reporter)
+
+
+def _given(args: argparse.Namespace, *names: str) -> str:
+    """Options of the command line that were set, as they are written."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(args, name))
 
 
 def _already_running(error: AlreadyRunning) -> int:

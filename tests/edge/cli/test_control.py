@@ -38,7 +38,7 @@ STATUS = Status(
 
 def test_every_question_gets_the_status_of_now(tmp_path: Path) -> None:
     path = str(tmp_path / "control.sock")
-    answers = iter([STATUS, Status(url="later")])
+    answers = iter([STATUS, Status(url="later", edges=[], nodes=[])])
 
     async def scenario() -> None:
         async with answer_status(path, lambda: next(answers)):

@@ -1,4 +1,4 @@
-"""The composition root's own decisions: credentials, models by default, addresses."""
+"""What every way of starting decides: credentials, models by default, addresses."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from skerry_edge.auth import TokenStore
-from skerry_edge.cli.compose import (
+from skerry_edge.cli.parts import (
     CannotStart,
-    Options,
-    _url,
     credentials,
     default_models,
-    install,
+    install_models,
+    url_of,
 )
-from skerry_edge.cli.report import TerminalReporter
 from skerry_edge.cli.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_edge.server import listen
@@ -36,18 +34,6 @@ def home(tmp_path: Path) -> Home:
     home = Home(tmp_path / "home")
     home.create()
     return home
-
-
-def options(*models: str) -> Options:
-    return Options(
-        host="127.0.0.1",
-        port=0,
-        models=models,
-        threads=1,
-        memory=None,
-        kv_tokens=None,
-        runner="toy",
-    )
 
 
 def test_account_and_token_are_made_once_and_kept(home: Home) -> None:
@@ -84,7 +70,7 @@ def test_models_that_cannot_be_had_are_named(home: Home) -> None:
     add_model(home.root, OWN)
     for name, what in (("@cf/no/such", "models list"), (OWN.id, "/nowhere/own.gguf is missing")):
         with pytest.raises(CannotStart, match=what):
-            install(options(name), home, TerminalReporter())
+            install_models([name], home, lambda what, share: None)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +84,6 @@ def test_the_url_names_the_port_really_taken(host: str, shown: str) -> None:
     with listener:
         port = listener.getsockname()[1]
         expected = f"http://{shown}:{port}"
-        assert _url(listener) in (expected, f"http://[::1]:{port}")
+        assert url_of(listener) in (expected, f"http://[::1]:{port}")
         with socket.create_connection(listener.getsockname()[:2]):
             pass

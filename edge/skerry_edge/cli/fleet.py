@@ -1,0 +1,275 @@
+"""`skerry up --topology`: the nodes and edges of a YAML file, as supervised processes.
+
+    up    models ─▶ ports ─▶ nodes, all at once ─▶ edges ─▶ ready
+    down  ports closed ─▶ edges drain ─▶ nodes drain ─▶ sockets and records removed
+
+The supervisor owns the edges' listening sockets: while an edge is restarted, connections wait in
+the backlog instead of being refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry_edge.auth import TokenStore
+from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
+from skerry_edge.cli.machine import default_threads
+from skerry_edge.cli.parts import (
+    CannotStart,
+    credentials,
+    install_models,
+    listen_at,
+    reachable,
+    url_of,
+)
+from skerry_edge.cli.report import Reporter
+from skerry_edge.cli.sockets import SocketFolder
+from skerry_edge.cli.state import Home, Instance, announce
+from skerry_edge.limits import Limits
+from skerry_regions.address import Address
+from skerry_regions.catalog import Catalog
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.health import is_healthy
+from skerry_regions.registry import Member, RegistryUnavailable
+from skerry_regions.startup import on_thread, stop_on_signals, unless
+from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
+from skerry_regions.topology import EdgeSpec, Pool, Topology, TopologyError, load_topology
+
+EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
+NODE_STOP_SECONDS = 15.0  # the edges are gone: nobody waits for what still runs
+NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
+
+
+def serve_topology(path: Path, home: Home, control: str, reporter: Reporter) -> None:
+    """Start what the file describes and keep it alive until SIGINT or SIGTERM.
+
+    Raises `CannotStart`, or `Interrupted` when the signal comes before all are ready.
+    """
+    topology = _load(path)
+    with SocketFolder.create(home.run) as sockets:
+        asyncio.run(_serve(topology, home, sockets, control, reporter))
+
+
+def _load(path: Path) -> Topology:
+    try:
+        topology = load_topology(path)
+    except TopologyError as error:
+        raise CannotStart(str(error)) from None
+    except OSError as error:
+        raise CannotStart(f"cannot read {path}: {error.strerror}") from None
+    if not topology.edges:
+        raise CannotStart(f"{path}: `edges` is empty: nobody could reach the nodes")
+    return topology
+
+
+async def _serve(
+    topology: Topology, home: Home, sockets: SocketFolder, control: str, reporter: Reporter
+) -> None:
+    stop = stop_on_signals()
+    _forget_registry(home)
+    with contextlib.ExitStack() as listening:
+        listeners = {
+            edge.name: listening.enter_context(listen_at(edge.host, edge.port, Limits()))
+            for edge in topology.edges
+        }
+        names = list(dict.fromkeys(pool.model for pool in topology.pools))
+        catalog, _ = await unless(
+            stop, on_thread(lambda: install_models(names, home, reporter.progress))
+        )
+        config = credentials(
+            home, TokenStore(home.tokens), url_of(listeners[topology.edges[0].name])
+        )
+        registry = SqliteRegistry(home.registry)
+        listening.callback(registry.close)
+        fleet = Fleet(topology, catalog, home, sockets, listeners, registry, reporter)
+        try:
+            await unless(stop, asyncio.ensure_future(fleet.start()))
+            async with answer_status(control, fleet.status):
+                announce(home, Instance(os.getpid(), control, ready=True, url=config.url))
+                reporter.ready(
+                    {
+                        "url": config.url,
+                        "account_id": config.account_id,
+                        "api_token": config.api_token,
+                        "models": list(dict.fromkeys(catalog.resolve(name).id for name in names)),
+                    }
+                )
+                await stop.wait()
+                for listener in listeners.values():
+                    listener.close()  # once the edges have closed theirs, callers are refused
+                await fleet.stop()
+        except FirstStartFailed as error:
+            raise CannotStart(str(error)) from None
+        finally:
+            await fleet.stop()
+            _forget_registry(home)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """One node of a topology."""
+
+    id: str
+    pool: Pool
+    model: str  # catalog id
+
+
+class Fleet:
+    """All processes of a topology. Lives on one event loop."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        catalog: Catalog,
+        home: Home,
+        sockets: SocketFolder,
+        listeners: dict[str, socket.socket],
+        registry: SqliteRegistry,
+        reporter: Reporter,
+    ) -> None:
+        self._topology = topology
+        self._home = home
+        self._sockets = sockets
+        self._listeners = listeners
+        self._registry = registry
+        self._reporter = reporter
+        self._places = [
+            NodePlace(id, pool, catalog.resolve(pool.model).id)
+            for pool in topology.pools
+            for id in pool.node_names()
+        ]
+        self._threads = share_threads([place.pool for place in self._places], default_threads())
+        self._nodes: dict[str, Supervised] = {}
+        self._edges: dict[str, Supervised] = {}
+
+    async def start(self) -> None:
+        """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
+        for place, threads in zip(self._places, self._threads, strict=True):
+            self._nodes[place.id] = self._supervise(self._node(place, threads))
+        await _all_ready(self._nodes)
+        for edge in self._topology.edges:
+            self._edges[edge.name] = self._supervise(self._edge(edge))
+        await _all_ready(self._edges)
+
+    async def stop(self) -> None:
+        """Edges first: they finish their streams while the nodes still compute. Idempotent."""
+        await asyncio.gather(*(edge.stop(EDGE_STOP_SECONDS) for edge in self._edges.values()))
+        await asyncio.gather(*(node.stop(NODE_STOP_SECONDS) for node in self._nodes.values()))
+
+    def status(self) -> Status:
+        members = self._members()
+        edges = [
+            EdgeStatus(
+                id=edge.name,
+                pid=self._edges[edge.name].pid,
+                url=url_of(self._listeners[edge.name]),
+                region=edge.region,
+            )
+            for edge in self._topology.edges
+        ]
+        nodes = [_node_status(place, self._nodes[place.id], members) for place in self._places]
+        notes = [_trouble(each) for each in (*self._nodes.values(), *self._edges.values())]
+        return Status(
+            url=edges[0].url, edges=edges, nodes=nodes, notes=[note for note in notes if note]
+        )
+
+    def _members(self) -> dict[str, Member]:
+        try:
+            return {member.id: member for member in self._registry.members()}
+        except RegistryUnavailable:
+            return {}
+
+    def _supervise(self, spec: ProcessSpec) -> Supervised:
+        return Supervised(spec, progress=self._reporter.progress)
+
+    def _node(self, place: NodePlace, threads: int) -> ProcessSpec:
+        address, transfer, control = (
+            f"unix:{self._sockets.path(place.id, kind)}" for kind in ("node", "kv", "control")
+        )
+        pool = place.pool
+        command = [
+            "node", "--id", place.id, "--role", pool.role, "--region", pool.region,
+            "--model", place.model, "--runner", pool.runner, "--threads", str(threads),
+            "--address", address, "--transfer", transfer, "--control", control,
+            "--drain-seconds", str(NODE_DRAIN_SECONDS),
+        ]  # fmt: skip
+        if pool.kv_blocks is not None:
+            command += ["--kv-blocks", str(pool.kv_blocks)]
+        return self._process(place.id, command, Address.parse(control))
+
+    def _edge(self, edge: EdgeSpec) -> ProcessSpec:
+        listener = self._listeners[edge.name]
+        models = list(dict.fromkeys(place.model for place in self._places))
+        command = ["edge", "--id", edge.name, "--region", edge.region]
+        for model in models:
+            command += ["--model", model]
+        command += ["--listener-fd", str(listener.fileno())]
+        host, port = reachable(listener)
+        return self._process(edge.name, command, Address(host=host, port=port), listener.fileno())
+
+    def _process(
+        self, id: str, command: list[str], health: Address, *descriptors: int
+    ) -> ProcessSpec:
+        return ProcessSpec(
+            id=id,
+            command=[sys.executable, "-m", "skerry", *command, "--lifeline-fd"],
+            environ=os.environ | {"SKERRY_HOME": str(self._home.root)},
+            log=self._home.logs / f"{id}.log",
+            descriptors=descriptors,
+            healthy=lambda: is_healthy(health),
+        )
+
+
+def share_threads(pools: list[Pool], cores: int) -> list[int]:
+    """Threads of each node of one machine: as written, and of what is left an equal share.
+
+    Never more than there are cores, unless the file says so or nodes outnumber cores.
+    """
+    left = cores - sum(pool.threads for pool in pools if pool.threads is not None)
+    sharing = sum(pool.threads is None for pool in pools)
+    return [pool.threads or max(1, left // sharing) for pool in pools]
+
+
+async def _all_ready(processes: dict[str, Supervised]) -> None:
+    """Raises FirstStartFailed as soon as one does."""
+    async with asyncio.TaskGroup() as group:
+        for process in processes.values():
+            group.create_task(process.wait_until_ready())
+
+
+def _node_status(place: NodePlace, process: Supervised, members: dict[str, Member]) -> NodeStatus:
+    """The supervisor knows whether it lives; the node itself what it does."""
+    member = members.get(place.id)
+    known = member if member is not None and member.pid == process.pid else None
+    draining = process.state == "ready" and known is not None and known.state == "draining"
+    return NodeStatus(
+        id=place.id,
+        pid=process.pid,
+        role=place.pool.role,
+        region=place.pool.region,
+        model=place.model,
+        state="draining" if draining else process.state,
+        streams=known.streams if known is not None else 0,
+    )
+
+
+def _trouble(process: Supervised) -> str:
+    """What a person should know of a process; nothing when all is well."""
+    if not process.restarts and process.state != "failed":
+        return ""
+    what = f"{process.spec.id}: restarted {process.restarts} times, last exit {process.last_exit}"
+    if process.is_crash_loop:
+        what += ", in a crash loop"
+    return f"{what}; see {process.spec.log}"
+
+
+def _forget_registry(home: Home) -> None:
+    """What an earlier run wrote tells nothing about this one."""
+    for path in home.run.glob(f"{home.registry.name}*"):
+        path.unlink(missing_ok=True)

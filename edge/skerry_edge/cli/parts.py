@@ -1,0 +1,111 @@
+"""What every way of starting needs: model files, an account with a token, a place to listen.
+
+Nothing here knows the engine, so that an edge on its own stays small.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skerry.errors import SkerryError
+from skerry_edge.auth import TokenStore, new_account_id
+from skerry_edge.cli.state import Config, Home, read_config, write_config
+from skerry_edge.limits import Limits
+from skerry_edge.server import listen
+from skerry_edge.template import TemplateError
+from skerry_edge.text import TextModel
+from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.sources import Hub, Progress
+from skerry_regions.store import ModelCorrupt, ModelFiles, ModelStore, PullError, UnsupportedModel
+
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
+
+
+class CannotStart(Exception):
+    """The platform cannot start; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model whose files are here."""
+
+    spec: ModelSpec
+    files: ModelFiles
+
+
+def install_models(
+    names: Sequence[str], home: Home, progress: Progress
+) -> tuple[Catalog, list[Model]]:
+    """The models of these ids or aliases, downloaded where they are missing; each once.
+
+    No names: the default models. Raises `CannotStart`.
+    """
+    try:
+        catalog = Catalog.load(home.root)
+        specs = {spec.id: spec for spec in map(catalog.resolve, names or default_models(catalog))}
+        store = ModelStore(home.root, hub=Hub.from_environ(os.environ))
+        models = [Model(spec, store.pull(spec, progress)) for spec in specs.values()]
+    except SkerryError as error:
+        raise CannotStart(f"{error.message} `skerry models list` shows what there is.") from None
+    except (CatalogError, PullError, ModelCorrupt, UnsupportedModel) as error:
+        raise CannotStart(str(error)) from None
+    return catalog, models
+
+
+def default_models(catalog: Catalog) -> list[str]:
+    """Ids of the first model that comes with Skerry, and of all that the operator added."""
+    packaged = [spec.id for spec in Catalog.load()]
+    return [spec.id for spec in catalog if spec.id == packaged[0] or spec.id not in packaged]
+
+
+def load_texts(models: list[Model]) -> dict[str, TextModel]:
+    """Tokenizers and chat templates by model id. Raises `CannotStart`."""
+    try:
+        return {
+            model.spec.id: TextModel(model.files, context_window=model.spec.context_window)
+            for model in models
+        }
+    except TemplateError as error:
+        raise CannotStart(str(error)) from None
+
+
+def credentials(home: Home, tokens: TokenStore, url: str) -> Config:
+    """The account and token of this home, made on first use, written where the SDK reads them."""
+    config = read_config(home)
+    if config is not None and tokens.authenticate(config.api_token) is not None:
+        config = Config(url=url, account_id=config.account_id, api_token=config.api_token)
+    else:
+        account_id = config.account_id if config is not None else new_account_id()
+        token, _ = tokens.create(account_id=account_id, name="skerry up", now=int(time.time()))
+        config = Config(url=url, account_id=account_id, api_token=token)
+    write_config(home, config)
+    return config
+
+
+def listen_at(host: str, port: int, limits: Limits) -> socket.socket:
+    """Listen for HTTP. Raises `CannotStart`."""
+    try:
+        return listen(host, port, limits)
+    except OSError as error:
+        hint = "Choose another with --port, or --port 0 for any free one."
+        if error.errno != errno.EADDRINUSE:
+            hint = "See --host and --port."
+        reason = error.strerror or str(error)
+        raise CannotStart(f"cannot listen on {host} port {port}: {reason}. {hint}") from None
+
+
+def reachable(listener: socket.socket) -> tuple[str, int]:
+    """Host and port at which this machine reaches a listener."""
+    address: tuple[str, int] = listener.getsockname()[:2]
+    host, port = address
+    return LOOPBACK.get(host, host), port
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = reachable(listener)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,153 @@
+"""The process behind `skerry edge`: text here, tokens over connections to nodes.
+
+registry ─▶ Directory ─▶ NodeLinks ─▶ RemoteRegion ─┐
+store ─▶ files ─▶ TextModel ────────────────────────┴─▶ Edge
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from random import Random
+
+import uvloop
+
+from skerry_edge.app import create_app
+from skerry_edge.auth import TokenStore
+from skerry_edge.cli.output import note
+from skerry_edge.cli.parts import Model, install_models, listen_at, load_texts, url_of
+from skerry_edge.cli.report import Lines
+from skerry_edge.cli.state import Home, secret
+from skerry_edge.edge import Edge
+from skerry_edge.limits import Limits
+from skerry_edge.server import serve
+from skerry_regions.announcer import Announcer, new_incarnation
+from skerry_regions.directory import Directory
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.least_streams import LeastStreams
+from skerry_regions.lifeline import Lifeline
+from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.registry import Member
+from skerry_regions.remote import RemoteRegion
+from skerry_regions.startup import on_thread, stop_on_signals, unless
+
+NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeOptions:
+    """What an edge is asked to be."""
+
+    id: str
+    region: str
+    models: tuple[str, ...]  # ids or aliases
+    host: str
+    port: int  # 0: a free one
+    listener: int | None  # descriptor of a socket that listens already, instead of host and port
+    lifeline: int | None  # descriptor that a supervisor gave us
+
+
+def serve_edge(options: EdgeOptions, home: Home) -> None:
+    """Run the edge until it is told to stop, then drain.
+
+    Raises `CannotStart`, `Interrupted` (stopped before it served) or `RegistryUnavailable`.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(options, home))
+
+
+async def _serve(options: EdgeOptions, home: Home) -> None:
+    stop = stop_on_signals()
+    lifeline = None
+    if options.lifeline is not None:
+        lifeline = Lifeline(options.lifeline)
+        lifeline.watch(stop.set)
+    progress = Lines().show if lifeline is None else lifeline.progress
+    limits = Limits()
+    with _listener(options, limits) as listener:
+        url = url_of(listener)
+        installing = on_thread(lambda: install_models(options.models, home, progress))
+        catalog, models = await unless(stop, installing)
+        texts = await unless(stop, on_thread(lambda: load_texts(models)))
+        registry = SqliteRegistry(home.registry)
+        directory = Directory(registry, _hello(options.id, models))
+        announcer = Announcer(registry, _describe(options, url))
+        try:
+            await _find_nodes(directory, frozenset(texts), stop)
+            edge = Edge(
+                catalog=catalog,
+                texts=texts,
+                region=RemoteRegion(
+                    directory.links, LeastStreams(directory, options.region, Random())
+                ),
+                tokens=TokenStore(home.tokens),
+                secret=secret(home),
+                limits=limits,
+            )
+
+            def ready(host: str, port: int) -> None:
+                if lifeline is None:
+                    note(f"Edge {options.id} is ready at {url}.")
+                else:
+                    lifeline.ready({"url": url})
+                gc.collect()
+                gc.freeze()  # what is loaded stays: later collections need not look at it
+
+            await serve(create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop)
+        finally:
+            await announcer.withdraw()
+            await directory.close()
+            registry.close()
+
+
+@contextlib.contextmanager
+def _listener(options: EdgeOptions, limits: Limits) -> Generator[socket.socket]:
+    """The socket that a supervisor keeps open for us, or one of our own. Raises `CannotStart`."""
+    if options.listener is not None:
+        listener = socket.socket(fileno=options.listener)
+    else:
+        listener = listen_at(options.host, options.port, limits)
+    with listener:
+        yield listener
+
+
+async def _find_nodes(directory: Directory, models: frozenset[str], stop: asyncio.Event) -> None:
+    """Wait for a node of each model, but not for ever: the edge can say itself what is missing."""
+    finding = asyncio.create_task(directory.wait_until_served(models))
+    try:
+        async with asyncio.timeout(NODE_SECONDS):
+            await unless(stop, finding)
+    except TimeoutError:
+        note("Some models have no node yet.")
+    finally:
+        finding.cancel()
+
+
+def _hello(id: str, models: list[Model]) -> Hello:
+    builds = [
+        ModelBuild(
+            id=model.spec.id,
+            tokenizer=model.files.tokenizer_digest,
+            template=model.files.template_digest,
+        )
+        for model in models
+    ]
+    return Hello(versions=[PROTOCOL_VERSION], id=id, models=builds)
+
+
+def _describe(options: EdgeOptions, url: str) -> Callable[[], Member]:
+    member = Member(
+        id=options.id,
+        kind="edge",
+        region=options.region,
+        pid=os.getpid(),
+        incarnation=new_incarnation(),
+        address=url,
+        state="ready",
+    )
+    return lambda: member

@@ -1,0 +1,40 @@
+"""The process behind `skerry node`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import uvloop
+
+from skerry_edge.cli.output import note
+from skerry_edge.cli.report import Lines
+from skerry_regions.lifeline import Lifeline
+from skerry_regions.node_process import NodeOptions, NodeProcess
+from skerry_regions.registry import Member, Registry
+from skerry_regions.startup import stop_on_signals
+
+
+def serve_node(options: NodeOptions, registry: Registry, lifeline: int | None) -> None:
+    """Run the node until it is told to stop. Raises what `NodeProcess.run` raises.
+
+    `lifeline` is the descriptor that a supervisor gave us; without one, progress goes to stderr.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(options, registry, lifeline))
+
+
+async def _serve(options: NodeOptions, registry: Registry, descriptor: int | None) -> None:
+    stop = stop_on_signals()
+    process = NodeProcess(options, registry, stop)
+    if descriptor is None:
+        await process.run(progress=Lines().show, ready=_tell_ready)
+        return
+    lifeline = Lifeline(descriptor)
+    lifeline.watch(stop.set)
+    await process.run(
+        progress=lifeline.progress, ready=lambda member: lifeline.ready({"address": member.address})
+    )
+
+
+def _tell_ready(member: Member) -> None:
+    note(f"Node {member.id} is ready at {member.address}.")
