@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.errors import InternalError, MethodNotAllowed, NotFound, SkerryError
-from skerry_edge import listings, metrics, native, openai
+from skerry_edge import completions, listings, metrics, native, openai
 from skerry_edge.auth import Authenticate
 from skerry_edge.dialects import JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
@@ -73,6 +73,7 @@ def _routes() -> list[Route]:
     for prefix in OPENAI_PREFIXES:
         routes += [
             Route(f"{prefix}/chat/completions", openai.chat_completions, methods=["POST"]),
+            Route(f"{prefix}/completions", completions.completions, methods=["POST"]),
             Route(f"{prefix}/models", listings.list_models),
             Route(f"{prefix}/models/{{model:path}}", listings.get_model),
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -21,6 +21,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.text import TextModel
 from skerry_edge.transcript import Transcript
+from skerry_regions import protocol
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.client import TokenStream
 from skerry_regions.protocol import Done, PhaseUsage, Sampling, Submit
@@ -30,7 +31,7 @@ Clock = Callable[[], float]  # seconds, monotonic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What both dialects make of a request. `sampling.choice` is set per choice."""
+    """What every dialect makes of a prompt. `sampling.choice` is set per choice."""
 
     model: ModelSpec
     text: TextModel
@@ -38,6 +39,8 @@ class Job:
     sampling: Sampling
     stops: tuple[str, ...] = ()
     num_choices: int = 1
+    tells_stop_token: bool = False  # in the logprobs
+    prompt_logprobs: int | None = None  # k: tell each prompt token's and the k most likely tokens'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,8 @@ class Piece:
     text: str
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None = None
+    offsets: list[int] = field(default_factory=list)  # of each logprob's token in the output's text
+    prompt_logprobs: list[protocol.TokenLogprob] = field(default_factory=list)  # in pieces of these
 
 
 class Meter:
@@ -126,6 +131,8 @@ class Generation:
                     self._meter.cost(event.usage)
                     yield self._last_piece(event.finish_reason)
                     return
+                if event.prompt_logprobs:
+                    yield Piece("", [], prompt_logprobs=event.prompt_logprobs)
                 if transcript.stopped or not event.token_ids:
                     continue  # computed before the node heard of the abort: not part of the answer
                 self._meter.step()
@@ -133,7 +140,7 @@ class Generation:
                 if transcript.stopped:
                     self.abort()  # and wait for Done, which knows the cached tokens
                 if text or logprobs:
-                    yield Piece(text, logprobs)
+                    yield Piece(text, logprobs, offsets=transcript.offsets)
             yield self._last_piece("cancelled")  # a region may end an aborted stream without Done
         except SkerryError as exc:
             self._meter.failed(exc.code)
@@ -149,16 +156,24 @@ class Generation:
         if reason == "cancelled":
             raise Unavailable("The model's node stopped before the answer was complete.")
         self._meter.finished(reason)
-        return Piece(text, logprobs, "stop" if reason == "stop" else "length")
+        finish_reason: FinishReason = "stop" if reason == "stop" else "length"
+        return Piece(text, logprobs, finish_reason, self._transcript.offsets)
 
 
 class Choices:
-    """The choices of one request, side by side. Whoever has them must `close` them."""
+    """The choices of one request, side by side. Whoever has them must `close` them.
+
+    Of several prompts, the choices of the first come first.
+    """
 
     def __init__(
-        self, generations: Sequence[Generation], prompt_tokens: int, metrics: EdgeMetrics
+        self,
+        by_prompt: Sequence[Sequence[Generation]],
+        prompt_tokens: int,
+        metrics: EdgeMetrics,
     ) -> None:
-        self._generations = generations
+        self._by_prompt = by_prompt
+        self._generations = [each for generations in by_prompt for each in generations]
         self._prompt_tokens = prompt_tokens
         self._metrics = metrics
         self._closed = False
@@ -173,9 +188,9 @@ class Choices:
                 generation.abort()
 
     def usage(self) -> Usage:
-        """Tokens so far: the prompt once, the output of every choice."""
+        """Tokens so far: each prompt once, the output of every choice."""
         output = sum(generation.num_tokens for generation in self._generations)
-        cached = max(generation.cached_tokens for generation in self._generations)
+        cached = sum(max(each.cached_tokens for each in choices) for choices in self._by_prompt)
         return Usage(
             self._prompt_tokens,
             output,
@@ -228,34 +243,60 @@ async def _pump(
 
 async def start(edge: Edge, job: Job, call: Call) -> Choices:
     """Place every choice. Raises what `RegionClient.generate` raises, and then nothing runs."""
+    return await start_all(edge, [job], call)
+
+
+async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
+    """`start` for several prompts of one request, all for the same model."""
     edge.check_room()
-    stop_ids = frozenset(job.sampling.stop_token_ids)
-    generations: list[Generation] = []
+    model = jobs[0].model.id
+    by_prompt: list[list[Generation]] = []
     try:
-        for choice in range(job.num_choices):
-            stream = await edge.region.generate(submission(edge, job, call, choice))
-            transcript = Transcript(job.text, stop_token_ids=stop_ids, stops=job.stops)
-            meter = Meter(edge.metrics, job.model.id, call.started, edge.clock)
-            generations.append(Generation(stream, transcript, meter))
+        for number, job in enumerate(jobs):
+            by_prompt.append([])
+            for choice in range(job.num_choices):
+                submit = submission(edge, job, call, choice, number)
+                by_prompt[-1].append(
+                    _generation(edge, job, call, await edge.region.generate(submit))
+                )
     except BaseException as exc:
-        for generation in generations:
-            generation.abort()
+        for generations in by_prompt:
+            for generation in generations:
+                generation.abort()
         if isinstance(exc, SkerryError):
-            edge.metrics.generations_failed.add(1, job.model.id, exc.code)
+            edge.metrics.generations_failed.add(1, model, exc.code)
         raise
-    edge.metrics.prompt_tokens.add(len(job.prompt_ids), job.model.id)
-    return Choices(generations, len(job.prompt_ids), edge.metrics)
+    prompt_tokens = sum(len(job.prompt_ids) for job in jobs)
+    edge.metrics.prompt_tokens.add(prompt_tokens, model)
+    return Choices(by_prompt, prompt_tokens, edge.metrics)
 
 
-def submission(edge: Edge, job: Job, call: Call, choice: int) -> Submit:
-    """The frame for one choice. `stream` is assigned by the region's client."""
+def _generation(edge: Edge, job: Job, call: Call, stream: TokenStream) -> Generation:
+    stop_ids = frozenset(job.sampling.stop_token_ids)
+    transcript = Transcript(
+        job.text,
+        stop_token_ids=stop_ids,
+        stops=job.stops,
+        tells_stop_token=job.tells_stop_token,
+    )
+    meter = Meter(edge.metrics, job.model.id, call.started, edge.clock)
+    return Generation(stream, transcript, meter)
+
+
+def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -> Submit:
+    """The frame for one choice. `stream` is assigned by the region's client.
+
+    Prompts of one request have ids of their own: a node takes a second attempt at the same id and
+    choice for a successor of the first.
+    """
     return Submit(
         stream=1,
-        request_id=call.request_id,
+        request_id=f"{call.request_id}-{prompt}" if prompt else call.request_id,
         model=job.model.id,
         prompt_ids=job.prompt_ids,
         sampling=msgspec.structs.replace(job.sampling, choice=choice),
         tenant=call.tenant,
         cache_key=edge.cache_key(call.tenant),
         seconds_left=call.seconds_left,
+        prompt_logprobs=job.prompt_logprobs,
     )

@@ -49,7 +49,7 @@ async def chat_prompt(
 ) -> list[int]:
     """Token ids of a conversation, laid out by the model's chat template."""
     chars = sum(len(content_text(message)) for message in messages)
-    return await _on_thread_if_long(chars, spec, limits, lambda: text.encode(text.render(messages)))
+    return await tokenised(chars, spec, limits, lambda: text.encode(text.render(messages)))
 
 
 async def text_prompt(
@@ -63,12 +63,13 @@ async def text_prompt(
             laid_out, add_special=laid_out == prompt
         )  # a template writes its own BOS
 
-    return await _on_thread_if_long(len(prompt), spec, limits, tokenise)
+    return await tokenised(len(prompt), spec, limits, tokenise)
 
 
-async def _on_thread_if_long(
+async def tokenised(
     chars: int, spec: ModelSpec, limits: Limits, tokenise: Callable[[], list[int]]
 ) -> list[int]:
+    """What `tokenise` makes of a text of `chars` characters, on a thread if it is long."""
     _check_chars(chars, spec, limits)
     ids = tokenise() if chars <= INLINE_CHARS else await asyncio.to_thread(tokenise)
     if not ids:

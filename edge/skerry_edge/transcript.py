@@ -34,6 +34,7 @@ class Transcript:
 
     `num_tokens` counts the tokens up to the end of the text: those that complete a stop string are
     counted, those after it are not. `stopped` is set by a stop string; the caller then cancels.
+    `offsets` says where in the text the tokens of the entries returned last begin.
     """
 
     def __init__(
@@ -42,12 +43,16 @@ class Transcript:
         *,
         stop_token_ids: frozenset[int] = frozenset(),
         stops: Sequence[str] = (),
+        tells_stop_token: bool = False,
     ) -> None:
+        """`tells_stop_token`: its logprobs are told, though it has no text."""
         self.num_tokens = 0
         self.stopped = False
+        self.offsets: list[int] = []
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer()
         self._stop_token_ids = stop_token_ids
+        self._tells_stop_token = tells_stop_token
         self._matcher = StopMatcher(stops) if stops else None
         self._seen = 0  # characters that came out of the detokenizer
         self._sent = 0  # characters let go
@@ -67,15 +72,18 @@ class Transcript:
             if self.stopped:
                 break
             self.num_tokens += 1
-            if token_id not in self._stop_token_ids:
-                if logprobs is not None:
-                    self._held.append((self._seen, self._entry(token_id, logprobs[i])))
+            is_text = token_id not in self._stop_token_ids
+            if logprobs is not None and (is_text or self._tells_stop_token):
+                entry = token_logprob(self._vocabulary, token_id, logprobs[i])
+                self._held.append((self._seen, entry))
+            if is_text:
                 text += self._let_go(self._detokenizer.push((token_id,)))
         return text, self._entries_before(self._sent)
 
     def finish(self) -> tuple[str, list[wire.TokenLogprob]]:
         """What was still held back when no more tokens come."""
         if self.stopped:
+            self.offsets = []
             return "", []
         text = self._let_go(self._detokenizer.flush())
         if self._matcher is not None and not self.stopped:
@@ -95,20 +103,27 @@ class Transcript:
 
     def _entries_before(self, end: int | None) -> list[wire.TokenLogprob]:
         entries = []
+        self.offsets = []
         while self._held and (end is None or self._held[0][0] < end):
-            entries.append(self._held.popleft()[1])
+            offset, entry = self._held.popleft()
+            self.offsets.append(offset)
+            entries.append(entry)
         return entries
 
-    def _entry(self, token_id: int, logprobs: TokenLogprob) -> wire.TokenLogprob:
-        chosen, top = logprobs
-        data = self._vocabulary.token_bytes(token_id)
-        return wire.TokenLogprob(
-            _text(data), _finite(chosen), list(data), [self._top(*each) for each in top]
-        )
 
-    def _top(self, token_id: int, logprob: float) -> wire.TopLogprob:
-        data = self._vocabulary.token_bytes(token_id)
-        return wire.TopLogprob(_text(data), _finite(logprob), list(data))
+def token_logprob(
+    vocabulary: Vocabulary, token_id: int, logprobs: TokenLogprob
+) -> wire.TokenLogprob:
+    """The log-probabilities of a token and of the likeliest ones in its place, with their text."""
+    chosen, top = logprobs
+    data = vocabulary.token_bytes(token_id)
+    likeliest = [_top(vocabulary, *each) for each in top]
+    return wire.TokenLogprob(_text(data), _finite(chosen), list(data), likeliest)
+
+
+def _top(vocabulary: Vocabulary, token_id: int, logprob: float) -> wire.TopLogprob:
+    data = vocabulary.token_bytes(token_id)
+    return wire.TopLogprob(_text(data), _finite(logprob), list(data))
 
 
 def _finite(logprob: float) -> float:

@@ -238,6 +238,69 @@ class ChatCompletionChunk(Struct):
     usage: Usage | UnsetType | None = UNSET
 
 
+# --- text completions, OpenAI dialect ---------------------------------------------------------
+
+MAX_PROMPT_ITEMS = 1 << 17  # token ids of a prompt; the context window is the real bound
+
+PromptItem = str | int | list[int]  # a text, or a token id of one prompt, or a prompt in token ids
+
+
+class CompletionRequest(Struct):
+    """Body of `/ai/v1/completions`: one prompt or several, each as text or as token ids."""
+
+    model: str
+    prompt: str | Annotated[list[PromptItem], Meta(min_length=1, max_length=MAX_PROMPT_ITEMS)]
+    suffix: str | None = None
+    echo: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
+    min_p: MinP | None = None
+    n: Annotated[int, Meta(ge=1, le=8)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=8)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    lora: str | None = None
+    user: str | None = None
+
+
+class CompletionLogprobs(Struct):
+    """One entry per token in each list; with `echo`, the first token of all has no logprob."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]  # where the token begins in the choice's text, in characters
+
+
+class CompletionChoice(Struct):
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: CompletionLogprobs | None
+
+
+class Completion(Struct):
+    """The answer, and each chunk of a streamed one."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int  # Unix seconds
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
 class OpenAIErrorDetail(Struct):
     message: str
     type: str

@@ -75,7 +75,7 @@ class Hold:
 
 
 Reason = Literal["stop", "length", "cancelled"]
-Step = Sequence[int] | Done | Hold | Exception
+Step = Sequence[int] | Tokens | Done | Hold | Exception
 
 
 def answer(text: str | bytes, *, reason: Reason = "stop", per_step: int = 1) -> list[Step]:
@@ -127,6 +127,8 @@ class ScriptedStream:
                 return self._end(step)
             case Exception():
                 raise step
+            case Tokens():
+                return step
             case ids:
                 return self._tokens(list(ids))
 
@@ -203,6 +205,13 @@ class Deployment:
     @property
     def chat_path(self) -> str:
         return f"/client/v4/accounts/{ACCOUNT}/ai/v1/chat/completions"
+
+    @property
+    def complete_path(self) -> str:
+        return f"/client/v4/accounts/{ACCOUNT}/ai/v1/completions"
+
+    def complete(self, **body: Any) -> httpx.Response:
+        return self.client.post(self.complete_path, json={"model": MODEL, "prompt": "x", **body})
 
     def run(self, **body: Any) -> httpx.Response:
         return self.client.post(self.run_path, json=body)

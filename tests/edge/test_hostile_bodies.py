@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.edge.support import MODEL, Deployment, answer
 
-from skerry.wire import ChatCompletionRequest, TextGenerationInput
+from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
 
 scalars = st.one_of(
     st.none(),
@@ -63,6 +63,19 @@ def test_chat_bodies(shared_deployment: Deployment, body: dict[str, Any]) -> Non
     shared_deployment.region.script = lambda submit: answer("Hi")
     reply = shared_deployment.client.post(
         shared_deployment.chat_path, content=msgspec.json.encode({"model": MODEL, **body})
+    )
+    assert reply.status_code in DOCUMENTED, reply.text
+    if reply.status_code != 200:
+        assert reply.json()["error"]["message"]
+
+
+@hostile
+@given(body=bodies(CompletionRequest))
+def test_completion_bodies(shared_deployment: Deployment, body: dict[str, Any]) -> None:
+    shared_deployment.region.script = lambda submit: answer("Hi")
+    reply = shared_deployment.client.post(
+        shared_deployment.complete_path,
+        content=msgspec.json.encode({"model": MODEL, "prompt": "x", **body}),
     )
     assert reply.status_code in DOCUMENTED, reply.text
     if reply.status_code != 200:
