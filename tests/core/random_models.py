@@ -63,9 +63,13 @@ def write_gguf(
         writer.add_sliding_window(config.sliding_window)
     writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])
     for key, value in (metadata or {}).items():
-        {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](
-            key, value
-        )
+        match value:
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
     for name, values in weights.items():
         if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
             values = interleaved(values, config.head_dim)

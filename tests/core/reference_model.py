@@ -62,7 +62,7 @@ class ReferenceModel:
         gate = self._linear(h, f"blk.{layer}.ffn_gate")
         up = self._linear(h, f"blk.{layer}.ffn_up")
         with np.errstate(over="ignore"):
-            silu = gate / (1 + np.exp(-gate))
+            silu = np.divide(gate, 1 + np.exp(-gate))
         return self._linear(silu * up, f"blk.{layer}.ffn_down")
 
     def _linear(self, x: Float32, name: str) -> Float32:

@@ -1,4 +1,4 @@
-"""Compiled kernels against their meaning in NumPy: the same bits, on every target, in odd shapes."""
+"""Compiled kernels against their meaning in NumPy: the same bits on every target, in odd shapes."""
 
 from __future__ import annotations
 
@@ -293,9 +293,9 @@ def test_targets_are_chosen_by_name_and_by_cpu(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(targets.TARGET_VARIABLE, "portable")
     assert choose_target() == TARGETS["portable"]
     monkeypatch.delenv(targets.TARGET_VARIABLE)
-    monkeypatch.setattr(targets.numba.config, "CPU_FEATURES", "+avx2,+fma,+f16c,-avx512f")
+    monkeypatch.setattr(targets.NUMBA_CONFIG, "CPU_FEATURES", "+avx2,+fma,+f16c,-avx512f")
     assert choose_target() == TARGETS["avx2"]
     with pytest.raises(ConfigError, match="lacks avx512f"):
         choose_target("avx512vnni")
-    monkeypatch.setattr(targets.numba.config, "CPU_FEATURES", "")
+    monkeypatch.setattr(targets.NUMBA_CONFIG, "CPU_FEATURES", "")
     assert choose_target() == TARGETS["portable"]

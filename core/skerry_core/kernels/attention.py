@@ -7,8 +7,8 @@ on its context alone (Dao et al., FlashAttention; Rabe and Staats, 2021):
     M = max(m, m_block); keep = exp(m - M); add = exp(m_block - M)
     l = fma(l, keep, l_block * add); acc = fma(acc, keep, acc_block * add)
 
-A block of KV of one layer and head: K transposed, f16[head_dim, 64]; V as it comes, f16[64, head_dim].
-Query heads that share a KV head, and neighbouring tokens, read a block together.
+A block of KV of one layer and head: K transposed, f16[head_dim, 64]; V as it comes,
+f16[64, head_dim]. Query heads that share a KV head, and neighbouring tokens, read a block together.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.aliases import Address, Float32
 from skerry_core.kernels.emitter import F16, F32, I32, LANES, Emitter, Value, vector
 from skerry_core.kernels.linking import TARGET
 from skerry_core.kernels.memory import array_at
-from skerry_core.kernels.numba_math import building_block, exp_f32, fma, kernel
-from skerry_core.kernels.targets import Traits, traits_of
+from skerry_core.kernels.numba_math import building_block, exp_f32, fma, intrinsic, kernel
+from skerry_core.kernels.targets import Target, Traits, traits_of
 
 TILE_TOKENS = 8  # consecutive tokens of a sequence that one task attends for
 _MAX_QUERIES = 6  # that one pass over a block serves from registers
@@ -76,13 +76,11 @@ def _emit_weighted_sums(
     done = e.i64(0)
     for width in sorted({traits.attention_vectors, 1}, reverse=True):
         count = b.sdiv(b.sub(columns, done), e.i64(width * LANES))
-        start = done
-        e.repeat_maybe(
-            count,
-            lambda i, start=start, width=width: columns_pass(
-                e.offset(start, i, width * LANES), width
-            ),
-        )
+
+        def one_pass(index: Value, *, start: Value = done, width: int = width) -> None:
+            columns_pass(e.offset(start, index, width * LANES), width)
+
+        e.repeat_maybe(count, one_pass)
         done = e.offset(done, count, width * LANES)
 
 
@@ -133,8 +131,17 @@ _sums_6 = _weighted_sums_kernel(6)
 
 @kernel
 def _weighted_sums(
-    target, rows, row_bytes, weights, weights_stride, steps, out, out_stride, columns, queries
-):
+    target: Target,
+    rows: Address,
+    row_bytes: int,
+    weights: Address,
+    weights_stride: int,
+    steps: int,
+    out: Address,
+    out_stride: int,
+    columns: int,
+    queries: int,
+) -> None:
     """See `_emit_weighted_sums`, for any number of queries; strides in bytes."""
     done = 0
     while done < queries:
@@ -194,7 +201,9 @@ def _softmax_block(typing_context: Any, scores: Any, visible: Any) -> Any:
 
 
 @building_block
-def merge_partial(state, state_peak, partial, peak, is_first):
+def merge_partial(
+    state: Float32, state_peak: Float32, partial: Float32, peak: Float32, is_first: bool
+) -> None:
     """Merge a block's partial into a query's state, in place.
 
     state, partial f32[head_dim]: acc; state_peak, peak f32[2]: (m, l)
@@ -218,17 +227,17 @@ ATTEND_BLOCK = (TARGET, *[types.int64] * 9)  # argument types of `attend_block`
 
 @kernel
 def attend_block(
-    target,
-    keys,  # address of the block's K: f16[head_dim, 64]
-    values,  # address of the block's V: f16[64, head_dim]
-    head_dim,
-    queries,  # address: f32[Q, head_dim], scaled
-    num_queries,
-    visible,  # address: i64[Q], slots that each query may see; 0: none, and no partial
-    scores,  # address: f32[Q, 64], scratch
-    partial,  # address: f32[Q, head_dim], written: acc
-    peaks,  # address: f32[Q, 2], written: (m, l)
-):
+    target: Target,
+    keys: Address,  # of the block's K: f16[head_dim, 64]
+    values: Address,  # of the block's V: f16[64, head_dim]
+    head_dim: int,
+    queries: Address,  # f32[Q, head_dim], scaled
+    num_queries: int,
+    visible: Address,  # i64[Q], slots that each query may see; 0: none, and no partial
+    scores: Address,  # f32[Q, 64], scratch
+    partial: Address,  # f32[Q, head_dim], written: acc
+    peaks: Address,  # f32[Q, 2], written: (m, l)
+) -> None:
     """Partials of some queries over one block."""
     visible_slots = array_at(visible, (num_queries,), np.int64)
     written_peaks = array_at(peaks, (num_queries, 2), np.float32)

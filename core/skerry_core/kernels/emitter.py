@@ -1,7 +1,8 @@
 """A small vocabulary over llvmlite for SIMD kernels that numba cannot write itself.
 
-Addresses are 64-bit integers, vectors are LLVM values of any width (LLVM splits those that are wider
-than the machine's registers). Floating point obeys `numba_math`'s rules: what is fused says so.
+Addresses are 64-bit integers, vectors are LLVM values of any width (LLVM splits those that are
+wider than the machine's registers). Floating point obeys `numba_math`'s rules: what is fused says
+so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from skerry_core.kernels import numba_math as nm
+from skerry_core.kernels import reference_math as rm
 
 I8 = ir.IntType(8)
 I16 = ir.IntType(16)
@@ -45,7 +46,7 @@ class Emitter:
     def f32(self, value: float) -> Value:
         return ir.Constant(F32, float(np.float32(value)))
 
-    def constant(self, like: ir.VectorType, value: float) -> Value:
+    def constant(self, like: ir.VectorType, value: float | np.float32) -> Value:
         """A vector with the same constant in every lane."""
         is_float = isinstance(like.element, ir.FloatType)
         scalar = float(np.float32(value)) if is_float else int(value)
@@ -158,20 +159,20 @@ class Emitter:
         """`numba_math.exp_f32` of each lane, bit for bit, for x <= 0 and not NaN."""
         b, type_ = self.builder, x.type
         bits = vector(I32, type_.count)
-        clamped = self.maximum(x, self.constant(type_, nm.EXP_F32_MIN))
-        magic = self.constant(type_, nm.ROUND_F32)
-        shifted = self.fma(clamped, self.constant(type_, nm.INV_LN2_F32), magic)
+        clamped = self.maximum(x, self.constant(type_, rm.EXP_F32_MIN))
+        magic = self.constant(type_, rm.ROUND_F32)
+        shifted = self.fma(clamped, self.constant(type_, rm.INV_LN2_F32), magic)
         n = b.fsub(shifted, magic)
-        r = self.fma(n, self.constant(type_, -nm.LN2_HIGH_F32), clamped)
-        r = self.fma(n, self.constant(type_, -nm.LN2_LOW_F32), r)
-        p = self.constant(type_, nm.EXP_F32_P[0])
-        for coefficient in nm.EXP_F32_P[1:]:
+        r = self.fma(n, self.constant(type_, -rm.LN2_HIGH_F32), clamped)
+        r = self.fma(n, self.constant(type_, -rm.LN2_LOW_F32), r)
+        p = self.constant(type_, rm.EXP_F32_P[0])
+        for coefficient in rm.EXP_F32_P[1:]:
             p = self.fma(p, r, self.constant(type_, coefficient))
         one = self.constant(type_, 1.0)
         mantissa = b.fadd(self.fma(p, b.fmul(r, r), r), one)
         exponent = b.shl(b.bitcast(shifted, bits), self.constant(bits, 23))
         y = b.bitcast(b.add(b.bitcast(mantissa, bits), exponent), type_)
-        tiny = b.fcmp_ordered("<", x, self.constant(type_, nm.EXP_F32_MIN))
+        tiny = b.fcmp_ordered("<", x, self.constant(type_, rm.EXP_F32_MIN))
         return b.select(tiny, self.constant(type_, 0.0), y)
 
     def half_to_float(self, half: Value, *, native: bool) -> Value:

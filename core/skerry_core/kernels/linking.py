@@ -1,8 +1,8 @@
 """Calls between kernels that are compiled apart.
 
-numba copies whatever a kernel calls into it and optimises the whole again, at every level of nesting:
-a large kernel called in five places five levels deep costs a minute. So the large ones are compiled
-once, and called through their addresses.
+numba copies whatever a kernel calls into it and optimises the whole again, at every level of
+nesting: a large kernel called in five places five levels deep costs a minute. So the large ones are
+compiled once, and called through their addresses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+from skerry_core.kernels.numba_math import intrinsic
 
 TARGET = None  # stands for a target's type in argument types
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.aliases import Address, Float32, Int32, Record
 from skerry_core.kernels.attention import ATTEND_BLOCK, TILE_TOKENS, merge_partial
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.linking import call_by_address
@@ -31,6 +32,7 @@ from skerry_core.kernels.plan import (
     PROJECT,
 )
 from skerry_core.kernels.rowwise import embed, quantize, rms_norm, rope, swiglu, to_half
+from skerry_core.kernels.targets import Target
 from skerry_core.kernels.threads import STEP, await_step, barrier, claim
 
 _call_phase = call_by_address(*PHASE)
@@ -51,35 +53,37 @@ _F16 = int(WeightFormat.F16)  # formats up to here take float activations
 
 
 @building_block
-def _share(count, plan, thread):
+def _share(count: int, plan: Record, thread: Record) -> tuple[int, int]:
     """This thread's even part [first, last) of `count` things."""
     first = count * thread.index // plan.num_threads
     return first, count * (thread.index + 1) // plan.num_threads
 
 
 @building_block
-def _floats(address, start, count):
+def _floats(address: Address, start: int, count: int) -> Float32:
     """f32[count] from the start-th float at an address on."""
     return array_at(address + 4 * start, (count,), np.float32)
 
 
 @building_block
-def _ints(address, start, count):
+def _ints(address: Address, start: int, count: int) -> Int32:
     return array_at(address + 4 * start, (count,), np.int32)
 
 
 @building_block
-def _claim(plan, layer, phase):
+def _claim(plan: Record, layer: int, phase: int) -> int:
     return claim(plan.counters, layer * PHASES_PER_LAYER + phase)
 
 
 @building_block
-def _matrix(plan, layer, which):
+def _matrix(plan: Record, layer: int, which: int) -> Address:
     return plan.layers + (layer * _MATRICES + which) * _MATRIX_BYTES
 
 
 @building_block
-def _quantize_row(floats, quants, headers, row, columns):
+def _quantize_row(
+    floats: Address, quants: Address, headers: Address, row: int, columns: int
+) -> None:
     quantize(
         floats + 4 * columns * row,
         columns,
@@ -90,9 +94,19 @@ def _quantize_row(floats, quants, headers, row, columns):
 
 @building_block
 def _multiply(
-    target, plan, matrix_at, first_row, num_rows, floats, quants, headers, columns, out, stride,
-    tokens,
-):  # fmt: skip
+    target: Target,
+    plan: Record,
+    matrix_at: Address,
+    first_row: int,
+    num_rows: int,
+    floats: Address,
+    quants: Address,
+    headers: Address,
+    columns: int,
+    out: Address,
+    stride: int,
+    tokens: int,
+) -> None:
     """Rows of a matrix times `tokens` rows of `columns` activations, floats or quantised.
 
     Written to f32[tokens, stride] at `out`, whose column 0 belongs to row 0 of the matrix.
@@ -111,7 +125,7 @@ def _multiply(
 
 
 @building_block
-def _normed(plan, thread, tokens):
+def _normed(plan: Record, thread: Record, tokens: int) -> tuple[Address, Address, Address]:
     """Where `norm` puts its rows: addresses of floats, quants and headers."""
     if tokens <= PRIVATE_TOKENS:
         return thread.normed, thread.quants, thread.headers
@@ -122,7 +136,7 @@ def _normed(plan, thread, tokens):
 
 
 @kernel
-def prepare(target, plan, thread, layer):
+def prepare(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Embed this thread's tokens; thread 0 lists rows and attention tiles."""
     hidden = plan.hidden_size
     token_ids = _ints(plan.token_ids, 0, plan.num_tokens)
@@ -147,7 +161,7 @@ def prepare(target, plan, thread, layer):
 
 
 @kernel
-def norm(target, plan, thread, which):
+def norm(target: Target, plan: Record, thread: Record, which: int) -> None:
     """Norm and quantise hidden rows with weights `which` of `plan.norms`.
 
     Each thread its share, except that few tokens are normed by every thread for itself. The last
@@ -170,7 +184,17 @@ def norm(target, plan, thread, which):
 
 
 @building_block
-def _write_cache(target, plan, thread, layer, kv_head, which, values, t, position):
+def _write_cache(
+    target: Target,
+    plan: Record,
+    thread: Record,
+    layer: int,
+    kv_head: int,
+    which: int,
+    values: Address,
+    t: int,
+    position: int,
+) -> None:
     """Write one token's key (which = 0) or value (1) of one KV head to its slot in the cache."""
     dim = plan.head_dim
     row = _ints(plan.token_rows, t, 1)[0]
@@ -191,7 +215,7 @@ def _write_cache(target, plan, thread, layer, kv_head, which, values, t, positio
 
 
 @kernel
-def project(target, plan, thread, layer):
+def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Project heads of q, k and v for all tokens; rotate q and k; write k and v to the cache."""
     dim, heads, kv_heads, tokens = plan.head_dim, plan.num_heads, plan.num_kv_heads, plan.num_tokens
     half, width = dim // 2, (heads + 2 * kv_heads) * dim
@@ -229,7 +253,9 @@ def project(target, plan, thread, layer):
 
 
 @kernel
-def _attend_tile(target, plan, thread, layer, tile, kv_head):
+def _attend_tile(
+    target: Target, plan: Record, thread: Record, layer: int, tile: int, kv_head: int
+) -> None:
     """Attention of a tile's tokens with one KV head."""
     dim, tokens = plan.head_dim, plan.num_tokens
     group = plan.num_heads // plan.num_kv_heads
@@ -248,7 +274,7 @@ def _attend_tile(target, plan, thread, layer, tile, kv_head):
     state_peaks = array_at(thread.state_peaks, (num_queries, 2), np.float32)
     partial = array_at(thread.partial, (num_queries, dim), np.float32)
     peaks = array_at(thread.partial_peaks, (num_queries, 2), np.float32)
-    blocks = positions[count - 1] // BLOCK_SIZE + 1
+    blocks = int(positions[count - 1]) // BLOCK_SIZE + 1
     table = _ints(plan.block_tables, row * plan.table_width, blocks)
     page = 2 * dim * BLOCK_SIZE
     for index in range(blocks):
@@ -278,7 +304,7 @@ def _attend_tile(target, plan, thread, layer, tile, kv_head):
 
 
 @kernel
-def attend(target, plan, thread, layer):
+def attend(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Attention of all tokens, then its quantisation by even shares, a barrier between."""
     num_tiles = array_at(plan.num_tiles, (1,), np.int64)[0]
     item = _claim(plan, layer, ATTEND)
@@ -294,7 +320,17 @@ def attend(target, plan, thread, layer):
 
 
 @kernel
-def _add_product(target, plan, layer, which, phase, floats, quants, headers, columns):
+def _add_product(
+    target: Target,
+    plan: Record,
+    layer: int,
+    which: int,
+    phase: int,
+    floats: Address,
+    quants: Address,
+    headers: Address,
+    columns: int,
+) -> None:
     """`hidden += x @ matrix.T`, in slices of rows."""
     hidden, tokens = plan.hidden_size, plan.num_tokens
     item = _claim(plan, layer, phase)
@@ -313,7 +349,7 @@ def _add_product(target, plan, layer, which, phase, floats, quants, headers, col
 
 
 @kernel
-def add_output(target, plan, thread, layer):
+def add_output(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Add attention's output to the hidden rows."""
     _add_product(
         target, plan, layer, _OUTPUT, OUTPUT, plan.attended, plan.quants, plan.headers,
@@ -322,7 +358,7 @@ def add_output(target, plan, thread, layer):
 
 
 @kernel
-def add_down(target, plan, thread, layer):
+def add_down(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Add the feed-forward network's output to the hidden rows."""
     _add_product(
         target, plan, layer, _DOWN, DOWN, plan.gate, plan.wide_quants, plan.wide_headers,
@@ -331,7 +367,7 @@ def add_down(target, plan, thread, layer):
 
 
 @kernel
-def feed_forward(target, plan, thread, layer):
+def feed_forward(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """`silu(gate) * up` of the normed rows, quantised."""
     wide, tokens = plan.intermediate_size, plan.num_tokens
     floats, quants, headers = _normed(plan, thread, tokens)
@@ -356,7 +392,7 @@ def feed_forward(target, plan, thread, layer):
 
 
 @kernel
-def compute_logits(target, plan, thread, layer):
+def compute_logits(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Logits of the sampled tokens."""
     floats, quants, headers = _normed(plan, thread, plan.num_samples)
     start = _HEAD_ROWS * _claim(plan, plan.num_layers, LOGITS)
@@ -372,24 +408,24 @@ def compute_logits(target, plan, thread, layer):
 
 
 @building_block
-def _run_phase(phase, target, plan, thread, index):
+def _run_phase(phase: Address, target: Target, plan: Record, thread: Record, index: int) -> None:
     _call_phase(phase, (target, plan, thread, index))
 
 
 @building_block
-def _meet(plan):
+def _meet(plan: Record) -> None:
     barrier(plan.sync, plan.num_threads)
 
 
 @building_block
-def _run_norm(target, plan, thread, which, tokens):
+def _run_norm(target: Target, plan: Record, thread: Record, which: int, tokens: int) -> None:
     _run_phase(plan.norm, target, plan, thread, which)
     if tokens > PRIVATE_TOKENS:
         _meet(plan)
 
 
 @building_block
-def _run_layer(target, plan, thread, layer):
+def _run_layer(target: Target, plan: Record, thread: Record, layer: int) -> None:
     _run_norm(target, plan, thread, 2 * layer, plan.num_tokens)
     _run_phase(plan.project, target, plan, thread, layer)
     _meet(plan)
@@ -405,7 +441,7 @@ def _run_layer(target, plan, thread, layer):
 
 
 @building_block
-def _run_step(target, plan, thread):
+def _run_step(target: Target, plan: Record, thread: Record) -> None:
     _run_phase(plan.prepare, target, plan, thread, 0)
     _meet(plan)
     for layer in range(plan.num_layers):
@@ -419,7 +455,7 @@ def _run_step(target, plan, thread):
 
 
 @kernel
-def run_thread(target, plan, thread):
+def run_thread(target: Target, plan: Record, thread: Record) -> int:
     """Thread 0 runs one step; the others run every step until they are stopped or park.
 
     Gives `threads.STEP` to thread 0, and `threads.STOPPED` or `threads.PARKED` to the others.

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
+from skerry_core.kernels.aliases import Address
 from skerry_core.kernels.emitter import F16, F32, I8, I32, Emitter, Value, vector
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.linking import TARGET
 from skerry_core.kernels.memory import array_at
-from skerry_core.kernels.numba_math import kernel
-from skerry_core.kernels.targets import Traits, traits_of
+from skerry_core.kernels.numba_math import intrinsic, kernel
+from skerry_core.kernels.targets import Target, Traits, traits_of
 
 # Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -8 * sum, i32 -128 * sum.
 HEADER_BYTES = 16
@@ -206,18 +206,18 @@ _group_q8_0 = _group_kernel(WeightFormat.Q8_0)
 
 @kernel
 def matmul(
-    target,  # decides the rows per group
-    matrix_at,  # address of a MATRIX
-    first_group,  # groups [first_group, last_group) are computed
-    last_group,
-    x,  # address: quantised i8[tokens, columns], or f32 when the matrix is not quantised
-    x_stride,  # bytes
-    headers,  # address: [tokens, blocks, HEADER_BYTES]; unused when the matrix is not quantised
-    headers_stride,  # bytes
-    out,  # address: f32[tokens, out_stride / 4], row 0 of the matrix at column 0; written
-    out_stride,  # bytes
-    tokens,
-):
+    target: Target,  # decides the rows per group
+    matrix_at: Address,  # of a MATRIX
+    first_group: int,  # groups [first_group, last_group) are computed
+    last_group: int,
+    x: Address,  # quantised i8[tokens, columns], or f32 when the matrix is not quantised
+    x_stride: int,  # bytes
+    headers: Address,  # [tokens, blocks, HEADER_BYTES]; unused when the matrix is not quantised
+    headers_stride: int,  # bytes
+    out: Address,  # f32[tokens, out_stride / 4], row 0 of the matrix at column 0; written
+    out_stride: int,  # bytes
+    tokens: int,
+) -> None:
     """Multiply some groups of rows of a packed matrix by every token."""
     matrix = array_at(matrix_at, (1,), MATRIX)[0]
     chunk = max(8, _CACHED_BYTES // (x_stride + headers_stride) // 8 * 8)

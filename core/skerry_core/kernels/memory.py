@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import types
+from numba.np.numpy_support import carray
 
+from skerry_core.kernels.aliases import Address, Array
 from skerry_core.kernels.emitter import I64
-from skerry_core.kernels.numba_math import building_block
+from skerry_core.kernels.numba_math import building_block, intrinsic
 
 
 @intrinsic
@@ -34,7 +35,7 @@ def _pointer_to(typing_context: Any, address: Any, dtype: Any) -> Any:
 
 
 @building_block
-def array_at(address, shape, dtype):
+def array_at(address: Address, shape: tuple[int, ...], dtype: Any) -> Array:
     """The array of this shape (a tuple) that lies at an address; the memory stays the caller's."""
     return carray(_pointer_to(address, dtype), shape)
 

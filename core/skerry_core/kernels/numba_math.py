@@ -13,12 +13,13 @@ Rules of the house, and the reason for each:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
 from skerry_core.kernels.reference_math import (
     ATANH_TERMS,
@@ -51,6 +52,12 @@ kernel = njit(**_OPTIONS)
 
 building_block = njit(**_OPTIONS, forceinline=True)
 """Decorates a small function that is always inlined, so that loops around it vectorise."""
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """numba's decorator of that name, typed: code sees the function without its typing context."""
+    compiled: Callable[..., Any] = numba.extending.intrinsic(function)
+    return compiled
 
 
 @intrinsic

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, StepResult
 from skerry_core.config import BLOCK_SIZE, ModelConfig
+from skerry_core.kernels.aliases import Address, Array, Float32, Int64
 from skerry_core.kernels.attention import TILE_TOKENS
 from skerry_core.kernels.layout import BLOCK, PackedLayout
 from skerry_core.kernels.linking import TARGET
@@ -112,13 +113,13 @@ PHASE = (TARGET, from_dtype(PLAN), from_dtype(THREAD), types.int64)
 """Argument types of every phase: target, plan, thread, layer (or what else the phase counts)."""
 
 
-def address(array: NDArray[Any]) -> int:
+def address(array: Array) -> Address:
     """Where an array's data begins."""
     start: int = array.__array_interface__["data"][0]
     return start
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
     """Zeros that begin a cache line; their pages come from the system when first touched."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
@@ -129,16 +130,16 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 class ModelArrays(NamedTuple):
     """Weights in the form that the plan points to; see `_MODEL`."""
 
-    layers: NDArray[Any]
-    embedding: NDArray[Any]
-    head: NDArray[Any]
-    norms: NDArray[np.float32]
-    biases: NDArray[np.float32]
-    cosines: NDArray[np.float32]
-    sines: NDArray[np.float32]
+    layers: Array
+    embedding: Array
+    head: Array
+    norms: Float32
+    biases: Float32
+    cosines: Float32
+    sines: Float32
 
 
-def matrix_record(layout: PackedLayout, data: int) -> NDArray[Any]:
+def matrix_record(layout: PackedLayout, data: Address) -> Array:
     """`MATRIX[1]` of a packed matrix at an address."""
     record = np.zeros(1, MATRIX)
     record["address"] = data
@@ -157,8 +158,8 @@ class Plan:
     record: Any  # PLAN
     threads: list[Any]  # THREAD, one per thread
     kv: NDArray[np.uint16]
-    logits: NDArray[np.float32]
-    counters: NDArray[np.int64]
+    logits: Float32
+    counters: Int64
     owned: list[Any] = field(repr=False)
     batch_arrays: list[Any] = field(default_factory=list, repr=False)
 
@@ -167,7 +168,7 @@ class Plan:
         cls,
         config: ModelConfig,
         model: ModelArrays,
-        sync: NDArray[np.int64],
+        sync: Int64,
         *,
         num_threads: int,
         num_blocks: int,
@@ -209,7 +210,9 @@ class Plan:
             top_ids=np.empty((samples, num_top), np.int32),
             top_logprobs=np.empty((samples, num_top), np.float32),
         )
-        arrays = [np.ascontiguousarray(getattr(batch, name), np.int32) for name in _BATCH]
+        arrays: list[Array] = [
+            np.ascontiguousarray(getattr(batch, name), np.int32) for name in _BATCH
+        ]
         arrays += sampling
         arrays += [result.token_ids, result.logprobs, result.top_ids, result.top_logprobs]
         record = self.record
@@ -230,7 +233,7 @@ class Plan:
 
 def _allocate_buffers(
     config: ModelConfig, num_blocks: int, max_step_tokens: int, max_samples: int
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Array]:
     tokens, hidden, wide = max_step_tokens, config.hidden_size, config.intermediate_size
     rows = max(tokens, max_samples)
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim

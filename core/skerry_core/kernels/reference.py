@@ -6,18 +6,12 @@ Slow, and free of layouts: matrices are [rows, columns], K and V are [tokens, he
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.aliases import Float16, Float32, Int8, Int32, UInt8
 from skerry_core.kernels.emitter import F16_MAX, LANES
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.reference_math import exp_f32, fma_f32
-
-Float16 = NDArray[np.float16]
-Float32 = NDArray[np.float32]
-Int8 = NDArray[np.int8]
-Int32 = NDArray[np.int32]
-UInt8 = NDArray[np.uint8]
 
 _TINY = np.float32(1e-30)
 _MAX_QUANT = np.float32(127.0)
@@ -96,7 +90,7 @@ def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
         part = x[..., start : start + LANES]
         lanes = fma_f32(part, part, lanes)
     mean = _fold_sum(lanes) / np.float32(x.shape[-1])
-    inverse = np.float32(1.0) / np.sqrt(mean + np.float32(eps))
+    inverse = np.divide(np.float32(1.0), np.sqrt(mean + np.float32(eps)))
     return x * inverse[..., None] * weight
 
 
@@ -109,7 +103,7 @@ def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:
 
 def swiglu(gate: Float32, up: Float32) -> Float32:
     """`silu(gate) * up`."""
-    return gate / (np.float32(1.0) + exp_f32(-gate)) * up
+    return np.divide(gate, np.float32(1.0) + exp_f32(-gate)) * up
 
 
 def to_half(x: Float32) -> Float16:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from skerry_core.kernels.aliases import Address, Float32
 from skerry_core.kernels.emitter import F16, F32, I8, I32, LANES, Emitter, vector
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.matmul import HEADER_BYTES, MATRIX
 from skerry_core.kernels.memory import address_of, array_at
-from skerry_core.kernels.numba_math import building_block, exp_f32, fma, kernel
-from skerry_core.kernels.targets import traits_of
+from skerry_core.kernels.numba_math import building_block, exp_f32, fma, intrinsic, kernel
+from skerry_core.kernels.targets import Target, traits_of
 
 _F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
 _Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
@@ -52,7 +52,7 @@ def _quantize_block(typing_context: Any, x: Any, quants: Any, header: Any) -> An
 
 
 @building_block
-def quantize(x, count, quants, headers):
+def quantize(x: Address, count: int, quants: Address, headers: Address) -> None:
     """Quantise `f32[count]` at address x, in blocks of 32, to 8 bits: x ~ scale * q.
 
     scale = max |x| / 127, q = round(x * (127 / max |x|)), ties to even.
@@ -84,7 +84,7 @@ def _sum_of_squares(typing_context: Any, x: Any, count: Any) -> Any:
 
 
 @building_block
-def rms_norm(x, weight, eps, out):
+def rms_norm(x: Float32, weight: Float32, eps: np.float32, out: Float32) -> None:
     """`out = x / sqrt(mean(x^2) + eps) * weight`, all f32[count] (Zhang and Sennrich, 2019)."""
     count = x.shape[0]
     mean = _sum_of_squares(address_of(x), count) / np.float32(count)
@@ -94,7 +94,7 @@ def rms_norm(x, weight, eps, out):
 
 
 @building_block
-def rope(head, cosines, sines):
+def rope(head: Float32, cosines: Float32, sines: Float32) -> None:
     """Rotate pairs (i, i + half) of one head f32[head_dim], in place (half-split order)."""
     half = head.shape[0] // 2
     for i in range(half):
@@ -104,7 +104,7 @@ def rope(head, cosines, sines):
 
 
 @building_block
-def swiglu(gate, up):
+def swiglu(gate: Float32, up: Float32) -> None:
     """`gate = silu(gate) * up`, in place."""
     for i in range(gate.shape[0]):
         g = gate[i]
@@ -127,7 +127,7 @@ def _store_half(typing_context: Any, target: Any, x: Any, out: Any) -> Any:
 
 
 @building_block
-def to_half(target, x, count, out):
+def to_half(target: Target, x: Address, count: int, out: Address) -> None:
     """Convert f32[count] at x to f16[count] at out; 16 | count. Finite: clamped to 65504."""
     for start in range(0, count, LANES):
         _store_half(target, x + 4 * start, out + 2 * start)
@@ -148,7 +148,7 @@ def _load_half(typing_context: Any, target: Any, address: Any) -> Any:
 
 
 @kernel
-def embed(target, matrix_at, token, out):
+def embed(target: Target, matrix_at: Address, token: int, out: Float32) -> None:
     """Write row `token` of the packed matrix of a MATRIX record, dequantised, to f32[columns]."""
     matrix = array_at(matrix_at, (1,), MATRIX)[0]
     rows = target.rows

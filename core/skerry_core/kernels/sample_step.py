@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import typeof, types
 
+from skerry_core.kernels.aliases import Record
 from skerry_core.kernels.linking import call_by_address
 from skerry_core.kernels.memory import array_at
 from skerry_core.kernels.numba_math import building_block, kernel
@@ -18,12 +21,13 @@ from skerry_core.kernels.numba_sampling import (
     sampler_scratch,
 )
 from skerry_core.kernels.plan import PHASES_PER_LAYER, SAMPLE
+from skerry_core.kernels.targets import Target
 from skerry_core.kernels.threads import claim
 
 _I32, _I64, _U64, _F32 = types.int32, types.int64, types.uint64, types.float32
 
 
-def _vectors(*dtypes):
+def _vectors(*dtypes: Any) -> list[Any]:
     return [types.Array(dtype, 1, "C") for dtype in dtypes]
 
 
@@ -46,7 +50,7 @@ _NUM_BINS = len(sampler_scratch(1).bin_counts)
 
 
 @building_block
-def _sampling(plan):
+def _sampling(plan: Record) -> SamplingArrays:
     samples = plan.num_samples
     return SamplingArrays(
         array_at(plan.sampling_positions, (samples,), np.int64),
@@ -72,7 +76,7 @@ def _sampling(plan):
 
 
 @building_block
-def _result(plan):
+def _result(plan: Record) -> SamplingOutput:
     samples = plan.num_samples
     return SamplingOutput(
         array_at(plan.out_token_ids, (samples,), np.int32),
@@ -83,7 +87,7 @@ def _result(plan):
 
 
 @building_block
-def _scratch(plan, thread):
+def _scratch(plan: Record, thread: Record) -> SamplerScratch:
     vocabulary = plan.vocab_size
     return SamplerScratch(
         array_at(thread.sampler_adjusted, (vocabulary,), np.float32),
@@ -98,7 +102,7 @@ def _scratch(plan, thread):
 
 
 @kernel
-def sample(target, plan, thread, layer):
+def sample(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Choose a token for every sampled position; threads claim positions one by one."""
     sampling, result, scratch = _sampling(plan), _result(plan), _scratch(plan, thread)
     counter = plan.num_layers * PHASES_PER_LAYER + SAMPLE

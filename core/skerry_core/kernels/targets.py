@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
-import numba
+from numba.core import config as _numba_config
 
 from skerry_core.config import ConfigError
 from skerry_core.kernels.emitter import I8, I16, I32, Emitter, Value, vector
+
+NUMBA_CONFIG: Any = _numba_config  # whose settings appear when it is imported
 
 TARGET_VARIABLE = "SKERRY_NUMBA_TARGET"  # names a target; empty: the best this CPU has
 
@@ -95,9 +97,9 @@ def _is_supported(name: str, features: Mapping[str, bool]) -> bool:
 
 def _cpu_features() -> Mapping[str, bool]:
     """The features that numba compiles for: the host's unless NUMBA_CPU_FEATURES overrides them."""
-    if numba.config.CPU_FEATURES is None:
+    if NUMBA_CONFIG.CPU_FEATURES is None:
         return llvm.get_host_cpu_features()
-    listed = [item.strip() for item in numba.config.CPU_FEATURES.split(",")]
+    listed = [item.strip() for item in NUMBA_CONFIG.CPU_FEATURES.split(",")]
     return {item[1:]: item.startswith("+") for item in listed if item}
 
 
@@ -109,7 +111,7 @@ def _dot_vnni(
     *,
     signed: bool,
 ) -> list[Value]:
-    """`start + sum(weights * activations)` per token, as <rows x i32>; signed weights as w + 128."""
+    """`start + sum(weights * activations)` per token, <rows x i32>; signed weights as w + 128."""
     rows = weights[0].type.count // 4
     if signed:
         weights = [e.builder.xor(w, e.constant(w.type, -128)) for w in weights]

@@ -1,7 +1,7 @@
 """How the threads of one step meet, inside compiled code: claim items, wait at barriers, park.
 
-Waiting spins for a moment, then yields to whoever else wants the core, then (between steps) parks in
-the operating system: pure spinning collapses next to a busy neighbour.
+Waiting spins for a moment, then yields to whoever else wants the core, then (between steps) parks
+in the operating system: pure spinning collapses next to a busy neighbour.
 
 `sync` is the address of the words that it takes (`make_sync`), each on a cache line of its own.
 """
@@ -14,15 +14,14 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
-from numpy.typing import NDArray
 
+from skerry_core.kernels.aliases import Address, Int64
 from skerry_core.kernels.memory import (
     atomic_add,
     atomic_exchange,
     atomic_load,
 )
-from skerry_core.kernels.numba_math import building_block, kernel
+from skerry_core.kernels.numba_math import building_block, intrinsic, kernel
 
 _LINE = 64  # bytes of a cache line
 _ARRIVED = 0 * _LINE  # threads at the current barrier
@@ -41,7 +40,7 @@ STEP = 2  # ... there is a step to run
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
-def make_sync(num_threads: int) -> NDArray[np.int64]:
+def make_sync(num_threads: int) -> Int64:
     """The shared words of a team of threads, all zero, on cache lines of their own."""
     words = _LINE // 8
     raw = np.zeros((_FIRST_THREAD + 2 * num_threads + 1) * words, np.int64)
@@ -66,7 +65,7 @@ def _pause(typing_context: Any) -> Any:
 
 
 @building_block
-def claim(counters, phase):
+def claim(counters: Address, phase: int) -> int:
     """The next unclaimed item of a phase: 0, 1, 2, …; the caller stops at the number it has.
 
     `counters` is the address of an i64 per phase, zero before the step.
@@ -75,7 +74,7 @@ def claim(counters, phase):
 
 
 @kernel
-def barrier(sync, num_threads):
+def barrier(sync: Address, num_threads: int) -> None:
     """Wait until every thread is here; what they wrote before is visible after."""
     if num_threads == 1:
         return
@@ -93,7 +92,7 @@ def barrier(sync, num_threads):
 
 
 @kernel
-def begin_step(sync, num_threads):
+def begin_step(sync: Address, num_threads: int) -> int:
     """Announce a step; gives a bit mask of the threads that are parked and must be woken."""
     atomic_add(sync + _STEP, 1)
     to_wake = 0
@@ -104,14 +103,14 @@ def begin_step(sync, num_threads):
 
 
 @kernel
-def stop_threads(sync, num_threads):
+def stop_threads(sync: Address, num_threads: int) -> int:
     """As `begin_step`, but the threads leave instead."""
     atomic_exchange(sync + _STOP, 1)
     return begin_step(sync, num_threads)
 
 
 @kernel
-def await_step(sync, thread):
+def await_step(sync: Address, thread: int) -> int:
     """Wait for the next step. Gives STEP, STOPPED, or PARKED: wait to be woken, then call again."""
     parked = sync + (_FIRST_THREAD + 2 * thread) * _LINE
     seen_at = parked + _LINE

@@ -41,7 +41,7 @@ from skerry_core.kernels.linking import compiled_address
 from skerry_core.kernels.matmul import MATMUL
 from skerry_core.kernels.plan import PHASE, Plan
 from skerry_core.kernels.sample_step import SAMPLE_ROW
-from skerry_core.kernels.targets import Target
+from skerry_core.kernels.targets import NUMBA_CONFIG, Target
 from skerry_core.runners.base import Progress
 
 _KERNELS = {  # field of the plan: kernel and its argument types
@@ -98,7 +98,9 @@ def kernel_version() -> str:
     """Hash of the kernels' sources: the same sources give the same bits."""
     digest = hashlib.blake2b(digest_size=8)
     for module in _SOURCES:
-        digest.update(module.__name__.encode() + b"\0" + Path(module.__file__).read_bytes() + b"\0")
+        digest.update(
+            module.__name__.encode() + b"\0" + Path(str(module.__file__)).read_bytes() + b"\0"
+        )
     return digest.hexdigest()
 
 
@@ -108,7 +110,7 @@ def keep_on_disk(cache_dir: Path) -> Path:
     To be called before anything is compiled. Numba's cache directory is global to the process.
     """
     folder = cache_dir / "numba" / _code_key()
-    numba.config.CACHE_DIR = str(folder)
+    NUMBA_CONFIG.CACHE_DIR = str(folder)
     for kernel in {id(k): k for k, _ in _KERNELS.values()}.values():
         kernel.enable_caching()
     for kernel in _ENTRY_POINTS:
@@ -132,8 +134,8 @@ def compile_kernels(plan: Plan, target: Target, folder: Path, progress: Progress
 
 def _code_key() -> str:
     cpu: tuple[Any, ...] = (
-        numba.config.CPU_NAME or llvm.get_host_cpu_name(),
-        numba.config.CPU_FEATURES or llvm.get_host_cpu_features().flatten(),
+        NUMBA_CONFIG.CPU_NAME or llvm.get_host_cpu_name(),
+        NUMBA_CONFIG.CPU_FEATURES or llvm.get_host_cpu_features().flatten(),
     )
     versions = (kernel_version(), numba.__version__, llvmlite.__version__)
     return hashlib.blake2b(repr((versions, cpu)).encode(), digest_size=8).hexdigest()

@@ -128,7 +128,7 @@ class NumbaRunner:
             self._workers.append(worker)
 
     def execute(self, batch: Batch) -> StepResult:
-        """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond the runner's sizes."""
+        """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond its sizes."""
         self.warm_up(lambda message, share: None)
         self._check(batch)
         result = self._plan.set_batch(batch)

@@ -15,8 +15,9 @@ import json
 import os
 import tempfile
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -113,7 +114,8 @@ def _layout(tensor: Tensor, group_rows: int) -> PackedLayout:
             f"tensor {tensor.name!r} has format {tensor.format}, which does not run on the CPU "
             f"kernels; {', '.join(WeightFormat.__members__)} and BF16 do"
         )
-    return PackedLayout(WeightFormat[name], *tensor.shape, group_rows)
+    rows, columns = tensor.shape
+    return PackedLayout(WeightFormat[name], rows, columns, group_rows)
 
 
 def _rows(tensor: Tensor) -> NDArray[np.uint8]:
@@ -176,7 +178,7 @@ def _read(path: Path, key: str) -> PackedModel | None:
         return None
 
 
-def _parse(file: BinaryIO, key: str) -> PackedModel | None:
+def _parse(file: BufferedReader, key: str) -> PackedModel | None:
     start = file.read(16)
     size = int.from_bytes(start[8:], "little")
     if start[:8] != _MAGIC or size > _MAX_HEADER:
