@@ -6,6 +6,7 @@ The header is not trusted: its length is bounded and each tensor is checked agai
 from __future__ import annotations
 
 import json
+import re
 from math import prod
 from typing import Any, TypeGuard
 
@@ -17,10 +18,13 @@ _MAX_DIMS = 4
 _MAX_SIZE = 1 << 62  # elements along a dimension
 
 
-def read_safetensors(data: Bytes, file: str) -> dict[str, Tensor]:
+def read_safetensors(
+    data: Bytes, file: str, *, ignored: re.Pattern[str] | None = None
+) -> dict[str, Tensor]:
     """Parse a mapped file; `file` is its name in errors. Tensors are views of `data`.
 
-    Raises WeightsError on anything that is not a sound file of F32, F16 and BF16 tensors.
+    Those whose whole name matches `ignored` are left out unread, whatever their format. Raises
+    WeightsError on anything that is not a sound file of F32, F16 and BF16 tensors.
     """
     if len(data) < 8:
         raise WeightsError(f"{file}: too short for a safetensors file")
@@ -34,7 +38,11 @@ def read_safetensors(data: Bytes, file: str) -> dict[str, Tensor]:
     if len(header) > _MAX_TENSORS:
         raise WeightsError(f"{file}: {len(header)} tensors, more than {_MAX_TENSORS}")
     body = data[8 + size :]
-    return {name: _tensor(name, entry, body, file) for name, entry in header.items()}
+    return {
+        name: _tensor(name, entry, body, file)
+        for name, entry in header.items()
+        if ignored is None or not ignored.fullmatch(name)
+    }
 
 
 def read_json_object(raw: bytes, what: str) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
+_LOW, _FOUR = np.uint8(0xF), np.uint8(4)
+
 
 class WeightsError(ValueError):
     """A weight file that cannot be used; the message names the file, and the tensor if one is."""
@@ -63,7 +65,8 @@ def _f16(data: Bytes) -> Float32:
 
 def _nibbles(data: Bytes) -> Bytes:
     """u8[n, k] -> u8[n, 2 k]: all low nibbles, then all high ones."""
-    return np.concatenate([data & 0xF, data >> 4], axis=1)
+    nibbles: Bytes = np.concatenate([data & _LOW, data >> _FOUR], axis=1)
+    return nibbles
 
 
 def _f32_values(blocks: Bytes) -> Float32:
@@ -102,20 +105,22 @@ def _k_quants(blocks: Bytes, quants: Bytes) -> Float32:
     scales, minima = _q4_k_scales(blocks[:, 4:16])
     scales = _f16(blocks[:, :2]) * scales
     minima = _f16(blocks[:, 2:4]) * minima
-    values = scales[:, :, None] * quants - minima[:, :, None]
+    values: Float32 = quants.astype(np.float32)
+    values *= scales[:, :, None]
+    values -= minima[:, :, None]
     return values.reshape(len(blocks), 256)
 
 
 def _q4_k(blocks: Bytes) -> Float32:
     pairs = blocks[:, 16:].reshape(-1, 4, 32)  # sub-block 2 j low, 2 j + 1 high
-    return _k_quants(blocks, np.stack([pairs & 0xF, pairs >> 4], axis=2).reshape(-1, 8, 32))
+    return _k_quants(blocks, np.stack([pairs & _LOW, pairs >> _FOUR], axis=2).reshape(-1, 8, 32))
 
 
 def _q5_k(blocks: Bytes) -> Float32:
-    fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
+    fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     pairs = blocks[:, 48:].reshape(-1, 4, 32)
-    low = np.stack([pairs & 0xF, pairs >> 4], axis=2).reshape(-1, 8, 32)
-    return _k_quants(blocks, low | (fifth << 4))
+    low = np.stack([pairs & _LOW, pairs >> _FOUR], axis=2).reshape(-1, 8, 32)
+    return _k_quants(blocks, low | (fifth << _FOUR))
 
 
 def _q6_k(blocks: Bytes) -> Float32:

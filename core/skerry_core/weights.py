@@ -14,12 +14,10 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-import xxhash
 
 from skerry_core.config import ModelConfig
 from skerry_core.gguf_file import MAGIC, read_gguf
@@ -41,10 +39,9 @@ class WeightFile:
     when it is first used. The mapping lasts as long as any of them does.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], contents: Bytes) -> None:
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
         self.config = config
         self.tensors = tensors
-        self._contents = contents
 
     @classmethod
     def open(cls, path: Path) -> WeightFile:
@@ -64,8 +61,8 @@ class WeightFile:
         tensors = {n: t for n, t in gguf.tensors.items() if not _NOT_WEIGHTS.fullmatch(n)}
         _check(config, tensors, file)
         if config.architecture == "llama":
-            return cls(config, _HalfSplit(tensors, config.head_dim), contents)
-        return cls(config, tensors, contents)
+            return cls(config, _HalfSplit(tensors, config.head_dim))
+        return cls(config, tensors)
 
     @classmethod
     def _open_safetensors(cls, contents: Bytes, path: Path) -> WeightFile:
@@ -86,12 +83,7 @@ class WeightFile:
         if config.tied_embeddings:
             tensors.pop("output.weight", None)  # some exporters write the embedding twice
         _check(config, tensors, str(path))
-        return cls(config, tensors, contents)
-
-    @cached_property
-    def digest(self) -> str:
-        """xxh3-128 of the whole file, in hex: tells files apart, proves nothing. Reads it all."""
-        return xxhash.xxh3_128_hexdigest(self._contents.data)
+        return cls(config, tensors)
 
     def __enter__(self) -> WeightFile:
         return self
@@ -107,7 +99,6 @@ class WeightFile:
     def close(self) -> None:
         """Let go of the file; tensors taken from it before stay valid."""
         self.tensors = {}
-        self._contents = np.empty(0, np.uint8)
 
 
 def _map(path: Path) -> Bytes:

@@ -1,7 +1,7 @@
-"""Sampling in Torch, on the device that holds the logits; `skerry_core.sampling` is its meaning.
+"""Sampling in Torch, on the device that holds the logits: the choices of `skerry_core.sampling`.
 
 The counter-based uniforms are drawn on the host, where they are a handful of integers; everything
-that touches the vocabulary stays on the device, and one copy brings the chosen tokens back.
+that touches the vocabulary stays on the device, and one copy per result brings it back.
 """
 
 from __future__ import annotations
@@ -10,38 +10,47 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from skerry_core.batch import SamplingBatch, StepResult
-from skerry_core.kernels.reference_math import uniform
-from skerry_core.sampling import GREEDY_TEMPERATURE, WEIGHT_ONE
+from skerry_core.kernels.reference_math import log_f32, log_f64, uniform
+from skerry_core.kernels.torch_math import exp_f32
+from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 
 
 def sample(logits: Tensor, sampling: SamplingBatch) -> StepResult:
     """Choose a token for each of the S rows of `logits` f32[S, V], which is left unchanged."""
-    adjusted = _adjusted(logits, sampling)
+    raw = _clean(logits)
+    adjusted = _adjusted(raw, sampling)
     chosen = adjusted.argmax(-1)
     drawing = np.flatnonzero((sampling.temperature >= GREEDY_TEMPERATURE) & (sampling.targets < 0))
     if len(drawing):
         rows = _to(drawing, logits.device)
         chosen[rows] = _draw(adjusted[rows], sampling, drawing)
+    chosen = torch.where(adjusted.amax(-1) > -torch.inf, chosen, -1)
     targets = _to(sampling.targets, logits.device).long()
-    chosen = torch.where(targets >= 0, targets, chosen)
-    return _result(logits, chosen, sampling)
+    return _result(raw, torch.where(targets >= 0, targets, chosen), sampling)
 
 
-def _adjusted(logits: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Penalties, bias and grammar mask, in that order."""
-    adjusted = logits.clone()
-    device = logits.device
+def _clean(logits: Tensor) -> Tensor:
+    """Logits with NaN as -inf and +inf as the largest float32."""
+    return logits.nan_to_num(nan=-torch.inf, posinf=float(MAX_LOGIT), neginf=-torch.inf)
+
+
+def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
+    """Penalties, bias and grammar mask, in that order, on a copy."""
+    adjusted = raw.clone()
     if len(sampling.history_ids):
         _penalize(adjusted, sampling)
     if len(sampling.bias_ids):
-        rows = _owners(sampling.bias_start, device)
-        ids = _to(sampling.bias_ids, device).long()
-        adjusted.index_put_((rows, ids), _to(sampling.bias_values, device), accumulate=True)
+        rows = _owners(sampling.bias_start, raw.device)
+        ids = _to(sampling.bias_ids, raw.device).long()
+        values = _to(sampling.bias_values, raw.device)
+        adjusted[rows, ids] = _clean(adjusted[rows, ids] + values)
     if sampling.allowed is not None:
-        adjusted.masked_fill_(~_unpacked(sampling.allowed, logits.shape[1], device), -torch.inf)
+        allowed = _unpacked(sampling.allowed, raw.shape[1], raw.device)
+        adjusted.masked_fill_(~allowed, -torch.inf)
     return adjusted
 
 
@@ -53,73 +62,113 @@ def _penalize(adjusted: Tensor, sampling: SamplingBatch) -> None:
     repetition = _to(sampling.repetition_penalty, device)[owners]
     frequency = _to(sampling.frequency_penalty, device)[owners]
     presence = _to(sampling.presence_penalty, device)[owners]
-    values = adjusted[owners, ids]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    adjusted[owners, ids] = values - counts * frequency - (counts > 0) * presence
+    x = adjusted[owners, ids]
+    x = torch.where(x > 0, x / repetition, x * repetition)
+    x = x - frequency * counts
+    adjusted[owners, ids] = _clean(torch.where(counts > 0, x - presence, x))
 
 
-def _draw(adjusted: Tensor, sampling: SamplingBatch, rows: np.ndarray[Any, Any]) -> Tensor:
-    """Inverse CDF over (logit descending, id ascending) of what the filters leave; i64[rows]."""
-    device = adjusted.device
-    temperature = _to(sampling.temperature[rows], device)[:, None]
-    ordered, ids = adjusted.sort(dim=-1, descending=True, stable=True)
-    x = (ordered - ordered[:, :1]) / temperature
-    rank = torch.arange(x.shape[1], device=device)
-    min_p = _to(sampling.min_p[rows], device)[:, None]
+def _draw(adjusted: Tensor, sampling: SamplingBatch, rows: NDArray[np.int64]) -> Tensor:
+    """Inverse CDF over (logit descending, id ascending) of what the filters leave: i64[rows].
+
+    `adjusted` is f32[rows, V], the samples `rows` of the batch. Garbage, but a token, where every
+    logit is -inf.
+    """
+    device, last = adjusted.device, adjusted.shape[1] - 1
+    # Adding 0 makes -0 equal to 0 also for sorts that compare bits.
+    ordered, ids = (adjusted + 0.0).sort(dim=-1, descending=True, stable=True)
+    x = (ordered - ordered[:, :1]) / _to(sampling.temperature[rows], device)[:, None]
+
+    kept = (x >= _to(_lowest(sampling.min_p[rows]), device)[:, None]).sum(-1, keepdim=True)
     top_k = _to(sampling.top_k[rows], device)[:, None]
-    kept = ((x >= min_p.log()) | (rank == 0)) & ((top_k <= 0) | (rank < top_k))
-    # Fixed point, as in `sampling.weights`: integer sums have no order.
-    weights = (x.double().exp() * WEIGHT_ONE).round().long() * kept
-    running = weights.cumsum(-1)
-    top_p = _to(sampling.top_p[rows], device).double()[:, None]
-    inside = (running - weights) < top_p * running[:, -1:].double()
-    running = (weights * (inside | (rank == 0))).cumsum(-1)
-    total = running[:, -1:]
-    uniforms = [
-        uniform(int(sampling.seeds[s]), int(sampling.positions[s]), int(sampling.choices[s]))
-        for s in rows
-    ]
-    u = torch.tensor(uniforms, dtype=torch.float64, device=device)[:, None]
+    kept = torch.where(top_k > 0, kept.minimum(top_k), kept).clamp(min=1)
+    rank = torch.arange(x.shape[1], device=device)
+    running = torch.where(rank < kept, weights(x), 0).cumsum(-1)
+
+    top_p = _to(sampling.top_p[rows], device)[:, None]
+    limit = top_p.double() * running[:, -1:].double()
+    reached = (running < limit).sum(-1, keepdim=True)  # the first rank that reaches the limit
+    end = torch.where(top_p < 1, reached.minimum(kept - 1), kept - 1)
+    total = running.gather(1, end)
+    u = torch.tensor(_uniforms(sampling, rows), dtype=torch.float64, device=device)[:, None]
     drawn = torch.minimum((u * total).long(), total - 1)
-    picked = torch.searchsorted(running, drawn, right=True)
+    picked = torch.searchsorted(running, drawn, right=True).clamp(max=last)
     return ids.gather(1, picked)[:, 0]
 
 
-def _result(logits: Tensor, chosen: Tensor, sampling: SamplingBatch) -> StepResult:
+def _lowest(min_p: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ln(min_p), at most 0: the least x that is kept; -inf where the filter is off."""
+    with np.errstate(divide="ignore"):
+        lowest: NDArray[np.float32] = np.where(min_p > 0, np.minimum(log_f32(min_p), 0), -np.inf)
+    return lowest.astype(np.float32)
+
+
+def _uniforms(sampling: SamplingBatch, rows: NDArray[np.int64]) -> list[float]:
+    return [
+        uniform(int(sampling.seeds[s]), int(sampling.positions[s]), int(sampling.choices[s]))
+        for s in rows
+    ]
+
+
+def weights(x: Tensor) -> Tensor:
+    """e^x, for x <= 0, in fixed point as `sampling.weights` has it: i64."""
+    return (exp_f32(x).double() * WEIGHT_ONE).round().long()
+
+
+def _result(raw: Tensor, chosen: Tensor, sampling: SamplingBatch) -> StepResult:
     """Bring chosen tokens and the log-probabilities that were asked for to the host."""
-    wanted = int(sampling.num_logprobs.max(initial=-1))
-    count = len(chosen)
-    top_ids = np.full((count, max(wanted, 0)), -1, np.int32)
-    top_logprobs = np.full((count, max(wanted, 0)), -np.inf, np.float32)
-    logprobs = np.zeros(count, np.float32)
-    if wanted >= 0:
-        raw = logits.double().log_softmax(-1)
-        logprobs[:] = raw.gather(1, chosen[:, None])[:, 0].float().cpu().numpy()
-        # A stable sort breaks ties by ascending id, as the contract says; topk does not.
-        values, ids = raw.sort(dim=-1, descending=True, stable=True)
-        top_ids[:] = ids[:, :wanted].int().cpu().numpy()
-        top_logprobs[:] = values[:, :wanted].float().cpu().numpy()
-        unasked = np.arange(wanted)[None, :] >= sampling.num_logprobs[:, None]
-        top_ids[unasked], top_logprobs[unasked] = -1, -np.inf
-    return StepResult(
+    count, vocab_size = raw.shape
+    width = max(0, int(sampling.num_logprobs.max(initial=0)))
+    result = StepResult(
         token_ids=chosen.int().cpu().numpy(),
-        logprobs=logprobs,
-        top_ids=top_ids,
-        top_logprobs=top_logprobs,
+        logprobs=np.zeros(count, np.float32),
+        top_ids=np.full((count, width), -1, np.int32),
+        top_logprobs=np.full((count, width), -np.inf, np.float32),
     )
+    asked = np.flatnonzero(sampling.num_logprobs >= 0)
+    if not len(asked):
+        return result
+    rows = _to(asked, raw.device)
+    own, tokens = raw[rows], chosen[rows, None]
+    largest = own.amax(-1, keepdim=True)
+    total = weights(own - largest).sum(-1, keepdim=True)
+    picked = torch.where(tokens < 0, -torch.inf, own.gather(1, tokens.clamp(min=0)))
+    result.logprobs[asked] = _log_shares(picked, largest, total)[:, 0]
+    if width:
+        # A stable sort breaks ties by ascending id; topk does not say how it does.
+        values, ids = (own + 0.0).sort(dim=-1, descending=True, stable=True)
+        shown = min(width, vocab_size)
+        told = np.arange(shown) < sampling.num_logprobs[asked, None]
+        top_logprobs = _log_shares(values[:, :shown], largest, total)
+        result.top_ids[asked, :shown] = np.where(told, ids[:, :shown].int().cpu().numpy(), -1)
+        result.top_logprobs[asked, :shown] = np.where(told, top_logprobs, -np.inf)
+    return result
 
 
-def _owners(start: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.float32]:
+    """Log-softmax f32[n, k] of logits [n, k] under their largest [n, 1] and sum of weights [n, 1].
+
+    On the host: its logarithm has the same bits everywhere.
+    """
+    x, top = values.cpu().numpy().astype(np.float64), largest.cpu().numpy().astype(np.float64)
+    log_total = log_f64(total.cpu().numpy() / WEIGHT_ONE)
+    with np.errstate(invalid="ignore"):
+        shares = np.where(top == -np.inf, -np.inf, (x - top) - log_total)
+    with np.errstate(over="ignore"):
+        return shares.astype(np.float32)
+
+
+def _owners(start: NDArray[np.int32], device: torch.device) -> Tensor:
     """Row of each entry of a ragged list, i64[entries]."""
     return _to(np.repeat(np.arange(len(start) - 1), np.diff(start)), device)
 
 
-def _unpacked(mask: np.ndarray[Any, Any], vocab_size: int, device: torch.device) -> Tensor:
+def _unpacked(mask: NDArray[np.uint32], vocab_size: int, device: torch.device) -> Tensor:
     """bool[S, V] of bits packed in u32 words, lowest bit first."""
     words = _to(mask.view(np.int32), device)
-    bits = torch.arange(32, device=device)
+    bits = torch.arange(32, dtype=torch.int32, device=device)
     return ((words[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab_size]
 
 
-def _to(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+def _to(array: NDArray[Any], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)

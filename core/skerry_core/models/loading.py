@@ -1,9 +1,10 @@
-"""From a weight file to plain fp32 arrays, for runners without weight formats of their own."""
+"""From a weight file to one array per tensor, for runners without weight formats of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +12,20 @@ from numpy.typing import NDArray
 from skerry_core.config import ModelConfig
 from skerry_core.weights import WeightFile, dequantize
 
+Converted = TypeVar("Converted")
 
-def decoder_tensors(path: Path) -> tuple[ModelConfig, dict[str, NDArray[np.float32]], str]:
-    """Configuration, tensors by GGUF name (Q and K in halves-rotating order), digest of the file.
 
-    Raises WeightsError on a file that cannot be read.
+def read_decoder(
+    path: Path, convert: Callable[[NDArray[np.float32]], Converted]
+) -> tuple[ModelConfig, dict[str, Converted], list[str]]:
+    """Configuration, tensors by GGUF name (Q and K in halves-rotating order), formats of the file.
+
+    Tensors are dequantised and converted one at a time, so that only one is held in fp32. Raises
+    WeightsError on a file that cannot be read.
     """
+    tensors, formats = {}, set[str]()
     with WeightFile.open(path) as file:
-        return file.config, dict(_dequantized(file)), file.digest
-
-
-def _dequantized(file: WeightFile) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    for name, tensor in file.tensors.items():
-        yield name, dequantize(tensor)
+        for name, tensor in file.tensors.items():
+            tensors[name] = convert(dequantize(tensor))
+            formats.add(tensor.format)
+        return file.config, tensors, sorted(formats)

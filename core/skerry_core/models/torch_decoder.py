@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from skerry_core.config import ModelConfig
 from skerry_core.kernels.rope import rope_frequencies
+from skerry_core.kernels.torch_ops import TORCH_OPS, Ops
 
 
 class Attend(Protocol):
@@ -89,58 +90,45 @@ def rope_table(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tenso
     return angles.cos().float().to(device), angles.sin().float().to(device)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of `x` [T, heads, D] by `cos`, `sin` f32[T, D / 2], halves rotated."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half].float(), x[..., half:].float()
-    cos, sin = cos[:, None], sin[:, None]
-    rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    return rotated.to(x.dtype)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm (Zhang and Sennrich, 2019) in fp32, back in x's dtype."""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.float()).to(x.dtype)
-
-
 class Decoder:
     """Weights and rotary tables on a device; `hidden` runs all layers over T flat tokens."""
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: Ops = TORCH_OPS) -> None:
         self.config = config
         self.weights = weights
+        self._ops = ops
         self._cos, self._sin = rope_table(config, weights.embedding.device)
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states before the last norm, [T, hidden], of i64[T] ids at i64[T]."""
-        x = functional.embedding(token_ids, self.weights.embedding)
+        ops, eps = self._ops, self.config.rms_norm_eps
         cos, sin = self._cos[positions], self._sin[positions]
+        x = functional.embedding(token_ids, self.weights.embedding)
+        branch = torch.zeros_like(x)
         for index, layer in enumerate(self.weights.layers):
-            x = x + self._attention(index, layer, x, cos, sin, attend)
-            x = x + self._feed_forward(layer, x)
-        return x
+            normed, x = ops.add_rms_norm(x, branch, layer.attention_norm, eps)
+            branch = self._attention(index, layer, normed, cos, sin, attend)
+            normed, x = ops.add_rms_norm(x, branch, layer.ffn_norm, eps)
+            branch = self._feed_forward(layer, normed)
+        return x + branch
 
     def logits(self, hidden: Tensor) -> Tensor:
         """f32[S, V] of hidden states [S, hidden]."""
-        normed = rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
-        return functional.linear(normed, self.weights.head).float()
+        normed = self._ops.rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
+        return self._ops.linear(normed, self.weights.head, None).float()
 
     def _attention(
         self, index: int, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend
     ) -> Tensor:
-        c = self.config
-        normed = rms_norm(x, layer.attention_norm, c.rms_norm_eps)
-        heads = functional.linear(normed, layer.qkv, layer.qkv_bias).view(len(x), -1, c.head_dim)
+        c, ops = self.config, self._ops
+        heads = ops.linear(x, layer.qkv, layer.qkv_bias).view(len(x), -1, c.head_dim)
         q, k, v = heads.split([c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = rms_norm(q, layer.q_norm, c.rms_norm_eps)
-            k = rms_norm(k, layer.k_norm, c.rms_norm_eps)
-        attended = attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
-        return functional.linear(attended.reshape(len(x), -1), layer.output)
+            q = ops.rms_norm(q, layer.q_norm, c.rms_norm_eps)
+            k = ops.rms_norm(k, layer.k_norm, c.rms_norm_eps)
+        attended = attend(index, ops.rotate(q, cos, sin), ops.rotate(k, cos, sin), v)
+        return ops.linear(attended.reshape(len(x), -1), layer.output, None)
 
     def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
-        normed = rms_norm(x, layer.ffn_norm, self.config.rms_norm_eps)
-        gate, up = functional.linear(normed, layer.gate_up).chunk(2, dim=-1)
-        return functional.linear(functional.silu(gate) * up, layer.down)
+        ops = self._ops
+        return ops.linear(ops.swiglu(ops.linear(x, layer.gate_up, None)), layer.down, None)

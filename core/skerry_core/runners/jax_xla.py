@@ -11,7 +11,7 @@ Bits depend on the bucket (XLA chooses its products by shape), so `batch_invaria
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from skerry_core.batch import Batch, Float32, Int32, StepResult
 from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, ModelConfig
 from skerry_core.kernels.host_sampling import HostSampler
 from skerry_core.models.jax_decoder import Placement, Weights, assemble, step
-from skerry_core.models.loading import decoder_tensors
+from skerry_core.models.loading import read_decoder
 from skerry_core.runners.base import Progress
 
 VERSION = 1  # of the arithmetic: part of the numeric build
@@ -53,7 +53,7 @@ class JaxRunner:
         num_blocks: int,
         max_step_tokens: int = 512,
         max_samples: int = 64,
-        weight_digest: str = "",
+        formats: Sequence[str] = (),
     ) -> None:
         self._model, self._weights = config, weights
         self._limits = (num_blocks, max_step_tokens, max_samples)
@@ -70,7 +70,7 @@ class JaxRunner:
         self._logits = np.zeros((0, config.vocab_size), np.float32)
         self._sample = HostSampler(config.vocab_size)
         platform = jax.default_backend()
-        about = f"jax {VERSION} {jax.__version__} {platform} {dtype} {weight_digest}"
+        about = " ".join(["jax", str(VERSION), jax.__version__, platform, dtype, *formats])
         self._build = "jax-" + hashlib.blake2b(about.encode(), digest_size=8).hexdigest()
 
     @classmethod
@@ -91,10 +91,10 @@ class JaxRunner:
         if cache_dir is not None:
             jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax"))
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        config, tensors, digest = decoder_tensors(weights)
+        config, tensors, formats = read_decoder(weights, lambda array: array)
         return cls(
             config, assemble(config, tensors, jnp.dtype(dtype)), num_blocks=num_blocks,
-            max_step_tokens=max_step_tokens, max_samples=max_samples, weight_digest=digest,
+            max_step_tokens=max_step_tokens, max_samples=max_samples, formats=formats,
         )  # fmt: skip
 
     @property

@@ -1,0 +1,48 @@
+"""What a runner refuses before it touches a device: compiled code would answer with a crash."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.batch import Batch
+from skerry_core.config import BLOCK_SIZE, KVFormat
+from skerry_core.kv import kv_dtype
+from skerry_core.runners.base import ModelRunner
+
+
+def check_batch(batch: Batch, runner: ModelRunner) -> None:
+    """Raise ValueError when a batch is beyond the runner's sizes or points outside its memory."""
+    if not 1 <= batch.num_tokens <= runner.max_step_tokens:
+        raise ValueError(f"a step has 1 to {runner.max_step_tokens} tokens, got {batch.num_tokens}")
+    if batch.num_samples > runner.max_samples:
+        raise ValueError(
+            f"a step has at most {runner.max_samples} samples, got {batch.num_samples}"
+        )
+    _check_range("positions", batch.positions, runner.model.max_context)
+    _check_range("token ids", batch.token_ids, runner.model.vocab_size)
+    last = batch.positions[batch.query_start[1:] - 1] // BLOCK_SIZE
+    if last.max() >= batch.block_tables.shape[1]:
+        raise ValueError("a row's block table is shorter than its context")
+    used = np.arange(batch.block_tables.shape[1]) <= last[:, None]
+    _check_range("blocks", batch.block_tables[used], runner.num_blocks)
+
+
+def check_block(block: int, num_blocks: int) -> None:
+    """Raise ValueError unless there is such a block."""
+    if not 0 <= block < num_blocks:
+        raise ValueError(f"there is no block {block}, only {num_blocks}")
+
+
+def check_block_data(data: NDArray[np.generic], kv_format: KVFormat) -> None:
+    """Raise ValueError unless `data` is a canonical block of this format."""
+    expected = kv_dtype(kv_format.dtype)
+    if data.shape != kv_format.shape or data.dtype != expected:
+        raise ValueError(
+            f"expected a block of {expected}{kv_format.shape}, got {data.dtype}{data.shape}"
+        )
+
+
+def _check_range(what: str, values: NDArray[np.int32], end: int) -> None:
+    if values.min() < 0 or values.max() >= end:
+        raise ValueError(f"{what} must be in [0, {end})")

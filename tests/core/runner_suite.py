@@ -1,0 +1,202 @@
+"""What every runner over real weights is put through: small models, teacher forcing, engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.core.random_models import random_weights, write_gguf, write_safetensors
+from tests.core.reference_model import ReferenceModel
+from tests.core.toy_oracle import Answer, run
+
+from skerry_core.batch import Batch, Float32, SamplingBatch
+from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig, RopeScaling
+from skerry_core.engine import Engine
+from skerry_core.request import Request, SamplingParams
+from skerry_core.runners.base import ModelRunner
+from skerry_core.weights import WeightFile
+
+_SMALL = ModelConfig(
+    architecture="llama",
+    num_layers=2,
+    hidden_size=48,
+    intermediate_size=72,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    vocab_size=131,
+    max_context=512,
+)
+MODELS = {
+    "llama": replace(
+        _SMALL,
+        num_heads=6,
+        rope_scaling=RopeScaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=64
+        ),
+    ),
+    "qwen2": replace(_SMALL, architecture="qwen2", attention_bias=True, num_kv_heads=1),
+    "qwen3": replace(
+        _SMALL, architecture="qwen3", qk_norm=True, head_dim=24, tied_embeddings=False
+    ),
+    "mistral": replace(
+        _SMALL, architecture="mistral", sliding_window=70, num_kv_heads=4, tied_embeddings=False
+    ),
+}
+
+
+def write_model(folder: Path, name: str) -> Path:
+    """One of `MODELS`: Llama and Qwen as GGUF, what has more to say in JSON as safetensors."""
+    config, weights = MODELS[name], random_weights(MODELS[name], seed=len(name))
+    if name == "qwen2":
+        return write_gguf(folder / f"{name}.gguf", config, weights)
+    scaling = config.rope_scaling
+    rope: dict[str, object] = {}
+    if scaling is not None:
+        rope["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position,
+        }
+    folder = folder / name
+    folder.mkdir()
+    return write_safetensors(folder, config, weights, **rope)
+
+
+def reference(path: Path) -> ReferenceModel:
+    with WeightFile.open(path) as file:
+        return ReferenceModel(file)
+
+
+def random_tokens(length: int, seed: int = 0, vocab_size: int = 131) -> list[int]:
+    tokens: list[int] = np.random.default_rng(seed).integers(0, vocab_size, length).tolist()
+    return tokens
+
+
+# --- batches by hand -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one sequence, from position `start` on."""
+
+    token_ids: Sequence[int]
+    start: int
+    table: Sequence[int]  # the sequence's blocks
+
+
+def batch_of(*pieces: Piece) -> Batch:
+    """A greedy step of these rows that samples every token."""
+    lengths = [len(piece.token_ids) for piece in pieces]
+    count, width = sum(lengths), max(len(piece.table) for piece in pieces)
+    tables = np.full((len(pieces), width), -1, np.int32)
+    for row, piece in enumerate(pieces):
+        tables[row, : len(piece.table)] = piece.table
+    return Batch(
+        token_ids=np.concatenate([np.array(p.token_ids, np.int32) for p in pieces]),
+        positions=np.concatenate(
+            [np.arange(p.start, p.start + len(p.token_ids), dtype=np.int32) for p in pieces]
+        ),
+        query_start=np.cumsum([0, *lengths]).astype(np.int32),
+        block_tables=tables,
+        sample_tokens=np.arange(count, dtype=np.int32),
+        sampling=greedy(count),
+    )
+
+
+def greedy(count: int) -> SamplingBatch:
+    ints = np.zeros(0, np.int32)
+    return SamplingBatch(
+        positions=np.arange(count),
+        seeds=np.zeros(count, np.uint64),
+        choices=np.zeros(count, np.int32),
+        temperature=np.zeros(count, np.float32),
+        top_p=np.ones(count, np.float32),
+        top_k=np.zeros(count, np.int32),
+        min_p=np.zeros(count, np.float32),
+        repetition_penalty=np.ones(count, np.float32),
+        frequency_penalty=np.zeros(count, np.float32),
+        presence_penalty=np.zeros(count, np.float32),
+        history_start=np.zeros(count + 1, np.int32),
+        history_ids=ints,
+        history_counts=ints,
+        bias_start=np.zeros(count + 1, np.int32),
+        bias_ids=ints,
+        bias_values=np.zeros(0, np.float32),
+        num_logprobs=np.full(count, -1, np.int32),
+        targets=np.full(count, -1, np.int32),
+    )
+
+
+def teacher_forced(
+    runner: ModelRunner, token_ids: Sequence[int], chunks: Sequence[int], table: Sequence[int]
+) -> Float32:
+    """Logits f32[T, V] of a sequence that runs in these chunks, over these blocks."""
+    assert sum(chunks) == len(token_ids)
+    logits, start = [], 0
+    for length in chunks:
+        runner.execute(batch_of(Piece(token_ids[start : start + length], start, table)))
+        logits.append(runner.last_logits().copy())
+        start += length
+    return np.concatenate(logits)
+
+
+def blocks_of(length: int) -> int:
+    return -(-length // BLOCK_SIZE)
+
+
+# --- engines -------------------------------------------------------------------------------------
+
+
+def engine_over(runner: ModelRunner, max_step_tokens: int = 512) -> Engine:
+    return Engine(runner, EngineConfig(max_step_tokens=max_step_tokens), model_key=b"random")
+
+
+def answers_of(engine: Engine, requests: Sequence[Request]) -> dict[str, Answer]:
+    for request in requests:
+        engine.add(request)
+    return run(engine)
+
+
+def requests_with_shared_prefix(count: int = 6, max_tokens: int = 12) -> list[Request]:
+    """Prompts of 20 to 150 tokens; the longer ones start alike. Two tell their logprobs."""
+    shared = random_tokens(80, seed=99)
+    return [
+        Request(
+            id=f"r{i}",
+            prompt_ids=tuple((shared if i % 2 else []) + random_tokens(20 + 10 * i, seed=i)),
+            sampling=SamplingParams(max_tokens=max_tokens, logprobs=2 if i == 1 else None),
+            prompt_logprobs=1 if i == 2 else None,
+        )
+        for i in range(count)
+    ]
+
+
+def requests_that_outgrow_five_blocks(**sampling: Any) -> list[Request]:
+    """Four prompts that fit a block each, whose answers do not."""
+    style = SamplingParams(max_tokens=25, **sampling)
+    prompts = [tuple(random_tokens(50, seed=i)) for i in range(4)]
+    return [Request(id=str(i), prompt_ids=p, sampling=style) for i, p in enumerate(prompts)]
+
+
+def check_greedy(model: ReferenceModel, request: Request, answer: Answer, atol: float) -> None:
+    """Every token is the reference's favourite within `atol`, every logprob is its own."""
+    tokens = [*request.prompt_ids, *answer.token_ids]
+    logits = model.logits(tokens)
+    first = len(request.prompt_ids)
+    assert len(answer.token_ids) == request.sampling.max_tokens
+    for i, token in enumerate(answer.token_ids, first):
+        assert logits[i - 1].max() - logits[i - 1, token] <= atol, (request.id, i)
+    shifted = logits - logits.max(-1, keepdims=True)
+    logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    for i, told in enumerate(answer.logprobs, first):
+        assert abs(told.logprob - logprobs[i - 1, told.token_id]) <= 2 * atol
+    if request.prompt_logprobs is not None:
+        assert [told.token_id for told in answer.prompt_logprobs] == tokens[1:first]
+    for i, told in enumerate(answer.prompt_logprobs, 1):
+        assert abs(told.logprob - logprobs[i - 1, tokens[i]]) <= 2 * atol
