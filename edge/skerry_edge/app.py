@@ -2,7 +2,7 @@
 
 Rim            request id, metrics, one log line, errors → the dialect's answer
 Authenticate   deny by default
-routes         native `/ai/run`, OpenAI `/v1`, lists, health
+routes         native `/ai/run`, the binding's `/run`, OpenAI `/v1`, lists, health
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.errors import InternalError, MethodNotAllowed, NotFound, SkerryError
-from skerry_edge import completions, listings, metrics, native, openai
+from skerry_edge import binding, completions, listings, metrics, native, openai, schemas
 from skerry_edge.auth import Authenticate
-from skerry_edge.dialects import JSONBytes, encode, error_response
+from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
 from skerry_edge.routing import edge_of
 
@@ -69,6 +69,11 @@ def _routes() -> list[Route]:
         Route(f"{ACCOUNT}/ai/run", native.run_named, methods=["POST"]),
         Route(f"{ACCOUNT}/ai/run/{{model:path}}", native.run, methods=["POST"]),
         Route(f"{ACCOUNT}/ai/models/search", listings.search_models),
+        Route(f"{ACCOUNT}/ai/models/schema", schemas.model_schema),
+        Route(f"{ACCOUNT}/ai/authors/search", listings.search_authors),
+        Route(f"{ACCOUNT}/ai/tasks/search", listings.search_tasks),
+        Route(BINDING_PATH, binding.run, methods=["POST"]),
+        Route("/ai-api/models/search", listings.search_models),
     ]
     for prefix in OPENAI_PREFIXES:
         routes += [

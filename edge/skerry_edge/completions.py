@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, LoraNotSupported, SkerryError
+from skerry.errors import InvalidInput, LoraNotSupported
 from skerry.wire import (
     Completion,
     CompletionChoice,
@@ -24,7 +24,7 @@ from skerry.wire import (
     Usage,
 )
 from skerry_edge.bodies import decode, read_body
-from skerry_edge.dialects import JSONBytes, encode, openai_error
+from skerry_edge.dialects import JSONBytes, encode, openai_error_event
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, Piece, start_all
 from skerry_edge.prompts import output_limit, refuse_unsupported, sampling, stop_strings, tokenised
@@ -74,7 +74,7 @@ async def completions(request: Request) -> Response:
     options = asked.stream_options
     return EventStream(
         _events(choices, writers, head, include_usage=bool(options and options.include_usage)),
-        encode_error=_error_event,
+        encode_error=lambda exc: openai_error_event(exc, call.request_id),
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
@@ -338,7 +338,3 @@ async def _events(
 
 def _event(chunk: Completion) -> bytes:
     return b"data: " + encode(chunk) + b"\n\n"
-
-
-def _error_event(exc: SkerryError) -> bytes:
-    return b"data: " + openai_error(exc) + b"\n\n"

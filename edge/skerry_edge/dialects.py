@@ -1,4 +1,4 @@
-"""How a reply looks in each dialect: the Workers AI envelope, and OpenAI's error object.
+"""How a reply looks in each dialect: the Workers AI envelope, its binding, OpenAI's error object.
 
 Upstream has two failure envelopes. Inference errors: keys `errors, success, result, messages`,
 `result: {}`, message `AiError: … (<request id>)`. Errors of the API layer before it (routes,
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,8 +28,9 @@ from skerry.errors import (
     RequestError,
     SkerryError,
 )
-from skerry.wire import ApiMessage, OpenAIError, OpenAIErrorDetail
+from skerry.wire import ApiMessage, BindingError, OpenAIError, OpenAIErrorDetail
 
+BINDING_PATH = "/run"
 OPENAI_PATH = re.compile(r"(?:(?:/client/v4)?/accounts/[^/]*)?(?:/ai)?/v1(?:/|$)")
 API_LAYER = (AuthenticationError, PermissionDenied, NotFound, MethodNotAllowed)
 ROUTE_NOT_FOUND = ApiMessage("No route for that URI", 7000)  # follows every 7003
@@ -46,15 +49,28 @@ def is_openai(path: str) -> bool:
     return OPENAI_PATH.match(path) is not None
 
 
-def envelope(result: bytes) -> bytes:
+def envelope(result: bytes, messages: Sequence[ApiMessage] = ()) -> bytes:
     """The success envelope around an encoded result."""
-    return b'{"result":' + result + b',"success":true,"errors":[],"messages":[]}'
+    told = encode(messages)
+    return b'{"result":' + result + b',"success":true,"errors":[],"messages":' + told + b"}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What differs between dialects that share an endpoint's work."""
+
+    wrap: Callable[[bytes], bytes]  # an encoded result, as it is sent
+    error_event: Callable[[SkerryError, str], bytes]  # of a stream; the string is the request id
+    tail: bool  # whether streams of chat models end in Workers AI's own usage event
 
 
 def error_response(exc: SkerryError, path: str, request_id: str) -> JSONBytes:
     """The HTTP answer for an error raised before the first byte."""
     openai = is_openai(path)
-    body = openai_error(exc) if openai else native_error(exc, request_id)
+    if path == BINDING_PATH:
+        body = binding_error(exc, request_id)
+    else:
+        body = openai_error(exc) if openai else native_error(exc, request_id)
     status = 400 if openai and isinstance(exc, PromptTooLong) else exc.http_status
     return JSONBytes(body, status, headers=retry_headers(exc))
 
@@ -69,6 +85,22 @@ def native_error(exc: SkerryError, request_id: str) -> bytes:
     text = f"AiError: {exc.message} ({request_id})"
     errors = [ApiMessage(text, exc.number)]
     return encode({"errors": errors, "success": False, "result": {}, "messages": []})
+
+
+def native_error_event(exc: SkerryError, request_id: str) -> bytes:
+    """The failure envelope as an event of a stream."""
+    return b"event: error\ndata: " + native_error(exc, request_id) + b"\n\n"
+
+
+def binding_error(exc: SkerryError, request_id: str) -> bytes:
+    """What a Worker's `env.AI` turns into an `InferenceUpstreamError`."""
+    description = f"{exc.message} ({request_id})"
+    return encode(BindingError(exc.number, exc.message, "AiError", description))
+
+
+def openai_error_event(exc: SkerryError, request_id: str) -> bytes:
+    """OpenAI's error object as an event of a stream."""
+    return b"data: " + openai_error(exc) + b"\n\n"
 
 
 def openai_error(exc: SkerryError) -> bytes:
@@ -94,6 +126,15 @@ def _openai_type(exc: SkerryError) -> str:
     if exc.http_status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if isinstance(exc, RequestError) else "server_error"
+
+
+def _bare(result: bytes) -> bytes:
+    return result
+
+
+REST = Dialect(wrap=envelope, error_event=native_error_event, tail=True)
+BINDING = Dialect(wrap=_bare, error_event=native_error_event, tail=True)
+OPENAI = Dialect(wrap=_bare, error_event=openai_error_event, tail=False)
 
 
 def page_info(count: int, page: int, per_page: int, total: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Limits:
     # One request.
     request_seconds: float = 600.0  # from the header to the last byte of the answer
     keep_alive_seconds: float = 5.0  # a silent stream sends a comment this often
-    default_max_tokens: int = 256  # upstream's default where the caller names none
+    default_max_tokens: int = 256  # upstream's, where neither caller nor catalog says
     prompt_chars_per_token: int = 32  # longer texts cannot fit the context: refused untokenised
 
     # The whole edge.

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire import ModelCard, ModelList
-from skerry_edge.dialects import JSONBytes, encode, page_info
+from skerry_edge.dialects import JSONBytes, encode, envelope, page_info
 from skerry_edge.edge import Edge
 from skerry_edge.routing import authorise, edge_of
 from skerry_regions.catalog import ModelSpec
@@ -30,17 +30,14 @@ TASKS = {
 
 
 async def search_models(request: Request) -> Response:
-    """`GET …/ai/models/search`: filters `search` and `task`; pages until one is empty."""
+    """`GET …/ai/models/search`: filters `search`, `task` and `author`; pages until one is empty."""
     authorise(request, "read")
     edge = edge_of(request)
     query = request.query_params
     page = _positive(query.get("page"), 1, MAX_PAGE, "page")
     per_page = _positive(query.get("per_page"), DEFAULT_PER_PAGE, MAX_PER_PAGE, "per_page")
-    items = [
-        _item(name, spec)
-        for name, spec in _names(edge)
-        if _matches(name, spec, query.get("search", ""), query.get("task", ""))
-    ]
+    filters = [query.get(name, "") for name in ("search", "task", "author")]
+    items = [_item(name, spec) for name, spec in _names(edge) if _matches(name, spec, *filters)]
     shown = items[(page - 1) * per_page : page * per_page]
     return JSONBytes(
         encode(
@@ -53,6 +50,20 @@ async def search_models(request: Request) -> Response:
             }
         )
     )
+
+
+async def search_authors(request: Request) -> Response:
+    """`GET …/ai/authors/search`: who made the models that are listed."""
+    authorise(request, "read")
+    authors = sorted({_author(name) for name, _ in _names(edge_of(request))})
+    return JSONBytes(envelope(encode([{"name": author} for author in authors])))
+
+
+async def search_tasks(request: Request) -> Response:
+    """`GET …/ai/tasks/search`: what the models that are listed can do."""
+    authorise(request, "read")
+    tasks = sorted({spec.task for spec in edge_of(request).served_specs()})
+    return JSONBytes(envelope(encode([_task(task) for task in tasks])))
 
 
 async def list_models(request: Request) -> Response:
@@ -77,11 +88,16 @@ def _names(edge: Edge) -> Iterator[tuple[str, ModelSpec]]:
 
 
 def _card(name: str, spec: ModelSpec) -> ModelCard:
-    owner = name.removeprefix("@cf/").removeprefix("@hf/").split("/")[0]
-    return ModelCard(name, "model", int(_created(spec).timestamp()), owner)
+    return ModelCard(name, "model", int(_created(spec).timestamp()), _author(name))
 
 
-def _matches(name: str, spec: ModelSpec, search: str, task: str) -> bool:
+def _author(name: str) -> str:
+    return name.removeprefix("@cf/").removeprefix("@hf/").split("/")[0]
+
+
+def _matches(name: str, spec: ModelSpec, search: str, task: str, author: str) -> bool:
+    if author and author.lower() != _author(name).lower():
+        return False
     if task and task.lower() not in (spec.task, TASKS[spec.task][0].lower()):
         return False
     return search.lower() in name.lower()
@@ -89,17 +105,12 @@ def _matches(name: str, spec: ModelSpec, search: str, task: str) -> bool:
 
 def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
     """One model as upstream lists it: property values are strings, prices a list."""
-    title, description = TASKS[spec.task]
     return {
         "id": str(uuid.uuid5(uuid.NAMESPACE_URL, name)),
         "source": 1,
         "name": name,
         "description": spec.description,
-        "task": {
-            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, spec.task)),
-            "name": title,
-            "description": description,
-        },
+        "task": _task(spec.task),
         "created_at": _created(spec).strftime("%Y-%m-%d %H:%M:%S.000"),
         "tags": [],
         "properties": [
@@ -108,6 +119,12 @@ def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
             *({"property_id": each, "value": "true"} for each in spec.capabilities),
         ],
     }
+
+
+def _task(task: str) -> dict[str, Any]:
+    title, description = TASKS[task]
+    identity = str(uuid.uuid5(uuid.NAMESPACE_URL, task))
+    return {"id": identity, "name": title, "description": description}
 
 
 def _prices(spec: ModelSpec) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, LoraNotSupported, SkerryError
-from skerry.wire import TextGenerationChunk, TextGenerationInput, TextGenerationOutput
+from skerry.errors import InvalidInput, LoraNotSupported
+from skerry.wire import ApiMessage, TextGenerationChunk, TextGenerationInput, TextGenerationOutput
+from skerry_edge import openai
 from skerry_edge.bodies import decode, read_body
-from skerry_edge.dialects import JSONBytes, encode, envelope, native_error
+from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, start
 from skerry_edge.prompts import (
@@ -52,7 +53,7 @@ async def run(request: Request) -> Response:
     authorise(request, "run")
     spec, text = edge.served(request.path_params["model"])
     body = await read_body(request, edge.limits.body_bytes)
-    return await _generate(request, edge, spec, text, decode(_input_decoder, body))
+    return await answer(request, edge, spec, text, body, REST)
 
 
 async def run_named(request: Request) -> Response:
@@ -61,22 +62,29 @@ async def run_named(request: Request) -> Response:
     authorise(request, "run")
     universal = decode(_universal_decoder, await read_body(request, edge.limits.body_bytes))
     spec, text = edge.served(universal.model)
-    return await _generate(
-        request, edge, spec, text, decode(_input_decoder, bytes(universal.input))
-    )
+    return await answer(request, edge, spec, text, bytes(universal.input), REST)
 
 
-async def _generate(
-    request: Request, edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput
+async def answer(
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    text: TextModel,
+    body: bytes,
+    dialect: Dialect,
 ) -> Response:
+    """Run a model on an encoded input; the catalog says in which form it answers."""
+    if spec.answer == "chat":
+        return await openai.run(request, edge, spec, body, dialect)
+    asked = decode(_input_decoder, body)
     call = call_of(request, authorise(request, "run"))
     choices = await start(edge, await _job(edge, spec, text, asked), call)
     if not asked.stream:
         result = encode(await attended(request, call, _collect(choices)))
-        return JSONBytes(envelope(result))
+        return JSONBytes(dialect.wrap(result))
     return EventStream(
         _events(choices),
-        encode_error=lambda exc: _error_event(exc, call.request_id),
+        encode_error=lambda exc: dialect.error_event(exc, call.request_id),
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
@@ -143,11 +151,9 @@ def _chunk_event(text: str) -> bytes:
     return b'data: {"response":' + encode(text) + b',"tool_calls":[],"p":"' + padding + b'"}\n\n'
 
 
-def _error_event(exc: SkerryError, identity: str) -> bytes:
-    return b"event: error\ndata: " + native_error(exc, identity) + b"\n\n"
-
-
 async def verify_token(request: Request) -> Response:
     """`GET /user/tokens/verify`: the token got here, so it is live."""
     principal = request.scope["principal"]
-    return JSONBytes(envelope(encode({"id": principal.token_id, "status": "active"})))
+    result = encode({"id": principal.token_id, "status": "active"})
+    messages = [ApiMessage("This API Token is valid and active", 10000)]
+    return JSONBytes(envelope(result, messages))

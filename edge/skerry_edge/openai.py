@@ -9,18 +9,20 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, LoraNotSupported, SkerryError
+from skerry.errors import InvalidInput, LoraNotSupported
 from skerry.wire import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
     ChatCompletionRequest,
+    ChatRunInput,
     ChoiceLogprobs,
     FinishReason,
+    Message,
     TokenLogprob,
 )
 from skerry_edge.bodies import decode, read_body
-from skerry_edge.dialects import JSONBytes, encode, openai_error
+from skerry_edge.dialects import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, Piece, start
 from skerry_edge.prompts import (
@@ -32,18 +34,40 @@ from skerry_edge.prompts import (
 )
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import DONE, EventStream
+from skerry_regions.catalog import ModelSpec
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's
 
 _decoder = msgspec.json.Decoder(ChatCompletionRequest)
+_run_decoder = msgspec.json.Decoder(ChatRunInput)
 
 
 async def chat_completions(request: Request) -> Response:
     """`POST …/v1/chat/completions`."""
     edge = edge_of(request)
-    principal = authorise(request, "run")
+    authorise(request, "run")
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
-    call = call_of(request, principal)
+    return await _answer(request, edge, asked, OPENAI)
+
+
+async def run(
+    request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
+) -> Response:
+    """`/ai/run` of a model whose answers are chat completions: enveloped, or a stream with the
+    Workers AI tail."""
+    asked = decode(_run_decoder, body)
+    if (asked.prompt is None) == (not asked.messages):
+        raise InvalidInput("Bad input: exactly one of 'prompt' and 'messages' is required")
+    asked.model = spec.id
+    if asked.prompt is not None:
+        asked.messages = [Message("user", asked.prompt)]
+    return await _answer(request, edge, asked, dialect)
+
+
+async def _answer(
+    request: Request, edge: Edge, asked: ChatCompletionRequest, dialect: Dialect
+) -> Response:
+    call = call_of(request, authorise(request, "run"))
     job = await _job(edge, asked)
     choices = await start(edge, job, call)
     answer = Answer(
@@ -53,12 +77,15 @@ async def chat_completions(request: Request) -> Response:
         with_logprobs=job.sampling.logprobs is not None,
     )
     if not asked.stream:
-        completion = await attended(request, call, _collect(choices, answer, job.num_choices))
-        return JSONBytes(encode(completion))
+        completion = encode(
+            await attended(request, call, _collect(choices, answer, job.num_choices))
+        )
+        return JSONBytes(dialect.wrap(completion))
     options = asked.stream_options
+    with_usage = dialect.tail or bool(options and options.include_usage)
     return EventStream(
-        _events(choices, answer, include_usage=bool(options and options.include_usage)),
-        encode_error=_error_event,
+        _events(choices, answer, include_usage=with_usage, tail=dialect.tail),
+        encode_error=lambda exc: dialect.error_event(exc, call.request_id),
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
@@ -139,9 +166,9 @@ async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCo
 
 
 async def _events(
-    choices: Choices, answer: Answer, *, include_usage: bool
+    choices: Choices, answer: Answer, *, include_usage: bool, tail: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Events of an OpenAI stream, one write per step.
+    """Events of an OpenAI stream, one write per step; `tail` adds Workers AI's own last event.
 
     What is the same in every chunk is encoded once. With usage asked for, every chunk but the last
     has `"usage": null`, and the last has no choices.
@@ -150,20 +177,23 @@ async def _events(
         b'data: {"id":' + encode(answer.id) + b',"object":"chat.completion.chunk","created":'
         + encode(answer.created) + b',"model":' + encode(answer.model) + b',"choices":['
     )  # fmt: skip
-    tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+    rest = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
     greeted: set[int] = set()
     async for index, piece in choices.pieces():
         event = b""
         if index not in greeted:
             greeted.add(index)
-            event += head + _choice(index, b'{"role":"assistant","content":""}') + tail
+            event += head + _choice(index, b'{"role":"assistant","content":""}') + rest
         if piece.text or piece.logprobs:
             delta = b'{"content":' + encode(piece.text) + b"}"
-            event += head + _choice(index, delta, _logprobs(piece, answer)) + tail
+            event += head + _choice(index, delta, _logprobs(piece, answer)) + rest
         if piece.finish_reason is not None:
-            event += head + _choice(index, b"{}", reason=piece.finish_reason) + tail
+            event += head + _choice(index, b"{}", reason=piece.finish_reason) + rest
         yield event
-    last = head + b'],"usage":' + encode(choices.usage()) + b"}\n\n" if include_usage else b""
+    usage = encode(choices.usage())
+    last = head + b'],"usage":' + usage + b"}\n\n" if include_usage else b""
+    if tail:
+        last += b'data: {"response":"","usage":' + usage + b"}\n\n"
     yield last + DONE
 
 
@@ -180,7 +210,3 @@ def _choice(
 
 def _logprobs(piece: Piece, answer: Answer) -> bytes:
     return encode(ChoiceLogprobs(piece.logprobs)) if answer.with_logprobs else b"null"
-
-
-def _error_event(exc: SkerryError) -> bytes:
-    return b"data: " + openai_error(exc) + b"\n\n"

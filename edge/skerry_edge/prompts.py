@@ -100,7 +100,7 @@ def output_limit(
             f"context window of {spec.context_window} tokens of {spec.id}."
         )
     if asked is None:
-        return min(limits.default_max_tokens, room)
+        return min(spec.default_max_tokens or limits.default_max_tokens, room)
     if asked > spec.context_window:
         raise InvalidInput(
             f"Bad input: {param} is too large: {asked}. The context window of {spec.id} is "

@@ -12,6 +12,7 @@ Two YAML files of one form are merged: the packaged `catalog.yaml` and the opera
         price: {prompt: 0.05, cached: 0.01, output: 0.20}
     aliases:                                      # another name for a model of either file
       "@cf/meta/llama-3.2-1b-instruct": "@cf/me/my-model"
+    default_max_tokens: 1024                      # of models that state none themselves
 
 Every mistake is a `CatalogError` that names file, line and key.
 """
@@ -42,6 +43,8 @@ ModelId = Annotated[
     Meta(max_length=200, pattern=r"^@?[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"),
 ]
 Dollars = Annotated[float, Meta(ge=0.0, le=1e6)]  # US$ per million tokens
+MaxTokens = Annotated[int, Meta(ge=1, le=1 << 20)]
+
 
 MAX_FILE_SIZE = 1 << 43  # bytes
 
@@ -80,6 +83,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     price: Price = Price()
     answer: Literal["native", "chat"] = "native"  # form of the answer of `/ai/run`
     created: datetime.date | None = None
+    default_max_tokens: MaxTokens | None = None  # of an answer whose request states no limit
 
     @property
     def size(self) -> int:
@@ -92,6 +96,7 @@ class CatalogDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
     models: list[ModelSpec] = []
     aliases: dict[ModelId, ModelId] = {}
+    default_max_tokens: MaxTokens | None = None  # of all models without their own
 
 
 class Catalog:
@@ -122,8 +127,10 @@ class Catalog:
     def _merge(cls, own: Path | None) -> Catalog:
         try:
             data = resources.files("skerry_regions").joinpath("catalog.yaml").read_bytes()
-            packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument)
-            document = located_yaml.load(own, CatalogDocument) if own else CatalogDocument()
+            packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument).value
+            document = (
+                located_yaml.load(own, CatalogDocument).value if own else CatalogDocument()
+            )
         except located_yaml.YamlError as error:
             raise CatalogError(str(error)) from None
         models: dict[str, ModelSpec] = {}
@@ -139,6 +146,10 @@ class Catalog:
                 raise CatalogError(f"{own}: aliases: {alias} names {target}, which does not exist")
             spec = models[target]
             models[target] = msgspec.structs.replace(spec, aliases=(*spec.aliases, alias))
+        if (limit := document.default_max_tokens) is not None:
+            for spec in models.values():
+                if spec.default_max_tokens is None:
+                    models[spec.id] = msgspec.structs.replace(spec, default_max_tokens=limit)
         return cls(models.values())
 
     def resolve(self, name: str) -> ModelSpec:

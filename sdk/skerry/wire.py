@@ -133,6 +133,15 @@ class ErrorEnvelope(Struct):
     messages: list[ApiMessage]
 
 
+class BindingError(Struct):
+    """The failure of a call through a Worker's `env.AI`."""
+
+    internalCode: int
+    message: str
+    name: str
+    description: str
+
+
 # --- chat completions, OpenAI dialect ----------------------------------------------------------
 
 
@@ -171,6 +180,15 @@ class ChatCompletionRequest(Struct):
     parallel_tool_calls: bool | None = None
     user: str | None = None
     options: dict[str, Any] | None = None
+
+
+class ChatRunInput(ChatCompletionRequest, kw_only=True):
+    """Body of `/ai/run/{model}` for a chat model: the model is named elsewhere, and a lone
+    `prompt` is a user's turn."""
+
+    model: str = ""
+    messages: Annotated[list[Message], Meta(max_length=2000)] = []
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
 
 
 class TopLogprob(Struct):

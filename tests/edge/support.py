@@ -32,6 +32,7 @@ from skerry_regions.protocol import Done, PhaseUsage, Submit, Tokens
 MODEL = "@cf/test/bytes"
 ALIAS = "@cf/meta/another-name"
 UNSERVED = "@cf/test/unserved"
+CHAT = "@cf/test/chat"  # answers in the form of a chat completion, also on /ai/run
 CONTEXT = 512
 BOS, EOS = 256, 257
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -185,7 +186,8 @@ def specs() -> list[ModelSpec]:
         description="Bytes.",
         price=Price(prompt=0.5, cached=0.1, output=2.0),
     )
-    return [spec, msgspec.structs.replace(spec, id=UNSERVED, aliases=())]
+    chat = msgspec.structs.replace(spec, id=CHAT, aliases=(), answer="chat", default_max_tokens=300)
+    return [spec, msgspec.structs.replace(spec, id=UNSERVED, aliases=()), chat]
 
 
 @dataclass(slots=True)
@@ -229,7 +231,7 @@ def deployed(folder: Path, limits: Limits) -> Generator[Deployment]:
     region = ScriptedRegion()
     edge = Edge(
         catalog=Catalog(specs()),
-        texts={MODEL: cast(TextModel, ByteText())},
+        texts={MODEL: cast(TextModel, ByteText()), CHAT: cast(TextModel, ByteText())},
         region=region,
         tokens=tokens,
         secret=b"s" * 32,

@@ -10,6 +10,7 @@ from tests.edge.support import (
     ACCOUNT,
     ALIAS,
     BOS,
+    CHAT,
     CONTEXT,
     MODEL,
     UNSERVED,
@@ -297,6 +298,7 @@ def test_routes_and_methods_that_do_not_exist(edge: Deployment) -> None:
 def test_tokens_verify(edge: Deployment) -> None:
     reply = edge.client.get("/client/v4/user/tokens/verify")
     assert reply.json()["result"]["status"] == "active"
+    assert reply.json()["messages"][0]["message"] == "This API Token is valid and active"
 
 
 def test_models_search_pages_until_empty(edge: Deployment) -> None:
@@ -306,8 +308,8 @@ def test_models_search_pages_until_empty(edge: Deployment) -> None:
         return edge.client.get(path, params=query).json()
 
     everything = search()
-    assert [item["name"] for item in everything["result"]] == [MODEL, ALIAS]
-    assert everything["result_info"] == {"count": 2, "page": 1, "per_page": 50, "total_count": 2}
+    assert [item["name"] for item in everything["result"]] == [MODEL, ALIAS, CHAT]
+    assert everything["result_info"] == {"count": 3, "page": 1, "per_page": 50, "total_count": 3}
     item = everything["result"][0]
     assert item["task"]["name"] == "Text Generation"
     properties = {each["property_id"]: each["value"] for each in item["properties"]}
@@ -316,7 +318,10 @@ def test_models_search_pages_until_empty(edge: Deployment) -> None:
     assert search(page=2)["result"] == []
     assert [item["name"] for item in search(per_page=1, page=2)["result"]] == [ALIAS]
     assert [item["name"] for item in search(search="BYTES")["result"]] == [MODEL]
-    assert [item["name"] for item in search(task="Text Generation")["result"]] == [MODEL, ALIAS]
+    assert [item["name"] for item in search(task="Text Generation", author="meta")["result"]] == [
+        ALIAS
+    ]
+    assert len(search(task="text-generation")["result"]) == 3
     assert search(task="Text Embeddings")["result"] == []
     for bad in ("0", "-1", "x", "99999999999999999999"):
         assert_error(edge.client.get(path, params={"page": bad}), 400, 5006, "page")

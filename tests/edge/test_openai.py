@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.edge.support import ACCOUNT, ALIAS, EOS, MODEL, Deployment, answer, done, events
+from tests.edge.support import ACCOUNT, ALIAS, CHAT, EOS, MODEL, Deployment, answer, done, events
 
 from skerry.errors import Overloaded, Unavailable
 
@@ -219,7 +219,7 @@ def test_errors_after_the_first_byte_are_events(edge: Deployment) -> None:
 def test_models(edge: Deployment, prefix: str) -> None:
     listed = edge.client.get(f"{prefix}/models").json()
     assert listed["object"] == "list"
-    assert [card["id"] for card in listed["data"]] == [MODEL, ALIAS]
+    assert [card["id"] for card in listed["data"]] == [MODEL, ALIAS, CHAT]
     assert listed["data"][0]["owned_by"] == "test"
     for name in (MODEL, ALIAS, MODEL.replace("/", "%2F")):
         card = edge.client.get(f"{prefix}/models/{name}").json()

@@ -61,6 +61,14 @@ def test_aliases_of_an_entry_and_of_the_file(tmp_path: Path) -> None:
     assert catalog.resolve(DEFAULT).aliases == (LLAMA,)
 
 
+def test_the_default_length_of_answers(tmp_path: Path) -> None:
+    assert Catalog.load().resolve(DEFAULT).default_max_tokens is None
+    write(tmp_path, f"default_max_tokens: 900\nmodels:\n{ENTRY}    default_max_tokens: 7\n")
+    catalog = Catalog.load(tmp_path)
+    assert catalog.resolve(DEFAULT).default_max_tokens == 900
+    assert catalog.resolve("@cf/me/a").default_max_tokens == 7
+
+
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ModelNotFound, match=f"Did you mean {DEFAULT}") as info:
         Catalog.load().resolve("@cf/huggingfacetb/smollm2-135m")
