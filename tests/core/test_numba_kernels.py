@@ -291,11 +291,11 @@ def test_targets_are_chosen_by_name_and_by_cpu(monkeypatch: pytest.MonkeyPatch) 
     ):
         choose_target("mmx")
     monkeypatch.setenv(targets.TARGET_VARIABLE, "portable")
-    assert choose_target() == TARGETS["portable"]
+    assert choose_target() is TARGETS["portable"]
     monkeypatch.delenv(targets.TARGET_VARIABLE)
     monkeypatch.setattr(targets.NUMBA_CONFIG, "CPU_FEATURES", "+avx2,+fma,+f16c,-avx512f")
-    assert choose_target() == TARGETS["avx2"]
+    assert choose_target() is TARGETS["avx2"]
     with pytest.raises(ConfigError, match="lacks avx512f"):
         choose_target("avx512vnni")
     monkeypatch.setattr(targets.NUMBA_CONFIG, "CPU_FEATURES", "")
-    assert choose_target() == TARGETS["portable"]
+    assert choose_target() is TARGETS["portable"]

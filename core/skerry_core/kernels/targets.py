@@ -91,6 +91,10 @@ def choose_target(name: str | None = None) -> Target:
     return TARGETS[name]
 
 
+def name_of(target: Target) -> str:
+    return next(name for name, other in TARGETS.items() if type(other) is type(target))
+
+
 def _is_supported(name: str, features: Mapping[str, bool]) -> bool:
     return all(features.get(feature) for feature in _NEEDS[name])
 

@@ -1,22 +1,13 @@
-"""Compiling a CPU engine's kernels, and keeping them on disk between starts.
-
-numba's cache does not see edits in modules that a kernel imports, so the directory is named after
-everything that decides the code: the sources of all kernels, numba and LLVM, and the CPU.
-"""
+"""The kernels of a CPU engine, and where a plan keeps the addresses of those that it calls."""
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-import numba
-from numba import typeof
+from numba import typeof, types
 
-from skerry_core import config, sampling
+from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels import (
     attention,
     emitter,
@@ -41,101 +32,80 @@ from skerry_core.kernels.linking import compiled_address
 from skerry_core.kernels.matmul import MATMUL
 from skerry_core.kernels.plan import PHASE, Plan
 from skerry_core.kernels.sample_step import SAMPLE_ROW
-from skerry_core.kernels.targets import NUMBA_CONFIG, Target
-from skerry_core.runners.base import Progress
+from skerry_core.kernels.targets import TARGETS, Target
+from skerry_core.runners.kernel_cache import KernelSet
+from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 
-_KERNELS = {  # field of the plan: kernel and its argument types
+_LINKED = {  # field of the plan: kernel and its argument types
     "matmul": (matmul.matmul, MATMUL),
     "attend_block": (attention.attend_block, ATTEND_BLOCK),
     "sample_row": (numba_sampling.sample_row, SAMPLE_ROW),
+    "prepare": (llama_step.prepare, PHASE),
+    "norm": (llama_step.norm, PHASE),
+    "project": (llama_step.project, PHASE),
+    "attend": (llama_step.attend, PHASE),
+    "add_output": (llama_step.add_output, PHASE),
+    "feed_forward": (llama_step.feed_forward, PHASE),
+    "add_down": (llama_step.add_down, PHASE),
+    "compute_logits": (llama_step.compute_logits, PHASE),
     "sample": (sample_step.sample, PHASE),
-    **{
-        name: (getattr(llama_step, name), PHASE)
-        for name in (
-            "prepare",
-            "norm",
-            "project",
-            "attend",
-            "add_output",
-            "feed_forward",
-            "add_down",
-            "compute_logits",
-        )
-    },
 }
-_ENTRY_POINTS = (
-    llama_step.run_thread,
-    threads.begin_step,
-    threads.stop_threads,
-    rope_tables.fill_frequencies,
-    rope_tables.fill_tables,
+_F64, _F32_TABLE = types.float64[::1], types.float32[:, ::1]
+_CALLED = {  # from Python
+    "run_thread": (llama_step.run_thread, PHASE[:3]),
+    "begin_step": (threads.begin_step, (types.int64, types.int64)),
+    "stop_threads": (threads.stop_threads, (types.int64, types.int64)),
+    "fill_frequencies": (rope_tables.fill_frequencies, (types.float64, _F64)),
+    "fill_tables": (rope_tables.fill_tables, (_F64, _F32_TABLE, _F32_TABLE)),
+}
+
+
+def _kernels(target: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    return {
+        name: (kernel, _concrete(argument_types, TARGETS[target]))
+        for name, (kernel, argument_types) in (_LINKED | _CALLED).items()
+    }
+
+
+def _concrete(argument_types: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
+    return tuple(typeof(target) if t is None else t for t in argument_types)
+
+
+DECODER_KERNELS = KernelSet(
+    name="decoder",
+    reference=f"{__name__}:DECODER_KERNELS",
+    sources=(
+        attention,
+        emitter,
+        layout,
+        linking,
+        llama_step,
+        matmul,
+        memory,
+        numba_math,
+        numba_sampling,
+        plan,
+        reference_math,
+        rope,
+        rope_tables,
+        rowwise,
+        sample_step,
+        targets,
+        threads,
+    ),
+    constants=(BLOCK_SIZE, GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE),
+    kernels=_kernels,
 )
-_SOURCES = (  # every module whose code or constants end up in a kernel
-    attention,
-    config,
-    emitter,
-    layout,
-    linking,
-    llama_step,
-    matmul,
-    memory,
-    numba_math,
-    numba_sampling,
-    plan,
-    reference_math,
-    rope,
-    rope_tables,
-    rowwise,
-    sample_step,
-    sampling,
-    targets,
-    threads,
-)
+"""Variants are the names of `targets.TARGETS`."""
 
 
 @cache
 def kernel_version() -> str:
     """Hash of the kernels' sources: the same sources give the same bits."""
-    digest = hashlib.blake2b(digest_size=8)
-    for module in _SOURCES:
-        digest.update(
-            module.__name__.encode() + b"\0" + Path(str(module.__file__)).read_bytes() + b"\0"
-        )
-    return digest.hexdigest()
+    return DECODER_KERNELS.version()
 
 
-def keep_on_disk(cache_dir: Path) -> Path:
-    """Have numba keep what it compiles in the folder of this code and this CPU; returns it.
-
-    To be called before anything is compiled. Numba's cache directory is global to the process.
-    """
-    folder = cache_dir / "numba" / _code_key()
-    NUMBA_CONFIG.CACHE_DIR = str(folder)
-    for kernel in {id(k): k for k, _ in _KERNELS.values()}.values():
-        kernel.enable_caching()
-    for kernel in _ENTRY_POINTS:
-        kernel.enable_caching()
-    return folder
-
-
-def compile_kernels(plan: Plan, target: Target, folder: Path, progress: Progress) -> None:
-    """Compile every kernel, or load it from the folder, and note its address in the plan."""
-    finished = folder / "finished"
-    what = "loading kernels" if finished.exists() else "compiling kernels for this CPU, once"
-    for done, (name, (kernel, types)) in enumerate(_KERNELS.items()):
-        progress(what, done / len(_KERNELS))
-        concrete = tuple(typeof(target) if t is None else t for t in types)
-        plan.record[name] = compiled_address(kernel, concrete)
-    entry_types = tuple(typeof(target) if t is None else t for t in PHASE[:3])
-    llama_step.run_thread.compile(entry_types)
-    finished.touch()
-    progress(what, 1.0)
-
-
-def _code_key() -> str:
-    cpu: tuple[Any, ...] = (
-        NUMBA_CONFIG.CPU_NAME or llvm.get_host_cpu_name(),
-        NUMBA_CONFIG.CPU_FEATURES or llvm.get_host_cpu_features().flatten(),
-    )
-    versions = (kernel_version(), numba.__version__, llvmlite.__version__)
-    return hashlib.blake2b(repr((versions, cpu)).encode(), digest_size=8).hexdigest()
+def link(plan: Plan, target: Target) -> None:
+    """Note the addresses of loaded kernels in a plan."""
+    for name, (kernel, argument_types) in _LINKED.items():
+        plan.record[name] = compiled_address(kernel, _concrete(argument_types, target))

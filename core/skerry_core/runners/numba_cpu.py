@@ -18,10 +18,11 @@ from skerry_core.kernels import threads as team
 from skerry_core.kernels.llama_step import run_thread
 from skerry_core.kernels.plan import ModelArrays, Plan, address, matrix_record
 from skerry_core.kernels.rope_tables import rope_tables
-from skerry_core.kernels.targets import Target, choose_target
+from skerry_core.kernels.targets import Target, choose_target, name_of
 from skerry_core.models import llama
 from skerry_core.runners.base import Progress
-from skerry_core.runners.compilation import compile_kernels, keep_on_disk, kernel_version
+from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
+from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.packed import PackedModel, load_packed
 
 MAX_THREADS = 62  # threads to wake are bits of an int64
@@ -44,8 +45,8 @@ class NumbaRunner:
         max_step_tokens: int,
         max_samples: int,
         threads: int,
-        cache_dir: Path,
     ) -> None:
+        """The kernels must have been loaded, as `open` does."""
         sizes = {"num_blocks": num_blocks, "max_step_tokens": max_step_tokens}
         sizes |= {"max_samples": max_samples, "threads": threads}
         for name, size in sizes.items():
@@ -65,7 +66,6 @@ class NumbaRunner:
         self.numeric_build = _numeric_build(packed, self.kv_format)
         self._packed = packed
         self._target = target
-        self._kernel_folder = keep_on_disk(cache_dir)
         self._sync = team.make_sync(threads)
         self._plan = Plan.allocate(
             packed.config,
@@ -97,9 +97,10 @@ class NumbaRunner:
         """Load a model from a weight file; packed weights and compiled code go to `cache_dir`.
 
         `target` names a kind of CPU (`targets.TARGETS`), the best for this one when None. Raises
-        WeightsError for a bad file and ConfigError for what cannot run here.
+        WeightsError for a bad file, ConfigError for what cannot run here, and CompilationError.
         """
         chosen = choose_target(target)
+        load_kernels(DECODER_KERNELS, name_of(chosen), cache_dir, progress)
         packed = load_packed(
             weights, group_rows=chosen.rows, cache_dir=cache_dir, progress=progress
         )
@@ -110,16 +111,15 @@ class NumbaRunner:
             max_step_tokens=max_step_tokens,
             max_samples=max_samples,
             threads=threads,
-            cache_dir=cache_dir,
         )
 
     def warm_up(self, progress: Progress) -> None:
-        """Compile or load the kernels and start the threads. Called again, does nothing."""
+        """Link the kernels and start the threads. Called again, does nothing."""
         if self._is_closed:
             raise RuntimeError("the runner is closed")
         if self._plan.record["matmul"]:
             return
-        compile_kernels(self._plan, self._target, self._kernel_folder, progress)
+        link(self._plan, self._target)
         for index in range(1, len(self._plan.threads)):
             worker = threading.Thread(
                 target=self._work, args=(index,), name=f"skerry-cpu-{index}", daemon=True

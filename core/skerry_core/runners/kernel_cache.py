@@ -1,0 +1,197 @@
+"""Compiled kernels on disk: made once, by a process of its own, and loaded by every later start.
+
+LLVM keeps some 175 MB for itself once it has compiled anything; a process that only loads stays
+small, on the first start too.
+
+numba sees neither edits in modules that a kernel imports nor another version of LLVM, so folders
+are named after all that decides the code:
+
+    <cache>/numba/<set>-<CPU>/<code>/   what numba keeps; `finished-<variant>` when it is whole
+    <cache>/numba/<set>-<CPU>/lock      held while a process compiles
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+
+import skerry_core
+from skerry_core.config import ConfigError
+from skerry_core.kernels.targets import NUMBA_CONFIG
+from skerry_core.runners.base import Progress
+
+_loading = threading.Lock()  # numba's cache directory is global to the process
+
+
+class CompilationError(ConfigError):
+    """The kernels could not be compiled; the message says what became of the compiler."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """Kernels that are compiled and kept together. A constant of a module, named by `reference`."""
+
+    name: str  # of its folder
+    reference: str  # "package.module:CONSTANT", where another process finds this set
+    sources: tuple[ModuleType, ...]  # whose code ends up in the kernels
+    constants: tuple[object, ...]  # from elsewhere that do; told apart by their repr
+    kernels: Callable[[str], Mapping[str, tuple[Any, tuple[Any, ...]]]]
+    """By variant (a CPU target, or whatever the set has): each kernel and its argument types."""
+
+    def version(self) -> str:
+        """Hash of the code: the same version gives the same bits."""
+        digest = hashlib.blake2b(repr(self.constants).encode(), digest_size=8)
+        for source in self.sources:
+            digest.update(source.__name__.encode() + b"\0" + _path(source).read_bytes() + b"\0")
+        return digest.hexdigest()
+
+    def folder(self, cache_dir: Path) -> Path:
+        """Where this code, compiled by this numba for this CPU, is kept."""
+        cpu = (
+            NUMBA_CONFIG.CPU_NAME or llvm.get_host_cpu_name(),
+            NUMBA_CONFIG.CPU_FEATURES or llvm.get_host_cpu_features().flatten(),
+        )
+        # numba forgets what it kept when a file moves or its time changes.
+        files = [(str(_path(source)), _path(source).stat().st_mtime_ns) for source in self.sources]
+        code = (self.version(), numba.__version__, llvmlite.__version__, files)
+        return cache_dir / "numba" / f"{self.name}-{_short_hash(cpu)}" / _short_hash(code)
+
+
+def load_kernels(kernel_set: KernelSet, variant: str, cache_dir: Path, progress: Progress) -> None:
+    """Have every kernel of a set ready to be called, compiled once per cache, code and CPU.
+
+    Takes a second where they are on disk. Raises CompilationError.
+    """
+    folder = kernel_set.folder(cache_dir)
+    if not _finished(folder, variant).exists():
+        with _lock(folder.parent / "lock", progress):
+            if not _finished(folder, variant).exists():
+                _compile_apart(kernel_set, variant, cache_dir, progress)
+                _remove_superseded(folder)
+    compile_here(kernel_set, variant, folder, lambda share: progress("loading kernels", share))
+
+
+def compile_here(
+    kernel_set: KernelSet, variant: str, folder: Path, progress: Callable[[float], None]
+) -> None:
+    """Load every kernel from a folder, or compile it in this process and keep it there."""
+    kernels = kernel_set.kernels(variant)
+    with _loading:
+        NUMBA_CONFIG.CACHE_DIR = str(folder)
+        for done, (kernel, types) in enumerate(kernels.values()):
+            progress(done / len(kernels))
+            kernel.enable_caching()
+            kernel.compile(types)
+    progress(1.0)
+
+
+# Compiling in another process
+
+
+def main(reference: str, variant: str, cache_dir: str) -> None:
+    """The other process: compile a set, telling the share done so far line by line."""
+    module, _, name = reference.partition(":")
+    kernel_set: KernelSet = getattr(importlib.import_module(module), name)
+    folder = kernel_set.folder(Path(cache_dir))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def tell(share: float) -> None:
+        sys.stdout.write(f"{share}\n")  # fails once nobody waits any more, which ends us
+        sys.stdout.flush()
+
+    compile_here(kernel_set, variant, folder, tell)
+    _finished(folder, variant).touch()
+
+
+def _compile_apart(
+    kernel_set: KernelSet, variant: str, cache_dir: Path, progress: Progress
+) -> None:
+    command = [sys.executable, "-m", "skerry_core.runners.compiler"]
+    command += [kernel_set.reference, variant, str(cache_dir)]
+    what = "compiling kernels for this CPU, once"
+    progress(what, 0.0)
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(
+            command,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                progress(what, float(line))
+        if process.returncode:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            raise CompilationError(_why(process.returncode, said[-1] if said else ""))
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this package to be found even where it is not installed."""
+    root = str(_path(skerry_core).parents[1])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _why(status: int, said: str) -> str:
+    if status < 0:
+        end = f"was ended by {signal.Signals(-status).name}"
+        if status == -signal.SIGKILL:
+            end += ", as the system does when memory runs out"
+    else:
+        end = f"failed with status {status}"
+    return f"the process that compiles the kernels {end}" + (f": {said}" if said else "")
+
+
+# Folders
+
+
+def _path(module: ModuleType) -> Path:
+    return Path(str(module.__file__))
+
+
+def _short_hash(of: object) -> str:
+    return hashlib.blake2b(repr(of).encode(), digest_size=8).hexdigest()
+
+
+def _finished(folder: Path, variant: str) -> Path:
+    return folder / f"finished-{variant}"
+
+
+def _remove_superseded(folder: Path) -> None:
+    """Remove what other versions of the code left for this CPU."""
+    for other in folder.parent.iterdir():
+        if other.is_dir() and other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+@contextmanager
+def _lock(path: Path, progress: Progress) -> Generator[None]:
+    """Only one process compiles; the others wait, and then find its work."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process to compile the kernels", 0.0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
