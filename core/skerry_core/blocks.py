@@ -19,7 +19,7 @@ hit or time another's prefixes, chained so that a digest stands for the whole pr
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -97,7 +97,11 @@ class CacheChanges:
 
 
 class BlockPool:
-    """References, idle blocks and the prefix cache of `num_blocks` blocks."""
+    """References, idle blocks and the prefix cache of `num_blocks` blocks.
+
+    `evicting`, when set, is told each block and digest just before it is forgotten, while nobody
+    has written over its content yet.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
@@ -109,6 +113,7 @@ class BlockPool:
         self._idle_sealed = 0
         # Net changes since the last drain (True: sealed), so that it never outgrows the pool.
         self._changes: dict[Digest, bool] = {}
+        self.evicting: Callable[[int, Digest], None] | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -140,6 +145,8 @@ class BlockPool:
             self._refs[block] = 1
             digest = self._digest[block]
             if digest is not None:
+                if self.evicting is not None:
+                    self.evicting(block, digest)
                 self._idle_sealed -= 1
                 self._digest[block] = None
                 del self._sealed[digest]
@@ -197,6 +204,12 @@ class BlockPool:
         self._sealed[digest] = block
         self._note(digest, sealed=True)
         return True
+
+    def cached_blocks(self) -> Iterator[tuple[int, Digest]]:
+        """Idle blocks that hold a prefix, and what; the most recently used first."""
+        for block in reversed(self._idle):
+            if (digest := self._digest[block]) is not None:
+                yield block, digest
 
     def sealed_digests(self) -> list[Digest]:
         """Every digest that can be matched now: the snapshot that `drain_changes` continues."""

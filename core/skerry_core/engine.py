@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from skerry_core.admission import Admission, check_request
@@ -11,11 +12,13 @@ from skerry_core.batch import StepResult
 from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_core.file_tier import FileTier
 from skerry_core.handover import Handover
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
 from skerry_core.runners.base import ModelRunner
 from skerry_core.scheduler import Scheduler
+from skerry_core.second_tier import SecondTier
 from skerry_core.sequence import Sequence
 
 
@@ -29,10 +32,12 @@ class Statistics:
     blocks_used: int
     blocks_cached: int  # idle, with a prefix that can be matched
     blocks_free: int
+    blocks_filed: int  # in the second tier, whether or not in memory as well
     steps: int  # counter; stands still while there is work: the engine hangs
     computed_tokens: int  # counter: prompt and output tokens that ran through the model
     output_tokens: int  # counter: tokens made
     cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
+    restored_blocks: int  # counter: read from the second tier
     preemptions: int  # counter
     busy_seconds: float  # counter: engine seconds
 
@@ -60,6 +65,7 @@ class Engine:
     Each request that was added ends with exactly one `Output` that has a `finish_reason`.
     `model_key` names model and tokenizer in the digests of KV blocks. No more sequences run at
     once than fit a step: `max_running` is capped by `max_step_tokens` and the runner's samples.
+    `file_tier`, which it then owns, takes the blocks that memory has no room for.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Engine:
         config: EngineConfig,
         *,
         model_key: bytes,
+        file_tier: FileTier | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         step_tokens = min(config.max_step_tokens, runner.max_step_tokens)
@@ -76,6 +83,10 @@ class Engine:
         self.pool = BlockPool(runner.num_blocks)
         self.config = config
         self.handover = Handover(runner, self.pool, model_key)
+        self.second_tier: SecondTier | None = None
+        if file_tier is not None:
+            self.second_tier = SecondTier(file_tier, runner, self.pool)
+            self.pool.evicting = self.second_tier.keep
         self._clock = clock
         self._admission = Admission(config, clock)
         self._scheduler = Scheduler(
@@ -114,9 +125,12 @@ class Engine:
 
     def enqueue(self, request: Request) -> None:
         """Second half of `add`, for an admitted request: queue it for the next step."""
+        started = self._clock()
         tail = self.handover.adopt(request)
+        if request.kv and self.second_tier is not None:
+            self.second_tier.adopted(len(request.kv), self._clock() - started)
         request = replace(request, kv=())  # adopted: let go of the bytes
-        sequence = Sequence(request, arrival=self._arrivals, arrival_time=self._clock())
+        sequence = Sequence(request, arrival=self._arrivals, arrival_time=started)
         sequence.tail = tail
         self._arrivals += 1
         self._sequences[request.id] = sequence
@@ -125,6 +139,14 @@ class Engine:
             reason = _finish_reason(sequence)
             if reason is not None:  # the earlier attempt got everything but this news
                 self._end_early(sequence, reason)
+
+    def restore(self, request: Request) -> Future[tuple[KVBlock, ...]] | None:
+        """Blocks that the second tier has for a request which brings none, on their way; None when
+        it should be queued as it is. From any thread."""
+        if self.second_tier is None or request.kv:
+            return None
+        names = self.handover.prefix_names(request)
+        return self.second_tier.restore(names, self._scheduler.seconds_per_token)
 
     def is_admitted(self, request_id: str) -> bool:
         """Whether the request has a place and has not ended. From any thread."""
@@ -248,6 +270,7 @@ class Engine:
         """Figures of now. From any thread; during a step they may be from its middle."""
         pool, scheduler = self.pool, self._scheduler
         idle, cached = pool.num_idle, pool.num_cached
+        filed = None if self.second_tier is None else self.second_tier.statistics()
         return Statistics(
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
@@ -255,10 +278,12 @@ class Engine:
             blocks_used=pool.num_blocks - idle,
             blocks_cached=cached,
             blocks_free=idle - cached,
+            blocks_filed=0 if filed is None else filed.blocks,
             steps=self._steps,
             computed_tokens=self._computed_tokens,
             output_tokens=self._output_tokens,
             cache_hit_tokens=scheduler.num_cache_hit_tokens,
+            restored_blocks=0 if filed is None else filed.restored,
             preemptions=scheduler.num_preemptions,
             busy_seconds=self._busy_seconds,
         )
@@ -281,8 +306,15 @@ class Engine:
             context_steps=self._context_steps,
         )
 
+    def save_cache(self, seconds: float) -> None:
+        """Put what the prefix cache holds into the second tier: for a start after this stop."""
+        if self.second_tier is not None:
+            self.second_tier.save(seconds)
+
     def close(self) -> None:
         """Release the runner's threads and memory. The engine is not used again."""
+        if self.second_tier is not None:
+            self.second_tier.close()
         self.runner.close()
 
 

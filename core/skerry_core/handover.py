@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from skerry_core.blocks import BlockPool, Digest, prompt_digests
+from skerry_core.blocks import BlockPool, Digest, chain_digests, prompt_digests, root_digest
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kv import KVRangeError, adopt_block, convert
+from skerry_core.kv import adopt_block, convert
 from skerry_core.plan import Row
 from skerry_core.request import KVBlock, Request
 from skerry_core.runners.base import ModelRunner
@@ -33,6 +33,15 @@ class Handover:
         tokens = np.array(request.prompt_ids, np.int32)
         return prompt_digests(self._model_key, request.cache_key, tokens)
 
+    def prefix_names(self, request: Request) -> list[Digest]:
+        """Names of all blocks that may be found in a cache for a request, its transcript included.
+        From any thread. None when every token has to run, for the logprobs of the prompt."""
+        if request.prompt_logprobs is not None and not request.output_ids:
+            return []
+        tokens = np.array((*request.prompt_ids, *request.output_ids)[:-1], np.int32)
+        root = root_digest(self._model_key, request.cache_key)
+        return chain_digests(root, tokens, request.cache_key)
+
     def held(self, digests: Iterable[Digest]) -> set[Digest]:
         """Which of these can be matched now. From any thread; old as soon as it is told."""
         return {digest for digest in digests if self._pool.match([digest])}
@@ -40,18 +49,25 @@ class Handover:
     def adopt(self, request: Request) -> KVBlock | None:
         """Make the full blocks that came along prefix cache; the open block, the last, is returned.
 
-        Blocks that do not fit, by space or by the range of their dtype, are computed again.
+        Blocks that do not fit, by space, shape or the range of their dtype, are computed again.
+        None of them pushes out another, or what stands before it in the prompt.
         """
+        if not request.kv:
+            return None
         target = self._runner.kv_format.dtype
+        held = self._pool.acquire(self.prefix_names(request))
         try:
             for block in request.kv:
                 if block.num_tokens < BLOCK_SIZE:
                     return replace(
                         block, data=convert(block.data, block.dtype, target), dtype=target
                     )
-                adopt_block(self._runner, self._pool, block.digest, block.data, block.dtype)
-        except KVRangeError:
+                if adopt_block(self._runner, self._pool, block.digest, block.data, block.dtype):
+                    held += self._pool.acquire([block.digest])
+        except ValueError:  # KVRangeError among others
             pass
+        finally:
+            self._pool.release(held)
         return None
 
     def write_tails(self, rows: Iterable[Row]) -> None:

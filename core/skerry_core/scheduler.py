@@ -88,6 +88,11 @@ class Scheduler:
     def num_running(self) -> int:
         return sum(map(len, self._running.values()))
 
+    @property
+    def seconds_per_token(self) -> float:
+        """Of a step with prompt tokens in it, as learned."""
+        return self._seconds_per_token
+
     def service(self, tenant: str, priority: Priority = Priority.INTERACTIVE) -> float:
         """Engine seconds of a tenant that has requests, as fairness counts them."""
         return self._fair[priority].service(tenant)

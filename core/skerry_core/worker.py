@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from threading import Condition, Thread
 
 from skerry_core.engine import Engine, Statistics
-from skerry_core.request import EngineOverloaded, Output, Request
+from skerry_core.request import EngineOverloaded, KVBlock, Output, Request
+
+logger = logging.getLogger(__name__)
 
 RETRY_AFTER = 1.0  # seconds; a full inbox is emptied by the next step
+SAVE_SECONDS = 1.0  # at most, on a stop, to write the prefix cache into the second tier
 
 
 class WorkerStopped(Exception):
@@ -22,7 +29,8 @@ class Worker:
     engine; both run on the engine's thread and should do no more than hand over to another. Each
     accepted request ends with one last output, or with the one call of `failed`.
 
-    While there is nothing to do the thread sleeps on a condition.
+    While there is nothing to do the thread sleeps on a condition. A request for which the second
+    tier has blocks reaches the engine together with them.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class Worker:
         self._thread = Thread(target=self._run, name="skerry-engine", daemon=True)
         self._wake = Condition()  # guards all below
         self._inbox: list[Request] = []
+        self._restoring: dict[str, Request] = {}  # wait for blocks of the second tier
         self._aborts: set[str] = set()
         self._closing = False
         self._error: BaseException | None = None
@@ -54,23 +63,48 @@ class Worker:
 
         Raises RequestRejected, EngineOverloaded, or WorkerStopped.
         """
+        restoring = self._admit(request)
+        if restoring is not None:
+            restoring.add_done_callback(functools.partial(self._restored, request))
+
+    def _admit(self, request: Request) -> Future[tuple[KVBlock, ...]] | None:
         with self._wake:
             if self._error is not None:
                 raise WorkerStopped("the engine crashed") from self._error
             if self._closing:
                 raise WorkerStopped("the worker is closed")
-            if len(self._inbox) >= self._inbox_size:
-                message = f"{len(self._inbox)} requests arrived during the running step"
+            arrived = len(self._inbox) + len(self._restoring)
+            if arrived >= self._inbox_size:
+                message = f"{arrived} requests arrived during the running step"
                 raise EngineOverloaded(message, RETRY_AFTER)
             self._engine.admit(request)
-            self._inbox.append(request)
-            self._wake.notify()
+            restoring = self._engine.restore(request)
+            if restoring is None:
+                self._inbox.append(request)
+                self._wake.notify()
+            else:
+                self._restoring[request.id] = request
+            return restoring
+
+    def _restored(self, request: Request, future: Future[tuple[KVBlock, ...]]) -> None:
+        """On the reader's thread: the request goes on, with what was found."""
+        kv: tuple[KVBlock, ...] = ()
+        if not future.cancelled():
+            if (error := future.exception()) is None:
+                kv = future.result()
+            else:  # a cache must not cost an answer
+                logger.error("reading the second tier failed", exc_info=error)
+        with self._wake:
+            if self._restoring.pop(request.id, None) is not None:  # else it did not wait
+                self._inbox.append(replace(request, kv=kv))
+                self._wake.notify()
 
     def abort(self, request_id: str) -> None:
         """End a request and free its blocks before the next step. Unknown or ended: ignored."""
         with self._wake:
             if self._engine.is_admitted(request_id):
                 self._aborts.add(request_id)
+                self._stop_waiting([request_id])
                 self._wake.notify()
 
     def statistics(self) -> Statistics:
@@ -97,6 +131,7 @@ class Worker:
             while self._take_inbox():
                 self._pass_on(self._engine.step())
             self._pass_on(self._engine.abort_all())
+            self._engine.save_cache(SAVE_SECONDS)
         except BaseException as error:
             with self._wake:
                 self._error = error
@@ -108,6 +143,8 @@ class Worker:
         """Wait for work and give it to the engine; False when it is time to stop."""
         with self._wake:
             self._wake.wait_for(self._has_work)
+            if self._closing:
+                self._stop_waiting(list(self._restoring))
             arrivals, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
             closing = self._closing
@@ -116,6 +153,12 @@ class Worker:
         for request_id in aborts:
             self._engine.abort(request_id)
         return not closing
+
+    def _stop_waiting(self, request_ids: list[str]) -> None:
+        """Queue requests without the blocks that are still on their way."""
+        for request_id in request_ids:
+            if (request := self._restoring.pop(request_id, None)) is not None:
+                self._inbox.append(request)
 
     def _has_work(self) -> bool:
         return bool(self._closing or self._inbox or self._aborts or self._engine.has_work)
