@@ -127,7 +127,7 @@ class Catalog:
     def _merge(cls, own: Path | None) -> Catalog:
         try:
             data = resources.files("skerry_regions").joinpath("catalog.yaml").read_bytes()
-            packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument).value
+            packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument).value.value
             document = (
                 located_yaml.load(own, CatalogDocument).value if own else CatalogDocument()
             )

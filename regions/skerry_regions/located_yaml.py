@@ -7,8 +7,9 @@ aliases expanded, so that nested anchors cannot explode).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import yaml
@@ -26,14 +27,27 @@ class YamlError(ValueError):
     """A YAML file that cannot be used; the message starts with `file:line: key:`."""
 
 
-def load(path: Path, type_: type[T]) -> T:
+@dataclass(frozen=True, slots=True)
+class Located(Generic[T]):
+    """A checked value that remembers where in the file each key stood."""
+
+    value: T
+    _name: str
+    _lines: dict[str, int]
+
+    def error(self, path: str, problem: str) -> YamlError:
+        """A mistake that types cannot see; `path` is such as `pools[1].role`."""
+        return YamlError(_located(f"$.{path}", problem, self._name, self._lines))
+
+
+def load(path: Path, type_: type[T]) -> Located[T]:
     """Read and check one file. Raises `YamlError` (also when it is too large) and `OSError`."""
     with path.open("rb") as file:
         data = file.read(MAX_SIZE + 1)
     return parse(data, str(path), type_)
 
 
-def parse(data: bytes, name: str, type_: type[T]) -> T:
+def parse(data: bytes, name: str, type_: type[T]) -> Located[T]:
     """Check `data` against a msgspec type; `name` stands for the file in messages.
 
     An empty document counts as an empty mapping.
@@ -42,15 +56,19 @@ def parse(data: bytes, name: str, type_: type[T]) -> T:
         raise YamlError(f"{name}: larger than {MAX_SIZE} bytes")
     plain, lines = _read(data, name)
     try:
-        return msgspec.convert({} if plain is None else plain, type_)
+        return Located(msgspec.convert({} if plain is None else plain, type_), name, lines)
     except msgspec.ValidationError as error:
-        raise YamlError(_located(str(error), name, lines)) from None
+        problem, _, where = str(error).partition(" - at `")
+        path = where.rstrip("`") or "$"
+        if unknown := re.match(r"Object contains unknown field `(.+)`$", problem):
+            path, problem = f"{path}.{unknown[1]}", "no such key"
+        raise YamlError(_located(path, problem, name, lines)) from None
 
 
 def _read(data: bytes, name: str) -> tuple[Any, dict[str, int]]:
     """The document as plain data, and the line (from 1) of every path such as `$.models[0].id`."""
-    loader = yaml.SafeLoader(data)
     try:
+        loader = yaml.SafeLoader(data)
         root = loader.get_single_node()
         if root is None:
             return None, {"$": 1}
@@ -61,10 +79,10 @@ def _read(data: bytes, name: str) -> tuple[Any, dict[str, int]]:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise YamlError(f"{name}{line}: not valid YAML: {problem}") from None
+    except RecursionError:
+        raise YamlError(f"{name}: nested too deeply") from None
     except ValueError as error:
         raise error if isinstance(error, YamlError) else YamlError(f"{name}: {error}") from None
-    finally:
-        loader.dispose()
 
 
 class _Reader:
@@ -104,12 +122,8 @@ class _Reader:
         return plain
 
 
-def _located(message: str, name: str, lines: dict[str, int]) -> str:
-    """Turn msgspec's `Problem - at `$.path`` into `file:line: path: problem`."""
-    problem, _, rest = message.partition(" - at `")
-    path = rest.rstrip("`") or "$"
-    if unknown := re.match(r"Object contains unknown field `(.+)`$", problem):
-        path, problem = f"{path}.{unknown[1]}", "no such key"
+def _located(path: str, problem: str, name: str, lines: dict[str, int]) -> str:
+    """`file:line: path: problem`, with the line of `path` or of its nearest known parent."""
     known = path
     while known not in lines and len(known) > 1:  # values of a dict are `[...]`: take the parent
         known = known[: max(known.rfind("."), known.rfind("["), 1)]

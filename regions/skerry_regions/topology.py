@@ -18,20 +18,17 @@ are not written down start from distance, until they are measured.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
-import yaml
 from msgspec import Meta, Struct
 
+from skerry_regions import located_yaml
 from skerry_regions.airports import AIRPORTS
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, Role
 
-MAX_FILE_BYTES = 1 << 20
 EARTH_RADIUS_KM = 6371.0
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # a DNS label
@@ -144,40 +141,39 @@ def distance_prior(km: float) -> LinkSpeed:
 
 def load_topology(path: Path) -> Topology:
     """Read and check a YAML file. Raises `TopologyError`, or `OSError` when it cannot be read."""
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise TopologyError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-    return parse_topology(data, source=str(path))
-
-
-def parse_topology(data: bytes | str, *, source: str = "topology") -> Topology:
-    """The same from memory; `source` stands for the file in messages."""
-    document = _Document(data, source)
     try:
-        topology = msgspec.convert(document.value, Topology, strict=True)
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `")
-        unknown = re.search("unknown field `(.+)`", message)
-        path = (*_keys(where.rstrip("`")), *(unknown.groups() if unknown else ()))
-        raise document.error(path, message) from None
-    for path, mistake in _mistakes(topology):
+        return _checked(located_yaml.load(path, Topology))
+    except located_yaml.YamlError as error:
+        raise TopologyError(str(error)) from None
+
+
+def parse_topology(data: bytes, *, source: str = "topology") -> Topology:
+    """The same from memory; `source` stands for the file in messages."""
+    try:
+        return _checked(located_yaml.parse(data, source, Topology))
+    except located_yaml.YamlError as error:
+        raise TopologyError(str(error)) from None
+
+
+def _checked(document: located_yaml.Located[Topology]) -> Topology:
+    """Raises `YamlError` at the first mistake."""
+    for path, mistake in _mistakes(document.value):
         raise document.error(path, mistake)
-    return topology
+    return document.value
 
 
-KeyPath = tuple[str | int, ...]  # keys and positions from the root
+Mistake = tuple[str, str]  # where, such as `pools[1].role`, and what
 
 
-def _mistakes(topology: Topology) -> Iterator[tuple[KeyPath, str]]:
+def _mistakes(topology: Topology) -> Iterator[Mistake]:
     """What the types cannot say, in the order of the file."""
     regions = {region.name for region in topology.regions}
     for i, region in enumerate(topology.regions):
         if region.coordinates is None and region.iata is None:
-            yield ("regions", i), f"region {region.name!r} needs `iata` or `coordinates`"
+            yield f"regions[{i}]", f"region {region.name!r} needs `iata` or `coordinates`"
         elif region.coordinates is None and region.iata not in AIRPORTS:
             yield (
-                ("regions", i, "iata"),
+                f"regions[{i}].iata",
                 f"airport {region.iata!r} is not in our list; give `coordinates`",
             )
     yield from _duplicates("regions", [region.name for region in topology.regions])
@@ -190,122 +186,48 @@ def _mistakes(topology: Topology) -> Iterator[tuple[KeyPath, str]]:
     yield from _link_mistakes(topology, regions)
 
 
-def _unknown_regions(
-    section: str, names: list[str], regions: set[str]
-) -> Iterator[tuple[KeyPath, str]]:
+def _unknown_regions(section: str, names: list[str], regions: set[str]) -> Iterator[Mistake]:
     for i, name in enumerate(names):
         if name not in regions:
-            yield (section, i, "region"), f"there is no region {name!r}"
+            yield f"{section}[{i}].region", f"there is no region {name!r}"
 
 
-def _duplicates(section: str, names: list[str]) -> Iterator[tuple[KeyPath, str]]:
+def _duplicates(section: str, names: list[str]) -> Iterator[Mistake]:
     seen = set()
     for i, name in enumerate(names):
         if name in seen:
-            yield (section, i, "name"), f"{name!r} is there twice"
+            yield f"{section}[{i}].name", f"{name!r} is there twice"
         seen.add(name)
 
 
-def _duplicate_nodes(topology: Topology) -> Iterator[tuple[KeyPath, str]]:
+def _duplicate_nodes(topology: Topology) -> Iterator[Mistake]:
     """Pools `b` of region `a-b` and `b-b` of region `a` would both make a node `a-b-b-0`."""
     seen = set()
     for i, pool in enumerate(topology.pools):
         for name in pool.node_names():
             if name in seen:
-                yield ("pools", i, "name"), f"a second node would be called {name!r}"
+                yield f"pools[{i}].name", f"a second node would be called {name!r}"
                 return
             seen.add(name)
 
 
-def _incomplete_pools(topology: Topology) -> Iterator[tuple[KeyPath, str]]:
+def _incomplete_pools(topology: Topology) -> Iterator[Mistake]:
     """Prefill nodes need somebody who decodes. (Decode nodes can prefill for themselves.)"""
     decoded = {pool.model for pool in topology.pools if pool.role != "prefill"}
     for i, pool in enumerate(topology.pools):
         if pool.model not in decoded:
-            yield ("pools", i, "role"), f"no pool decodes {pool.model!r}"
+            yield f"pools[{i}].role", f"no pool decodes {pool.model!r}"
 
 
-def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[tuple[KeyPath, str]]:
+def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
     seen = set()
     for i, link in enumerate(topology.links):
         for name in link.between:
             if name not in regions:
-                yield ("links", i, "between"), f"there is no region {name!r}"
+                yield f"links[{i}].between", f"there is no region {name!r}"
         if link.emulate_rtt and link.rtt is None:
-            yield ("links", i, "emulate_rtt"), "`emulate_rtt` needs `rtt`"
+            yield f"links[{i}].emulate_rtt", "`emulate_rtt` needs `rtt`"
         pair = frozenset(link.between)
         if pair in seen:
-            yield ("links", i, "between"), "this pair is there twice"
+            yield f"links[{i}].between", "this pair is there twice"
         seen.add(pair)
-
-
-class _Document:
-    """A YAML document that remembers on which line each key stood."""
-
-    def __init__(self, data: bytes | str, source: str) -> None:
-        self._source = source
-        self._lines: dict[KeyPath, int] = {(): 1}
-        self._scalars = yaml.SafeLoader("")
-        try:
-            self._refuse_aliases(data)
-            root = yaml.compose(data, Loader=yaml.SafeLoader)
-            self.value = None if root is None else self._build(root, ())
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise TopologyError(f"{source}:{line}: {error.problem}") from None
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            if isinstance(error, TopologyError):
-                raise
-            raise TopologyError(f"{source}: not a YAML document: {error}") from None
-
-    def error(self, path: KeyPath, message: str) -> TopologyError:
-        """At the line of `path`, or of its nearest parent that has one."""
-        known = path
-        while known not in self._lines:
-            known = known[:-1]
-        key = _dotted(path)
-        return TopologyError(
-            f"{self._source}:{self._lines[known]}: {f'{key}: ' if key else ''}{message}"
-        )
-
-    def _refuse_aliases(self, data: bytes | str) -> None:
-        """A few nested aliases stand for billions of nodes; a topology needs none."""
-        for event in yaml.parse(data, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise TopologyError(f"{self._source}:{line}: aliases (*name) are not allowed")
-
-    def _build(self, node: yaml.Node, path: KeyPath) -> Any:
-        self._lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            return self._build_mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._build(child, (*path, i)) for i, child in enumerate(node.value)]
-        return self._scalars.construct_object(node)
-
-    def _build_mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Hashable, Any]:
-        result: dict[Hashable, Any] = {}
-        for key_node, value_node in node.value:
-            key = self._build(key_node, (*path, "<key>"))
-            line = key_node.start_mark.line + 1
-            if not isinstance(key, str):
-                raise TopologyError(f"{self._source}:{line}: keys must be text, not {key!r}")
-            if key in result:
-                raise TopologyError(
-                    f"{self._source}:{line}: {_dotted((*path, key))} is there twice"
-                )
-            self._lines[(*path, key)] = line
-            result[key] = self._build(value_node, (*path, key))
-        return result
-
-
-def _keys(path: str) -> KeyPath:
-    """`$.pools[1].role` → ("pools", 1, "role")."""
-    parts = re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", path)
-    return tuple(int(index) if index else name for name, index in parts)
-
-
-def _dotted(path: KeyPath) -> str:
-    """("pools", 1, "role") → `pools[1].role`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from skerry_regions import located_yaml
 from skerry_regions.topology import (
-    MAX_FILE_BYTES,
     Region,
     TopologyError,
     distance_km,
@@ -41,7 +41,7 @@ links:
 
 
 def test_a_topology_is_read_with_its_defaults() -> None:
-    topology = parse_topology(GOOD)
+    topology = parse_topology(GOOD.encode())
     prefill, decode = topology.pools
     assert prefill.node_names() == ["fra-prefill-0", "fra-prefill-1"]
     assert (decode.runner, decode.replicas) == ("numba", 1)
@@ -64,10 +64,12 @@ def test_examples_load() -> None:
 
 
 def test_links_come_from_the_file_then_from_distance() -> None:
-    priors = parse_topology(GOOD).link_priors()
+    priors = parse_topology(GOOD.encode()).link_priors()
     assert priors["fra", "gru"].rtt == 0.196
     assert priors["fra", "fra"] == LOCAL_LINK
-    unwritten = parse_topology(GOOD.replace("rtt: 0.196", "bandwidth: 5_000_000")).link_priors()
+    unwritten = parse_topology(
+        GOOD.replace("rtt: 0.196", "bandwidth: 5_000_000").encode()
+    ).link_priors()
     assert unwritten["fra", "gru"].rtt == pytest.approx(0.014 + 15.7e-6 * 9800, rel=0.02)
     assert unwritten["fra", "gru"].bandwidth == 5_000_000
 
@@ -95,8 +97,8 @@ def test_distance_is_that_of_a_great_circle() -> None:
         (("role: decode", "role: prefill"), "t.yaml:7: pools[0].role: no pool decodes 'm'"),
         (("port: 8787", "port: 70000"), "t.yaml:15: edges[0].port: Expected `int` <= 65535"),
         (("replicas: 2", "replicas: two"), "t.yaml:9: pools[0].replicas: Expected `int`"),
-        (("replicas: 2", "replica: 2"), "t.yaml:9: pools[0].replica: Object contains unknown"),
-        (("replicas: 2", "model: n"), "t.yaml:9: pools[0].model is there twice"),
+        (("replicas: 2", "replica: 2"), "t.yaml:9: pools[0].replica: no such key"),
+        (("replicas: 2", "model: n"), "t.yaml:9: pools[0].model: given twice"),
         (("[gru, fra]", "[gru, lhr]"), "t.yaml:17: links[0].between: there is no region 'lhr'"),
         (("rtt: 0.196", "emulate_rtt: true"), "t.yaml:17: links[0].emulate_rtt: `emulate_rtt`"),
         (("rtt: 0.196", "rtt: -1"), "t.yaml:17: links[0].rtt: Expected `float` > 0"),
@@ -104,7 +106,7 @@ def test_distance_is_that_of_a_great_circle() -> None:
         (("name: edge", "name: -e"), "t.yaml:15: edges[0].name: Expected `str` matching"),
         (("[-23.43, -46.47]", "[-123, 0]"), "t.yaml:3: regions[1].coordinates[0]: Expected"),
         (("model: m", "model: [m"), "t.yaml:9: "),
-        (("name: fra", "1: fra"), "t.yaml:2: keys must be text, not 1"),
+        (("name: fra", "1: fra"), "t.yaml:2: regions[0]: keys must be strings"),
         (("FRA", "&a FRA"), ""),
     ],
 )
@@ -112,27 +114,27 @@ def test_a_mistake_is_named_with_file_line_and_key(change: tuple[str, str], mess
     text = GOOD.replace(*change, 1)
     assert text != GOOD
     if not message:
-        assert parse_topology(text).regions == parse_topology(GOOD).regions
+        assert parse_topology(text.encode()).regions == parse_topology(GOOD.encode()).regions
         return
     with pytest.raises(TopologyError) as caught:
-        parse_topology(text, source="t.yaml")
+        parse_topology(text.encode(), source="t.yaml")
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "topology:1: Expected `object`, got `null`"),
-        ("regions: []", "topology:1: regions: Expected `array` of length >= 1"),
-        ("regions: &x [1]\npools: *x", "topology:2: aliases (*name) are not allowed"),
-        ("x: !!python/object:os.system 1", "topology:1: could not determine a constructor"),
-        ("[" * 5000, "topology:1: "),
-        ("x: 2026-99-99", "topology: not a YAML document"),
-        (b"\xff\xfe\x00", "topology: not a YAML document"),
-        (b"\xc3\x28", "topology: not a YAML document"),
+        (b"", "topology:1: Object missing required field `regions`"),
+        (b"regions: []", "topology:1: regions: Expected `array` of length >= 1"),
+        (b"regions: &x [1]\npools: *x", "topology:1: regions[0]: Expected `object`, got `int`"),
+        (b"x: !!python/object:os.system 1", "topology:1: not valid YAML: could not"),
+        (b"[" * 5000, "topology: nested too deeply"),
+        (b"x: 2026-99-99", "topology: "),
+        (b"\xff\xfe\x00", "topology: not valid YAML"),
+        (b"\xc3\x28", "topology: not valid YAML"),
     ],
 )
-def test_hostile_documents_are_refused(text: str | bytes, message: str) -> None:
+def test_hostile_documents_are_refused(text: bytes, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
         parse_topology(text)
     assert str(caught.value).startswith(message)
@@ -141,15 +143,15 @@ def test_hostile_documents_are_refused(text: str | bytes, message: str) -> None:
 def test_node_names_stay_unique_where_hyphens_could_mix_them_up() -> None:
     with pytest.raises(TopologyError, match="a second node would be called 'a-b-b-0'"):
         parse_topology(
-            "regions: [{name: a-b, iata: FRA}, {name: a, iata: IAD}]\n"
-            "pools:\n"
-            " - {name: b, region: a-b, role: hybrid, model: m}\n"
-            " - {name: b-b, region: a, role: hybrid, model: m}\n"
+            b"regions: [{name: a-b, iata: FRA}, {name: a, iata: IAD}]\n"
+            b"pools:\n"
+            b" - {name: b, region: a-b, role: hybrid, model: m}\n"
+            b" - {name: b-b, region: a, role: hybrid, model: m}\n"
         )
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.yaml"
-    path.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    path.write_bytes(b"#" * (located_yaml.MAX_SIZE + 1))
     with pytest.raises(TopologyError, match="larger than"):
         load_topology(path)
