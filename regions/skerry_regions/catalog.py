@@ -34,7 +34,8 @@ from msgspec import Meta, Struct
 from skerry.errors import ModelNotFound
 from skerry_regions import located_yaml
 
-Task = Literal["text-generation"]
+Task = Literal["text-generation", "text-embeddings"]
+Pooling = Literal["mean", "cls", "max"]
 Capability = Literal[
     "async_queue", "function_calling", "json_schema", "lora", "reasoning", "vision"
 ]
@@ -69,13 +70,22 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
+class Embedding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What vectors a model of the task text-embeddings makes."""
+
+    dimensions: Annotated[int, Meta(ge=1, le=4096)]
+    pooling: Pooling = "mean"  # where the request names none
+    normalize: bool = True  # to length 1
+
+
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model as the catalog states it."""
 
     id: ModelId
     source: Annotated[str, Meta(max_length=4096, pattern=r"^(pypi|file|hub):.+")]
     files: Annotated[tuple[ModelFile, ...], Meta(min_length=1, max_length=1000)]
-    context_window: Annotated[int, Meta(ge=1, le=1 << 24)]  # tokens, prompt and output together
+    context_window: Annotated[int, Meta(ge=1, le=1 << 24)]
+    """Tokens: of prompt and output together, or of a text to embed."""
     aliases: tuple[ModelId, ...] = ()
     task: Task = "text-generation"
     description: Annotated[str, Meta(max_length=4000)] = ""
@@ -83,6 +93,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     price: Price = Price()
     answer: Literal["native", "chat"] = "native"  # form of the answer of `/ai/run`
     created: datetime.date | None = None
+    embedding: Embedding | None = None  # of models that embed
     default_max_tokens: MaxTokens | None = None  # of an answer whose request states no limit
 
     @property
@@ -107,6 +118,8 @@ class Catalog:
         self._models: dict[str, ModelSpec] = {}
         self._names: dict[str, ModelSpec] = {}
         for spec in models:
+            if (spec.task == "text-embeddings") != (spec.embedding is not None):
+                raise CatalogError(f"{spec.id}: `embedding` belongs to the task text-embeddings")
             self._models[spec.id] = spec
             for name in (spec.id, *spec.aliases):
                 if name in self._names:
@@ -127,10 +140,8 @@ class Catalog:
     def _merge(cls, own: Path | None) -> Catalog:
         try:
             data = resources.files("skerry_regions").joinpath("catalog.yaml").read_bytes()
-            packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument).value.value
-            document = (
-                located_yaml.load(own, CatalogDocument).value if own else CatalogDocument()
-            )
+            packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument).value
+            document = located_yaml.load(own, CatalogDocument).value if own else CatalogDocument()
         except located_yaml.YamlError as error:
             raise CatalogError(str(error)) from None
         models: dict[str, ModelSpec] = {}
