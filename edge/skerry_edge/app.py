@@ -1,5 +1,6 @@
 """The edge as an ASGI application: routes, and the rim that every request passes.
 
+cors           answers browsers' preflights, if any page may call
 Rim            request id, metrics, one log line, errors → the dialect's answer
 Authenticate   deny by default
 routes         native `/ai/run`, the binding's `/run`, OpenAI `/v1`, lists, health
@@ -21,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.errors import InternalError, MethodNotAllowed, NotFound, SkerryError
-from skerry_edge import binding, completions, listings, metrics, native, openai, schemas
+from skerry_edge import binding, completions, cors, listings, metrics, native, openai, schemas
 from skerry_edge.auth import Authenticate
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
@@ -49,6 +50,7 @@ def create_app(edge: Edge) -> Starlette:
     app = Starlette(
         routes=_routes(),
         middleware=[
+            *cors.middleware(edge.cors_origins),
             Middleware(Rim, edge=edge),
             Middleware(Authenticate, tokens=edge.tokens),
         ],

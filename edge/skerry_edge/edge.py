@@ -30,6 +30,7 @@ class Edge:
     tokens: TokenStore
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
+    cors_origins: tuple[str, ...] = ()  # web pages that may call
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
     clock: Callable[[], float] = time.monotonic  # seconds; for durations
     wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers

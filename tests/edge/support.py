@@ -224,7 +224,9 @@ class Deployment:
 
 
 @contextmanager
-def deployed(folder: Path, limits: Limits) -> Generator[Deployment]:
+def deployed(
+    folder: Path, limits: Limits, *, cors_origins: tuple[str, ...] = ()
+) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, now=0)
@@ -236,6 +238,7 @@ def deployed(folder: Path, limits: Limits) -> Generator[Deployment]:
         tokens=tokens,
         secret=b"s" * 32,
         limits=limits,
+        cors_origins=cors_origins,
     )
     with serving(create_app(edge), limits) as port:
         base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}

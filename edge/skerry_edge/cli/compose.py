@@ -25,6 +25,7 @@ from skerry_edge.cli.memory import MemoryTooSmall, Need, plan_blocks
 from skerry_edge.cli.parts import (
     CannotStart,
     Model,
+    cors_origins,
     credentials,
     install_models,
     listen_at,
@@ -114,6 +115,7 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
             tokens=tokens,
             secret=secret(home),
             limits=limits,
+            cors_origins=cors_origins(),
         )
         instance = Instance(pid=os.getpid(), control=control, ready=True, url=platform.config.url)
         report = {

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skerry.errors import SkerryError
+from skerry_edge import cors
 from skerry_edge.auth import TokenStore, new_account_id
 from skerry_edge.cli.state import Config, Home, read_config, write_config
 from skerry_edge.limits import Limits
@@ -71,6 +72,14 @@ def load_texts(models: list[Model]) -> dict[str, TextModel]:
             for model in models
         }
     except TemplateError as error:
+        raise CannotStart(str(error)) from None
+
+
+def cors_origins() -> tuple[str, ...]:
+    """Web pages that may call, from the environment. Raises `CannotStart`."""
+    try:
+        return cors.origins_from(os.environ)
+    except ValueError as error:
         raise CannotStart(str(error)) from None
 
 

@@ -20,7 +20,7 @@ import uvloop
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.output import note
-from skerry_edge.cli.parts import Model, install_models, listen_at, load_texts, url_of
+from skerry_edge.cli.parts import Model, cors_origins, install_models, listen_at, load_texts, url_of
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.edge import Edge
@@ -88,6 +88,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 tokens=TokenStore(home.tokens),
                 secret=secret(home),
                 limits=limits,
+                cors_origins=cors_origins(),
             )
 
             def ready(host: str, port: int) -> None:
