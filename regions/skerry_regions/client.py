@@ -7,7 +7,7 @@ them apart. Aborting is a plain call, because an `await` during cancellation is 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from skerry.errors import InternalError, SkerryError
 from skerry_regions.protocol import Done, Failed, Submit, Tokens
@@ -23,6 +23,16 @@ class TokenStream(Protocol):
 
     def abort(self) -> None:
         """Tell the node to stop and free its blocks. Idempotent, synchronous, never fails."""
+        ...
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A stream whose nodes were chosen among several."""
+
+    @property
+    def explanation(self) -> str:
+        """The terms of the decision, best placement first; an RFC 8941 list, printable ASCII."""
         ...
 
 

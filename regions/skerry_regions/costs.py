@@ -9,6 +9,7 @@ makes others wait:
                what the queue hides
     prefill    computing what is not cached
     handover   KV that reaches the decode node after the last prefill step, and the way there
+    lag        what hand-overs to the decode node took beyond that so far
     step_wait  joining the decode node's batch: half of a running step
     decode     the expected output, at the pace of the decode node with this request on it
     stall      harm to running streams: those on the prefill node stand still while it prefills,
@@ -90,13 +91,15 @@ class Pair(Struct):
     prefill: PrefillSide
     decode: DecodeSide
     handover: float
+    lag: float
     stall: float  # of this request on the decode node, if that is another
     evict: float  # likewise
     same_build: bool
 
     @property
     def seconds(self) -> float:
-        return self.prefill.seconds + self.decode.seconds + self.handover + self.stall + self.evict
+        between = self.handover + self.lag + self.stall + self.evict
+        return self.prefill.seconds + self.decode.seconds + between
 
     def placement(self) -> Placement:
         prefill, decode = self.prefill, self.decode
@@ -106,6 +109,7 @@ class Pair(Struct):
             "fetch": prefill.fetching,
             "prefill": prefill.compute,
             "handover": self.handover,
+            "lag": self.lag,
             "step_wait": decode.step_wait,
             "decode": decode.decode,
             "stall": prefill.stall + decode.stall + self.stall,
@@ -170,17 +174,20 @@ class Costs:
                 prefill=prefill,
                 decode=decode,
                 handover=0.0,
+                lag=0.0,
                 stall=0.0,
                 evict=0.0,
                 same_build=same_build,
             )
         missing = self.demand.prompt_tokens - decode.cached_tokens
         handover = self._handover(prefill, decode, missing)
-        arrives = prefill.queue + prefill.fetching + prefill.compute + handover
+        lag = decode.node.handover_lag
+        arrives = prefill.queue + prefill.fetching + prefill.compute + handover + lag
         return Pair(
             prefill=prefill,
             decode=decode,
             handover=handover,
+            lag=lag,
             stall=self._config.stall_weight * max(0.0, decode.backlog - arrives),
             evict=self._evicted(decode.node, missing),
             same_build=same_build,
@@ -273,6 +280,8 @@ class Costs:
 def may_copy(source: NodeState, target: NodeState, demand: Demand) -> bool:
     """Whether KV may go from `source` to `target`: zone kept, builds alike or waived."""
     if source.model != target.model or source.suspect or source.id in demand.exclude:
+        return False
+    if not target.takes_kv:
         return False
     if demand.residency not in (None, source.residency):
         return False

@@ -27,8 +27,7 @@ def open_engine(
     """A model on a runner, its kernels compiled. Raises ConfigError or WeightsError."""
     opened = _open_runner(spec, files, runner, num_blocks, threads, cache_dir, progress)
     opened.warm_up(progress)
-    key = bytes.fromhex(files.weights_digest + files.tokenizer_digest)
-    return Engine(opened, EngineConfig(), model_key=key)
+    return Engine(opened, EngineConfig(), model_key=files.model_key)
 
 
 def _open_runner(

@@ -44,6 +44,11 @@ class ModelFiles(ModelMetadata, frozen=True, kw_only=True):
     weights: Path  # the GGUF file, or the directory of the safetensors files
     tokenizer: Path  # tokenizer.json, in the format of HF `tokenizers`
 
+    @property
+    def model_key(self) -> bytes:
+        """Names weights and tokenizer in the digests of KV blocks."""
+        return bytes.fromhex(self.weights_digest + self.tokenizer_digest)
+
 
 def digest(data: bytes) -> str:
     """BLAKE2b-128, hex."""

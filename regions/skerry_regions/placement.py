@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+MAX_EXPLANATION = 2048  # characters: proxies refuse headers of more than a few kilobytes
+
 
 class RouterConfig(Struct, frozen=True, kw_only=True):
     """The weights say what a second of others' time is worth, in seconds of this request.
@@ -74,21 +76,40 @@ class Placement(Struct, frozen=True, kw_only=True):
 def explain(placements: Sequence[Placement]) -> str:
     """The decision as an RFC 8941 list, best first: the value of an `x-skerry-explain` header.
 
-    `"p0>d1";total=0.412;cached=2048;queue=0.1;prefill=0.29, "d0";total=0.52;…` in seconds and
-    tokens; terms below half a microsecond are left out.
+    `"p0>d1";total=412.3;cached=2048;queue=100.2;prefill=290.1, "d0";total=520.0;…` in milliseconds
+    and tokens; terms below half a microsecond are left out. At most `MAX_EXPLANATION` characters of
+    printable ASCII: the last placements are left out for it.
     """
-    return ", ".join(_explain_one(placement) for placement in placements)
+    text = ""
+    for placement in placements:
+        longer = ", ".join(filter(None, (text, _explain_one(placement))))
+        if len(longer) > MAX_EXPLANATION:
+            break
+        text = longer
+    return text
 
 
 def _explain_one(placement: Placement) -> str:
     parts = [
-        f'"{placement.path}"',
-        f"total={placement.seconds:.6f}",
+        _quoted(placement.path),
+        f"total={_milliseconds(placement.seconds)}",
         f"cached={placement.cached_tokens}",
     ]
     if placement.fetch is not None:
-        parts.append(f'from="{placement.fetch.source}"')
+        parts.append(f"from={_quoted(placement.fetch.source)}")
     if not placement.same_build:
         parts.append("other-build")
-    parts += [f"{name}={value:.6f}" for name, value in placement.terms.items() if value >= 5e-7]
+    parts += [
+        f"{name}={_milliseconds(value)}" for name, value in placement.terms.items() if value >= 5e-7
+    ]
     return ";".join(parts)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{min(seconds * 1e3, 1e11):.3f}"  # as many digits as a decimal may have there
+
+
+def _quoted(text: str) -> str:
+    """A string of RFC 8941, whatever a node calls itself."""
+    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

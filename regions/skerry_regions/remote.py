@@ -53,6 +53,19 @@ class RetryPolicy:
     lease_seconds: float = 30.0  # that a decode node waits for KV before it computes itself
 
 
+class RouteWatcher(Protocol):
+    """Who chose a route, and learns what became of it. Called on the event loop; must not raise."""
+
+    def started(self) -> None:
+        """The request is on its way there."""
+
+    def first_tokens(self, node: str) -> None:
+        """The first tokens of this node came. On a split route both nodes tell theirs."""
+
+    def ended(self) -> None:
+        """The route is free of the request, whichever way. Also without a start; once or more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """Where an attempt runs. With `prefill`, that node computes the prompt and hands it over."""
@@ -62,6 +75,7 @@ class Route:
     kv_address: str = ""  # where the decode node takes KV
     any_build: bool = False  # the two nodes may differ in numeric build
     explanation: str = ""  # the terms of the decision
+    watcher: RouteWatcher | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -74,8 +88,8 @@ class Placer(Protocol):
     """Chooses nodes: the router, and whatever it knows of the region."""
 
     def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
-        """Routes to try, best first. `failed` nodes failed this request before: only as a last
-        resort."""
+        """Routes to try, best first, for a request with the output it has so far. `failed` nodes
+        failed it before: only as a last resort."""
         ...
 
 
@@ -126,7 +140,18 @@ class Attempt:
         self._waiter: asyncio.Future[None] | None = None
         self._parts: list[tuple[NodeLink, int]] = []
         self._prefilled = False  # the prefill node has made the first token
+        self._told_first: set[str] = set()  # nodes whose first tokens came
         self._unaccepted = 0
+        try:
+            self._start_parts(route, submit, lease_seconds)
+        except CapacityError:
+            self.forget()
+            raise
+        if route.watcher is not None:
+            route.watcher.started()
+
+    def _start_parts(self, route: Route, submit: Submit, lease_seconds: float) -> None:
+        """On one node or two. Raises CapacityError when one takes nothing."""
         if route.prefill is None:
             self._start(route.decode, submit, self._push)
             return
@@ -137,15 +162,8 @@ class Attempt:
         self._start(route.decode, replace(submit, hand_over_from=source), self._push)
         to = HandOverTo(address=route.kv_address, transfer=transfer, token=token)
         one_token = replace(submit.sampling, max_tokens=len(submit.output_ids) + 1)
-        try:
-            self._start(
-                route.prefill,
-                replace(submit, sampling=one_token, hand_over_to=to),
-                self._push_prefill,
-            )
-        except CapacityError:
-            self.forget()
-            raise
+        first = replace(submit, sampling=one_token, hand_over_to=to)
+        self._start(route.prefill, first, self._push_prefill)
 
     def _start(
         self, link: NodeLink, submit: Submit, sink: Callable[[Accepted | Event], None]
@@ -169,8 +187,16 @@ class Attempt:
         """Stop it; nothing it says is wanted any more."""
         for link, stream in self._parts:
             link.forget(stream)
+        self._tell_end()
 
     def _push(self, event: Accepted | Event) -> None:
+        """Of the decode node, whose last event is the attempt's."""
+        self._tell_first(event, self.route.decode.node)
+        if isinstance(event, Done | Failed):
+            self._tell_end()
+        self._add(event)
+
+    def _add(self, event: Accepted | Event) -> None:
         if isinstance(event, Accepted):
             self._unaccepted -= 1
             if self._unaccepted:
@@ -181,19 +207,33 @@ class Attempt:
 
     def _push_prefill(self, event: Accepted | Event) -> None:
         """Of the prefill node: its tokens, and a failure before it made any."""
+        assert self.route.prefill is not None
+        node = self.route.prefill.node
+        self._tell_first(event, node)
         match event:
             case Done():
                 self.prefill_usage = event.usage
             case Failed() if self._prefilled:
                 pass
-            case Failed() if self.route.prefill is not None:
-                self.blamed = self.route.prefill.node
-                self._push(event)
+            case Failed():
+                self.blamed = node
+                self._add(event)
             case Tokens():
                 self._prefilled = self._prefilled or bool(event.token_ids)
-                self._push(event)
+                self._add(event)
             case _:
-                self._push(event)
+                self._add(event)
+
+    def _tell_first(self, event: Accepted | Event, node: str) -> None:
+        if node in self._told_first or not (isinstance(event, Tokens) and event.token_ids):
+            return
+        self._told_first.add(node)
+        if self.route.watcher is not None:
+            self.route.watcher.first_tokens(node)
+
+    def _tell_end(self) -> None:
+        if self.route.watcher is not None:
+            self.route.watcher.ended()
 
 
 class RemoteStream:
@@ -216,6 +256,7 @@ class RemoteStream:
         self._failing_since: float | None = None  # the first failure after the last token
         self._num_attempts = 0
         self._aborted = self._ended = False
+        self.explanation = ""  # why it runs where it does, in the router's terms
 
     @property
     def num_attempts(self) -> int:
@@ -325,7 +366,7 @@ class RemoteStream:
         refusal: SkerryError = Unavailable(
             f"no node can serve {self._submit.model} now", retry_after=1.0
         )
-        for route in self._placer.place(self._submit, frozenset(self._failed_nodes)):
+        for route in self._placer.place(submit, frozenset(self._failed_nodes)):
             if self._num_attempts >= self._policy.attempts:
                 break
             try:
@@ -336,6 +377,7 @@ class RemoteStream:
             self._num_attempts += 1
             event = await attempt.next()
             if not isinstance(event, Failed):
+                self.explanation = route.explanation
                 return None
             self._drop_attempt()
             refusal = error_of(event)

@@ -20,9 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
+
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
+"""Bounds bind whoever decodes: what a node reports is made on another machine."""
 
 
 def attended_pairs(new_tokens: int, cached_tokens: int) -> float:
@@ -88,12 +93,12 @@ class LinkSpeed(Struct, frozen=True, kw_only=True):
 class StepSample(Struct, frozen=True, kw_only=True):
     """Sums over one or more engine steps of one node, as measured there."""
 
-    steps: int
-    seconds: float
-    new_tokens: int = 0
-    attended: float = 0.0  # pairs
-    streams: int = 0  # sum over steps of the streams that decoded
-    context: float = 0.0  # sum over steps of the tokens they looked at
+    steps: Count
+    seconds: Amount
+    new_tokens: Count = 0
+    attended: Amount = 0.0  # pairs
+    streams: Count = 0  # sum over steps of the streams that decoded
+    context: Amount = 0.0  # sum over steps of the tokens they looked at
 
     def features(self) -> tuple[float, float, float, float, float]:
         return (self.steps, self.new_tokens, self.attended, self.streams, self.context)
@@ -272,6 +277,33 @@ class LinkLearner:
 
     def speed(self) -> LinkSpeed:
         return LinkSpeed(rtt=self._rtt, bandwidth=1 / self._seconds_per_byte)
+
+
+class LagLearner:
+    """How much later something happens than predicted: an average that fades.
+
+    It fades, so that whoever was left alone for being late is tried again.
+    """
+
+    GAIN = 1 / 8
+    MAX_SAMPLE = 0.5  # seconds; what takes longer has other causes
+    HALF_LIFE = 60.0  # seconds
+
+    def __init__(self, prior: float) -> None:
+        self._seconds = prior
+        self._at = -math.inf
+
+    def learn(self, observed: float, predicted: float, now: float) -> None:
+        """Both in seconds; earlier than predicted counts as in time."""
+        late = min(max(observed - predicted, 0.0), self.MAX_SAMPLE)
+        before = self.seconds(now)
+        self._seconds, self._at = before + self.GAIN * (late - before), now
+
+    def seconds(self, now: float) -> float:
+        """Expected of the next time."""
+        if self._at == -math.inf:
+            return self._seconds
+        return self._seconds * math.exp2(-max(0.0, now - self._at) / self.HALF_LIFE)
 
 
 def _coefficients(speed: NodeSpeed) -> tuple[float, float, float, float, float]:

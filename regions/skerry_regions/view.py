@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skerry_regions.speeds import LinkSpeed, NodeSpeed
+from skerry_regions.speeds import Amount, Count, LinkSpeed, NodeSpeed
 
 Role = Literal["prefill", "decode", "hybrid"]
 
@@ -24,11 +24,11 @@ UNKNOWN_LINK = LinkSpeed(rtt=0.150, bandwidth=2.5e7)  # between continents, one 
 class NodeLoad(Struct, frozen=True, kw_only=True):
     """A node's queue as it last reported it. What has been computed already is not in here."""
 
-    prefill_tokens: float = 0.0  # prompt tokens still to compute, waiting or running
-    prefill_pairs: float = 0.0  # attention pairs of those tokens
-    streams: int = 0  # sequences that decode
-    context_tokens: int = 0  # tokens those sequences look at in one step
-    free_tokens: int | None = None  # KV room that is not held by running sequences; None: unknown
+    prefill_tokens: Amount = 0.0  # prompt tokens still to compute, waiting or running
+    prefill_pairs: Amount = 0.0  # attention pairs of those tokens
+    streams: Count = 0  # sequences that decode
+    context_tokens: Count = 0  # tokens those sequences look at in one step
+    free_tokens: Count | None = None  # KV room that no running sequence holds; None: unknown
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -48,6 +48,8 @@ class NodeState(Struct, frozen=True, kw_only=True):
     load: NodeLoad = NodeLoad()
     observed_at: float = 0.0  # when `load` arrived here, seconds of the router's clock
     file_bandwidth: float = 0.0  # bytes per second of the file tier; 0: none
+    takes_kv: bool = True  # whether other nodes can send it blocks
+    handover_lag: float = 0.0  # seconds that hand-overs to it take beyond the transfer
     draining: bool = False  # finishes what it has, takes nothing new
     suspect: bool = False  # missed heartbeats; taken only when nothing else is left
 

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_regions.placement import Demand, Fetch, Placement, RouterConfig, explain
+from skerry_regions.placement import (
+    MAX_EXPLANATION,
+    Demand,
+    Fetch,
+    Placement,
+    RouterConfig,
+    explain,
+)
 from skerry_regions.prefixes import PrefixDelta, PrefixDirectory
 from skerry_regions.router import Router
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
@@ -94,6 +101,7 @@ def test_an_idle_node_costs_its_own_work(setup: Setup) -> None:
             "fetch": 0,
             "prefill": 0.010 + 1.0,
             "handover": 0,
+            "lag": 0,
             "step_wait": 0,
             "decode": 0.5,
             "stall": 0,
@@ -174,6 +182,27 @@ def test_handover_is_what_the_link_cannot_hide(setup: Setup) -> None:
     late = setup.best(thin, demand())
     assert late.path == "p>d"  # 2 s on the wire, 1.01 s of it while computing, still beats 10 s
     assert late.terms["handover"] == pytest.approx(0.001 + 2.0)  # one chunk: nothing leaves early
+
+
+def test_a_node_that_takes_no_kv_prefills_itself(setup: Setup) -> None:
+    setup.hold("p", 10)
+    prefill = node("p", role="prefill")
+    decode = node("d", role="decode", takes_kv=False, speed=SPEED.scaled(10))
+    (only,) = setup.rank(view(prefill, decode), demand(digests=DIGESTS))
+    assert (only.path, only.fetch) == ("d", None)
+
+
+def test_what_hand_overs_were_late_counts_on_split_placements_alone(setup: Setup) -> None:
+    prefill, decode = node("p", role="prefill"), node("d", role="decode", speed=SPEED.scaled(10))
+    late = node("d", role="decode", speed=SPEED.scaled(10), handover_lag=0.05)
+    before, after = (
+        setup.rank(view(prefill, decode), demand()),
+        setup.rank(view(prefill, late), demand()),
+    )
+    assert [p.path for p in before] == [p.path for p in after] == ["p>d", "d"]
+    assert after[0].terms["lag"] == 0.05
+    assert after[0].seconds - before[0].seconds == pytest.approx(0.05)
+    assert after[1].seconds == before[1].seconds
 
 
 def test_prefill_on_the_decode_node_is_a_candidate_like_any_other(setup: Setup) -> None:
@@ -394,8 +423,25 @@ def test_a_decision_explains_itself(setup: Setup) -> None:
     prefill = node("p", role="prefill", load=NodeLoad(prefill_tokens=100))
     ranked = setup.rank(view(prefill, node("d", role="decode")), demand(digests=DIGESTS))
     assert explain(ranked) == (
-        '"d";total=0.370912;cached=640;from="p"'
-        ";network=0.000200;fetch=0.000712;prefill=0.370000, "
-        '"p>d";total=0.480388;cached=640'
-        ";network=0.000200;queue=0.109800;prefill=0.370000;handover=0.000388"
+        '"d";total=370.912;cached=640;from="p"'
+        ";network=0.200;fetch=0.712;prefill=370.000, "
+        '"p>d";total=480.388;cached=640'
+        ";network=0.200;queue=109.800;prefill=370.000;handover=0.388"
     )
+
+
+def test_an_explanation_fits_a_header_whatever_nodes_are_called() -> None:
+    setup = make(alternatives=50)
+    names = [
+        'quo"te',
+        "back\\slash",
+        "line\r\nbreak",
+        "ünï",
+        *("x" * 250 + str(i) for i in range(9)),
+    ]
+    text = explain(setup.rank(view(*map(node, names)), demand()))
+    assert 1000 < len(text) <= MAX_EXPLANATION
+    assert text.isascii()
+    assert text.isprintable()
+    (odd,) = setup.rank(view(node('q"\\\n')), demand())
+    assert explain([odd]).startswith('"q\\"\\\\?";total=')

@@ -12,6 +12,7 @@ from bench.sim.policies import RoundRobin, Skerry
 from bench.sim.traces import chats
 
 from skerry_regions.speeds import (
+    LagLearner,
     LinkLearner,
     LinkSpeed,
     NodeSpeed,
@@ -177,6 +178,19 @@ def test_a_link_is_measured_from_a_wrong_prior() -> None:
     assert link.speed().rtt < 0.120
     link.learn_transfer(10, 0.08)  # says nothing of bandwidth
     assert link.speed().bandwidth == pytest.approx(3e7, rel=0.10)
+
+
+def test_lateness_is_an_average_that_fades() -> None:
+    lag = LagLearner(0.005)
+    assert lag.seconds(1e6) == 0.005
+    for second in range(100):
+        lag.learn(0.130, 0.100, float(second) / 100)
+    assert lag.seconds(1.0) == pytest.approx(0.030, rel=0.05)
+    assert lag.seconds(61.0) == pytest.approx(0.015, rel=0.05)
+    lag.learn(1000.0, 0.0, 61.0)  # somebody closed the laptop
+    assert lag.seconds(61.0) < 0.1
+    lag.learn(0.0, 1.0, 61.0)  # early is in time
+    assert lag.seconds(61.0) > 0
 
 
 SEEDS = range(1, 9)  # one trace more or less moves a mean by 3 %, even between two oracles

@@ -51,12 +51,20 @@ class Gate:
 
 class RunningNode:
     def __init__(
-        self, name: str, path: Path, config: EngineConfig | None = None, *, num_blocks: int = 64
+        self,
+        name: str,
+        path: Path,
+        config: EngineConfig | None = None,
+        *,
+        num_blocks: int = 64,
+        incarnation: int = 0,
     ) -> None:
         self.gate = Gate()
         runner = ToyRunner(num_blocks=num_blocks, vocab_size=VOCABULARY, before_step=self.gate)
         self.engine = Engine(runner, config or EngineConfig(), model_key=b"toy")
-        self.node = Node(id=name, region="here", loop=asyncio.get_running_loop())
+        self.node = Node(
+            id=name, region="here", loop=asyncio.get_running_loop(), incarnation=incarnation
+        )
         self.node.serve(MODEL, self.engine)
         self.server = NodeServer(self.node, hello(name))
         self.address = Address(path=str(path / f"{name}.sock"))
@@ -98,9 +106,11 @@ def greedy_oracle(count: int) -> list[int]:
     return tokens[len(PROMPT) :]
 
 
-async def after_tokens(stream: RemoteStream, count: int) -> tuple[list[int], list[object]]:
-    """Read the first `count` tokens and leave the stream open."""
-    ids: list[int] = []
+async def after_tokens(
+    stream: RemoteStream, count: int, ids: Sequence[int] = ()
+) -> tuple[list[int], list[object]]:
+    """Read on, after the tokens that were read before, until there are `count`; leave it open."""
+    ids = list(ids)
     logprobs: list[object] = []
     while len(ids) < count:
         event = await anext(stream)

@@ -1,0 +1,140 @@
+"""What an edge makes of registry, reports and pings; messages and time by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skerry_regions.observations import PRIOR, PRIOR_HANDOVER_LAG, Observations
+from skerry_regions.prefixes import CachedPrefix, PrefixPublisher
+from skerry_regions.protocol import Report
+from skerry_regions.registry import Member
+from skerry_regions.speeds import LinkSpeed, StepSample
+from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, NodeLoad
+
+DIGESTS = tuple(bytes([i]) * 16 for i in range(8))
+
+
+def member(id: str, **changes: Any) -> Member:
+    fields: dict[str, Any] = {
+        "region": "here",
+        "incarnation": 1,
+        "model": "m",
+        "runner": "toy",
+        "numeric_build": "b",
+        "kv_format": "k",
+        "kv_bytes_per_token": 10.0,
+        "cache_tokens": 640,
+        "state": "ready",
+        **changes,
+    }
+    return Member(id=id, kind="node", **fields)
+
+
+def report(**changes: Any) -> Report:
+    fields: dict[str, Any] = {"model": "m", "load": NodeLoad(), **changes}
+    return Report(**fields)
+
+
+@pytest.fixture
+def seen() -> Observations:
+    made = Observations("here")
+    made.know([member("a"), member("b")])
+    return made
+
+
+def test_a_node_is_what_the_registry_and_its_reports_say(seen: Observations) -> None:
+    seen.take("a", report(load=NodeLoad(streams=3, free_tokens=64)), now=7.0)
+    a, b = seen.view(8.0).nodes["a"], seen.view(8.0).nodes["b"]
+    assert (a.load.streams, a.load.free_tokens, a.observed_at) == (3, 64, 7.0)
+    assert (a.region, a.role, a.model, a.numeric_build, a.kv_format, a.cache_tokens) == (
+        "here", "hybrid", "m", "b", "k", 640,
+    )  # fmt: skip
+    assert (b.load, b.speed, b.draining, b.takes_kv) == (NodeLoad(), a.speed, False, False)
+    assert a.speed.step_seconds(1, 0) == pytest.approx(PRIOR.step_seconds(1, 0))
+
+
+def test_a_view_is_made_anew_only_when_something_changed(seen: Observations) -> None:
+    view = seen.view(1.0)
+    assert seen.view(2.0) is view
+    seen.know([member("a"), member("b")])
+    assert seen.view(2.0) is view
+    seen.take("stranger", report(), now=2.0)
+    seen.take("a", report(model="other"), now=2.0)
+    seen.pinged("stranger", 0.1)
+    seen.handed_over("stranger", 1.0, 0.0, 2.0)
+    assert seen.view(2.0) is view
+    seen.take("a", report(), now=2.0)
+    assert seen.view(2.0).version == view.version + 1
+
+
+def test_nodes_that_leave_are_forgotten_and_those_that_go_take_nothing_new(
+    seen: Observations,
+) -> None:
+    publisher = PrefixPublisher("b", 1)
+    publisher.sealed(DIGESTS)
+    seen.take("b", report(prefixes=publisher.delta()), now=1.0)
+    seen.know([member("a", state="draining"), member("starting", model="", state="starting")])
+    assert {id: node.draining for id, node in seen.view(1.0).nodes.items()} == {"a": True}
+    assert seen.prefixes.match_all(DIGESTS) == {}
+
+
+def test_a_restarted_node_has_no_load_of_its_last_life(seen: Observations) -> None:
+    seen.take("a", report(load=NodeLoad(streams=3)), now=1.0)
+    seen.know([member("a", incarnation=2), member("b")])
+    assert seen.view(1.0).nodes["a"].load == NodeLoad()
+
+
+def test_measured_steps_are_learned_for_all_nodes_of_a_kind(seen: Observations) -> None:
+    seen.know([member("a"), member("b"), member("other", numeric_build="b2")])
+    for _ in range(50):
+        sample = StepSample(steps=10, seconds=1.0, streams=10, context=1000.0)
+        seen.take("a", report(sample=sample), now=1.0)
+    nodes = seen.view(1.0).nodes
+    assert nodes["a"].speed.step_seconds(1, 100) == pytest.approx(0.1, rel=0.05)
+    assert nodes["b"].speed.step_seconds(1, 100) == pytest.approx(0.1, rel=0.3)
+    assert nodes["other"].speed.step_seconds(1, 100) == pytest.approx(PRIOR.step_seconds(1, 100))
+
+
+def test_a_gap_in_a_nodes_changes_asks_for_a_snapshot_now_and_then(seen: Observations) -> None:
+    publisher = PrefixPublisher("a", 1)
+    publisher.sealed(DIGESTS[:2])
+    publisher.delta()  # lost
+    publisher.sealed(DIGESTS[2:])
+    assert seen.take("a", report(prefixes=publisher.delta()), now=10.0)
+    assert not seen.take("a", report(), now=10.9)
+    assert seen.take("a", report(), now=11.0)
+    assert not seen.take("a", report(prefixes=publisher.snapshot()), now=11.1)
+    assert seen.prefixes.match("a", DIGESTS) == CachedPrefix(8, 0, 8)
+
+
+def test_a_node_speaks_for_itself_only(seen: Observations) -> None:
+    publisher = PrefixPublisher("b", 1)
+    publisher.sealed(DIGESTS)
+    seen.take("a", report(prefixes=publisher.delta()), now=1.0)
+    assert seen.prefixes.match_all(DIGESTS) == {}
+
+
+def test_distances_are_priors_until_pings_measure_them() -> None:
+    gru = LinkSpeed(rtt=0.2, bandwidth=1e7)
+    seen = Observations("here", links={("gru", "here"): gru})
+    seen.know([member("near"), member("far", region="gru"), member("else", region="nrt")])
+    assert seen.view(0.0).link("here", "gru") == gru
+    assert seen.view(0.0).link("here", "here") == LOCAL_LINK
+    seen.pinged("far", 0.19)
+    seen.pinged("else", 0.26)
+    seen.pinged("near", 0.001)
+    view = seen.view(0.0)
+    assert view.link("here", "gru") == LinkSpeed(rtt=0.19, bandwidth=gru.bandwidth)
+    assert view.link("nrt", "here").rtt == 0.26
+    assert view.link("here", "nrt").bandwidth == pytest.approx(UNKNOWN_LINK.bandwidth)
+    assert view.link("here", "here").rtt == 0.001
+
+
+def test_late_hand_overs_are_remembered_by_decode_node(seen: Observations) -> None:
+    for _ in range(40):
+        seen.handed_over("a", 0.105, 0.005, now=1.0)
+    nodes = seen.view(1.0).nodes
+    assert nodes["a"].handover_lag == pytest.approx(0.1, rel=0.05)
+    assert nodes["b"].handover_lag == PRIOR_HANDOVER_LAG

@@ -1,0 +1,308 @@
+"""Requests placed by cost: a real router and directory in front of nodes of the toy model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.regions.toy_nodes import (
+    MODEL,
+    PATIENCE,
+    PROMPT,
+    RunningNode,
+    after_tokens,
+    greedy_oracle,
+    hello,
+    read,
+    submit,
+)
+
+from skerry.errors import Overloaded, Unavailable
+from skerry_core.config import EngineConfig
+from skerry_regions.client import Explained
+from skerry_regions.digests import full_block_digests
+from skerry_regions.directory import Directory
+from skerry_regions.observations import PRIOR_HANDOVER_LAG
+from skerry_regions.prefixes import NOTHING_CACHED, IndexState, PrefixPublisher
+from skerry_regions.protocol import Report, Sampling
+from skerry_regions.registry import LEASE_SECONDS, Member
+from skerry_regions.remote import RemoteRegion, RetryPolicy
+from skerry_regions.routed import Routed
+from skerry_regions.view import NodeLoad
+
+pytestmark = pytest.mark.anyio
+
+DIGESTS = full_block_digests(b"toy", b"", PROMPT)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def member(node: RunningNode, **changes: Any) -> Member:
+    kv_format = node.engine.runner.kv_format
+    fields: dict[str, Any] = {
+        "region": "here",
+        "incarnation": node.node.incarnation,
+        "address": str(node.address),
+        "transfer_address": str(node.kv_address),
+        "model": MODEL,
+        "runner": "toy",
+        "numeric_build": node.engine.runner.numeric_build,
+        "kv_format": kv_format.dtype,
+        "kv_bytes_per_token": kv_format.block_bytes / 64,
+        "state": "ready",
+        **changes,
+    }
+    return Member(id=node.node.id, kind="node", **fields)
+
+
+class FixedRegistry:
+    """A registry whose members tests say."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.present = members
+
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+        raise NotImplementedError
+
+    def withdraw(self, member_id: str, incarnation: int) -> None:
+        raise NotImplementedError
+
+    def members(self) -> list[Member]:
+        return self.present
+
+    def close(self) -> None:
+        pass
+
+
+class Platform:
+    """Nodes, and the regions' half of an edge before them."""
+
+    def __init__(self, nodes: list[RunningNode]) -> None:
+        self.nodes = {node.node.id: node for node in nodes}
+        self.registry = FixedRegistry([member(node) for node in nodes])
+        self.directory = Directory(
+            self.registry, hello("edge"), patience=PATIENCE, changed=lambda: self.placer.refresh()
+        )
+        self.placer = Routed(self.directory, "here", {MODEL: b"toy"}, Random(1))
+        policy = RetryPolicy(patience=1.0, pause=0.01)
+        self.region = RemoteRegion(self.directory.links, self.placer, policy)
+
+    def describe(self, **changes: dict[str, Any]) -> None:
+        """What the registry says from now on of these nodes."""
+        self.registry.present = [
+            member(node, **changes.get(name, {})) for name, node in self.nodes.items()
+        ]
+        self.directory.apply(self.registry.present)
+
+    @property
+    def num_booked(self) -> int:
+        return len(self.placer.router._bookings)
+
+    def computed(self, name: str) -> int:
+        """Tokens that a node's engine ran."""
+        return sum(self.nodes[name].gate.tokens)
+
+    def knows_prefix(self, name: str) -> bool:
+        said = self.placer.observations.prefixes.match_all(DIGESTS, expected=False)
+        return said.get(name, NOTHING_CACHED).blocks == len(DIGESTS)
+
+
+@asynccontextmanager
+async def platform(
+    path: Path, *names: str, config: EngineConfig | None = None
+) -> AsyncGenerator[Platform]:
+    nodes = [RunningNode(name, path, config) for name in names]
+    for each in nodes:
+        await each.listen()
+    made = Platform(nodes)
+    try:
+        await until(lambda: len(made.directory.links()) == len(nodes))
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(link.wait_until_up() for link in made.directory.links()))
+        yield made
+    finally:
+        await made.directory.close()
+        for each in made.nodes.values():
+            await each.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what nodes are about to tell."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  (many conditions, each in another thread)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_prompt_goes_where_its_prefix_is(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a", "b", "c") as p:
+        first = await p.region.generate(submit())
+        assert (await read(first))[0] == greedy_oracle(40)
+        holder = next(name for name in p.nodes if p.computed(name))
+        await until(lambda: p.knows_prefix(holder))
+        for number in range(5):
+            _, _, done = await read(await p.region.generate(submit(request_id=f"{number}")))
+            assert done.usage.cached_tokens == 128
+        assert [name for name in p.nodes if p.computed(name)] == [holder]
+
+
+async def test_a_burst_spreads_before_any_report(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a", "b", "c") as p:
+        prompts = [[number, *PROMPT] for number in range(3)]
+        streams = [
+            await p.region.generate(submit(request_id=f"{n}", prompt_ids=prompt))
+            for n, prompt in enumerate(prompts)
+        ]
+        assert p.num_booked == 3
+        for stream in streams:
+            await read(stream)
+        assert all(p.computed(name) for name in p.nodes)
+        assert p.num_booked == 0
+
+
+async def test_bookings_end_with_what_they_stand_for(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a", "b") as p:
+        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=3000)))
+        await after_tokens(stream, 3)
+        assert p.num_booked == 1
+        stream.abort()
+        await until(lambda: p.num_booked == 0)
+        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=3000)))
+        ids, _ = await after_tokens(stream, 3)
+        for node in p.nodes.values():
+            await node.stop()
+        with pytest.raises(Unavailable):
+            await read(stream, ids)
+        assert p.num_booked == 0
+
+
+async def test_a_stale_prefix_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Node a is believed to hold what it has long lost."""
+    async with platform(tmp_path, "a", "b") as p:
+        publisher = PrefixPublisher("a", 0)
+        publisher.sealed(DIGESTS)
+        p.placer.observations.prefixes.apply(publisher.snapshot())
+        stream = await p.region.generate(submit())
+        assert "cached=128" in stream.explanation
+        ids, _, done = await read(stream)
+        assert ids == greedy_oracle(40)
+        assert (p.computed("a"), p.computed("b")) == (len(PROMPT) + 39, 0)
+        assert done.usage.cached_tokens == 0
+
+
+async def test_evicted_blocks_are_told(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a") as p:
+        await read(await p.region.generate(submit()))
+        await until(lambda: p.knows_prefix("a"))
+        for number in range(40):  # 64 blocks: not all prompts fit
+            other = submit(
+                request_id=f"{number}",
+                prompt_ids=[number, *PROMPT],
+                sampling=Sampling(max_tokens=1),
+            )
+            await read(await p.region.generate(other))
+        await until(lambda: not p.knows_prefix("a"))
+        held = p.nodes["a"].engine.pool.num_cached
+        await until(lambda: p.placer.observations.prefixes.num_digests("a") == held)
+        assert p.placer.observations.prefixes.state("a") is IndexState.EXACT
+
+
+async def test_a_node_that_comes_back_starts_with_an_empty_cache(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a") as p:
+        await read(await p.region.generate(submit()))
+        await until(lambda: p.knows_prefix("a"))
+        await p.nodes["a"].stop()
+        p.nodes["a"] = RunningNode("a", tmp_path, incarnation=1)
+        await p.nodes["a"].listen()
+        p.describe()
+        await until(lambda: not p.knows_prefix("a"))
+        (link,) = p.directory.links()
+        await link.wait_until_up()
+        ids, _, done = await read(await p.region.generate(submit(request_id="again")))
+        assert (ids, done.usage.cached_tokens) == (greedy_oracle(40), 0)
+        await until(lambda: p.knows_prefix("a"))
+
+
+async def test_prefill_and_decode_pools_share_a_request(tmp_path: Path) -> None:
+    """While the decode node is busy; when it is idle it prefills itself."""
+    async with platform(tmp_path, "p", "d") as p:
+        p.describe(p={"role": "prefill"}, d={"role": "decode"})
+        stream = await p.region.generate(submit())
+        assert stream.explanation.startswith('"d";')
+        assert (await read(stream))[0] == greedy_oracle(40)
+        busy = NodeLoad(prefill_tokens=10_000.0, streams=4, context_tokens=400)
+        p.placer.observations.take("d", Report(model=MODEL, load=busy), p.placer.clock())
+        stream = await p.region.generate(submit(request_id="again", prompt_ids=[1, *PROMPT]))
+        assert stream.explanation.startswith('"p>d";')
+        ids, _, _ = await read(stream)
+        assert len(ids) == 40
+        assert p.computed("p") == len(PROMPT) + 1
+        assert p.num_booked == 0
+        lag = p.placer.observations.view(p.placer.clock()).nodes["d"].handover_lag
+        assert lag != PRIOR_HANDOVER_LAG
+
+
+async def test_without_a_decode_node_the_prefill_node_decodes(tmp_path: Path) -> None:
+    async with platform(tmp_path, "p", "d") as p:
+        p.describe(p={"role": "prefill"}, d={"role": "decode"})
+        await p.nodes["d"].stop()
+        await until(lambda: sum(link.is_up for link in p.directory.links()) == 1)
+        assert (await read(await p.region.generate(submit())))[0] == greedy_oracle(40)
+        assert p.computed("d") == 0
+
+
+async def test_every_node_is_tried_before_a_region_is_full(tmp_path: Path) -> None:
+    config = EngineConfig(max_running=1, max_waiting=1)
+    names = [f"n{number}" for number in range(6)]  # more than one ranking tells
+    async with platform(tmp_path, *names, config=config) as p:
+        for node in p.nodes.values():
+            node.gate.steps_left = 0
+        held = [await p.region.generate(submit(request_id=f"{n}")) for n in range(12)]
+        with pytest.raises(Overloaded):
+            await p.region.generate(submit(request_id="one too many"))
+        assert p.num_booked == 12
+        for stream in held:
+            stream.abort()
+
+
+async def test_a_stream_goes_on_where_the_build_is_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with platform(tmp_path, "a1", "a2", "b") as p:
+        p.describe(b={"numeric_build": "another"})
+        busy = NodeLoad(prefill_tokens=1e6, prefill_pairs=1e9)
+        p.placer.observations.take("a2", Report(model=MODEL, load=busy), p.placer.clock())
+        p.placer.observations.take("b", Report(model=MODEL, load=busy), p.placer.clock())
+        stream = await p.region.generate(submit())
+        assert stream.explanation.startswith('"a1";')
+        ids, _ = await after_tokens(stream, 5)
+        p.placer.observations.take("b", Report(model=MODEL, load=NodeLoad()), p.placer.clock())
+        await p.nodes["a1"].stop()
+        ids, _ = await after_tokens(stream, 20, ids)
+        assert stream.explanation.startswith('"a2";')
+        assert "other-build" not in stream.explanation.split(", ")[0]
+        await p.nodes["a2"].stop()
+        with caplog.at_level(logging.WARNING, logger="skerry_regions.routed"):
+            ids, _, _ = await read(stream, ids)
+        assert ids == greedy_oracle(40)
+        assert stream.explanation.startswith('"b";')
+        assert "other-build" in stream.explanation
+        assert "leaves its numeric build" in caplog.text
+
+
+async def test_a_stream_can_be_explained(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a", "b") as p:
+        stream = await p.region.generate(submit())
+        assert isinstance(stream, Explained)
+        ways = stream.explanation.split(", ")
+        assert sorted(way.split(";")[0] for way in ways) == ['"a"', '"a>b"', '"b"', '"b>a"']
+        assert all("prefill=" in way for way in ways)
+        await read(stream)
