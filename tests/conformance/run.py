@@ -29,9 +29,7 @@ SCENARIO_LIMIT = 900  # seconds
 GRAMMAR = "structured output"
 TOOLS = "tool calls, which need structured output"
 EMBEDDINGS = "embeddings, and a second model in the catalog"
-COMPLETIONS = "the endpoint /ai/v1/completions"
 RESPONSES = "the endpoint /ai/v1/responses"
-SCHEMAS = "the endpoint /ai/models/schema"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +53,6 @@ CLIENTS = [
             "tools_named_and_roundtrip": TOOLS,
             "tools_stream": TOOLS,
             "tools_none": TOOLS,
-            "completions": COMPLETIONS,
-            "completions_echo_logprobs": COMPLETIONS,
-            "greedy_scores_itself": COMPLETIONS,
             "embeddings": EMBEDDINGS,
             "responses": RESPONSES,
             "responses_tools": RESPONSES,
@@ -72,7 +67,6 @@ CLIENTS = [
             "tool_call": TOOLS,
             "embeddings": EMBEDDINGS,
             "models_list": EMBEDDINGS,
-            "model_schema": SCHEMAS,
         },
     ),
 ]
