@@ -102,11 +102,12 @@ class FileTier:
         with self._lock:
             return list(self._by_digest)
 
-    def drain_changes(self) -> list[bytes]:
-        """Digests that came or went, by now, since the last call."""
+    def drain_changes(self) -> tuple[list[bytes], list[bytes]]:
+        """Digests that came, and that went, since the last call or the start: net changes."""
         with self._lock:
             changes, self._changes = self._changes, {}
-        return list(changes)
+        came = [digest for digest, here in changes.items() if here]
+        return came, [digest for digest, here in changes.items() if not here]
 
     def put(self, digest: bytes, block: bytes | memoryview) -> None:
         """Store a block, in place of the least recently used one when all slots are taken.

@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from skerry_core.blocks import BlockPool, Digest
+from skerry_core.blocks import BlockPool, CacheChanges, Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.file_tier import FileTier
 from skerry_core.kv import KVArray, kv_dtype
@@ -97,7 +97,6 @@ class SecondTier:
         # requests with one prefix share one copy.
         self._restored: WeakValueDictionary[Digest, KVArray] = WeakValueDictionary()
         self._queued = 0  # blocks that the reader still has to look at
-        self._lost: set[Digest] = set()  # pending blocks that could not be written
         self._read_pace = INITIAL_SECONDS_PER_BYTE
         self._adopt_pace = 0.0  # seconds per byte
         self._num_restored = self._num_dropped = 0
@@ -107,14 +106,13 @@ class SecondTier:
         return digest in self._pending or digest in self._file
 
     def digests(self) -> list[Digest]:
-        """What the file holds."""
+        """What the file holds: the snapshot that `drain_changes` continues."""
         return self._file.digests()
 
-    def drain_changes(self) -> set[Digest]:
-        """Digests whose being here may have changed since the last call; feeds a directory."""
-        with self._lock:
-            lost, self._lost = self._lost, set()
-        return lost.union(self._file.drain_changes())
+    def drain_changes(self) -> CacheChanges:
+        """Net changes of the file's digests since the last call; feeds a prefix directory."""
+        came, gone = self._file.drain_changes()
+        return CacheChanges(sealed=tuple(came), evicted=tuple(gone))
 
     @property
     def bandwidth(self) -> float:
@@ -152,8 +150,6 @@ class SecondTier:
         self._put(digest, data)
         with self._lock:
             del self._pending[digest]
-            if digest not in self._file:
-                self._lost.add(digest)
 
     def _put(self, digest: Digest, data: KVArray) -> None:
         try:
@@ -243,6 +239,10 @@ class SecondTier:
         with self._lock:
             self._restored[digest] = data
         return data
+
+    def flush(self) -> None:
+        """Wait until what is pending now is written."""
+        self._writer.submit(lambda: None).result()
 
     def close(self) -> None:
         """Write what is pending, end the threads and close the file."""

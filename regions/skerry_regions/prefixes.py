@@ -56,10 +56,15 @@ class PrefixSnapshot(Struct, frozen=True, kw_only=True, tag="prefix_snapshot"):
 
 
 class PrefixPublisher:
-    """The node's side: collects changes, numbers them, and can tell everything at once."""
+    """The node's side: collects changes, numbers them, and can tell everything at once.
 
-    def __init__(self, node: str, incarnation: int) -> None:
+    When more than `max_changes` wait to be told, since nobody asks, they are dropped and a number
+    is left out: whoever listens later misses it, and wants a snapshot.
+    """
+
+    def __init__(self, node: str, incarnation: int, *, max_changes: int = MAX_DELTA) -> None:
         self._node, self._incarnation = node, incarnation
+        self._max_changes = max_changes
         self._seq = 0
         self._held: dict[bytes, Tier] = {}
         self._changed: dict[bytes, None] = {}  # in order; the final tier is what counts
@@ -68,13 +73,23 @@ class PrefixPublisher:
         """The node now holds these blocks, in this tier."""
         for digest in digests:
             self._held[digest] = tier
-            self._changed[digest] = None
+            self._change(digest)
 
     def evicted(self, digests: Iterable[bytes]) -> None:
         """The node no longer holds these blocks, in no tier."""
         for digest in digests:
             self._held.pop(digest, None)
-            self._changed[digest] = None
+            self._change(digest)
+
+    def _change(self, digest: bytes) -> None:
+        self._changed[digest] = None
+        if len(self._changed) > self._max_changes:
+            self._changed.clear()
+            self._seq += 1
+
+    def tier(self, digest: bytes) -> Tier | None:
+        """Where the node last said it holds the block."""
+        return self._held.get(digest)
 
     @property
     def position(self) -> tuple[int, int]:

@@ -37,6 +37,8 @@ TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every
 StreamId = Annotated[int, Meta(ge=1, lt=1 << 32)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+MAX_BANDWIDTH = 1e15
+Bandwidth = Annotated[float, Meta(ge=0.0, le=MAX_BANDWIDTH)]  # bytes per second
 Name = Annotated[str, Meta(max_length=256)]  # of a model, an edge, a node, a build
 TokenIds = Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 Logprob = tuple[TokenId, float]  # natural logarithm
@@ -213,6 +215,7 @@ class Report(Struct, frozen=True, kw_only=True, tag="report"):
     model: Name
     load: NodeLoad
     sample: StepSample | None = None  # of the steps since the last report
+    file_bandwidth: Bandwidth = 0.0  # bytes per second that the file tier gives back; 0: none
     prefixes: PrefixDelta | PrefixSnapshot | None = None
 
 

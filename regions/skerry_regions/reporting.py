@@ -2,6 +2,9 @@
 
 An engine may be looked into only on its own thread, so what a report is made of crosses over with
 the outputs of a step. Between steps of a busy engine the last word stands; an idle one has no load.
+
+A block is told as being in memory, else as being in the file tier, else as gone. The two change on
+different threads; what is told follows from their changes alone, never from a look at either.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from skerry_core.blocks import CacheChanges
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine import Engine, Load
 from skerry_regions.prefixes import PrefixPublisher
-from skerry_regions.protocol import Report
+from skerry_regions.protocol import MAX_BANDWIDTH, Report
 from skerry_regions.speeds import StepSample
 from skerry_regions.view import NodeLoad
 
@@ -37,6 +40,10 @@ class Reporter:
         self._load: Load | None = None  # as last heard
         self._told: Load | None = None  # as of the last report
         self._is_due = True
+        self._tier = engine.second_tier
+        filed = [] if self._tier is None else self._tier.digests()
+        self._filed = set(filed)  # as last heard
+        self._publisher.sealed(filed, "file")
 
     def after_step(self) -> StepNews:
         """On the engine's thread."""
@@ -47,24 +54,46 @@ class Reporter:
     def take(self, news: StepNews) -> None:
         """Take in what a step brought."""
         self._publisher.sealed(news.changes.sealed)
-        self._publisher.evicted(news.changes.evicted)
+        for digest in news.changes.evicted:
+            if digest in self._filed:
+                self._publisher.sealed([digest], "file")
+            else:
+                self._publisher.evicted([digest])
         self._load = news.load or self._load
 
     def report(self) -> Report:
         """What is new since the last report."""
         self._is_due = True
+        self._take_file_changes()
         return Report(
             model=self._model,
             load=self._node_load(),
             sample=self._sample(),
+            file_bandwidth=self._file_bandwidth(),
             prefixes=self._publisher.delta(),
         )
 
     def snapshot(self) -> Report:
         """Everything, for an edge that knows nothing yet."""
         return Report(
-            model=self._model, load=self._node_load(), prefixes=self._publisher.snapshot()
+            model=self._model,
+            load=self._node_load(),
+            file_bandwidth=self._file_bandwidth(),
+            prefixes=self._publisher.snapshot(),
         )
+
+    def _take_file_changes(self) -> None:
+        if self._tier is None:
+            return
+        changes = self._tier.drain_changes()
+        self._filed.update(changes.sealed)
+        self._filed.difference_update(changes.evicted)
+        told = self._publisher.tier
+        self._publisher.sealed([d for d in changes.sealed if told(d) != "memory"], "file")
+        self._publisher.evicted([d for d in changes.evicted if told(d) == "file"])
+
+    def _file_bandwidth(self) -> float:
+        return 0.0 if self._tier is None else min(self._tier.bandwidth, MAX_BANDWIDTH)
 
     def _node_load(self) -> NodeLoad:
         statistics = self._engine.statistics()

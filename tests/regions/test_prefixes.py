@@ -261,3 +261,20 @@ def test_messages_survive_the_wire_and_bounds_are_checked() -> None:
 def test_longest_matches_are_ordered() -> None:
     found = {"x": CachedPrefix(3), "b": CachedPrefix(9), "a": CachedPrefix(3)}
     assert longest_matches(found, 2) == ["b", "a"]
+
+
+def test_changes_that_nobody_asks_for_are_bounded() -> None:
+    publisher, directory = PrefixPublisher("n", 1, max_changes=4), PrefixDirectory()
+    publisher.sealed(UNIVERSE[:2])
+    first = publisher.delta()
+    assert first is not None
+    directory.apply(first)
+    publisher.sealed(UNIVERSE[2:8])
+    publisher.evicted(UNIVERSE[:1])
+    late = publisher.delta()
+    assert late is not None
+    directory.apply(late)
+    assert directory.wanted_snapshots() == ["n"]
+    directory.apply(publisher.snapshot())
+    assert directory.state("n") is IndexState.EXACT
+    assert believed(directory, "n") == dict.fromkeys(UNIVERSE[1:8], "memory")
