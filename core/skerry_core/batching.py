@@ -12,7 +12,7 @@ from collections.abc import Sequence as ListOf
 import numpy as np
 
 from skerry_core.adjustments import Adjustments, LogitBias, TokenHistory
-from skerry_core.batch import Batch, Float32, Int32, SamplingBatch
+from skerry_core.batch import Batch, Float32, Int32, SamplingBatch, UInt32
 from skerry_core.blocks import blocks_for
 from skerry_core.plan import Row
 from skerry_core.request import SamplingParams
@@ -111,6 +111,7 @@ class BatchBuilder:
             if row.num_targets:
                 _set_targets(batch, first, row)
             first += row.num_samples
+        batch.allowed = _allowed(rows)
         return batch
 
 
@@ -119,6 +120,23 @@ def _set_targets(batch: SamplingBatch, first: int, row: Row) -> None:
     own = slice(first, first + row.num_targets)
     batch.targets[own] = row.sequence.tokens[batch.positions[own]]
     batch.num_logprobs[own] = row.sequence.request.prompt_logprobs or 0
+
+
+def _allowed(rows: ListOf[Row]) -> UInt32 | None:
+    """Masks u32[S, W] of the samples that make a token under a grammar; all ones elsewhere."""
+    masks: list[tuple[int, UInt32]] = []
+    sample = 0
+    for row in rows:
+        sample += row.num_samples
+        matcher = row.sequence.request.matcher
+        if row.makes_token and matcher is not None and matcher.mask is not None:
+            masks.append((sample - 1, matcher.mask))
+    if not masks:
+        return None
+    allowed = np.full((sample, len(masks[0][1])), 0xFFFFFFFF, np.uint32)
+    for index, mask in masks:
+        allowed[index] = mask
+    return allowed
 
 
 class _SlotSampling:

@@ -13,6 +13,7 @@ from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.file_tier import FileTier
+from skerry_core.grammar import GrammarError
 from skerry_core.handover import Handover
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
@@ -59,6 +60,9 @@ class Load:
     context_steps: int  # sum over steps of the tokens they looked at
 
 
+MASK_SECONDS = 0.02  # of a step, for masks; who finds none left sits this step out
+
+
 class Engine:
     """Runs requests on one runner, which it owns. Every call from one thread, except as stated.
 
@@ -102,6 +106,7 @@ class Engine:
             max_context=runner.model.max_context,
         )
         self._sequences: dict[str, Sequence] = {}
+        self._stale: dict[Sequence, None] = {}  # their masks are to be computed, in this order
         self._ended: list[Output] = []  # between steps; handed out by the next
         self._arrivals = 0
         self._steps = 0
@@ -136,9 +141,23 @@ class Engine:
         self._sequences[request.id] = sequence
         self._scheduler.add(sequence)
         if request.output_ids:
+            self._catch_up(sequence)
             reason = _finish_reason(sequence)
             if reason is not None:  # the earlier attempt got everything but this news
                 self._end_early(sequence, reason)
+
+    def _catch_up(self, sequence: Sequence) -> None:
+        """Give a resumed request's matcher what it lacks of the transcript."""
+        matcher = sequence.request.matcher
+        if matcher is None:
+            return
+        try:
+            for token_id in sequence.request.output_ids[matcher.num_tokens :]:
+                matcher.advance(token_id)
+        except GrammarError as error:
+            self._end_early(sequence, "cancelled", str(error))
+        else:
+            self._stale[sequence] = None
 
     def restore(self, request: Request) -> Future[tuple[KVBlock, ...]] | None:
         """Blocks that the second tier has for a request which brings none, on their way; None when
@@ -174,6 +193,8 @@ class Engine:
 
     def step(self) -> list[Output]:
         """Run one step; what it made, of each request at most one output."""
+        if self._stale:
+            self._fill_masks()
         outputs, self._ended = self._ended, []
         started = self._clock()
         rows = self._scheduler.schedule(started)
@@ -183,6 +204,21 @@ class Engine:
             self._account(rows, self._clock() - started)
             outputs += self._update(rows, result)
         return outputs
+
+    def _fill_masks(self) -> None:
+        """Compute masks, the longest stale first, until the step's time for them is used up."""
+        deadline = self._clock() + MASK_SECONDS
+        while self._stale:
+            sequence = next(iter(self._stale))
+            del self._stale[sequence]
+            matcher = sequence.request.matcher
+            try:
+                if matcher is not None:
+                    matcher.fill()
+            except GrammarError as error:
+                self._end_early(sequence, "cancelled", str(error))
+            if self._clock() >= deadline:
+                return
 
     def _account(self, rows: list[Row], seconds: float) -> None:
         self._scheduler.settle(rows, seconds)
@@ -229,6 +265,7 @@ class Engine:
             return Output(request_id=request.id, token_ids=(), prompt_logprobs=told, kv=kv)
         last = samples[-1]
         token_id = token_ids[last]
+        failure: str | None = None
         if token_id < 0:  # no token is possible: the logits are NaN, or a grammar is at its end
             made: tuple[int, ...] = ()
             reason: FinishReason | None = "stop"
@@ -236,7 +273,8 @@ class Engine:
             made = (token_id,)
             self._batches.append(sequence, token_id)
             self._output_tokens += 1
-            reason = _finish_reason(sequence)
+            failure = self._advance_matcher(sequence, token_id)
+            reason = _finish_reason(sequence) if failure is None else "cancelled"
         k = request.sampling.logprobs
         return Output(
             request_id=request.id,
@@ -246,20 +284,39 @@ class Engine:
             kv=kv,
             finish_reason=reason,
             usage=None if reason is None else self._end(sequence),
+            failure=failure,
         )
 
-    def _end_early(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _advance_matcher(self, sequence: Sequence, token_id: int) -> str | None:
+        """Tell a sequence's grammar of its new token; what is wrong with it, or None."""
+        matcher = sequence.request.matcher
+        if matcher is None:
+            return None
+        try:
+            matcher.advance(token_id)
+        except GrammarError as error:
+            return str(error)
+        self._stale[sequence] = None
+        return None
+
+    def _end_early(
+        self, sequence: Sequence, reason: FinishReason, failure: str | None = None
+    ) -> None:
         """End a sequence between steps; the next step tells."""
-        request_id = sequence.request.id
-        usage = self._end(sequence)
-        self._ended.append(
-            Output(request_id=request_id, token_ids=(), finish_reason=reason, usage=usage)
+        output = Output(
+            request_id=sequence.request.id,
+            token_ids=(),
+            finish_reason=reason,
+            usage=self._end(sequence),
+            failure=failure,
         )
+        self._ended.append(output)
 
     def _end(self, sequence: Sequence) -> Usage:
         """Free all that a sequence holds."""
         self._scheduler.remove(sequence)
         self._batches.forget(sequence)
+        self._stale.pop(sequence, None)
         del self._sequences[sequence.request.id]
         self._admission.release(sequence.request.id)
         return sequence.usage(self._clock())
@@ -329,6 +386,9 @@ def _finish_reason(sequence: Sequence) -> FinishReason | None:
     if int(sequence.tokens[-1]) in sampling.stop_token_ids and (
         sequence.num_output > sampling.min_tokens
     ):
+        return "stop"
+    matcher = sequence.request.matcher
+    if matcher is not None and matcher.is_finished:
         return "stop"
     return "length" if sequence.num_output >= sampling.max_tokens else None
 

@@ -42,7 +42,8 @@ class Plan:
 
     def chunk(self, sequence: Sequence, shares: int = 1) -> int:
         """Tokens of `sequence` that can run when `shares` sequences divide what is left."""
-        n = min(sequence.remaining, max(1, self.tokens_left // shares), self.tokens_left)
+        ready = sequence.remaining - sequence.awaits_mask  # its last token would make a new one
+        n = min(ready, max(1, self.tokens_left // shares), self.tokens_left)
         samples = min(max(1, self.samples_left // shares), self.samples_left)
         if not sequence.may_match_prefix:  # any of its tokens may be a sample
             return min(n, samples)

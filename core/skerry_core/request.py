@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.config import KVDtype
+from skerry_core.grammar import Matcher
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -80,7 +81,8 @@ class Request:
     """One sequence to generate. `output_ids` carries the transcript of an earlier attempt.
 
     `kv` brings blocks that another engine computed: they become prefix cache. `exports_kv` asks
-    for the prompt's blocks, as they are computed, in the outputs.
+    for the prompt's blocks, as they are computed, in the outputs. `matcher` is the request's own
+    from now on; it has taken none, or the first of `output_ids`.
     """
 
     id: str
@@ -93,6 +95,7 @@ class Request:
     prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
     kv: tuple[KVBlock, ...] = ()
     exports_kv: bool = False
+    matcher: Matcher | None = None  # the grammar that the output must follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What one step made of one request. The last one has `finish_reason` and `usage`."""
+    """What one step made of one request. The last one has `finish_reason` and `usage`.
+
+    With a `failure` the request was given up ("cancelled"): its grammar cannot be followed further.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]  # a stop token is included and then `finish_reason` is "stop"
@@ -127,3 +133,4 @@ class Output:
     kv: tuple[KVBlock, ...] = ()  # of the prompt, in order, when the request exports it
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    failure: str | None = None

@@ -189,7 +189,8 @@ class Scheduler:
     # --- parts of a step -------------------------------------------------------------------------
 
     def _continue_decoding(self, plan: Plan, priority: Priority) -> None:
-        for sequence in [s for s in self._running[priority] if s.is_decoding]:
+        ready = [s for s in self._running[priority] if s.is_decoding and not s.awaits_mask]
+        for sequence in ready:
             if plan.tokens_left == 0 or plan.samples_left == 0:
                 return  # only batch can find nothing left
             if sequence.slot >= 0 and self._grow(plan, sequence, 1):

@@ -88,6 +88,12 @@ class Sequence:
         return self.num_tokens - self.num_computed == 1 and self.num_tokens > self.num_prompt
 
     @property
+    def awaits_mask(self) -> bool:
+        """Whether its next token cannot be chosen yet."""
+        matcher = self.request.matcher
+        return matcher is not None and matcher.mask is None
+
+    @property
     def may_match_prefix(self) -> bool:
         """Prompt logprobs need every prompt token to run."""
         return self.num_prompt_logprobs >= self.num_prompt

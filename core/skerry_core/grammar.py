@@ -1,0 +1,180 @@
+"""Grammars that an output must follow, as masks over the vocabulary: llguidance behind our words.
+
+    Grammar ──compile──▶ CompiledGrammar ──matcher──▶ Matcher: mask, token, mask, token, …
+
+Compiling may take a second and much memory for a hostile grammar: callers do it first in a process
+that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 50 µs as a rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from skerry_core.batch import UInt32
+
+GrammarKind = Literal["json_schema", "regex", "ebnf"]
+
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # of a compilation
+    max_grammar_size=200_000,  # symbols
+    step_lexer_fuel=100_000,  # of a mask: about 14,000 per millisecond
+    step_max_items=25_000,  # of a mask: about 20,000 per millisecond
+    max_lexer_states=20_000,  # of a sequence: 1 to 2 KiB each
+    verbose_errors=False,  # they would tell other people's schemas to the log
+)
+
+MAX_ERROR = 500  # characters of llguidance's message
+
+
+class GrammarError(Exception):
+    """The grammar cannot be used, or not any longer; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output must look like.
+
+    `source` is a JSON schema, a regular expression (Rust's syntax, anchored at both ends), or EBNF
+    in Lark's or in GBNF's notation.
+    """
+
+    kind: GrammarKind
+    source: str
+
+
+def lower(grammar: Grammar) -> str:
+    """A grammar in llguidance's own form. Raises GrammarError for what is not even well formed."""
+    try:
+        match grammar.kind:
+            case "json_schema":
+                # One way to write JSON, as `json.dumps` does: a model cannot dither in white space.
+                return LLMatcher.grammar_from_json_schema(
+                    grammar.source,
+                    overrides={
+                        "whitespace_flexible": False,
+                        "item_separator": ", ",
+                        "key_separator": ": ",
+                    },
+                )
+            case "regex":
+                return LLMatcher.grammar_from_regex(grammar.source)
+            case "ebnf":
+                return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
+    except Exception as error:  # the converter from GBNF raises whatever it runs into
+        raise GrammarError(_brief(str(error))) from None
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary. From any thread; the work is done without the GIL."""
+
+    def __init__(self, tokenizer: Path, *, vocab_size: int, stop_token_ids: Iterable[int]) -> None:
+        """`tokenizer` is a `tokenizer.json`; `vocab_size` is that of the logits. Half a second.
+
+        Raises GrammarError when the tokenizer is of a kind that llguidance does not know.
+        """
+        stops = sorted(stop_token_ids)
+        try:
+            self._tokenizer = LLTokenizer(
+                str(tokenizer), n_vocab=vocab_size, eos_token=stops or None, slices=[]
+            )
+        except (ValueError, RuntimeError) as error:
+            raise GrammarError(f"no grammars with this tokenizer: {_brief(str(error))}") from None
+        self._mask_words = -(-vocab_size // 32)
+
+    def compile(self, lowered: str) -> CompiledGrammar:
+        """Build the automaton of what `lower` made. Raises GrammarError."""
+        matcher = LLMatcher(self._tokenizer, lowered, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise GrammarError(_brief(matcher.get_error()))
+        return CompiledGrammar(matcher, self._mask_words)
+
+
+class CompiledGrammar:
+    """An automaton at its start, for any number of sequences."""
+
+    def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
+        self._matcher = matcher
+        self._mask_words = mask_words
+        first = self._start()
+        first.fill()
+        self._first_mask = first.mask
+
+    def matcher(self, output_ids: Iterable[int] = ()) -> Matcher:
+        """A place in the grammar after the tokens of an earlier attempt, its mask computed.
+
+        Raises GrammarError when these tokens do not follow the grammar.
+        """
+        matcher = self._start()
+        matcher.mask = self._first_mask
+        for token_id in output_ids:
+            matcher.advance(token_id)
+        matcher.fill()
+        return matcher
+
+    def _start(self) -> Matcher:
+        return Matcher(self._matcher.deep_copy(), self._mask_words)
+
+
+class Matcher:
+    """A sequence's place in its grammar. Not for two threads at once.
+
+    A function of the grammar and of the tokens alone, so it is the same after a preemption, and on
+    another node.
+    """
+
+    __slots__ = ("_mask_words", "_matcher", "mask", "num_tokens")
+
+    def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
+        self._matcher = matcher
+        self._mask_words = mask_words
+        self.mask: UInt32 | None = None  # u32[ceil(V / 32)]; bit set: may come next; None: stale
+        self.num_tokens = 0  # taken so far
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no text can follow: the output is whole."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the output is whole as it stands; more may follow."""
+        return self._matcher.is_accepting()
+
+    def advance(self, token_id: int) -> None:
+        """Take the next token; the mask is stale until `fill`. Raises GrammarError."""
+        if not self._matcher.consume_token(token_id):
+            raise GrammarError(self._error() or f"token {token_id} does not follow the grammar")
+        self.num_tokens += 1
+        self.mask = None
+
+    def fill(self) -> None:
+        """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""
+        if self.mask is not None:
+            return
+        mask = np.zeros(self._mask_words, np.uint32)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise GrammarError(self._error())
+        self.mask = mask
+
+    def _error(self) -> str:
+        return _brief(self._matcher.get_error())
+
+
+def _brief(message: str) -> str:
+    """The first line: what follows in llguidance's messages is its state."""
+    first = message.strip().partition("\n")[0]
+    return first[:MAX_ERROR]
+
+
+def any_object() -> Grammar:
+    """Any JSON object."""
+    return Grammar("json_schema", json.dumps({"type": "object"}))
