@@ -32,13 +32,12 @@ class Directory:
         *,
         patience: Patience | None = None,
         poll_seconds: float = RENEW_SECONDS / 2,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._registry = registry
         self._hello = hello
         self._patience = patience
         self._poll_seconds = poll_seconds
-        self._changed = changed
+        self.on_change: Callable[[], None] = lambda: None  # set by who wants to know
         self._members: dict[str, Member] = {}
         self._links: dict[str, NodeLink] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -70,7 +69,7 @@ class Directory:
         for node, member in present.items():
             if member.address:
                 self._know(node, member)
-        self._changed()
+        self.on_change()
 
     async def close(self) -> None:
         self._task.cancel()

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from skerry_regions.prefixes import PrefixDirectory
 from skerry_regions.protocol import Report
 from skerry_regions.registry import Member
@@ -42,7 +44,7 @@ class Observations:
         self._prior_links = links
         self._links: dict[str, LinkLearner] = {}  # by region at the other end
         self._members: dict[str, Member] = {}
-        self._loads: dict[str, tuple[NodeLoad, float]] = {}  # and when it arrived
+        self._reports: dict[str, tuple[Report, float]] = {}  # the last one, and when it came
         self._lags: dict[str, LagLearner] = {}  # of hand-overs, by decode node
         self._asked: dict[str, float] = {}  # for a snapshot, when
         self._view: View | None = None
@@ -58,7 +60,7 @@ class Observations:
         for node, member in present.items():
             known = self._members.get(node)
             if known is not None and known.incarnation != member.incarnation:
-                self._loads.pop(node, None)
+                self._reports.pop(node, None)
             if known is None or _speed_class(known) != _speed_class(member):
                 self.speeds.add_node(node, _speed_class(member), PRIOR)
         self._members = present
@@ -72,7 +74,7 @@ class Observations:
         member = self._members.get(node)
         if member is None or report.model != member.model:
             return False
-        self._loads[node] = report.load, now
+        self._reports[node] = replace(report, prefixes=None), now
         if report.sample is not None:
             self.speeds.learn(node, report.sample)
         if report.prefixes is not None and report.prefixes.node == node:
@@ -109,7 +111,7 @@ class Observations:
         return self._view
 
     def _state(self, member: Member, now: float) -> NodeState:
-        load, observed_at = self._loads.get(member.id, (NodeLoad(), 0.0))
+        report, observed_at = self._reports.get(member.id, (_no_report(member), 0.0))
         lag = self._lags.get(member.id)
         return NodeState(
             id=member.id,
@@ -123,8 +125,9 @@ class Observations:
             cache_tokens=member.cache_tokens or None,
             speed=self.speeds.speed(member.id),
             incarnation=member.incarnation,
-            load=load,
+            load=report.load,
             observed_at=observed_at,
+            file_bandwidth=report.file_bandwidth,
             takes_kv=bool(member.transfer_address),
             handover_lag=lag.seconds(now) if lag is not None else PRIOR_HANDOVER_LAG,
             draining=member.state != "ready",
@@ -145,8 +148,12 @@ class Observations:
     def _forget(self, node: str) -> None:
         self.prefixes.remove_node(node)
         self.speeds.remove_node(node)
-        for table in (self._loads, self._lags, self._asked):
+        for table in (self._reports, self._lags, self._asked):
             table.pop(node, None)
+
+
+def _no_report(member: Member) -> Report:
+    return Report(model=member.model, load=NodeLoad())
 
 
 def _speed_class(member: Member) -> str:

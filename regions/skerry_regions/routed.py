@@ -35,7 +35,7 @@ MAX_REMEMBERED = 4096  # nodes that are gone, whose build is still known
 
 
 class Routed:
-    """`Placer` over a directory. Tell it of every change there (`refresh`); see `Directory`.
+    """`Placer` over a directory, whose changes and links it listens to from now on.
 
     `model_keys` are `ModelFiles.model_key` by catalog id, `links` priors by pair of regions.
     """
@@ -56,9 +56,11 @@ class Routed:
         self._model_keys = model_keys
         self.clock = clock
         self._builds: dict[str, str] = {}  # of nodes, also of those that are gone
+        directory.on_change = self._refresh
+        self._refresh()
 
-    def refresh(self) -> None:
-        """The directory has changed: know the nodes, and listen to the new ones."""
+    def _refresh(self) -> None:
+        """Know the nodes that are there now, and listen to the new ones."""
         members = self._directory.members
         self.observations.know(members.values())
         for node, member in members.items():

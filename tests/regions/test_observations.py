@@ -45,9 +45,10 @@ def seen() -> Observations:
 
 
 def test_a_node_is_what_the_registry_and_its_reports_say(seen: Observations) -> None:
-    seen.take("a", report(load=NodeLoad(streams=3, free_tokens=64)), now=7.0)
+    load = NodeLoad(streams=3, free_tokens=64)
+    seen.take("a", report(load=load, file_bandwidth=1e6), now=7.0)
     a, b = seen.view(8.0).nodes["a"], seen.view(8.0).nodes["b"]
-    assert (a.load.streams, a.load.free_tokens, a.observed_at) == (3, 64, 7.0)
+    assert (a.load, a.file_bandwidth, a.observed_at) == (load, 1e6, 7.0)
     assert (a.region, a.role, a.model, a.numeric_build, a.kv_format, a.cache_tokens) == (
         "here", "hybrid", "m", "b", "k", 640,
     )  # fmt: skip

@@ -29,11 +29,11 @@ from skerry_edge.server import serve
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.directory import Directory
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.least_streams import LeastStreams
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.registry import Member
 from skerry_regions.remote import RemoteRegion
+from skerry_regions.routed import Routed
 from skerry_regions.startup import on_thread, stop_on_signals, unless
 
 NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
@@ -76,15 +76,15 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
         registry = SqliteRegistry(home.registry)
         directory = Directory(registry, _hello(options.id, models))
+        model_keys = {model.spec.id: model.files.model_key for model in models}
+        placer = Routed(directory, options.region, model_keys, Random())
         announcer = Announcer(registry, _describe(options, url))
         try:
             await _find_nodes(directory, frozenset(texts), stop)
             edge = Edge(
                 catalog=catalog,
                 texts=texts,
-                region=RemoteRegion(
-                    directory.links, LeastStreams(directory, options.region, Random())
-                ),
+                region=RemoteRegion(directory.links, placer),
                 tokens=TokenStore(home.tokens),
                 secret=secret(home),
                 limits=limits,
