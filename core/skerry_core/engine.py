@@ -61,6 +61,7 @@ class Load:
 
 
 MASK_SECONDS = 0.02  # of a step, for masks; who finds none left sits this step out
+NOT_A_NUMBER = "the model's output for this request is not a number"  # a failure
 
 
 class Engine:
@@ -266,9 +267,11 @@ class Engine:
         last = samples[-1]
         token_id = token_ids[last]
         failure: str | None = None
-        if token_id < 0:  # no token is possible: the logits are NaN, or a grammar is at its end
-            made: tuple[int, ...] = ()
-            reason: FinishReason | None = "stop"
+        made: tuple[int, ...] = ()
+        reason: FinishReason | None = "stop"
+        if token_id < 0:  # no token is possible: a grammar is at its end, or the logits are NaN
+            if request.matcher is None:
+                reason, failure = "cancelled", NOT_A_NUMBER
         else:
             made = (token_id,)
             self._batches.append(sequence, token_id)

@@ -106,6 +106,9 @@ class Emitter:
     def minimum(self, a: Value, b: Value) -> Value:
         return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
 
+    def integer_maximum(self, a: Value, b: Value) -> Value:
+        return self.builder.select(self.builder.icmp_signed(">", a, b), a, b)
+
     def fold(self, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
         """Reduce a vector to a scalar: halves onto halves, so the order is fixed."""
         count = value.type.count

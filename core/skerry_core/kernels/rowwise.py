@@ -31,9 +31,10 @@ def _quantize_block(typing_context: Any, x: Any, quants: Any, header: Any) -> An
         x, quants, header = arguments
         floats, words = vector(F32, BLOCK), vector(I32, BLOCK)
         values = e.load(x, floats, align=4)
-        magnitudes = e.call(f"llvm.fabs.v{BLOCK}f32", floats, values)
-        largest = e.fold(magnitudes, e.maximum)
-        is_zero = b.fcmp_unordered("<", largest, e.f32(_TINY))
+        # Magnitudes order as integers, NaN above all: a block with one has a NaN for its scale.
+        magnitudes = b.and_(b.bitcast(values, words), e.constant(words, 0x7FFFFFFF))
+        largest = b.bitcast(e.fold(magnitudes, e.integer_maximum), F32)
+        is_zero = b.fcmp_ordered("<", largest, e.f32(_TINY))
         scale = b.select(is_zero, e.f32(0.0), b.fdiv(largest, e.f32(127.0)))
         inverse = b.select(is_zero, e.f32(0.0), b.fdiv(e.f32(127.0), largest))
         scaled = b.fmul(values, e.splat(inverse, BLOCK))
