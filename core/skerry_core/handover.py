@@ -29,9 +29,16 @@ class Handover:
         self._model_key = model_key
 
     def names(self, request: Request) -> list[Digest]:
-        """Names of the blocks that `exports_kv` will tell, in order. From any thread."""
-        tokens = np.array(request.prompt_ids, np.int32)
-        return prompt_digests(self._model_key, request.cache_key, tokens)
+        """Names of the blocks that `exports_kv` will tell, in order. From any thread.
+
+        A transcript that goes on tells its full blocks, output included; only a prompt alone tells
+        the open block at its end too.
+        """
+        tokens = np.array((*request.prompt_ids, *request.output_ids), np.int32)
+        if not request.output_ids:
+            return prompt_digests(self._model_key, request.cache_key, tokens)
+        root = root_digest(self._model_key, request.cache_key)
+        return chain_digests(root, tokens, request.cache_key)
 
     def prefix_names(self, request: Request) -> list[Digest]:
         """Names of all blocks that may be found in a cache for a request, its transcript included.
@@ -83,12 +90,13 @@ class Handover:
         self._runner.admit_block(sequence.blocks[sequence.num_prompt // BLOCK_SIZE], tail.data)
 
     def exported(self, row: Row) -> tuple[KVBlock, ...]:
-        """Blocks of a computed row's prompt that are final since the last time; the open one with
-        the first token."""
+        """Blocks of a computed row's input (see `names`) that are final since the last time; the
+        open one with the first token."""
         sequence = row.sequence
         if not sequence.request.exports_kv:
             return ()
-        num_full = min(sequence.num_computed, sequence.num_prompt) // BLOCK_SIZE
+        num_input = sequence.num_prompt + len(sequence.request.output_ids)
+        num_full = min(sequence.num_computed, num_input) // BLOCK_SIZE
         blocks = [
             self._block(sequence, index, sequence.digests[index], BLOCK_SIZE)
             for index in range(sequence.num_exported, num_full)

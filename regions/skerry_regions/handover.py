@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -61,7 +62,7 @@ class KVDesk:
             block_bytes=self._format.block_bytes,
             num_layers=self._format.num_layers,
             digests=self._engine.handover.names(request),
-            tail_tokens=len(request.prompt_ids) % BLOCK_SIZE,
+            tail_tokens=0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE,
         )
         return Outgoing(OutgoingTransfer(address, offer))
 
@@ -119,10 +120,14 @@ class Outgoing:
             logprobs = [(entry.logprob, list(entry.top)) for entry in output.logprobs]
             self._transfer.finish(Made(list(output.token_ids), logprobs or None))
 
+    def when_over(self, callback: Callable[[bool], None]) -> None:
+        """Call it once nothing more will be sent: True when the peer took everything, or wants
+        none of it."""
+        self._transfer.when_over(callback)
+
     def end(self) -> None:
-        """The request is over; without a first token the transfer is, too."""
-        if not self._finished:
-            self._transfer.cancel()
+        """Nobody wants it any more. Idempotent."""
+        self._transfer.cancel()
 
 
 def _bytes_of(block: KVBlock) -> memoryview:

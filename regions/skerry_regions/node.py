@@ -96,6 +96,7 @@ class NodeStream:
         "deadline",
         "engine_id",
         "epoch",
+        "in_engine",
         "key",
         "next_index",
         "number",
@@ -114,6 +115,7 @@ class NodeStream:
         self.deadline: asyncio.TimerHandle | None = None
         self.arriving: asyncio.Future[Arrived | None] | None = None  # KV it waits for
         self.outgoing: Outgoing | None = None  # KV it hands on
+        self.in_engine = False
 
     def abort(self) -> None:
         """Stop and free the blocks; `Done` ("cancelled") still comes. Idempotent, never fails."""
@@ -238,14 +240,14 @@ class _Served:
         elif submit.hand_over_to is not None:
             self._start_exporting(stream, request, submit)
         else:
-            self._start(request)
+            self._start(stream, request)
         return self._opened(stream, submit.seconds_left)
 
     def _start_exporting(self, stream: NodeStream, request: Request, submit: Submit) -> None:
         assert submit.hand_over_to is not None
         stream.outgoing = self.desk.send(submit.hand_over_to, request, submit.epoch)
         try:
-            self._start(request)
+            self._start(stream, request)
         except SkerryError:
             stream.outgoing.end()
             raise
@@ -262,7 +264,7 @@ class _Served:
             if arrived.made is not None:
                 self._tell_made(stream, arrived.made)
         try:
-            self._start(request)
+            self._start(stream, request)
         except SkerryError as error:
             self._end(stream, failed_event(stream.number, error))
 
@@ -277,7 +279,7 @@ class _Served:
         self._tell(stream, tokens)
         stream.next_index += len(made.token_ids)
 
-    def _start(self, request: Request) -> None:
+    def _start(self, stream: NodeStream, request: Request) -> None:
         """Give a request to the engine. Raises what `Node.submit` raises."""
         try:
             self._worker.submit(request)
@@ -289,6 +291,7 @@ class _Served:
             raise Overloaded(str(error), retry_after=error.retry_after) from None
         except WorkerStopped:  # the news of it is on its way to this thread
             raise self._gone() from None
+        stream.in_engine = True
 
     def _opened(self, stream: NodeStream, seconds_left: float | None) -> NodeStream:
         older = self._attempts.get(stream.key)
@@ -303,11 +306,10 @@ class _Served:
     def abort(self, stream: NodeStream) -> None:
         if stream.engine_id not in self._streams:
             return
-        if stream.arriving is not None and not stream.arriving.done():
-            stream.arriving.cancel()
-            self._end(stream, Done(stream=stream.number, finish_reason="cancelled", usage=NO_USAGE))
-        else:
+        if stream.in_engine:
             self._worker.abort(stream.engine_id)
+        else:
+            self._end(stream, Done(stream=stream.number, finish_reason="cancelled", usage=NO_USAGE))
 
     def beat(self) -> EngineBeat:
         statistics = self._worker.statistics()
@@ -349,7 +351,18 @@ class _Served:
             self._tell(stream, tokens_event(stream.number, stream.next_index, output))
             stream.next_index += len(output.token_ids)
         if output.finish_reason is not None:
-            self._end(stream, done_event(stream.number, output))
+            stream.in_engine = False
+            done = done_event(stream.number, output)
+            if stream.outgoing is None or output.finish_reason == "cancelled":
+                self._end(stream, done)
+            else:
+                stream.outgoing.when_over(functools.partial(self._handed_over, stream, done))
+
+    def _handed_over(self, stream: NodeStream, done: Done, arrived: bool) -> None:
+        """A prefill's stream lasts until its KV is with the peer: until then it can fail."""
+        if stream.engine_id in self._streams:
+            error = Unavailable("the decode node could not be given the KV")
+            self._end(stream, done if arrived else failed_event(stream.number, error))
 
     def _on_failure(self, error: BaseException) -> None:
         logger.error("the engine of %s stopped", self.model, exc_info=error)
@@ -358,17 +371,20 @@ class _Served:
 
     def _fail_all(self) -> None:
         for stream in list(self._streams.values()):
-            self.abort(stream)
-            self._end(stream, failed_event(stream.number, self._gone()))
+            self._break_off(stream, self._gone())
 
     def _gone(self) -> SkerryError:
         why = "is shutting down" if self.state == "closed" else "stopped on an error of its own"
         return Unavailable(f"the engine of {self.model} {why}", retry_after=RESTART_SECONDS)
 
     def _expire(self, stream: NodeStream) -> None:
-        self.abort(stream)
         message = f"the deadline passed after {stream.next_index} tokens"
-        self._end(stream, failed_event(stream.number, RequestTimeout(message)))
+        self._break_off(stream, RequestTimeout(message))
+
+    def _break_off(self, stream: NodeStream, error: SkerryError) -> None:
+        if stream.in_engine:
+            self._worker.abort(stream.engine_id)
+        self._end(stream, failed_event(stream.number, error))
 
     def _end(self, stream: NodeStream, event: Done | Failed) -> None:
         del self._streams[stream.engine_id]

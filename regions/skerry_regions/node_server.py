@@ -149,8 +149,8 @@ class EdgeLink(asyncio.Protocol):
         """End every running stream with `unavailable`."""
         error = Unavailable("the node is draining")
         for number, stream in list(self._streams.items()):
-            stream.abort()
             self._push(failed_event(number, error))
+            stream.abort()  # its own last event comes too late to be told
 
     def drop(self) -> None:
         if self._transport is not None:

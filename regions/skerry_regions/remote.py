@@ -26,11 +26,13 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
-from skerry_regions.client import error_of
+from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import (
     Accepted,
     Done,
+    Embed,
+    Embedded,
     Event,
     Failed,
     HandOverFrom,
@@ -117,6 +119,23 @@ class RemoteRegion:
         await stream.start()
         return stream
 
+    async def embed(self, embed: Embed) -> bytes:
+        """See `RegionClient.embed`. Tried once on each node, the least busy and nearest first.
+
+        What one node began another can do again: a text's vector has the same bits everywhere.
+        """
+        error: SkerryError = Unavailable(f"no node embeds by {embed.model} now", retry_after=1.0)
+        links = [link for link in self._links() if embed.model in link.models]
+        links.sort(key=lambda link: (not link.is_up, link.num_streams, link.rtt or 0.0))
+        for link in links:
+            try:
+                return await _embed_on(link, embed)
+            except SkerryError as refusal:
+                error = refusal
+                if not _elsewhere_may_help(refusal):
+                    break
+        raise error
+
     def models(self) -> frozenset[str]:
         return frozenset(model for link in self._links() if link.is_up for model in link.models)
 
@@ -124,12 +143,28 @@ class RemoteRegion:
         await asyncio.gather(*(link.close() for link in self._links()))
 
 
+async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
+    answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
+
+    def push(event: Embedded | Failed) -> None:
+        if not answer.done():  # else its reader has gone
+            answer.set_result(event)
+
+    stream = link.embed(embed, push)
+    try:
+        return vectors_of(await answer)
+    finally:
+        if not answer.done():
+            link.forget(stream)
+
+
 class Attempt:
     """One try at a request on one route, and what its nodes said that nobody has read yet.
 
     On a split route both nodes are submitted at once, the decode node told to wait for the KV. The
     first token comes from whoever has it first; the decode node's stream is whole by itself, so
-    what the prefill node says after that, or fails at, changes nothing.
+    once it speaks, what the prefill node fails at changes nothing. Until then either one's failure
+    is the attempt's: the KV may not have arrived.
     """
 
     def __init__(self, route: Route, submit: Submit, lease_seconds: float) -> None:
@@ -139,7 +174,8 @@ class Attempt:
         self._events: deque[Accepted | Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._parts: list[tuple[NodeLink, int]] = []
-        self._prefilled = False  # the prefill node has made the first token
+        self._last: Done | None = None  # of the decode node, while the prefill node owes its part
+        self._prefilling = route.prefill is not None
         self._told_first: set[str] = set()  # nodes whose first tokens came
         self._unaccepted = 0
         try:
@@ -194,7 +230,10 @@ class Attempt:
         self._tell_first(event, self.route.decode.node)
         if isinstance(event, Done | Failed):
             self._tell_end()
-        self._add(event)
+        if isinstance(event, Done) and self._prefilling:
+            self._last = event
+        else:
+            self._add(event)
 
     def _add(self, event: Accepted | Event) -> None:
         if isinstance(event, Accepted):
@@ -206,23 +245,26 @@ class Attempt:
             self._waiter.set_result(None)
 
     def _push_prefill(self, event: Accepted | Event) -> None:
-        """Of the prefill node: its tokens, and a failure before it made any."""
+        """Of the prefill node: its tokens, and a failure before the decode node has spoken."""
         assert self.route.prefill is not None
         node = self.route.prefill.node
         self._tell_first(event, node)
         match event:
             case Done():
                 self.prefill_usage = event.usage
-            case Failed() if self._prefilled:
-                pass
+                self._end_prefill()
+            case Failed() if self.route.decode.node in self._told_first or self._last is not None:
+                self._end_prefill()
             case Failed():
                 self.blamed = node
                 self._add(event)
-            case Tokens():
-                self._prefilled = self._prefilled or bool(event.token_ids)
-                self._add(event)
             case _:
                 self._add(event)
+
+    def _end_prefill(self) -> None:
+        self._prefilling = False
+        if self._last is not None:
+            self._add(self._last)
 
     def _tell_first(self, event: Accepted | Event, node: str) -> None:
         if node in self._told_first or not (isinstance(event, Tokens) and event.token_ids):

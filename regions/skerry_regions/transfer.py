@@ -351,6 +351,10 @@ class Receiver:
         """
         self._incoming[transfer] = _Incoming(token, now + lease_seconds, any_build)
 
+    def is_reserved(self, transfer: int) -> bool:
+        """Whether it is still waited for."""
+        return transfer in self._incoming
+
     def renew(self, transfer: int, now: float, lease_seconds: float) -> None:
         if (incoming := self._incoming.get(transfer)) is not None:
             incoming.expires = now + lease_seconds
@@ -370,7 +374,8 @@ class Receiver:
         """Take one frame; `held` are the offered digests that this node has, and the caller has
         pinned until the transfer ends (looked at on an Offer only).
 
-        Returns answers for the peer, and `Arrived` for the caller once everything is here.
+        Returns answers for the peer, and `Arrived` for the caller once everything is here. A
+        refusal ends the transfer, except that of a wrong token: strangers end nothing.
         """
         incoming = self._incoming.get(frame.transfer)
         if incoming is None:
@@ -388,14 +393,20 @@ class Receiver:
             case _:
                 raise TransferError(f"a receiver cannot receive {type(frame).__name__}")
 
+    def _refuse(self, transfer: int, reason: str) -> Refused:
+        self.release(transfer)
+        return Refused(transfer, reason)
+
     def _receive_offer(
         self, incoming: _Incoming, offer: Offer, held: Iterable[Digest]
     ) -> Need | Refused:
+        if not hmac.compare_digest(incoming.token, offer.token):
+            return Refused(offer.transfer, "wrong token")
         reason = self._objection(incoming, offer)
         if reason is not None:
-            return Refused(offer.transfer, reason)
+            return self._refuse(offer.transfer, reason)
         if incoming.offer is not None and incoming.offer.digests != offer.digests:
-            return Refused(offer.transfer, "a transfer cannot change what it offers")
+            return self._refuse(offer.transfer, "a transfer cannot change what it offers")
         incoming.offer = offer
         have = set(held) | set(incoming.complete)
         incoming.missing = set(offer.digests) - have
@@ -404,8 +415,6 @@ class Receiver:
         return Need(offer.transfer, missing, max(self._credit, offer.block_bytes))
 
     def _objection(self, incoming: _Incoming, offer: Offer) -> str | None:
-        if not hmac.compare_digest(incoming.token, offer.token):
-            return "wrong token"
         if offer.numeric_build != self.numeric_build and not incoming.any_build:
             return f"built by {offer.numeric_build}, this node takes {self.numeric_build}"
         expected = self._block_elements * DTYPE_BYTES[offer.kv_dtype]
@@ -420,7 +429,7 @@ class Receiver:
     def _receive_segment(self, incoming: _Incoming, segment: Segment) -> list[Control | Arrived]:
         offer = incoming.offer
         if offer is None or segment.digest not in offer.digests:
-            return [Refused(segment.transfer, "a segment that was not offered")]
+            return [self._refuse(segment.transfer, "a segment that was not offered")]
         if segment.digest not in incoming.missing:
             return [Ack(segment.transfer, segment.digest)]  # sent twice after a reconnect
         layer_bytes, odd = divmod(offer.block_bytes, offer.num_layers)
@@ -430,11 +439,11 @@ class Receiver:
             or last > offer.num_layers
             or len(segment.payload) != layer_bytes * segment.num_layers
         ):
-            return [Refused(segment.transfer, "a segment that does not fit its block")]
+            return [self._refuse(segment.transfer, "a segment that does not fit its block")]
         staged = incoming.staging.get(segment.digest)
         if staged is None:
             if self.staged_bytes + offer.block_bytes > self._budget:
-                return [Refused(segment.transfer, "no staging memory left")]
+                return [self._refuse(segment.transfer, "no staging memory left")]
             staged = incoming.staging[segment.digest] = _Staging(bytearray(offer.block_bytes))
         start = layer_bytes * segment.first_layer
         staged.data[start : start + len(segment.payload)] = segment.payload
@@ -450,7 +459,7 @@ class Receiver:
         offer = incoming.offer
         if offer is None or incoming.missing:
             count = len(incoming.missing) if offer else "all"
-            return Refused(commit.transfer, f"committed with {count} blocks missing")
+            return self._refuse(commit.transfer, f"committed with {count} blocks missing")
         blocks = [(d, incoming.complete[d]) for d in offer.digests if d in incoming.complete]
         return Arrived(
             transfer=commit.transfer,

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 2.0
 RECONNECTS = 3  # of one transfer; checked blocks are not sent again
 RECONNECT_PAUSE = 0.05  # seconds
+RETURN_SECONDS = 1.0  # in which a sender that lost its connection must be back
 
 Held = Callable[[Collection[Digest]], set[Digest]]
 """Which of some digests the node's pool has. An answer may be old by now: that costs time."""
@@ -48,6 +49,7 @@ class TransferServer:
         self._expected: dict[int, asyncio.Future[Arrived | None]] = {}
         self._leases: dict[int, asyncio.TimerHandle] = {}
         self._links: set[_IncomingLink] = set()
+        self._carriers: dict[int, _IncomingLink] = {}  # the newest connection of each transfer
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -87,7 +89,7 @@ class TransferServer:
             self._settle(transfer, None)
         await asyncio.sleep(0)
 
-    def receive(self, frame: Frame) -> list[Control]:
+    def receive(self, frame: Frame, link: _IncomingLink) -> list[Control]:
         """Answers to one frame. Raises TransferError when the peer is to be dropped."""
         held: set[Digest] = set()
         if isinstance(frame, Offer) and frame.numeric_build == self._receiver.numeric_build:
@@ -101,11 +103,16 @@ class TransferServer:
                 if isinstance(answer, Refused):
                     logger.warning("KV transfer %d refused: %s", frame.transfer, answer.reason)
                 answers.append(answer)
+        if not self._receiver.is_reserved(frame.transfer):
+            self._settle(frame.transfer, None)
+        elif isinstance(frame, Offer):
+            self._carriers[frame.transfer] = link
         return answers
 
     def _settle(self, transfer: int, arrived: Arrived | None) -> None:
         """End a lease, one way or the other; its staging is free, or the caller's."""
         self._receiver.release(transfer)
+        self._carriers.pop(transfer, None)
         if (lease := self._leases.pop(transfer, None)) is not None:
             lease.cancel()
         future = self._expected.pop(transfer, None)
@@ -116,7 +123,15 @@ class TransferServer:
         self._links.add(link)
 
     def discard(self, link: _IncomingLink) -> None:
+        """A connection is lost: its senders come back soon, or never."""
         self._links.discard(link)
+        for transfer, carrier in self._carriers.items():
+            if carrier is link:
+                self._loop.call_later(RETURN_SECONDS, self._give_up, transfer, link)
+
+    def _give_up(self, transfer: int, lost: _IncomingLink) -> None:
+        if self._carriers.get(transfer) is lost:
+            self._settle(transfer, None)
 
 
 class _IncomingLink(asyncio.Protocol):
@@ -134,7 +149,7 @@ class _IncomingLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
-                for answer in self._server.receive(frame):
+                for answer in self._server.receive(frame, self):
                     if self._transport is not None:
                         self._transport.writelines(encode(answer))
         except TransferError as error:
@@ -171,15 +186,24 @@ class OutgoingTransfer:
         self._sender.finish(made)
         self._flush()
 
+    def when_over(self, callback: Callable[[bool], None]) -> None:
+        """Call it at the end, with whether the peer had the last word."""
+        self._task.add_done_callback(lambda _: callback(self._sender.outcome is not None))
+
     async def outcome(self) -> Committed | Refused:
-        """How it ended; Refused also when the peer could not be reached."""
-        await self._task
+        """How it ended; Refused also when the peer could not be reached, or at `cancel`."""
+        await asyncio.wait((self._task,))
         return self._sender.outcome or Refused(self._sender.offer.transfer, "the peer is gone")
 
     def cancel(self) -> None:
-        """Give up; the peer's lease lapses by itself. Idempotent."""
+        """Give up, and let the peer know: it need not wait for the lease to lapse. Idempotent."""
+        if self._task.done():
+            return
         self._task.cancel()
-        self._drop()
+        if self._transport is not None:
+            refusal = Refused(self._sender.offer.transfer, "the sender gave up")
+            self._transport.writelines(encode(refusal))
+            self._transport.close()
 
     async def _run(self) -> None:
         for _ in range(1 + RECONNECTS):

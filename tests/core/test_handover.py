@@ -139,3 +139,22 @@ def test_another_tenant_cannot_use_the_blocks() -> None:
     engine.add(request(200, cache_key=b"another", kv=tuple(kv[:-1]), output_ids=tuple(first)))
     run(engine)
     assert sum(steps) == 19 + 200
+
+
+def test_a_transcript_tells_its_full_blocks() -> None:
+    said = tuple(oracle(request(100).prompt_ids, 60))
+    engine, _ = toy_engine()
+    asked = request(100, output_ids=said, exports_kv=True, sampling=SamplingParams(max_tokens=61))
+    engine.add(asked)
+    first, kv, _ = run(engine)
+    assert [block.digest for block in kv] == engine.handover.names(asked)
+    assert [block.num_tokens for block in kv] == [BLOCK_SIZE, BLOCK_SIZE]
+    engine, steps = toy_engine()
+    engine.add(
+        request(
+            100, kv=tuple(kv), output_ids=(*said, *first), sampling=SamplingParams(max_tokens=80)
+        )
+    )
+    tokens, _, _ = run(engine)
+    assert [*said, *first, *tokens] == oracle(asked.prompt_ids, 80)
+    assert sum(steps) == 100 + 79 - 2 * BLOCK_SIZE

@@ -166,6 +166,62 @@ async def test_the_prefill_node_dies_after_the_hand_over(tmp_path: Path) -> None
         assert stream.num_attempts == 1
 
 
+async def test_the_prefill_node_dies_between_its_token_and_the_hand_over(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p, held_up(tmp_path) as p.kv_address:
+        stream = await p.region(lease_seconds=60).generate(submit())
+        ids, _ = await after_tokens(stream, 1)  # the prefill node's; its KV reaches nobody
+        await p.nodes[PREFILL].stop()
+        assert (await read(stream, ids))[0] == greedy_oracle(40)
+        assert stream.num_attempts == 2
+        await settled(p.pools_are_whole)
+
+
+async def test_a_draining_node_gives_back_who_waits_for_kv(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p, held_up(tmp_path) as p.kv_address:
+        stream = await p.region(lease_seconds=60).generate(submit())
+        ids, _ = await after_tokens(stream, 1)
+        await p.nodes[DECODE].server.drain(0.0)
+        assert (await read(stream, ids))[0] == greedy_oracle(40)
+        await settled(lambda: p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0)
+
+
+async def test_a_draining_prefill_node_hands_over_first(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        stream = await p.region().generate(submit())
+        ids, _ = await after_tokens(stream, 1)
+        await p.nodes[PREFILL].server.drain(5.0)
+        assert (await read(stream, ids))[0] == greedy_oracle(40)
+        assert stream.num_attempts == 1
+        assert p.tokens_computed()[:2] == [len(PROMPT), 39]
+
+
+@asynccontextmanager
+async def held_up(path: Path) -> AsyncGenerator[str]:
+    """Address of somebody who takes KV and never says a word."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(listen, path / "silent.sock"):
+        yield f"unix:{path}/silent.sock"
+
+
+async def test_a_transcript_is_handed_over_with_what_it_said(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        said = greedy_oracle(100)[:60]
+        asked = submit(output_ids=said, sampling=Sampling(max_tokens=100))
+        stream = await p.region().generate(asked)
+        got: list[int] = []
+        async for event in stream:
+            if isinstance(event, Tokens):
+                got += event.token_ids
+        assert said + got == greedy_oracle(100)
+        full = (len(PROMPT) + len(said)) // 64 * 64
+        computed = len(PROMPT) + 99
+        assert p.tokens_computed()[:2] == [len(PROMPT) + len(said), computed - full]
+
+
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) -> None:
     async with platform(tmp_path) as p:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from skerry_regions.address import Address
@@ -158,3 +159,49 @@ async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) ->
 async def test_nobody_there_is_a_refusal(tmp_path: Path) -> None:
     sending = OutgoingTransfer(Address(path=str(tmp_path / "nobody.sock")), offer())
     assert await sending.outcome() == Refused(1, "the peer is gone")
+
+
+async def until_staged(to: TransferServer) -> None:
+    while not to.staged_bytes:  # noqa: ASYNC110  (nobody is told of it)
+        await asyncio.sleep(0)
+
+
+async def test_a_sender_that_gives_up_ends_the_wait(tmp_path: Path) -> None:
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
+    sending = OutgoingTransfer(bound, offer())
+    sending.seal(digest(0), block(0))
+    await until_staged(to)
+    sending.cancel()
+    assert await arriving is None
+    assert (to.staged_bytes, to.num_expected) == (0, 0)
+    await to.close()
+
+
+async def test_a_sender_that_vanishes_is_not_waited_for_long(tmp_path: Path) -> None:
+    to = server()
+    target = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    relay = Cutting(target, tmp_path, [BLOCK * 2])
+    async with await asyncio.start_unix_server(relay.serve, tmp_path / "relay.sock") as listening:
+        arriving = to.expect(1, TOKEN, lease_seconds=60)
+        sending = OutgoingTransfer(Address(path=str(tmp_path / "relay.sock")), offer())
+        for i in range(COUNT):
+            sending.seal(digest(i), block(i))
+        await until_staged(to)
+        listening.close()
+        assert await arriving is None
+        assert await sending.outcome() == Refused(1, "the peer is gone")
+    await asyncio.gather(*relay.tasks)
+    await to.close()
+
+
+async def test_a_refusal_ends_the_wait(tmp_path: Path) -> None:
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
+    other = msgspec.structs.replace(offer(), numeric_build="other")
+    refused = await OutgoingTransfer(bound, other).outcome()
+    assert isinstance(refused, Refused)
+    assert await arriving is None
+    await to.close()
