@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
 from skerry.errors import InternalError, SkerryError
-from skerry_regions.protocol import Done, Failed, Submit, Tokens
+from skerry_regions.protocol import Done, Embed, Embedded, Failed, Submit, Tokens
 
 
 class TokenStream(Protocol):
@@ -47,6 +47,14 @@ class RegionClient(Protocol):
         """
         ...
 
+    async def embed(self, embed: Embed) -> bytes:
+        """Vectors of texts: f32[texts, dimensions], little-endian, in the texts' order.
+
+        `embed.stream` is assigned by the client; pass 1. Cancelling it stops the node. Raises
+        `ModelNotFound`, `InvalidInput`, `Overloaded` (with `retry_after`) or `Unavailable`.
+        """
+        ...
+
     def models(self) -> frozenset[str]:
         """Catalog ids (not aliases) that this region serves now."""
         ...
@@ -60,3 +68,10 @@ def error_of(failed: Failed) -> SkerryError:
     """The exception that a node's `Failed` stands for. An unknown code is a bug of the node's."""
     kind = SkerryError.by_code.get(failed.code, InternalError)
     return kind(failed.message, retry_after=failed.retry_after)
+
+
+def vectors_of(event: Embedded | Failed) -> bytes:
+    """What an embedding ended with. Raises the node's error."""
+    if isinstance(event, Failed):
+        raise error_of(event)
+    return event.vectors

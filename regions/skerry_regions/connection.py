@@ -9,7 +9,8 @@ Sans-I/O: `receive(bytes)` gives the peer's messages, the other methods queue me
 - `Accepted` comes at once and at most once, before any `Tokens`; a rejection is a `Failed` instead.
 - `Tokens` cost one credit each. Without credit the node holds them, and what follows, back.
 - `Tokens.index` has no gap and no overlap: a token is never lost and never told twice.
-- `Done` or `Failed` comes exactly once, last; an aborted stream gets it too.
+- `Done` or `Failed` comes exactly once, last; an aborted stream gets it too. A stream opened by
+  `Embed` has no `Accepted` and no `Tokens`, and `Embedded` in place of `Done`.
 
 A breach by the peer raises `ProtocolError`, and every later `receive` raises it again: drop the
 connection and give the `open_streams` to another. A breach by the caller is a `RuntimeError`.
@@ -30,10 +31,13 @@ from skerry_regions.frames import FrameDecoder, ProtocolError, encode
 from skerry_regions.protocol import (
     Abort,
     Accepted,
+    AnyEvent,
     Credit,
     EdgeMessage,
+    Embed,
+    Embedded,
     EngineBeat,
-    Event,
+    Failed,
     Hello,
     ModelBuild,
     NodeMessage,
@@ -165,6 +169,7 @@ class _EdgeStream:
     next_index: int  # output position of the next token
     credit: int  # Tokens events the node may still send
     consumed: int = 0  # events read by our caller, credit for them not yet sent
+    embeds: bool = False
     accepted: bool = False
     aborted: bool = False
 
@@ -175,7 +180,7 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
     def __init__(self, hello: Hello) -> None:
         super().__init__(hello, NodeMessage)
 
-    def submit(self, submit: Submit) -> int:
+    def submit(self, submit: Submit | Embed) -> int:
         """Open a stream and return its number; `submit.stream` is replaced by it.
 
         Raises `Overloaded` when the connection has all the streams it may have, and `Unavailable`
@@ -189,7 +194,8 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
         stream = self._last_stream + 1
         self._send(msgspec.structs.replace(submit, stream=stream))
         self._last_stream = stream
-        self._streams[stream] = _EdgeStream(len(submit.output_ids), terms.window)
+        first = len(submit.output_ids) if isinstance(submit, Submit) else 0
+        self._streams[stream] = _EdgeStream(first, terms.window, embeds=isinstance(submit, Embed))
         return stream
 
     def abort(self, stream: int) -> None:
@@ -222,7 +228,7 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
     def want_snapshot(self, model: str) -> None:
         self._send(SnapshotWanted(model=model))
 
-    def receive(self, data: bytes) -> Iterator[Hello | Accepted | Event | Pong | Report]:
+    def receive(self, data: bytes) -> Iterator[Hello | Accepted | AnyEvent | Pong | Report]:
         """The node's messages; iterate to the end. Tokens of aborted streams are left out.
 
         Raises `ProtocolError` after the last good message.
@@ -231,12 +237,14 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
             if isinstance(message, Hello | Pong | Report) or self._accept(message):
                 yield message
 
-    def _accept(self, event: Accepted | Event) -> bool:
+    def _accept(self, event: Accepted | AnyEvent) -> bool:
         """Check an event against its stream; False when nobody waits for it any more."""
         stream = self._streams.get(event.stream)
         if stream is None:
             past = "after the end of" if event.stream <= self._last_stream else "for the unopened"
             raise self._fault(f"{type(event).__name__} {past} stream {event.stream}")
+        if stream.embeds != isinstance(event, Embedded) and not isinstance(event, Failed):
+            raise self._fault(f"{type(event).__name__} does not belong on stream {event.stream}")
         if isinstance(event, Accepted):
             if stream.accepted:
                 raise self._fault(f"Accepted late or twice on stream {event.stream}")
@@ -265,7 +273,7 @@ class _NodeStream:
     ended: bool = False  # the last event is known, though perhaps still held back
     # Events that wait for credit. The engine is not paused for a slow reader, so the bound is the
     # request's own: at most `max_tokens` events of output and one per chunk of the prompt.
-    held: deque[Event] = field(default_factory=deque)
+    held: deque[AnyEvent] = field(default_factory=deque)
 
 
 class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
@@ -274,13 +282,15 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
     def __init__(self, hello: Hello) -> None:
         super().__init__(hello, EdgeMessage)
 
-    def receive(self, data: bytes) -> Iterator[Hello | Submit | Abort | Ping | SnapshotWanted]:
+    def receive(
+        self, data: bytes
+    ) -> Iterator[Hello | Submit | Embed | Abort | Ping | SnapshotWanted]:
         """The edge's messages; iterate to the end. `Abort` comes once, for running streams only.
 
         Raises `ProtocolError` after the last good message.
         """
         for message in self._messages(data):
-            if isinstance(message, Submit):
+            if isinstance(message, Submit | Embed):
                 self._open(message)
             elif isinstance(message, Credit):
                 self._grant(message)
@@ -289,7 +299,7 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
                 continue
             yield message
 
-    def send(self, event: Event) -> None:
+    def send(self, event: AnyEvent) -> None:
         """Pass an event of an open stream on, now or when credit allows.
 
         Raises `RuntimeError` for a stream that is not open or has had its last event, and
@@ -315,7 +325,7 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
     def pong(self, nonce: int, engines: list[EngineBeat]) -> None:
         self._send(Pong(nonce=nonce, engines=engines))
 
-    def _open(self, submit: Submit) -> None:
+    def _open(self, submit: Submit | Embed) -> None:
         if submit.stream <= self._last_stream:
             raise self._fault(f"stream {submit.stream} opened after stream {self._last_stream}")
         terms = self._terms()

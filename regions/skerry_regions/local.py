@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from skerry_regions.client import error_of
+from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node import Node, NodeStream
-from skerry_regions.protocol import Done, Event, Failed, Submit, Tokens
+from skerry_regions.protocol import Done, Embed, Embedded, Event, Failed, Submit, Tokens
 
 
 class LocalRegion:
@@ -21,6 +21,20 @@ class LocalRegion:
         stream = LocalStream()
         stream.attach(self._node.submit(submit, stream.push))
         return stream
+
+    async def embed(self, embed: Embed) -> bytes:
+        """See `RegionClient.embed`."""
+        answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
+
+        def push(event: Embedded | Failed) -> None:
+            if not answer.done():  # else its reader has gone
+                answer.set_result(event)
+
+        encoding = self._node.embed(embed, push)
+        try:
+            return vectors_of(await answer)
+        finally:
+            encoding.abort()
 
     def models(self) -> frozenset[str]:
         return self._node.models

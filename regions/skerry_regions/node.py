@@ -12,7 +12,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,7 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
+from skerry_core.encoder import Encoder
 from skerry_core.engine import Engine
 from skerry_core.request import (
     EngineOverloaded,
@@ -38,10 +39,13 @@ from skerry_core.request import (
     Usage,
 )
 from skerry_core.worker import Worker, WorkerStopped
+from skerry_regions.encoders import Encoding, ServedEncoder
+from skerry_regions.encoders import Sink as EncoderSink
 from skerry_regions.handover import KVDesk, Outgoing
 from skerry_regions.protocol import (
     MAX_MESSAGE,
     Done,
+    Embed,
     EngineBeat,
     Event,
     Failed,
@@ -143,18 +147,27 @@ class Node:
         self.role: Role = role
         self._loop = loop
         self._served: dict[str, _Served] = {}
+        self._encoders: dict[str, ServedEncoder] = {}
 
     def serve(self, model: str, engine: Engine) -> None:
         """Start the engine's worker; from now on `model` (a catalog id) takes streams."""
-        if model in self._served:
-            raise ValueError(f"{model} is served already")
+        self._check_new(model)
         reporter = Reporter(self.id, self.incarnation, model, engine)
         self._served[model] = _Served(model, engine, reporter, self._loop)
+
+    def serve_encoder(self, model: str, encoder: Encoder) -> None:
+        """Start the encoder's worker; from now on `model` takes texts to embed."""
+        self._check_new(model)
+        self._encoders[model] = ServedEncoder(model, encoder, self._loop)
+
+    def _check_new(self, model: str) -> None:
+        if model in self._served or model in self._encoders:
+            raise ValueError(f"{model} is served already")
 
     @property
     def models(self) -> frozenset[str]:
         """Models that take streams now."""
-        return frozenset(m for m, served in self._served.items() if served.state == "ready")
+        return frozenset(served.model for served in self._all() if served.state == "ready")
 
     def submit(self, submit: Submit, sink: Sink) -> NodeStream:
         """Start a stream; its events go to `sink`, never before this returns.
@@ -168,6 +181,17 @@ class Node:
             known = ", ".join(sorted(self._served)) or "no model"
             raise ModelNotFound(f"this node serves {known}, not {submit.model}", param="model")
         return served.submit(submit, sink)
+
+    def embed(self, embed: Embed, sink: EncoderSink) -> Encoding:
+        """Start to embed; the one event goes to `sink`, never before this returns.
+
+        Raises `ModelNotFound`, `InvalidInput`, `Overloaded` (with `retry_after`) or `Unavailable`.
+        """
+        encoder = self._encoders.get(embed.model)
+        if encoder is None:
+            known = ", ".join(sorted(self._encoders)) or "no model"
+            raise ModelNotFound(f"this node embeds by {known}, not {embed.model}", param="model")
+        return encoder.submit(embed, sink)
 
     def desk(self, model: str) -> KVDesk:
         """Hand-over of a served model; its `incoming` must listen before edges name it."""
@@ -183,7 +207,7 @@ class Node:
 
     def beats(self) -> list[EngineBeat]:
         """The pulse of each engine: one that has work and makes no steps hangs."""
-        return [served.beat() for served in self._served.values()]
+        return [served.beat() for served in self._all()]
 
     def status(self) -> list[ModelStatus]:
         return [
@@ -196,12 +220,16 @@ class Node:
                 state=served.state,
                 streams=served.num_streams,
             )
-            for served in self._served.values()
+            for served in self._all()
         ]
 
     async def close(self) -> None:
         """Fail what runs with `Unavailable`, stop the engines' threads and free their memory."""
-        await asyncio.gather(*(served.close() for served in self._served.values()))
+        await asyncio.gather(*(served.close() for served in self._all()))
+
+    def _all(self) -> Iterator[_Served | ServedEncoder]:
+        yield from self._served.values()
+        yield from self._encoders.values()
 
 
 class _Served:

@@ -21,6 +21,8 @@ from skerry_regions.frames import ProtocolError
 from skerry_regions.protocol import (
     Accepted,
     Done,
+    Embed,
+    Embedded,
     Event,
     Failed,
     Hello,
@@ -33,6 +35,7 @@ from skerry_regions.protocol import (
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[Accepted | Event], None]
+EmbedSink = Callable[[Embedded | Failed], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,16 @@ class NodeLink:
 
         Raises Unavailable, or Overloaded when the connection has no stream left.
         """
+        return self._reached().submit(submit, sink)
+
+    def embed(self, embed: Embed, sink: EmbedSink) -> int:
+        """As `submit`, for the one event of an embedding."""
+        return self._reached().embed(embed, sink)
+
+    def _reached(self) -> _Wire:
         if self._wire is None or not self.is_up:
             raise Unavailable(f"node {self.node} cannot be reached")
-        return self._wire.submit(submit, sink)
+        return self._wire
 
     def abort(self, stream: int) -> None:
         """Stop a stream; its last event still comes. Idempotent, synchronous, never fails."""
@@ -196,6 +206,7 @@ class _Wire(asyncio.Protocol):
         self._changed = changed
         self._connection = EdgeConnection(hello)
         self._sinks: dict[int, Sink] = {}
+        self._embed_sinks: dict[int, EmbedSink] = {}
         self._pongs: list[Pong] = []
         self._nonces = itertools.count()
         self._transport: asyncio.Transport | None = None
@@ -213,7 +224,7 @@ class _Wire(asyncio.Protocol):
 
     @property
     def num_streams(self) -> int:
-        return len(self._sinks)
+        return len(self._sinks) + len(self._embed_sinks)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
@@ -228,9 +239,14 @@ class _Wire(asyncio.Protocol):
                         self._connection.consumed(message.stream)
                     case Accepted():
                         self._deliver(message)
-                    case Done() | Failed():
+                    case Done():
                         self._deliver(message)
                         self._sinks.pop(message.stream, None)
+                    case Embedded():
+                        if embed_sink := self._embed_sinks.pop(message.stream, None):
+                            embed_sink(message)
+                    case Failed():
+                        self._fail(message)
                     case Pong():
                         self._take_pong(message)
                     case Report():
@@ -249,16 +265,21 @@ class _Wire(asyncio.Protocol):
 
     def fail_streams(self) -> None:
         """Tell every owner that nothing more comes from here."""
-        sinks, self._sinks = self._sinks, {}
-        for stream, sink in sinks.items():
+        message = f"the connection to node {self._node} was lost"
+        for stream in (*self._sinks, *self._embed_sinks):
             self._connection.abort(stream)
-            message = f"the connection to node {self._node} was lost"
-            sink(Failed(stream=stream, code=Unavailable.code, message=message))
+            self._fail(Failed(stream=stream, code=Unavailable.code, message=message))
         self._schedule_flush()
 
     def submit(self, submit: Submit, sink: Sink) -> int:
         stream = self._connection.submit(submit)
         self._sinks[stream] = sink
+        self._schedule_flush()
+        return stream
+
+    def embed(self, embed: Embed, sink: EmbedSink) -> int:
+        stream = self._connection.submit(embed)
+        self._embed_sinks[stream] = sink
         self._schedule_flush()
         return stream
 
@@ -268,6 +289,7 @@ class _Wire(asyncio.Protocol):
 
     def forget(self, stream: int) -> None:
         self._sinks.pop(stream, None)
+        self._embed_sinks.pop(stream, None)
         self.abort(stream)
 
     def want_snapshot(self, model: str) -> None:
@@ -296,6 +318,11 @@ class _Wire(asyncio.Protocol):
 
     def _deliver(self, event: Accepted | Event) -> None:
         if (sink := self._sinks.get(event.stream)) is not None:
+            sink(event)
+
+    def _fail(self, event: Failed) -> None:
+        sink = self._sinks.pop(event.stream, None) or self._embed_sinks.pop(event.stream, None)
+        if sink is not None:
             sink(event)
 
     def _schedule_flush(self) -> None:

@@ -15,12 +15,15 @@ from msgspec.structs import replace
 from skerry.errors import SkerryError, Unavailable
 from skerry_regions.address import Address
 from skerry_regions.connection import NodeConnection
+from skerry_regions.encoders import Encoding
 from skerry_regions.frames import MessageTooLarge, ProtocolError
 from skerry_regions.node import Node, NodeStream, failed_event
 from skerry_regions.protocol import (
     Abort,
+    AnyEvent,
     Done,
-    Event,
+    Embed,
+    Embedded,
     Failed,
     Hello,
     Ping,
@@ -98,7 +101,7 @@ class EdgeLink(asyncio.Protocol):
     def __init__(self, server: NodeServer) -> None:
         self._server = server
         self._connection = NodeConnection(server.hello)
-        self._streams: dict[int, NodeStream] = {}
+        self._streams: dict[int, NodeStream | Encoding] = {}
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
 
@@ -119,7 +122,7 @@ class EdgeLink(asyncio.Protocol):
         try:
             for message in self._connection.receive(data):
                 match message:
-                    case Submit():
+                    case Submit() | Embed():
                         self._submit(message)
                     case Abort():
                         self._streams[message.stream].abort()
@@ -163,20 +166,24 @@ class EdgeLink(asyncio.Protocol):
             except MessageTooLarge:  # more cached blocks than a frame can name: load still counts
                 self._connection.report(replace(report, prefixes=None))
 
-    def _submit(self, submit: Submit) -> None:
+    def _submit(self, submit: Submit | Embed) -> None:
         try:
             if self._server.draining:
                 raise Unavailable("the node is draining")
+            if isinstance(submit, Embed):
+                self._streams[submit.stream] = self._server.node.embed(submit, self._push)
+                return
             self._streams[submit.stream] = self._server.node.submit(submit, self._push)
             self._connection.accept(submit.stream)
         except SkerryError as error:
             self._connection.send(failed_event(submit.stream, error))
 
-    def _push(self, event: Event) -> None:
+    def _push(self, event: AnyEvent) -> None:
         """The node's sink, called once per stream and step."""
-        if isinstance(event, Done | Failed) and self._streams.pop(event.stream, None) is None:
+        is_last = isinstance(event, Done | Embedded | Failed)
+        if is_last and self._streams.pop(event.stream, None) is None:
             return  # ended here before, by a hand-back
-        if isinstance(event, Done | Failed):
+        if is_last:
             self._server.stream_ended.set()
         if self._transport is None:
             return

@@ -12,6 +12,8 @@ One connection per edge-node pair carries many streams. A stream is one attempt 
       │ ── Credit(stream, n) ──────────────▶ │   room for n more Tokens events
       │ ── Abort(stream) ──────────────────▶ │   at any time; harmless after the end
       │ ◀───── Done(stream) | Failed(stream) ─ │  exactly one, the last event of a stream
+      │ ── Embed(stream, …) ───────────────▶ │
+      │ ◀─ Embedded(stream) | Failed(stream) ─ │  the only event of such a stream
       │ ── Ping ─── ◀── Pong(steps) ────────  │   a hung engine shows: its steps stand still
 
 Constraints on fields bind whoever decodes: lengths, counts and ranges from another machine are
@@ -30,6 +32,8 @@ from skerry_regions.view import NodeLoad
 
 PROTOCOL_VERSION = 1
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
+MAX_TEXTS = 64  # of one `Embed`
+MAX_VECTOR_BYTES = 1 << 19  # of one `Embedded`: 64 vectors of 2,048 dimensions, 32 of 4,096
 MAX_MESSAGE = 1024  # characters of an error's sentence
 MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
@@ -126,6 +130,17 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     hand_over_from: HandOverFrom | None = None
 
 
+class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
+    """Start a stream whose one event is `Embedded`: each text's token ids to one vector."""
+
+    stream: StreamId
+    request_id: Annotated[str, Meta(max_length=128)]
+    model: Name
+    texts: Annotated[list[TokenIds], Meta(min_length=1, max_length=MAX_TEXTS)]
+    pooling: Literal["mean", "cls", "max"]
+    normalize: bool
+
+
 class Abort(Struct, frozen=True, kw_only=True, tag="abort"):
     """Stop a stream and free its blocks. Ended streams are ignored."""
 
@@ -180,6 +195,13 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
     usage: PhaseUsage
 
 
+class Embedded(Struct, frozen=True, kw_only=True, tag="embedded"):
+    """The vectors of an `Embed`: f32[texts, dimensions], little-endian, in the texts' order."""
+
+    stream: StreamId
+    vectors: Annotated[bytes, Meta(min_length=4, max_length=MAX_VECTOR_BYTES)]
+
+
 class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     """The stream ended badly. `code` is a code of `skerry.errors`."""
 
@@ -225,6 +247,7 @@ class SnapshotWanted(Struct, frozen=True, kw_only=True, tag="snapshot_wanted"):
     model: Name
 
 
-Event = Tokens | Done | Failed  # of one stream
-EdgeMessage = Hello | Submit | Abort | Credit | Ping | SnapshotWanted
-NodeMessage = Hello | Accepted | Tokens | Done | Failed | Pong | Report
+Event = Tokens | Done | Failed  # of a stream of tokens
+AnyEvent = Event | Embedded
+EdgeMessage = Hello | Submit | Embed | Abort | Credit | Ping | SnapshotWanted
+NodeMessage = Hello | Accepted | Tokens | Done | Embedded | Failed | Pong | Report

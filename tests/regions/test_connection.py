@@ -17,6 +17,8 @@ from skerry_regions.protocol import (
     Accepted,
     Credit,
     Done,
+    Embed,
+    Embedded,
     EngineBeat,
     Failed,
     Hello,
@@ -62,6 +64,16 @@ def submit(stream: int = 1, *, output_ids: list[int] | None = None, epoch: int =
         output_ids=output_ids or [],
         sampling=Sampling(),
     )
+
+
+def embed() -> Embed:
+    return Embed(
+        stream=1, request_id="r", model=MODEL, texts=[[1, 2]], pooling="mean", normalize=True
+    )
+
+
+def embedded(stream: int) -> Embedded:
+    return Embedded(stream=stream, vectors=b"\0\0\0\0")
 
 
 def tokens(stream: int, index: int, count: int = 1) -> Tokens:
@@ -444,3 +456,45 @@ class Conversation(RuleBasedStateMachine):
 
 Conversation.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 TestConversation = Conversation.TestCase
+
+
+# --- embeddings ----------------------------------------------------------------------------------
+
+
+def test_an_embedding_is_one_message_each_way() -> None:
+    edge, node = pair(max_streams=1)
+    assert edge.submit(embed()) == 1
+    with pytest.raises(Overloaded):
+        edge.submit(embed())
+    assert deliver(edge, node) == ([embed()], [])
+    node.send(embedded(1))
+    with pytest.raises(RuntimeError, match="not open"):
+        node.send(embedded(1))
+    assert deliver(edge, node) == ([], [embedded(1)])
+    assert edge.open_streams == node.open_streams == ()
+    assert edge.submit(submit()) == 2
+
+
+def test_an_aborted_embedding_ends_once() -> None:
+    edge, node = pair()
+    stream = edge.submit(embed())
+    edge.abort(stream)
+    got, _ = deliver(edge, node)
+    assert got == [embed(), Abort(stream=stream)]
+    node.send(failed(stream))
+    assert deliver(edge, node) == ([], [failed(stream)])
+
+
+@pytest.mark.parametrize("event", [Accepted(stream=1), tokens(1, 0), done(1)])
+def test_tokens_do_not_answer_an_embedding(event: Accepted | Tokens | Done) -> None:
+    edge, _ = pair()
+    edge.submit(embed())
+    with pytest.raises(ProtocolError, match="does not belong on stream 1"):
+        list(edge.receive(encode(event)))
+
+
+def test_vectors_do_not_answer_a_prompt() -> None:
+    edge, _ = pair()
+    edge.submit(submit())
+    with pytest.raises(ProtocolError, match="Embedded does not belong on stream 1"):
+        list(edge.receive(encode(embedded(1))))

@@ -19,10 +19,12 @@ from skerry_regions.frames import (
     encode,
 )
 from skerry_regions.protocol import (
+    MAX_TEXTS,
     MAX_TOKENS,
     Abort,
     Credit,
     EdgeMessage,
+    Embed,
     Hello,
     ModelBuild,
     NodeMessage,
@@ -45,6 +47,14 @@ SUBMIT = Submit(
     priority="batch",
     seconds_left=1.5,
 )
+EMBED = Embed(
+    stream=8,
+    request_id="r-2",
+    model="@cf/toy/encoder",
+    texts=[[101, 7, 102], [101, 102]],
+    pooling="mean",
+    normalize=True,
+)
 MESSAGES: list[EdgeMessage] = [
     Hello(
         versions=[1],
@@ -52,6 +62,7 @@ MESSAGES: list[EdgeMessage] = [
         models=[ModelBuild(id="m", tokenizer="a", template="b", numeric_build="c")],
     ),
     SUBMIT,
+    EMBED,
     Credit(stream=7, count=32),
     Ping(nonce=1),
     Abort(stream=7),
@@ -196,3 +207,22 @@ def test_the_longest_prompt_fits_a_frame() -> None:
 def test_a_message_no_peer_would_accept_is_not_encoded() -> None:
     with pytest.raises(MessageTooLarge, match="Tokens of"):
         encode(Tokens(stream=1, index=0, token_ids=[(1 << 31) - 1] * (MAX_FRAME // 5)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("texts", []),
+        ("texts", [[1]] * (MAX_TEXTS + 1)),
+        ("texts", [[-1]]),
+        ("texts", [[1 << 31]]),
+        ("texts", [["word"]]),
+        ("pooling", "median"),
+        ("normalize", None),
+    ],
+)
+def test_an_embedding_out_of_bounds_is_refused_with_its_path(field: str, value: object) -> None:
+    fields = msgspec.to_builtins(EMBED) | {field: value}
+    received, error = feed(decoder(), frame(msgspec.msgpack.encode(fields)))
+    assert received == []
+    assert f"$.{field}" in str(error)
