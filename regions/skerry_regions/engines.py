@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.engine import Engine
+from skerry_core.file_tier import FileTier, FileTierError
 from skerry_core.runners.base import ModelRunner, Progress
+from skerry_core.second_tier import open_file
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.model_files import ModelFiles
 
+logger = logging.getLogger(__name__)
+
 RunnerKind = Literal["numba", "torch", "jax", "toy"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileTierOptions:
+    """Where evicted KV goes, and how many bytes of it at most."""
+
+    path: Path
+    capacity_bytes: int
 
 
 def open_engine(
@@ -22,12 +36,27 @@ def open_engine(
     num_blocks: int,
     threads: int,
     cache_dir: Path,
+    file_tier: FileTierOptions | None = None,
     progress: Progress,
 ) -> Engine:
-    """A model on a runner, its kernels compiled. Raises ConfigError or WeightsError."""
+    """A model on a runner, its kernels compiled. Raises ConfigError or WeightsError.
+
+    A file tier that cannot be used is a warning: it is a cache.
+    """
     opened = _open_runner(spec, files, runner, num_blocks, threads, cache_dir, progress)
     opened.warm_up(progress)
-    return Engine(opened, EngineConfig(), model_key=files.model_key)
+    file = None if file_tier is None else _open_file(opened, files.model_key, file_tier)
+    return Engine(opened, EngineConfig(), model_key=files.model_key, file_tier=file)
+
+
+def _open_file(runner: ModelRunner, model_key: bytes, options: FileTierOptions) -> FileTier | None:
+    try:
+        return open_file(
+            options.path, runner, model_key=model_key, capacity_bytes=options.capacity_bytes
+        )
+    except FileTierError as error:
+        logger.warning("evicted KV is not kept: %s", error)
+        return None
 
 
 def _open_runner(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from skerry_regions.address import Address, AddressError
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.canary import Canary
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
-from skerry_regions.engines import RunnerKind, open_engine
+from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
 from skerry_regions.node import Node, Role
 from skerry_regions.node_control import ControlAPI
 from skerry_regions.node_server import NodeServer
@@ -58,6 +59,7 @@ class NodeOptions:
     runner: RunnerKind
     threads: int
     num_blocks: int  # of KV, 64 tokens each
+    file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
     control: Address  # HTTP, unix or loopback
@@ -181,6 +183,7 @@ def load(options: NodeOptions, progress: Progress) -> tuple[ModelSpec, ModelFile
             num_blocks=options.num_blocks,
             threads=options.threads,
             cache_dir=options.home / "cache",
+            file_tier=_file_tier(options),
             progress=progress,
         )
     except SkerryError as error:
@@ -188,6 +191,14 @@ def load(options: NodeOptions, progress: Progress) -> tuple[ModelSpec, ModelFile
     except (CatalogError, ConfigError, ModelCorrupt, ModelNotInstalled, WeightsError) as error:
         raise NodeCannotStart(str(error)) from None
     return spec, files, engine
+
+
+def _file_tier(options: NodeOptions) -> FileTierOptions | None:
+    """A file per node: no two processes may use one."""
+    if not options.file_tier_bytes:
+        return None
+    name = hashlib.blake2b(options.id.encode(), digest_size=8).hexdigest()  # an id may be no name
+    return FileTierOptions(options.home / "cache" / "kv" / name, options.file_tier_bytes)
 
 
 def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, engine: Engine) -> Hello:

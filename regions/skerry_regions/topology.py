@@ -4,7 +4,8 @@
       - {name: fra, iata: FRA, residency: eu}
       - {name: gru, coordinates: [-23.43, -46.47], residency: br}
     pools:
-      - {name: prefill, region: fra, role: prefill, model: "@cf/…", runner: numba, replicas: 2}
+      - {name: prefill, region: fra, role: prefill, model: "@cf/…", runner: numba, replicas: 2,
+         file_tier: 4GiB}
       - {name: decode, region: fra, role: decode, model: "@cf/…"}
     edges:
       - {name: edge-fra, region: fra, port: 8787}
@@ -32,6 +33,7 @@ from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, Role
 EARTH_RADIUS_KM = 6371.0
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # a DNS label
+Size = Annotated[str, Meta(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$")]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
 
@@ -67,6 +69,7 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replicas: Annotated[int, Meta(ge=0, le=1000)] = 1
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: the runner's
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
+    file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
 
     def node_names(self) -> list[str]:
         """Ids of its nodes, unique in the topology: `REGION-POOL-0`, `REGION-POOL-1`, …"""

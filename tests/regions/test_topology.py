@@ -155,3 +155,16 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path.write_bytes(b"#" * (located_yaml.MAX_SIZE + 1))
     with pytest.raises(TopologyError, match="larger than"):
         load_topology(path)
+
+
+@pytest.mark.parametrize("size", ["none", "512MiB", "1.5TiB"])
+def test_a_pool_says_how_much_disk_its_nodes_take(size: str) -> None:
+    text = GOOD.replace("    replicas: 2\n", f"    replicas: 2\n    file_tier: {size}\n")
+    assert parse_topology(text.encode()).pools[0].file_tier == size
+
+
+@pytest.mark.parametrize("size", ["4", "4GB", "-1GiB", "1e3MiB", "a lot"])
+def test_a_size_without_its_unit_is_refused(size: str) -> None:
+    text = GOOD.replace("    replicas: 2\n", f"    replicas: 2\n    file_tier: {size}\n")
+    with pytest.raises(TopologyError, match=r":10: pools\[0\]\.file_tier: "):
+        parse_topology(text.encode())

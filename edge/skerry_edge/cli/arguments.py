@@ -61,6 +61,11 @@ def positive_seconds(text: str) -> float:
     return seconds
 
 
+def byte_size_or_none(text: str) -> int:
+    """As `byte_size`; 0 for `none`."""
+    return 0 if text.strip().lower() == "none" else byte_size(text)
+
+
 def byte_size(text: str) -> int:
     """Bytes from `750M`, `2GiB`, `1.5g` or a plain number; units are powers of 1024."""
     match = re.fullmatch(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import os
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ from skerry_edge.cli.state import Config, Home, Instance, announce, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
-from skerry_regions.engines import RunnerKind, open_engine
+from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
 from skerry_regions.local import LocalRegion
 from skerry_regions.node import Node
 from skerry_regions.startup import on_thread, stop_on_signals, unless
@@ -57,6 +58,7 @@ class Options:
     threads: int  # of each model
     memory: int | None  # bytes for weights and KV of all models
     kv_tokens: int | None  # tokens of KV of each model
+    file_tier: int  # bytes of disk for KV of each model; 0: none
     runner: RunnerKind
 
 
@@ -148,6 +150,7 @@ def load_engines(
 ) -> dict[str, Engine]:
     """Engines by model id, kernels compiled. Raises `CannotStart`."""
     engines: dict[str, Engine] = {}
+    file_tiers = _file_tiers(models, options, home)
     try:
         for model, num_blocks in zip(models, _plan(models, options), strict=True):
             engines[model.spec.id] = open_engine(
@@ -157,11 +160,27 @@ def load_engines(
                 num_blocks=num_blocks,
                 threads=options.threads,
                 cache_dir=home.cache,
+                file_tier=file_tiers.get(model.spec.id),
                 progress=reporter.progress,
             )
     except (ConfigError, MemoryTooSmall, WeightsError) as error:
         raise CannotStart(str(error)) from None
     return engines
+
+
+def _file_tiers(models: list[Model], options: Options, home: Home) -> dict[str, FileTierOptions]:
+    """A file for each model; files of models that are no longer served are removed."""
+    tiers = {}
+    if options.file_tier:
+        for model in models:
+            name = hashlib.blake2b(model.spec.id.encode(), digest_size=8).hexdigest()
+            path = home.cache / "kv" / f"{NODE_ID}-{name}"
+            tiers[model.spec.id] = FileTierOptions(path, options.file_tier)
+    kept = {tier.path for tier in tiers.values()}
+    for path in (home.cache / "kv").glob(f"{NODE_ID}-*"):
+        if path not in kept:
+            path.unlink()
+    return tiers
 
 
 def _plan(models: list[Model], options: Options) -> list[int]:

@@ -201,6 +201,8 @@ class Fleet:
         ]  # fmt: skip
         if pool.kv_blocks is not None:
             command += ["--kv-blocks", str(pool.kv_blocks)]
+        if pool.file_tier is not None:
+            command += ["--file-tier", pool.file_tier]
         return self._process(place.id, command, Address.parse(control))
 
     def _edge(self, edge: EdgeSpec) -> ProcessSpec:

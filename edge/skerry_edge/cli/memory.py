@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 BLOCK_TOKENS = 64
 DEFAULT_KV_TOKENS = 12288  # 280 MB for the default model; touched only as it fills
+DEFAULT_FILE_TIER = "1GiB"  # of disk per model and node: 46,000 tokens of the default model
 SMALLEST_KV_TOKENS = 512  # less than this serves nobody
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -8,10 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry_edge.cli.arguments import Commands, add_command, count, positive_seconds
+from skerry_edge.cli.arguments import (
+    Commands,
+    add_command,
+    byte_size_or_none,
+    count,
+    positive_seconds,
+)
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads, default_threads
-from skerry_edge.cli.memory import BLOCK_TOKENS, DEFAULT_KV_TOKENS
+from skerry_edge.cli.memory import BLOCK_TOKENS, DEFAULT_FILE_TIER, DEFAULT_KV_TOKENS
 from skerry_edge.cli.output import complain, note
 from skerry_edge.cli.state import Home
 
@@ -48,6 +54,13 @@ def register(commands: Commands) -> None:
         default=DEFAULT_KV_TOKENS // BLOCK_TOKENS,
         metavar="N",
         help="KV cache, in blocks of 64 tokens (default: %(default)s)",
+    )
+    node.add_argument(
+        "--file-tier",
+        type=byte_size_or_none,
+        default=DEFAULT_FILE_TIER,
+        metavar="SIZE",
+        help="disk for KV that memory has no room for; none switches it off (default: %(default)s)",
     )
     node.add_argument(
         "--address",
@@ -100,6 +113,7 @@ def start(args: argparse.Namespace) -> int:
             runner=args.runner,
             threads=threads,
             num_blocks=args.kv_blocks,
+            file_tier_bytes=args.file_tier,
             address=address,
             transfer=Address.parse(args.transfer) if args.transfer else _beside(address),
             control=Address.parse(args.control or f"unix:{home.run / args.id}.control"),

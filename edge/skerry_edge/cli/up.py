@@ -9,9 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from skerry_edge.cli.arguments import Commands, add_command, byte_size, count, port
+from skerry_edge.cli.arguments import (
+    Commands,
+    add_command,
+    byte_size,
+    byte_size_or_none,
+    count,
+    port,
+)
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads, default_threads
+from skerry_edge.cli.memory import DEFAULT_FILE_TIER
 from skerry_edge.cli.output import complain, note
 from skerry_edge.cli.report import PipeReporter, Reporter, TerminalReporter
 from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
@@ -19,7 +27,7 @@ from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
-SINGLE_PROCESS_ONLY = ("model", "threads", "memory", "kv_tokens")
+SINGLE_PROCESS_ONLY = ("model", "threads", "memory", "kv_tokens", "file_tier")
 LOG_TAIL = 15  # lines shown when a start in the background fails
 MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
 
@@ -61,6 +69,13 @@ def register(commands: Commands) -> None:
     )
     up.add_argument(
         "--kv-tokens", type=count, metavar="N", help="tokens of KV cache per model, instead"
+    )
+    up.add_argument(
+        "--file-tier",
+        type=byte_size_or_none,
+        metavar="SIZE",
+        help="disk per model for KV that memory has no room for; none switches it off (default: "
+        f"{DEFAULT_FILE_TIER})",
     )
     up.add_argument(
         "--runner",
@@ -133,6 +148,7 @@ def _serve_alone(
         threads=threads,
         memory=args.memory,
         kv_tokens=args.kv_tokens,
+        file_tier=byte_size(DEFAULT_FILE_TIER) if args.file_tier is None else args.file_tier,
         runner=args.runner,
     )
     serve_platform(options, home, control, reporter)
@@ -140,7 +156,9 @@ def _serve_alone(
 
 def _given(args: argparse.Namespace, *names: str) -> str:
     """Options of the command line that were set, as they are written."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(args, name))
+    return ", ".join(
+        f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, [])
+    )
 
 
 def _already_running(error: AlreadyRunning) -> int:

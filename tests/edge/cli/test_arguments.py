@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from skerry_edge.cli.arguments import byte_size, count, port, positive_seconds
+from skerry_edge.cli.arguments import byte_size, byte_size_or_none, count, port, positive_seconds
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,10 @@ def test_durations() -> None:
     for text in ("0", "-1", "nan", "inf", "soon"):
         with pytest.raises(argparse.ArgumentTypeError, match="duration in seconds"):
             positive_seconds(text)
+
+
+def test_a_size_may_be_none() -> None:
+    assert byte_size_or_none("none") == 0
+    assert byte_size_or_none("4GiB") == 4 << 30
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        byte_size_or_none("0")
