@@ -26,11 +26,13 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
-from skerry_regions.client import error_of
+from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import (
     Accepted,
     Done,
+    Embed,
+    Embedded,
     Event,
     Failed,
     HandOverFrom,
@@ -117,11 +119,43 @@ class RemoteRegion:
         await stream.start()
         return stream
 
+    async def embed(self, embed: Embed) -> bytes:
+        """See `RegionClient.embed`. Tried once on each node, the least busy and nearest first.
+
+        What one node began another can do again: a text's vector has the same bits everywhere.
+        """
+        error: SkerryError = Unavailable(f"no node embeds by {embed.model} now", retry_after=1.0)
+        links = [link for link in self._links() if embed.model in link.models]
+        links.sort(key=lambda link: (not link.is_up, link.num_streams, link.rtt or 0.0))
+        for link in links:
+            try:
+                return await _embed_on(link, embed)
+            except SkerryError as refusal:
+                error = refusal
+                if not _elsewhere_may_help(refusal):
+                    break
+        raise error
+
     def models(self) -> frozenset[str]:
         return frozenset(model for link in self._links() if link.is_up for model in link.models)
 
     async def close(self) -> None:
         await asyncio.gather(*(link.close() for link in self._links()))
+
+
+async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
+    answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
+
+    def push(event: Embedded | Failed) -> None:
+        if not answer.done():  # else its reader has gone
+            answer.set_result(event)
+
+    stream = link.embed(embed, push)
+    try:
+        return vectors_of(await answer)
+    finally:
+        if not answer.done():
+            link.forget(stream)
 
 
 class Attempt:
