@@ -7,7 +7,6 @@ threads, on every CPU.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.config import ConfigError
-from skerry_core.kernels import encoder_ops, numba_encoder
+from skerry_core.kernels import (
+    emitter,
+    encoder_ops,
+    memory,
+    numba_encoder,
+    numba_math,
+    reference_math,
+)
 from skerry_core.kernels.emitter import LANES
-from skerry_core.kernels.targets import NUMBA_CONFIG
 from skerry_core.models.bert import BertFile, EncoderConfig, Layer
 from skerry_core.runners.base import Progress
-from skerry_core.runners.compilation import kernel_version
+from skerry_core.runners.kernel_cache import KernelSet, load_kernels
 from skerry_core.tensors import Float32
 
 Pooling = Literal["mean", "cls", "max"]
@@ -32,8 +37,6 @@ Pooling = Literal["mean", "cls", "max"]
 value."""
 
 _POOLINGS = {"mean": numba_encoder.MEAN, "cls": numba_encoder.CLS, "max": numba_encoder.MAX}
-
-_compiling = threading.Lock()  # numba's cache directory is global
 
 CHUNK_TOKENS = 256  # of short texts together: enough to read each weight once for many tokens
 MIN_CHUNK_TOKENS = 32  # less is not worth another thread's turn
@@ -70,8 +73,7 @@ class Encoder:
             raise RuntimeError("the encoder is closed")
         if self._weights is not None:
             return
-        progress("compiling the encoder", 0.0)
-        _compile(self._cache_dir)
+        load_kernels(ENCODER_KERNELS, "cpu", self._cache_dir, progress)
         progress("packing the encoder's weights", 0.8)
         self._weights = _Weights(self._file)
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="skerry-encoder")
@@ -223,22 +225,14 @@ def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
     return out
 
 
-def encoder_version() -> str:
-    """Hash of the sources that decide a vector's bits."""
-    digest = hashlib.blake2b(kernel_version().encode(), digest_size=8)
-    for module in (encoder_ops, numba_encoder):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    return digest.hexdigest()
-
-
-def _compile(cache_dir: Path) -> None:
-    """Compile the kernels, or load them from disk.
-
-    numba's cache does not see edits in modules that a kernel imports: hence the folder's name.
-    """
-    with _compiling:
-        NUMBA_CONFIG.CACHE_DIR = str(cache_dir / "numba" / f"encoder-{encoder_version()}")
-        for kernel in (numba_encoder.encode, numba_encoder.pool):
-            kernel.enable_caching()
-        numba_encoder.encode.compile(numba_encoder.ENCODE)
-        numba_encoder.pool.compile(numba_encoder.POOL)
+ENCODER_KERNELS = KernelSet(
+    name="encoder",
+    reference=f"{__name__}:ENCODER_KERNELS",
+    sources=(emitter, encoder_ops, memory, numba_encoder, numba_math, reference_math),
+    constants=(),
+    kernels=lambda variant: {
+        "encode": (numba_encoder.encode, numba_encoder.ENCODE),
+        "pool": (numba_encoder.pool, numba_encoder.POOL),
+    },
+)
+"""Of one variant: the kernels ask for the CPU's vectors by themselves."""
