@@ -3,7 +3,8 @@
 cors           answers browsers' preflights, if any page may call
 Rim            request id, metrics, one log line, errors → the dialect's answer
 Authenticate   deny by default
-routes         native `/ai/run`, the binding's `/run`, OpenAI `/v1`, lists, health
+routes         native `/ai/run`, the binding's `/run`, OpenAI and Anthropic `/v1`, lists,
+               health
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.errors import InternalError, MethodNotAllowed, NotFound, SkerryError
-from skerry_edge import binding, completions, cors, listings, metrics, native, openai, schemas
+from skerry_edge import (
+    binding,
+    completions,
+    cors,
+    listings,
+    messages,
+    metrics,
+    native,
+    openai,
+    schemas,
+)
 from skerry_edge.auth import Authenticate
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
@@ -81,6 +92,8 @@ def _routes() -> list[Route]:
         routes += [
             Route(f"{prefix}/chat/completions", openai.chat_completions, methods=["POST"]),
             Route(f"{prefix}/completions", completions.completions, methods=["POST"]),
+            Route(f"{prefix}/messages", messages.messages, methods=["POST"]),
+            Route(f"{prefix}/messages/count_tokens", messages.count_tokens, methods=["POST"]),
             Route(f"{prefix}/models", listings.list_models),
             Route(f"{prefix}/models/{{model:path}}", listings.get_model),
         ]
@@ -107,7 +120,7 @@ class Rim:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *id_headers]
+                message["headers"] = [*message["headers"], *id_headers, *_explanation(scope)]
             await send(message)
 
         try:
@@ -135,6 +148,12 @@ class Rim:
             (self._edge.clock() - scope["started"]) * 1e3,
             scope["request_id"],
         )
+
+
+def _explanation(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Why the request was placed as it was, if it asked (`x-skerry-explain: 1`) and had a choice."""
+    text = scope.get("explanation")
+    return [(b"x-skerry-explain", text.encode("ascii"))] if text else []
 
 
 def _known(exc: Exception, identity: str) -> SkerryError:

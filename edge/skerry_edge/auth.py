@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -214,12 +215,24 @@ class Authenticate:
         await self._app(scope, receive, send)
 
     def _principal(self, scope: Scope) -> Principal:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) == 1:
-            scheme, _, token = given[0].decode("latin-1").partition(" ")
-            if scheme.lower() == "bearer" and (found := self._tokens.authenticate(token.strip())):
-                return found
+        token = bearer_token(scope["headers"])
+        if token is not None and (found := self._tokens.authenticate(token)):
+            return found
         raise AuthenticationError("Authentication error")
+
+
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The token of a request: `Authorization: Bearer`, or `x-api-key` as Anthropic's clients send.
+
+    None when there is none or more than one of the header that counts.
+    """
+    fields = list(headers)
+    given = [value for name, value in fields if name == b"authorization"]
+    if not given:
+        keys = [value for name, value in fields if name == b"x-api-key"]
+        return keys[0].decode("latin-1").strip() if len(keys) == 1 else None
+    scheme, _, token = given[0].decode("latin-1").partition(" ")
+    return token.strip() if len(given) == 1 and scheme.lower() == "bearer" else None
 
 
 def check_account(path: str, principal: Principal) -> None:

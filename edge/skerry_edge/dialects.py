@@ -19,13 +19,16 @@ from starlette.responses import Response
 
 from skerry.errors import (
     AuthenticationError,
+    BodyTooLarge,
     CapacityError,
     MethodNotAllowed,
+    ModelNotFound,
     NotFound,
     PermissionDenied,
     PromptTooLong,
     QuotaExceeded,
     RequestError,
+    RequestTimeout,
     SkerryError,
 )
 from skerry.wire import ApiMessage, BindingError, OpenAIError, OpenAIErrorDetail
@@ -33,6 +36,7 @@ from skerry.wire import ApiMessage, BindingError, OpenAIError, OpenAIErrorDetail
 BINDING_PATH = "/run"
 OPENAI_PATH = re.compile(r"(?:(?:/client/v4)?/accounts/[^/]*)?(?:/ai)?/v1(?:/|$)")
 API_LAYER = (AuthenticationError, PermissionDenied, NotFound, MethodNotAllowed)
+ANTHROPIC_PATH = re.compile(OPENAI_PATH.pattern + r"messages(?:/count_tokens)?")
 ROUTE_NOT_FOUND = ApiMessage("No route for that URI", 7000)  # follows every 7003
 
 encode = msgspec.json.Encoder().encode
@@ -69,6 +73,8 @@ def error_response(exc: SkerryError, path: str, request_id: str) -> JSONBytes:
     openai = is_openai(path)
     if path == BINDING_PATH:
         body = binding_error(exc, request_id)
+    elif ANTHROPIC_PATH.fullmatch(path):
+        body = anthropic_error(exc, request_id)
     else:
         body = openai_error(exc) if openai else native_error(exc, request_id)
     status = 400 if openai and isinstance(exc, PromptTooLong) else exc.http_status
@@ -109,6 +115,19 @@ def openai_error(exc: SkerryError) -> bytes:
     return encode(OpenAIError(detail, [ApiMessage(exc.message, exc.number)]))
 
 
+def anthropic_error(exc: SkerryError, request_id: str) -> bytes:
+    """Anthropic's error object and the envelope's `errors` in one body."""
+    return encode(
+        {
+            "type": "error",
+            "error": {"type": _anthropic_type(exc), "message": exc.message},
+            "request_id": request_id,
+            "errors": [ApiMessage(exc.message, exc.number)],
+            "success": False,
+        }
+    )
+
+
 def retry_headers(exc: SkerryError) -> dict[str, str]:
     """What tells a client's retry loop when to come back, or not to."""
     if isinstance(exc, QuotaExceeded):
@@ -126,6 +145,26 @@ def _openai_type(exc: SkerryError) -> str:
     if exc.http_status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if isinstance(exc, RequestError) else "server_error"
+
+
+def _anthropic_type(exc: SkerryError) -> str:
+    match exc:
+        case AuthenticationError():
+            return "authentication_error"
+        case PermissionDenied():
+            return "permission_error"
+        case NotFound() | ModelNotFound():
+            return "not_found_error"
+        case BodyTooLarge():
+            return "request_too_large"
+        case QuotaExceeded():
+            return "rate_limit_error"
+        case RequestTimeout():
+            return "timeout_error"
+        case CapacityError():
+            return "overloaded_error"
+        case _:
+            return "invalid_request_error" if isinstance(exc, RequestError) else "api_error"
 
 
 def _bare(result: bytes) -> bytes:

@@ -23,7 +23,7 @@ from skerry_edge.text import TextModel
 from skerry_edge.transcript import Transcript
 from skerry_regions import protocol
 from skerry_regions.catalog import ModelSpec
-from skerry_regions.client import TokenStream
+from skerry_regions.client import Explained, TokenStream
 from skerry_regions.protocol import Done, PhaseUsage, Sampling, Submit
 
 Clock = Callable[[], float]  # seconds, monotonic
@@ -51,6 +51,7 @@ class Call:
     tenant: str
     started: float  # on the edge's clock
     seconds_left: float
+    explain: Callable[[str], None] | None = None  # wants to know why it runs where it does
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class Piece:
     text: str
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None = None
+    matched_stop: str | None = None  # the stop string that ended it, in the last piece
     offsets: list[int] = field(default_factory=list)  # of each logprob's token in the output's text
     prompt_logprobs: list[protocol.TokenLogprob] = field(default_factory=list)  # in pieces of these
 
@@ -157,7 +159,8 @@ class Generation:
             raise Unavailable("The model's node stopped before the answer was complete.")
         self._meter.finished(reason)
         finish_reason: FinishReason = "stop" if reason == "stop" else "length"
-        return Piece(text, logprobs, finish_reason, self._transcript.offsets)
+        transcript = self._transcript
+        return Piece(text, logprobs, finish_reason, transcript.matched_stop, transcript.offsets)
 
 
 class Choices:
@@ -272,6 +275,8 @@ async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
 
 
 def _generation(edge: Edge, job: Job, call: Call, stream: TokenStream) -> Generation:
+    if call.explain is not None and isinstance(stream, Explained):
+        call.explain(stream.explanation)
     stop_ids = frozenset(job.sampling.stop_token_ids)
     transcript = Transcript(
         job.text,

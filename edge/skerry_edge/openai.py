@@ -68,7 +68,7 @@ async def _answer(
     request: Request, edge: Edge, asked: ChatCompletionRequest, dialect: Dialect
 ) -> Response:
     call = call_of(request, authorise(request, "run"))
-    job = await _job(edge, asked)
+    job = await chat_job(edge, asked)
     choices = await start(edge, job, call)
     answer = Answer(
         id=f"chatcmpl-{call.request_id}",
@@ -102,7 +102,7 @@ class Answer:
     with_logprobs: bool
 
 
-async def _job(edge: Edge, asked: ChatCompletionRequest) -> Job:
+async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     spec, text = edge.served(asked.model)
     if asked.lora is not None:

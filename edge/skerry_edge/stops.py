@@ -27,19 +27,19 @@ class StopMatcher:
         self._link()
         self._state = 0
         self._held = ""
-        self._stopped = False
+        self.matched: str | None = None  # the stop string that was found
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string was found."""
-        return self._stopped
+        return self.matched is not None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be sent now, and whether a stop string was completed.
 
         The stop string itself is never part of the text; after it everything is dropped.
         """
-        if self._stopped:
+        if self.stopped:
             return "", True
         if len(self._next) == 1:
             return text, False
@@ -47,8 +47,8 @@ class StopMatcher:
         for index, character in enumerate(text):
             state = self._step(state, character)
             if length := self._match[state]:
-                self._stopped = True
                 seen = self._held + text[: index + 1]
+                self.matched = seen[len(seen) - length :]
                 self._held = ""
                 return seen[: len(seen) - length], True
         self._state = state

@@ -60,6 +60,11 @@ class Transcript:
             deque()
         )  # (characters seen before it, entry)
 
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that ended the text."""
+        return self._matcher.matched if self._matcher is not None else None
+
     def push(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None
     ) -> tuple[str, list[wire.TokenLogprob]]:

@@ -1,0 +1,204 @@
+"""Anthropic's dialect: `/messages`, whole or as a stream of its typed events.
+
+A request becomes that of a chat completion and is prepared as one; what comes back is told in
+Anthropic's words. When the last message is the assistant's, the answer continues it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput
+from skerry.wire import ChatCompletionRequest, Message, Usage
+from skerry_edge.bodies import decode, read_body
+from skerry_edge.dialects import JSONBytes, anthropic_error, encode
+from skerry_edge.edge import Edge
+from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.messages_wire import (
+    CountRequest,
+    InputMessage,
+    MessagesAnswer,
+    MessagesRequest,
+    MessagesUsage,
+    StopReason,
+    TextBlock,
+    TokenCount,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from skerry_edge.openai import chat_job
+from skerry_edge.prompts import output_limit, refuse_unsupported, tokenised
+from skerry_edge.routing import attended, authorise, call_of, edge_of
+from skerry_edge.sse import EventStream
+
+_decoder = msgspec.json.Decoder(MessagesRequest)
+_count_decoder = msgspec.json.Decoder(CountRequest)
+
+
+async def messages(request: Request) -> Response:
+    """`POST …/v1/messages`."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    call = call_of(request, principal)
+    job = await _job(edge, asked)
+    choices = await start(edge, job, call)
+    head = MessagesAnswer(
+        id=f"msg_{call.request_id}",
+        type="message",
+        role="assistant",
+        model=asked.model,
+        content=[],
+        stop_reason=None,
+        stop_sequence=None,
+        usage=_usage(choices.usage()),
+    )
+    if not asked.stream:
+        return JSONBytes(encode(await attended(request, call, _collect(choices, head))))
+    return EventStream(
+        _events(choices, head),
+        encode_error=lambda exc: _event("error", anthropic_error(exc, call.request_id)),
+        close=choices.close,
+        keep_alive_seconds=edge.limits.keep_alive_seconds,
+        seconds_left=call.seconds_left,
+    )
+
+
+async def count_tokens(request: Request) -> Response:
+    """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
+    edge = edge_of(request)
+    authorise(request, "run")
+    asked = decode(_count_decoder, await read_body(request, edge.limits.body_bytes))
+    fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
+    job = await _job(edge, MessagesRequest(**fields, max_tokens=1))
+    return JSONBytes(encode(TokenCount(len(job.prompt_ids))))
+
+
+async def _job(edge: Edge, asked: MessagesRequest) -> Job:
+    refuse_unsupported({"tools": asked.tools})
+    history, opening = list(asked.messages), ""
+    if history[-1].role == "assistant":
+        opening = _opening(history.pop())
+    job = await chat_job(edge, _chat_request(asked, history))
+    if not opening:
+        return job
+    more = await tokenised(len(opening), job.model, edge.limits, lambda: job.text.encode(opening))
+    prompt_ids = job.prompt_ids + more
+    output_limit(asked.max_tokens, len(prompt_ids), job.model, edge.limits)
+    return dataclasses.replace(job, prompt_ids=prompt_ids)
+
+
+def _opening(message: InputMessage) -> str:
+    """The beginning of the answer, which the caller wrote."""
+    if isinstance(message.content, str):
+        return message.content
+    if not all(isinstance(block, TextBlock) for block in message.content):
+        raise InvalidInput(
+            "Bad input: messages: after the assistant's tool_use a tool_result must follow",
+            param="messages",
+        )
+    return "".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
+def _chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
+    turns = [Message("system", asked.system)] if asked.system else []
+    for message in history:
+        turns += _turns(message)
+    return ChatCompletionRequest(
+        model=asked.model,
+        messages=turns,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        stop=asked.stop_sequences,
+    )
+
+
+def _turns(message: InputMessage) -> list[Message]:
+    """A message in OpenAI's form: results of tools are turns of their own, before the text."""
+    if isinstance(message.content, str):
+        return [Message(message.role, message.content)]
+    results = [
+        Message("tool", block.content, tool_call_id=block.tool_use_id)
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    ]
+    text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+    calls = [_tool_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    if text or calls or not results:
+        results.append(Message(message.role, text, tool_calls=calls or None))
+    return results
+
+
+def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
+    arguments = encode(block.input).decode()
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
+    texts: list[str] = []
+    last = Piece("", [])
+    try:
+        async for _, piece in choices.pieces():
+            texts.append(piece.text)
+            last = piece
+    finally:
+        choices.close()
+    return msgspec.structs.replace(
+        head,
+        content=[TextBlock("".join(texts))],
+        stop_reason=_stop_reason(last),
+        stop_sequence=last.matched_stop,
+        usage=_usage(choices.usage()),
+    )
+
+
+async def _events(choices: Choices, head: MessagesAnswer) -> AsyncGenerator[bytes, None]:
+    """Anthropic's events, one write per step."""
+    yield _told({"type": "message_start", "message": head}) + _told(
+        {"type": "content_block_start", "index": 0, "content_block": TextBlock("")}
+    )
+    async for _, piece in choices.pieces():
+        event = b""
+        if piece.text:
+            delta = {"type": "text_delta", "text": piece.text}
+            event += _told({"type": "content_block_delta", "index": 0, "delta": delta})
+        if piece.finish_reason is not None:
+            end = {"stop_reason": _stop_reason(piece), "stop_sequence": piece.matched_stop}
+            usage = _usage(choices.usage())
+            event += _told({"type": "content_block_stop", "index": 0})
+            event += _told({"type": "message_delta", "delta": end, "usage": usage})
+            event += _told({"type": "message_stop"})
+        yield event
+
+
+def _told(data: dict[str, Any]) -> bytes:
+    return _event(data["type"], encode(data))
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _stop_reason(last: Piece) -> StopReason:
+    if last.matched_stop is not None:
+        return "stop_sequence"
+    return "max_tokens" if last.finish_reason == "length" else "end_turn"
+
+
+def _usage(usage: Usage) -> MessagesUsage:
+    cached = usage.prompt_tokens_details.cached_tokens
+    return MessagesUsage(
+        input_tokens=usage.prompt_tokens - cached,
+        cache_creation_input_tokens=0,
+        cache_read_input_tokens=cached,
+        output_tokens=usage.completion_tokens,
+    )
