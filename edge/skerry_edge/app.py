@@ -151,7 +151,7 @@ class Rim:
 
 
 def _explanation(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Why the request was placed as it was, if it asked (`x-skerry-explain: 1`) and had a choice."""
+    """Why the request was placed where it is, if it asked and there was a choice."""
     text = scope.get("explanation")
     return [(b"x-skerry-explain", text.encode("ascii"))] if text else []
 

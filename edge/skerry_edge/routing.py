@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import functools
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -49,7 +50,15 @@ def call_of(request: Request, principal: Principal) -> Call:
         tenant=principal.account_id,
         started=started,
         seconds_left=max(0.0, left),
+        explain=_explainer(request),
     )
+
+
+def _explainer(request: Request) -> Callable[[str], None] | None:
+    """Notes why a request was placed as it was, for the rim to tell; of choices, the last one."""
+    if request.headers.get("x-skerry-explain") != "1":
+        return None
+    return functools.partial(request.scope.__setitem__, "explanation")
 
 
 async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:

@@ -98,8 +98,9 @@ def done(reason: Reason, output_tokens: int, cached_tokens: int = 0) -> Done:
 
 
 class ScriptedStream:
-    def __init__(self, submit: Submit, steps: Sequence[Step]) -> None:
+    def __init__(self, submit: Submit, steps: Sequence[Step], explanation: str = "") -> None:
         self.submit = submit
+        self.explanation = explanation
         self.aborted = threading.Event()
         self._steps = iter(steps)
         self._index = 0
@@ -157,6 +158,7 @@ class ScriptedRegion:
         self.script: Callable[[Submit], Sequence[Step]] = lambda submit: answer("Hello")
         self.streams: list[ScriptedStream] = []
         self.served = frozenset({MODEL})
+        self.explanation = ""  # of every stream
         self.closed = False
 
     @property
@@ -164,7 +166,7 @@ class ScriptedRegion:
         return [stream.submit for stream in self.streams]
 
     async def generate(self, submit: Submit) -> ScriptedStream:
-        stream = ScriptedStream(submit, self.script(submit))
+        stream = ScriptedStream(submit, self.script(submit), self.explanation)
         self.streams.append(stream)
         return stream
 
