@@ -1,4 +1,9 @@
-"""A catalog entry for model files of one's own: a GGUF file, or a safetensors folder."""
+"""A catalog entry for model files of one's own: a GGUF file, or a safetensors folder.
+
+A folder with a BERT-like encoder becomes a model that embeds texts; how, is read from what
+sentence-transformers leaves beside it: `modules.json`, `1_Pooling/config.json` and
+`sentence_bert_config.json`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,26 @@ import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from skerry_regions.catalog import CatalogError, ModelFile, ModelSpec
+from skerry_regions.catalog import CatalogError, Embedding, ModelFile, ModelSpec, Pooling
 from skerry_regions.gguf_header import GGUFError, read_metadata
 from skerry_regions.sources import Progress
 from skerry_regions.store import hash_file
 from skerry_regions.tokenizer_files import MAX_JSON_SIZE, UnsupportedModel
 
+Json = dict[str, Any]
+
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_NEEDED_BY_ENCODERS = ("config.json", "tokenizer.json", "model.safetensors")
+_ENCODERS = ("bert", "roberta", "xlm-roberta")  # values of config.json's `model_type`
+_POOLINGS: dict[str, Pooling] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
 _OPTIONAL = ("generation_config.json", "chat_template.jinja", "model.safetensors.index.json")
 
 
@@ -33,10 +48,14 @@ def describe(
     the catalog does not take, and `OSError`.
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
-    if path.is_dir():
-        names, context, description = _safetensors(folder)
-    else:
+    embedding: Embedding | None = None
+    if not path.is_dir():
         names, context, description = _gguf(path)
+    elif (config := _config(folder)).get("model_type") in _ENCODERS:
+        names, context, description = _encoder(folder, config)
+        embedding = _embedding(folder, config)
+    else:
+        names, context, description = _safetensors(folder, config)
     files = tuple(
         ModelFile(name, (folder / name).stat().st_size, hash_file(folder / name, progress))
         for name in names
@@ -49,6 +68,8 @@ def describe(
         source=f"file:{folder}",
         files=files,
         context_window=context,
+        task="text-generation" if embedding is None else "text-embeddings",
+        embedding=embedding,
     )
     try:
         return msgspec.convert(msgspec.to_builtins(spec), ModelSpec)
@@ -68,20 +89,80 @@ def _gguf(path: Path) -> tuple[list[str], int, str]:
     return [path.name], context, name if isinstance(name, str) else ""
 
 
-def _safetensors(folder: Path) -> tuple[list[str], int, str]:
+def _safetensors(folder: Path, config: Json) -> tuple[list[str], int, str]:
     weights = sorted(file.name for file in folder.glob("*.safetensors"))
     missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if not weights or missing:
         lacking = ", ".join(missing) or "*.safetensors"
         raise UnsupportedModel(f"{folder} is not a model: it has no {lacking}")
-    config_file = folder / "config.json"
-    if config_file.stat().st_size > MAX_JSON_SIZE:
-        raise UnsupportedModel(f"{config_file} is too large")
-    try:
-        context = json.loads(config_file.read_bytes())["max_position_embeddings"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        context = None
-    if not isinstance(context, int):
-        raise UnsupportedModel(f"{config_file} does not state max_position_embeddings")
     optional = [name for name in _OPTIONAL if (folder / name).is_file()]
-    return [*_NEEDED, *optional, *weights], context, folder.name
+    return [*_NEEDED, *optional, *weights], _context(folder, config), folder.name
+
+
+def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
+    missing = [name for name in _NEEDED_BY_ENCODERS if not (folder / name).is_file()]
+    if missing:
+        raise UnsupportedModel(f"{folder} is not an encoder: it has no {', '.join(missing)}")
+    context = _context(folder, config)
+    if config["model_type"] != "bert":  # RoBERTa's positions begin behind the padding's id
+        padding = config.get("pad_token_id")
+        context -= 1 + (padding if isinstance(padding, int) else 0)
+    stated = _read_optional(folder / "sentence_bert_config.json")
+    limit = stated.get("max_seq_length") if isinstance(stated, dict) else None
+    shorter = min(limit, context) if isinstance(limit, int) else context
+    return list(_NEEDED_BY_ENCODERS), shorter, folder.name
+
+
+def _embedding(folder: Path, config: Json) -> Embedding:
+    """What sentence-transformers would do with the encoder's states; else their normalised mean."""
+    modules = _read_optional(folder / "modules.json")
+    stated = _read_optional(folder / "1_Pooling" / "config.json")
+    kinds = [
+        str(module.get("type", "")).rpartition(".")[2]
+        for module in (modules if isinstance(modules, list) else [])
+        if isinstance(module, dict)
+    ]
+    if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+        raise UnsupportedModel(f"{folder}: modules.json has {', '.join(sorted(unknown))}")
+    pooling: Pooling = "mean"
+    if isinstance(stated, dict):
+        modes = {key for key, value in stated.items() if key in _POOLINGS and value is True}
+        others = {key for key, value in stated.items() if key.startswith("pooling_mode_") and value}
+        if len(modes) != 1 or others != modes:
+            raise UnsupportedModel(f"{folder}: 1_Pooling is not one of mean, cls and max")
+        pooling = _POOLINGS[modes.pop()]
+    dimensions = config.get("hidden_size")
+    if not isinstance(dimensions, int):
+        raise UnsupportedModel(f"{folder / 'config.json'} does not state hidden_size")
+    return Embedding(
+        dimensions=dimensions, pooling=pooling, normalize=not kinds or "Normalize" in kinds
+    )
+
+
+def _config(folder: Path) -> Json:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UnsupportedModel(f"{folder} is not a model: it has no config.json")
+    content = _read_optional(path)
+    if not isinstance(content, dict):
+        raise UnsupportedModel(f"{path} is not a JSON object")
+    return content
+
+
+def _context(folder: Path, config: Json) -> int:
+    context = config.get("max_position_embeddings")
+    if not isinstance(context, int):
+        raise UnsupportedModel(f"{folder / 'config.json'} does not state max_position_embeddings")
+    return context
+
+
+def _read_optional(path: Path) -> Any:
+    """The content of a JSON file; None when it is not there. Raises `UnsupportedModel`."""
+    try:
+        if path.stat().st_size > MAX_JSON_SIZE:
+            raise UnsupportedModel(f"{path} is too large")
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path} is not JSON: {error}") from None

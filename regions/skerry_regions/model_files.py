@@ -12,8 +12,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-TokenForm = Literal["byte_level", "byte_fallback"]
-"""How a token of `tokenizer.json` stands for bytes: GPT-2's alphabet, or text with `<0x0A>`."""
+TokenForm = Literal["byte_level", "byte_fallback", "one_way"]
+"""How a token of `tokenizer.json` stands for bytes: GPT-2's alphabet, or text with `<0x0A>`.
+Tokens of encoders are never turned back."""
 
 
 class ModelMetadata(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -232,11 +232,13 @@ def _weights(spec: ModelSpec, folder: Path) -> Path:
 
 def _write_metadata(spec: ModelSpec, weights_folder: Path, folder: Path) -> None:
     weights = _weights(spec, weights_folder)
-    write = (
-        tokenizer_files.write_from_directory
-        if weights == weights_folder
-        else tokenizer_files.write_from_gguf
-    )
+    write: Callable[[Path, Path, str], ModelMetadata]
+    if spec.task == "text-embeddings":
+        write = tokenizer_files.write_from_encoder
+    elif weights == weights_folder:
+        write = tokenizer_files.write_from_directory
+    else:
+        write = tokenizer_files.write_from_gguf
     try:
         metadata = write(weights, folder, _weights_digest(spec))
     except UnsupportedModel as error:

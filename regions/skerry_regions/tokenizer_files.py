@@ -76,6 +76,31 @@ def write_from_directory(source: Path, directory: Path, weights_digest: str) -> 
         ) from None
 
 
+def write_from_encoder(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
+    """Take over the tokenizer of an encoder's directory, as it is. Raises `UnsupportedModel`."""
+    config = _read_json(source / "config.json")
+    _read_json(source / "tokenizer.json")
+    if source != directory:
+        shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
+    return ModelMetadata(
+        architecture=str(config.get("model_type", "")),
+        context_length=_positive(config.get("max_position_embeddings"), "config.json"),
+        vocab_size=_positive(config.get("vocab_size"), "config.json"),
+        token_form="one_way",
+        strips_space=False,
+        chat_template=None,
+        bos_id=None,
+        eos_id=None,
+        pad_id=None,
+        unk_id=None,
+        add_bos=False,
+        stop_token_ids=(),
+        tokenizer_digest=digest((directory / "tokenizer.json").read_bytes()),
+        template_digest=digest(b""),
+        weights_digest=weights_digest,
+    )
+
+
 def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
     config = _read_json(source / "config.json")
     settings = _read_json(source / "tokenizer_config.json")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+
+_ROOT = Path(__file__).resolve().parents[2]
+KERNELS = Path(os.environ.get("SKERRY_TEST_HOME", _ROOT / ".cache" / "skerry")) / "cache"
 
 Weights = dict[str, NDArray[np.float32]]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.random_encoders import CONFIG, write_encoder
+from tests.core.random_encoders import CONFIG, KERNELS, write_encoder
 
 from skerry_core.config import ConfigError
 from skerry_core.encoder import Encoder, Pooling, chunks
@@ -23,18 +23,13 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_encoder(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.fixture(scope="module")
-def encoder(folder: Path, cache: Path) -> Iterator[Encoder]:
-    encoder = Encoder.open(folder, threads=2, cache_dir=cache)
+def encoder(folder: Path) -> Iterator[Encoder]:
+    encoder = Encoder.open(folder, threads=2, cache_dir=KERNELS)
     yield encoder
     encoder.close()
 
@@ -142,10 +137,10 @@ def test_states_are_the_references(encoder: Encoder, folder: Path) -> None:
     ],
 )
 def test_other_shapes_and_families(
-    tmp_path: Path, cache: Path, model_type: str, overrides: dict[str, Any]
+    tmp_path: Path, model_type: str, overrides: dict[str, Any]
 ) -> None:
     folder = write_encoder(tmp_path, model_type=model_type, **overrides)
-    encoder = Encoder.open(folder, threads=1, cache_dir=cache)
+    encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
     texts = texts_of([1, 20, min(38, encoder.config.max_tokens)])
     assert_means_the_same(encoder, folder, texts)
     encoder.close()
@@ -162,10 +157,10 @@ def test_a_text_has_the_same_bits_in_every_batch(
         np.testing.assert_array_equal(encoder.encode([text])[0], vector)
 
 
-def test_thread_count_changes_no_bit(encoder: Encoder, folder: Path, cache: Path) -> None:
+def test_thread_count_changes_no_bit(encoder: Encoder, folder: Path) -> None:
     texts = texts_of(LENGTHS * 4)
     for threads in (1, 3):
-        other = Encoder.open(folder, threads=threads, cache_dir=cache)
+        other = Encoder.open(folder, threads=threads, cache_dir=KERNELS)
         np.testing.assert_array_equal(other.encode(texts), encoder.encode(texts))
         other.close()
 
@@ -233,17 +228,17 @@ def test_no_texts_are_no_vectors(encoder: Encoder) -> None:
     assert encoder.encode([]).shape == (0, CONFIG["hidden_size"])
 
 
-def test_a_closed_encoder_says_so(folder: Path, cache: Path) -> None:
-    encoder = Encoder.open(folder, threads=1, cache_dir=cache)
+def test_a_closed_encoder_says_so(folder: Path) -> None:
+    encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
     encoder.close()
     encoder.close()
     with pytest.raises(RuntimeError, match="closed"):
         encoder.encode([[1]])
 
 
-def test_threads_are_bounded(folder: Path, cache: Path) -> None:
+def test_threads_are_bounded(folder: Path) -> None:
     with pytest.raises(ConfigError, match="threads must be 1 to 256, got 0"):
-        Encoder.open(folder, threads=0, cache_dir=cache)
+        Encoder.open(folder, threads=0, cache_dir=KERNELS)
 
 
 @given(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.core.random_encoders import write_encoder
+from tests.core.random_encoders import KERNELS, write_encoder
 
 from skerry_core import encoder_worker
 from skerry_core.encoder import Encoder
@@ -42,11 +42,6 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_encoder(tmp_path_factory.mktemp("encoder"))
 
@@ -57,9 +52,9 @@ def desk() -> Desk:
 
 
 @pytest.fixture
-def worker(folder: Path, cache: Path, desk: Desk) -> Iterator[EncoderWorker]:
+def worker(folder: Path, desk: Desk) -> Iterator[EncoderWorker]:
     """Not started: what is submitted waits until a test starts it."""
-    encoder = Encoder.open(folder, threads=1, cache_dir=cache)
+    encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
     worker = EncoderWorker(encoder, deliver=desk.deliver, failed=desk.failed)
     yield worker
     worker.close()
@@ -70,9 +65,7 @@ def request(id_: str, *lengths: int, normalize: bool = True) -> EncodeRequest:
     return EncodeRequest(id=id_, texts=texts, normalize=normalize)
 
 
-def test_requests_that_wait_run_together(
-    worker: EncoderWorker, desk: Desk, folder: Path, cache: Path
-) -> None:
+def test_requests_that_wait_run_together(worker: EncoderWorker, desk: Desk, folder: Path) -> None:
     requests = [request("a", 3, 9), request("b", 5, normalize=False), request("c", 70)]
     for each in requests:
         worker.submit(each)
@@ -81,7 +74,7 @@ def test_requests_that_wait_run_together(
     desk.wait_for(3)
     worker.close()
     assert worker.statistics() == encoder_worker.EncoderStatistics(turns=1, running=0, waiting=0)
-    alone = Encoder.open(folder, threads=1, cache_dir=cache)
+    alone = Encoder.open(folder, threads=1, cache_dir=KERNELS)
     for each in requests:
         wanted = alone.encode(each.texts, normalize=each.normalize)
         np.testing.assert_array_equal(desk.vectors[each.id], wanted)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.core.random_encoders import write_encoder
+from tests.core.random_encoders import KERNELS, write_encoder
 from tests.regions.toy_nodes import PATIENCE, InOrder
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, SkerryError, Unavailable
@@ -41,18 +41,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_encoder(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.fixture(scope="module")
-def wanted(folder: Path, cache: Path) -> bytes:
-    encoder = Encoder.open(folder, threads=1, cache_dir=cache)
+def wanted(folder: Path) -> bytes:
+    encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
     vectors = encoder.encode(TEXTS)
     encoder.close()
     return vectors.tobytes()
@@ -79,9 +74,9 @@ def embed(**changes: object) -> Embed:
     return msgspec.structs.replace(base, **changes)
 
 
-def new_node(name: str, folder: Path, cache: Path) -> Node:
+def new_node(name: str, folder: Path) -> Node:
     node = Node(id=name, region="here", loop=asyncio.get_running_loop())
-    node.serve_encoder(MODEL, Encoder.open(folder, threads=1, cache_dir=cache))
+    node.serve_encoder(MODEL, Encoder.open(folder, threads=1, cache_dir=KERNELS))
     return node
 
 
@@ -99,8 +94,8 @@ class Remote:
 
 
 @asynccontextmanager
-async def remote(path: Path, folder: Path, cache: Path) -> AsyncGenerator[Remote]:
-    nodes = [new_node(f"node-{i}", folder, cache) for i in range(2)]
+async def remote(path: Path, folder: Path) -> AsyncGenerator[Remote]:
+    nodes = [new_node(f"node-{i}", folder) for i in range(2)]
     servers = [NodeServer(node, hello(node.id)) for node in nodes]
     addresses = [Address(path=str(path / f"{node.id}.sock")) for node in nodes]
     for server, address in zip(servers, addresses, strict=True):
@@ -121,25 +116,25 @@ async def remote(path: Path, folder: Path, cache: Path) -> AsyncGenerator[Remote
             await node.close()
 
 
-async def test_in_process(folder: Path, cache: Path, wanted: bytes) -> None:
-    region: RegionClient = LocalRegion(new_node("node", folder, cache))
+async def test_in_process(folder: Path, wanted: bytes) -> None:
+    region: RegionClient = LocalRegion(new_node("node", folder))
     assert region.models() == {MODEL}
     assert await region.embed(embed()) == wanted
     await region.close()
 
 
-async def test_over_sockets(tmp_path: Path, folder: Path, cache: Path, wanted: bytes) -> None:
-    async with remote(tmp_path, folder, cache) as r:
+async def test_over_sockets(tmp_path: Path, folder: Path, wanted: bytes) -> None:
+    async with remote(tmp_path, folder) as r:
         assert r.region.models() == {MODEL}
         answers = await asyncio.gather(*(r.region.embed(embed()) for _ in range(20)))
         assert answers == [wanted] * 20
         assert [link.num_streams for link in r.links] == [0, 0]
 
 
-async def test_what_is_asked_for_decides_the_vector(folder: Path, cache: Path) -> None:
-    region = LocalRegion(new_node("node", folder, cache))
+async def test_what_is_asked_for_decides_the_vector(folder: Path) -> None:
+    region = LocalRegion(new_node("node", folder))
     raw = np.frombuffer(await region.embed(embed(pooling="cls", normalize=False)), "<f4")
-    encoder = Encoder.open(folder, threads=1, cache_dir=cache)
+    encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
     expected = encoder.encode(TEXTS, pooling="cls", normalize=False)
     np.testing.assert_array_equal(raw.reshape(3, DIMENSIONS), expected)
     encoder.close()
@@ -157,16 +152,16 @@ async def test_what_is_asked_for_decides_the_vector(folder: Path, cache: Path) -
     ],
 )
 async def test_bad_requests_are_refused(
-    folder: Path, cache: Path, changes: dict[str, object], error: type[SkerryError], reason: str
+    folder: Path, changes: dict[str, object], error: type[SkerryError], reason: str
 ) -> None:
-    region = LocalRegion(new_node("node", folder, cache))
+    region = LocalRegion(new_node("node", folder))
     with pytest.raises(error, match=reason):
         await region.embed(embed(**changes))
     await region.close()
 
 
-async def test_a_remote_refusal_is_final(tmp_path: Path, folder: Path, cache: Path) -> None:
-    async with remote(tmp_path, folder, cache) as r:
+async def test_a_remote_refusal_is_final(tmp_path: Path, folder: Path) -> None:
+    async with remote(tmp_path, folder) as r:
         with pytest.raises(InvalidInput, match="a text of 71 tokens"):
             await r.region.embed(embed(texts=[[1] * 71]))
         with pytest.raises(Unavailable, match="no node embeds by @cf/other now"):
@@ -174,10 +169,10 @@ async def test_a_remote_refusal_is_final(tmp_path: Path, folder: Path, cache: Pa
 
 
 async def test_a_full_node_says_when_to_come_back(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_worker, "QUEUED_TOKENS", 10)
-    region = LocalRegion(new_node("node", folder, cache))
+    region = LocalRegion(new_node("node", folder))
     with pytest.raises(Overloaded) as refusal:
         await region.embed(embed())
     assert refusal.value.retry_after == 1.0
@@ -185,10 +180,10 @@ async def test_a_full_node_says_when_to_come_back(
 
 
 async def test_another_node_does_it_when_one_dies(
-    tmp_path: Path, folder: Path, cache: Path, wanted: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: Path, wanted: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
-    async with remote(tmp_path, folder, cache) as r:
+    async with remote(tmp_path, folder) as r:
         answer = asyncio.create_task(r.region.embed(embed()))
         assert await asyncio.to_thread(gate.reached.wait, 30)
         (busy,) = [link for link in r.links if link.num_streams]
@@ -200,10 +195,10 @@ async def test_another_node_does_it_when_one_dies(
 
 @pytest.mark.parametrize("where", ["local", "remote"])
 async def test_who_goes_away_is_forgotten(
-    tmp_path: Path, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     gate = Gate(monkeypatch)
-    async with remote(tmp_path, folder, cache) as r:
+    async with remote(tmp_path, folder) as r:
         region = r.region if where == "remote" else LocalRegion(r.nodes[0])
         running = asyncio.create_task(region.embed(embed()))
         assert await asyncio.to_thread(gate.reached.wait, 30)
@@ -217,13 +212,13 @@ async def test_who_goes_away_is_forgotten(
 
 
 async def test_a_crash_is_told_and_ends_the_model(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object, **__: object) -> Float32:
         raise MemoryError
 
     monkeypatch.setattr(Encoder, "encode", crash)
-    node = new_node("node", folder, cache)
+    node = new_node("node", folder)
     region = LocalRegion(node)
     with pytest.raises(Unavailable, match="stopped on an error of its own"):
         await region.embed(embed())
@@ -233,11 +228,9 @@ async def test_a_crash_is_told_and_ends_the_model(
     await region.close()
 
 
-async def test_closing_ends_what_runs(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
-    region = LocalRegion(new_node("node", folder, cache))
+    region = LocalRegion(new_node("node", folder))
     running = asyncio.create_task(region.embed(embed()))
     assert await asyncio.to_thread(gate.reached.wait, 30)
     closing = asyncio.create_task(region.close())
