@@ -10,7 +10,7 @@ import asyncio
 
 from skerry.errors import Overloaded, SkerryError
 from skerry_regions.node import Node
-from skerry_regions.protocol import Done, Event, Failed, Sampling, Submit
+from skerry_regions.protocol import Accepted, Done, Event, Failed, Sampling, Submit
 
 CANARY_SECONDS = 2.0  # for one token; an engine with work shows by its steps instead
 CANARY_PROMPT = [0]
@@ -58,7 +58,7 @@ class Canary:
         )
         end: asyncio.Future[Done | Failed] = asyncio.get_running_loop().create_future()
 
-        def sink(event: Event) -> None:
+        def sink(event: Accepted | Event) -> None:
             if isinstance(event, Done | Failed) and not end.done():
                 end.set_result(event)
 

@@ -6,7 +6,7 @@ Sans-I/O: `receive(bytes)` gives the peer's messages, the other methods queue me
 - `Hello` comes first, once, from both sides; the highest common version and smaller limits hold.
 - The edge numbers streams upwards and never uses a number twice, so a message of a stream that is
   behind us is either harmless (`Abort`, `Credit`) or a fault (`Tokens`, `Done`, `Failed`).
-- `Accepted` comes at once and at most once, before any `Tokens`; a rejection is a `Failed` instead.
+- `Accepted` comes at most once, before any `Tokens`; a rejection is a `Failed` instead.
 - `Tokens` cost one credit each. Without credit the node holds them, and what follows, back.
 - `Tokens.index` has no gap and no overlap: a token is never lost and never told twice.
 - `Done` or `Failed` comes exactly once, last; an aborted stream gets it too. A stream opened by

@@ -7,7 +7,16 @@ from collections import deque
 
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node import Node, NodeStream
-from skerry_regions.protocol import Done, Embed, Embedded, Event, Failed, Submit, Tokens
+from skerry_regions.protocol import (
+    Accepted,
+    Done,
+    Embed,
+    Embedded,
+    Event,
+    Failed,
+    Submit,
+    Tokens,
+)
 
 
 class LocalRegion:
@@ -19,7 +28,10 @@ class LocalRegion:
     async def generate(self, submit: Submit) -> LocalStream:
         """See `RegionClient.generate`: rejections are raised here, before any token."""
         stream = LocalStream()
-        stream.attach(self._node.submit(submit, stream.push))
+        attempt = self._node.submit(submit, stream.push)
+        stream.attach(attempt)
+        if not attempt.is_accepted:
+            await stream.accepted()
         return stream
 
     async def embed(self, embed: Embed) -> bytes:
@@ -57,12 +69,26 @@ class LocalStream:
         self._waiter: asyncio.Future[None] | None = None
         self._aborted = False
         self._ended = False  # the reader has had the last event
+        self._accepted = asyncio.Event()  # or rejected
 
     def attach(self, attempt: NodeStream) -> None:
         self._attempt = attempt
 
-    def push(self, event: Event) -> None:
+    async def accepted(self) -> None:
+        """Wait until the node has taken the stream. Raises what it was rejected with."""
+        try:
+            await self._accepted.wait()
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        if self._events and isinstance(failed := self._events[0], Failed):
+            raise error_of(failed)
+
+    def push(self, event: Accepted | Event) -> None:
         """The node's sink."""
+        self._accepted.set()
+        if isinstance(event, Accepted):
+            return
         if self._aborted and isinstance(event, Tokens):
             return
         self._events.append(event)

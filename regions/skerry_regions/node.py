@@ -13,10 +13,11 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from skerry.errors import (
+    InternalError,
     InvalidInput,
     ModelNotFound,
     Overloaded,
@@ -27,6 +28,7 @@ from skerry.errors import (
 )
 from skerry_core.encoder import Encoder
 from skerry_core.engine import Engine
+from skerry_core.grammar import Grammar, Matcher
 from skerry_core.request import (
     EngineOverloaded,
     Output,
@@ -41,14 +43,17 @@ from skerry_core.request import (
 from skerry_core.worker import Worker, WorkerStopped
 from skerry_regions.encoders import Encoding, ServedEncoder
 from skerry_regions.encoders import Sink as EncoderSink
+from skerry_regions.grammars import Grammars
 from skerry_regions.handover import KVDesk, Outgoing
 from skerry_regions.protocol import (
     MAX_MESSAGE,
+    Accepted,
     Done,
     Embed,
     EngineBeat,
     Event,
     Failed,
+    GrammarSpec,
     PhaseUsage,
     Report,
     Submit,
@@ -71,8 +76,11 @@ NO_USAGE = PhaseUsage(
 
 Role = Literal["prefill", "decode", "hybrid"]
 State = Literal["ready", "failed", "closed"]
-Sink = Callable[[Event], None]
-"""Takes the events of one stream, on the event loop. It must not block and not raise."""
+Sink = Callable[[Accepted | Event], None]
+"""Takes the events of one stream, on the event loop. It must not block and not raise.
+
+`Accepted` comes only where `NodeStream.is_accepted` was not true from the start.
+"""
 
 PRIORITIES = {"interactive": Priority.INTERACTIVE, "batch": Priority.BATCH}
 RESTART_SECONDS = 1.0  # advice to a client whose node is gone: time to place the request elsewhere
@@ -97,10 +105,12 @@ class NodeStream:
     __slots__ = (
         "_served",
         "arriving",
+        "compiling",
         "deadline",
         "engine_id",
         "epoch",
         "in_engine",
+        "is_accepted",
         "key",
         "next_index",
         "number",
@@ -119,6 +129,8 @@ class NodeStream:
         self.deadline: asyncio.TimerHandle | None = None
         self.arriving: asyncio.Future[Arrived | None] | None = None  # KV it waits for
         self.outgoing: Outgoing | None = None  # KV it hands on
+        self.compiling: asyncio.Task[Matcher] | None = None  # its grammar
+        self.is_accepted = submit.grammar is None  # whether it cannot be rejected any more
         self.in_engine = False
 
     def abort(self) -> None:
@@ -149,11 +161,14 @@ class Node:
         self._served: dict[str, _Served] = {}
         self._encoders: dict[str, ServedEncoder] = {}
 
-    def serve(self, model: str, engine: Engine) -> None:
-        """Start the engine's worker; from now on `model` (a catalog id) takes streams."""
+    def serve(self, model: str, engine: Engine, grammars: Grammars | None = None) -> None:
+        """Start the engine's worker; from now on `model` (a catalog id) takes streams.
+
+        Without `grammars`, which the node then owns, it takes none that must follow one.
+        """
         self._check_new(model)
         reporter = Reporter(self.id, self.incarnation, model, engine)
-        self._served[model] = _Served(model, engine, reporter, self._loop)
+        self._served[model] = _Served(model, engine, reporter, grammars, self._loop)
 
     def serve_encoder(self, model: str, encoder: Encoder) -> None:
         """Start the encoder's worker; from now on `model` takes texts to embed."""
@@ -236,9 +251,15 @@ class _Served:
     """A model, its worker, and the streams that run on it."""
 
     def __init__(
-        self, model: str, engine: Engine, reporter: Reporter, loop: asyncio.AbstractEventLoop
+        self,
+        model: str,
+        engine: Engine,
+        reporter: Reporter,
+        grammars: Grammars | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.model = model
+        self._grammars = grammars
         self.reporter = reporter
         self.state: State = "ready"
         self._loop = loop
@@ -261,15 +282,49 @@ class _Served:
         engine_id = f"{submit.request_id}#{next(self._numbers)}"  # unique whatever clients send
         stream = NodeStream(self, submit, engine_id, sink)
         request = engine_request(submit, engine_id)
+        if submit.grammar is not None:
+            stream.compiling = self._compile(submit, submit.grammar)
+            begin = functools.partial(self._compiled, stream, request, submit)
+            stream.compiling.add_done_callback(begin)
         if submit.hand_over_from is not None:
             stream.arriving = self.desk.expect(submit.hand_over_from)
+        if stream.compiling is None:
+            self._begin(stream, request, submit)
+        return self._opened(stream, submit.seconds_left)
+
+    def _compile(self, submit: Submit, grammar: GrammarSpec) -> asyncio.Task[Matcher]:
+        if self._grammars is None:
+            raise InvalidInput(f"{self.model} takes no grammar here")
+        compiling = self._grammars.matcher(
+            Grammar(grammar.kind, grammar.source),
+            cache_key=submit.cache_key,
+            output_ids=submit.output_ids,
+        )
+        return self._loop.create_task(compiling, name="grammar")
+
+    def _compiled(
+        self, stream: NodeStream, request: Request, submit: Submit, future: asyncio.Future[Matcher]
+    ) -> None:
+        """Accept a stream whose grammar is ready, or reject it."""
+        if stream.engine_id not in self._streams or future.cancelled():
+            return
+        try:
+            request = replace(request, matcher=future.result())
+            stream.is_accepted = True
+            self._tell(stream, Accepted(stream=stream.number))
+            self._begin(stream, request, submit)
+        except SkerryError as error:
+            self._end(stream, failed_event(stream.number, error))
+
+    def _begin(self, stream: NodeStream, request: Request, submit: Submit) -> None:
+        """Give a request to the engine, now or when its KV has come. Raises as `_start`."""
+        if stream.arriving is not None:
             start = functools.partial(self._start_arrived, stream, request)
             stream.arriving.add_done_callback(start)
         elif submit.hand_over_to is not None:
             self._start_exporting(stream, request, submit)
         else:
             self._start(stream, request)
-        return self._opened(stream, submit.seconds_left)
 
     def _start_exporting(self, stream: NodeStream, request: Request, submit: Submit) -> None:
         assert submit.hand_over_to is not None
@@ -353,6 +408,8 @@ class _Served:
             self.state = "closed"
         self._fail_all()
         await self.desk.close()
+        if self._grammars is not None:
+            await self._grammars.close()
         await asyncio.to_thread(self._worker.close)
 
     # --- on the engine's thread ------------------------------------------------------------------
@@ -378,7 +435,11 @@ class _Served:
         if output.token_ids or output.prompt_logprobs:
             self._tell(stream, tokens_event(stream.number, stream.next_index, output))
             stream.next_index += len(output.token_ids)
-        if output.finish_reason is not None:
+        if output.failure is not None:
+            stream.in_engine = False
+            kind = InternalError if stream.compiling is None else InvalidInput
+            self._end(stream, failed_event(stream.number, kind(output.failure)))
+        elif output.finish_reason is not None:
             stream.in_engine = False
             done = done_event(stream.number, output)
             if stream.outgoing is None or output.finish_reason == "cancelled":
@@ -420,13 +481,15 @@ class _Served:
             del self._attempts[stream.key]
         if stream.deadline is not None:
             stream.deadline.cancel()
+        if stream.compiling is not None:
+            stream.compiling.cancel()
         if stream.arriving is not None:
             stream.arriving.cancel()
         if stream.outgoing is not None:
             stream.outgoing.end()
         self._tell(stream, event)
 
-    def _tell(self, stream: NodeStream, event: Event) -> None:
+    def _tell(self, stream: NodeStream, event: Accepted | Event) -> None:
         """One stream's broken sink must not cost the others of this step their tokens."""
         try:
             stream.sink(event)

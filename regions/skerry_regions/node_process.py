@@ -27,6 +27,7 @@ from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.canary import Canary
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
+from skerry_regions.grammars import grammars_of
 from skerry_regions.node import Node, Role
 from skerry_regions.node_control import ControlAPI
 from skerry_regions.node_server import NodeServer
@@ -131,7 +132,7 @@ class NodeProcess:
             incarnation=self._member.incarnation,
         )
         stack.push_async_callback(node.close)
-        node.serve(spec.id, engine)
+        node.serve(spec.id, engine, grammars_of(files, engine))
         server = self._server = NodeServer(node, _hello(options, spec, files, engine))
         stack.push_async_callback(server.close)
         control = ControlAPI(

@@ -20,6 +20,7 @@ from skerry_regions.frames import MessageTooLarge, ProtocolError
 from skerry_regions.node import Node, NodeStream, failed_event
 from skerry_regions.protocol import (
     Abort,
+    Accepted,
     AnyEvent,
     Done,
     Embed,
@@ -173,13 +174,19 @@ class EdgeLink(asyncio.Protocol):
             if isinstance(submit, Embed):
                 self._streams[submit.stream] = self._server.node.embed(submit, self._push)
                 return
-            self._streams[submit.stream] = self._server.node.submit(submit, self._push)
-            self._connection.accept(submit.stream)
+            stream = self._streams[submit.stream] = self._server.node.submit(submit, self._push)
+            if stream.is_accepted:
+                self._connection.accept(submit.stream)
         except SkerryError as error:
             self._connection.send(failed_event(submit.stream, error))
 
-    def _push(self, event: AnyEvent) -> None:
+    def _push(self, event: Accepted | AnyEvent) -> None:
         """The node's sink, called once per stream and step."""
+        if isinstance(event, Accepted):
+            if self._transport is not None and event.stream in self._streams:
+                self._connection.accept(event.stream)
+                self._schedule_flush()
+            return
         is_last = isinstance(event, Done | Embedded | Failed)
         if is_last and self._streams.pop(event.stream, None) is None:
             return  # ended here before, by a hand-back

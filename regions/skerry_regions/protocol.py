@@ -35,6 +35,7 @@ MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window 
 MAX_TEXTS = 64  # of one `Embed`
 MAX_VECTOR_BYTES = 1 << 19  # of one `Embedded`: 64 vectors of 2,048 dimensions, 32 of 4,096
 MAX_MESSAGE = 1024  # characters of an error's sentence
+MAX_GRAMMAR = 128 << 10  # characters of a grammar
 MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every runner
@@ -90,6 +91,13 @@ class Sampling(Struct, frozen=True, kw_only=True):
     stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=1024)] = ()
 
 
+class GrammarSpec(Struct, frozen=True, kw_only=True):
+    """Wire twin of the engine's `Grammar`: what the output must look like."""
+
+    kind: Literal["json_schema", "regex", "ebnf"]
+    source: Annotated[str, Meta(max_length=MAX_GRAMMAR)]
+
+
 class HandOverTo(Struct, frozen=True, kw_only=True):
     """For the prefill node: push the prompt's KV there while computing it."""
 
@@ -126,6 +134,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     priority: Literal["interactive", "batch"] = "interactive"
     seconds_left: Seconds | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    grammar: GrammarSpec | None = None
     hand_over_to: HandOverTo | None = None
     hand_over_from: HandOverFrom | None = None
 
@@ -161,7 +170,10 @@ class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
 
 
 class Accepted(Struct, frozen=True, kw_only=True, tag="accepted"):
-    """The node took the stream: what follows is tokens, however long the first one takes."""
+    """The node took the stream: what follows is tokens, however long the first one takes.
+
+    It comes at once, or when the stream's grammar is compiled: `Failed` says that it cannot be.
+    """
 
     stream: StreamId
 

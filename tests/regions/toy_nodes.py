@@ -15,6 +15,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_regions.address import Address
+from skerry_regions.grammars import Grammars
 from skerry_regions.node import Node
 from skerry_regions.node_link import NodeLink, Patience
 from skerry_regions.node_server import NodeServer
@@ -58,6 +59,7 @@ class RunningNode:
         *,
         num_blocks: int = 64,
         incarnation: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
         self.gate = Gate()
         runner = ToyRunner(num_blocks=num_blocks, vocab_size=VOCABULARY, before_step=self.gate)
@@ -65,7 +67,7 @@ class RunningNode:
         self.node = Node(
             id=name, region="here", loop=asyncio.get_running_loop(), incarnation=incarnation
         )
-        self.node.serve(MODEL, self.engine)
+        self.node.serve(MODEL, self.engine, grammars)
         self.server = NodeServer(self.node, hello(name))
         self.address = Address(path=str(path / f"{name}.sock"))
         self.kv_address = Address(path=str(path / f"{name}.kv.sock"))

@@ -39,6 +39,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
+from skerry_regions.grammars import grammars_of
 from skerry_regions.local import LocalRegion
 from skerry_regions.node import Node
 from skerry_regions.startup import on_thread, stop_on_signals, unless
@@ -107,7 +108,8 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
         engines = await unless(stop, loading)
         node = Node(id=NODE_ID, region=REGION, loop=asyncio.get_running_loop())
         for model, engine in engines.items():
-            node.serve(model, engine)
+            files = next(each.files for each in models if each.spec.id == model)
+            node.serve(model, engine, grammars_of(files, engine))
         tokens = TokenStore(home.tokens)
         platform = Platform(node, credentials(home, tokens, url_of(listener)))
         edge = Edge(

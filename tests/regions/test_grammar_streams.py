@@ -1,0 +1,175 @@
+"""Streams that follow a grammar: in process, over connections, split, and past a node's death."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.core.byte_grammars import END, text, write_byte_tokenizer
+from tests.regions.toy_nodes import (
+    PATIENCE,
+    VOCABULARY,
+    RunningNode,
+    after_tokens,
+    hello,
+    read,
+    submit,
+)
+
+from skerry.errors import InvalidInput
+from skerry_regions.grammar_trial import Vocabulary
+from skerry_regions.grammars import Grammars
+from skerry_regions.local import LocalRegion
+from skerry_regions.node_link import NodeLink
+from skerry_regions.protocol import Done, GrammarSpec, Sampling, Submit, Tokens
+from skerry_regions.remote import RemoteRegion, Route
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 4},
+    },
+    "required": ["name", "sizes"],
+    "additionalProperties": False,
+}
+OBJECT = GrammarSpec(kind="json_schema", source=json.dumps(SCHEMA))
+SAMPLING = Sampling(
+    temperature=1.2, seed=11, max_tokens=300, stop_token_ids=(END,), logprobs=1, top_k=40
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    file = write_byte_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")
+    return Vocabulary(file, VOCABULARY, (END,))
+
+
+def structured(grammar: GrammarSpec = OBJECT) -> Submit:
+    return submit(grammar=grammar, sampling=SAMPLING)
+
+
+class Platform:
+    """Nodes and links; the first is tried first, unless the prompt is computed on the last."""
+
+    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
+        self.nodes, self.links = nodes, links
+        self.is_split = False
+        self.region = RemoteRegion(lambda: links, self)
+
+    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+        for node, link in zip(self.nodes, self.links, strict=True):
+            if link.is_up and link.node not in failed:
+                prefill = self.links[-1] if self.is_split and not submit.output_ids else None
+                yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
+
+
+@asynccontextmanager
+async def platform(path: Path, vocabulary: Vocabulary, count: int = 2) -> AsyncGenerator[Platform]:
+    nodes = [RunningNode(f"n{i}", path, grammars=Grammars(vocabulary)) for i in range(count)]
+    for each in nodes:
+        await each.listen()
+    links = [NodeLink(n.node.id, n.address, hello("edge"), PATIENCE) for n in nodes]
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(link.wait_until_up() for link in links))
+        yield Platform(nodes, links)
+    finally:
+        for link in links:
+            await link.close()
+        for each in nodes:
+            await each.stop()
+        assert all(each.engine.pool.num_used == 0 for each in nodes)
+
+
+async def test_the_same_in_process_over_a_connection_and_split(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    async with platform(tmp_path, vocabulary) as p:
+        remote = await read(await p.region.generate(structured()))
+        assert remote[2].finish_reason == "stop"
+        assert json.loads(text(remote[0])).keys() == {"name", "sizes"}
+
+        p.is_split = True
+        split = await read(await p.region.generate(structured()))
+        assert split[:2] == remote[:2]
+
+        local: list[int] = []
+        async for event in await LocalRegion(p.nodes[0].node).generate(structured()):
+            local += event.token_ids if isinstance(event, Tokens) else []
+        assert local == remote[0]
+
+
+async def test_a_stream_goes_on_where_its_node_died(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    async with platform(tmp_path, vocabulary) as p:
+        want = await read(await p.region.generate(structured()))
+        for count in (1, 7, len(want[0]) - 1):
+            first = p.nodes[0]
+            stream = await p.region.generate(structured())
+            ids, logprobs = await after_tokens(stream, count)
+            for link in list(first.server.links):
+                link.hand_back()
+            got = await read(stream, ids, logprobs)
+            assert got[:2] == want[:2]
+            assert got[2].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("place", ["in process", "over a connection", "split"])
+async def test_a_grammar_that_cannot_be_used_is_refused_at_once(
+    tmp_path: Path, vocabulary: Vocabulary, place: str
+) -> None:
+    wrong = structured(GrammarSpec(kind="regex", source="("))
+    async with platform(tmp_path, vocabulary) as p:
+        p.is_split = place == "split"
+        region = LocalRegion(p.nodes[0].node) if place == "in process" else p.region
+        with pytest.raises(InvalidInput, match="regex"):
+            await region.generate(wrong)
+        if place == "over a connection":  # and the connection is as good as before
+            assert (await read(await p.region.generate(structured())))[2].finish_reason == "stop"
+
+
+async def test_no_grammars_here(tmp_path: Path) -> None:
+    node = RunningNode("plain", tmp_path)
+    with pytest.raises(InvalidInput, match="no grammar"):
+        await LocalRegion(node.node).generate(structured())
+    await node.stop()
+
+
+async def test_gone_while_its_grammar_is_compiled(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    async with platform(tmp_path, vocabulary, count=1) as p:
+        node = p.nodes[0].node
+        asking = asyncio.create_task(LocalRegion(node).generate(structured()))
+        await asyncio.sleep(0)
+        assert node.status()[0].streams == 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert node.status()[0].streams == 0
+
+        stream = p.links[0].submit(structured(), lambda _: None)
+        p.links[0].abort(stream)
+        assert (await read(await p.region.generate(structured())))[2].finish_reason == "stop"
+
+
+async def test_a_transcript_that_does_not_follow_the_grammar(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    async with platform(tmp_path, vocabulary, count=1) as p:
+        with pytest.raises(InvalidInput):
+            await p.region.generate(submit(grammar=OBJECT, sampling=SAMPLING, output_ids=[1]))
+
+
+async def test_done_is_the_last_event(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    async with platform(tmp_path, vocabulary, count=1) as p:
+        events = [e async for e in await LocalRegion(p.nodes[0].node).generate(structured())]
+        assert [isinstance(each, Done) for each in events].index(True) == len(events) - 1

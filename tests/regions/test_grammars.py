@@ -1,0 +1,169 @@
+"""Grammars of a served model: tried in a process, compiled on a thread, kept within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
+
+from skerry.errors import InvalidInput, Overloaded
+from skerry_core.grammar import Grammar, GrammarError, Matcher
+from skerry_regions import grammar_trial, grammars
+from skerry_regions.grammar_trial import TOO_MUCH, Trial, Vocabulary
+from skerry_regions.grammars import Grammars
+
+LETTERS = Grammar("regex", "[a-z]{3}")
+ENDLESS = Grammar(  # a large multiple makes an automaton with as many states
+    "json_schema",
+    json.dumps({"type": "integer", "multipleOf": 9999991, "minimum": 0, "maximum": 10**18}),
+)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    file = write_byte_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")
+    return Vocabulary(file, VOCAB, (END,))
+
+
+@pytest.fixture(scope="module")
+def trial(vocabulary: Vocabulary) -> Iterator[Trial]:
+    trial = Trial(vocabulary)
+    yield trial
+    trial.close()
+
+
+def test_a_grammar_passes(trial: Trial) -> None:
+    verdict = trial.run(LETTERS)
+    assert verdict.refusal is None
+    assert "[a-z]{3}" in verdict.lowered
+
+
+def test_a_grammar_is_refused(trial: Trial) -> None:
+    assert trial.run(Grammar("regex", "(")).refusal
+
+
+def test_a_hostile_grammar_costs_the_process_and_not_the_next(trial: Trial) -> None:
+    assert trial.run(ENDLESS) == TOO_MUCH
+    assert trial.run(LETTERS).refusal is None
+
+
+def test_a_tokenizer_of_another_kind(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    trial = Trial(Vocabulary(file, VOCAB, (END,)))
+    with pytest.raises(GrammarError, match="tokenizer"):
+        trial.run(LETTERS)
+
+
+def test_a_process_that_says_nothing_is_given_up(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(vocabulary)
+    assert trial.run(LETTERS).refusal is None
+    monkeypatch.setattr(grammar_trial, "WALL_SECONDS", 0.0)
+    started = time.monotonic()
+    assert trial.run(ENDLESS) == TOO_MUCH
+    assert time.monotonic() - started < grammar_trial.CPU_SECONDS
+    trial.close()
+
+
+# --- the service ---------------------------------------------------------------------------------
+
+
+class Asker:
+    """`Grammars` for the length of one test."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.grammars = Grammars(vocabulary)
+
+    async def ask(
+        self, grammar: Grammar, cache_key: bytes = b"", output_ids: tuple[int, ...] = ()
+    ) -> Matcher:
+        return await self.grammars.matcher(grammar, cache_key=cache_key, output_ids=output_ids)
+
+    @property
+    def kept(self) -> int:
+        return len(self.grammars._entries)
+
+
+def test_compiled_once_for_all_who_wait_per_tenant(vocabulary: Vocabulary) -> None:
+    async def main() -> None:
+        asker = Asker(vocabulary)
+        first, second = await asyncio.gather(asker.ask(LETTERS), asker.ask(LETTERS))
+        assert asker.kept == 1
+        first.advance(ord("x"))
+        assert (first.num_tokens, second.num_tokens) == (1, 0)
+        await asker.ask(LETTERS, b"another tenant")
+        assert asker.kept == 2
+        await asker.grammars.close()
+
+    asyncio.run(main())
+
+
+def test_a_transcript_is_taken_or_refused(vocabulary: Vocabulary) -> None:
+    async def main() -> None:
+        asker = Asker(vocabulary)
+        matcher = await asker.ask(LETTERS, output_ids=tuple(b"ab"))
+        assert matcher.num_tokens == 2
+        with pytest.raises(InvalidInput):
+            await asker.ask(LETTERS, output_ids=(0,))
+        await asker.grammars.close()
+
+    asyncio.run(main())
+
+
+def test_refusals_are_kept_too(vocabulary: Vocabulary) -> None:
+    async def main() -> None:
+        asker = Asker(vocabulary)
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="too much time or memory"):
+                await asker.ask(ENDLESS)
+        assert asker.kept == 1
+        await asker.ask(LETTERS)
+        await asker.grammars.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_is_cancelled_does_not_stop_the_others(vocabulary: Vocabulary) -> None:
+    async def main() -> None:
+        asker = Asker(vocabulary)
+        gone, stays = (asyncio.create_task(asker.ask(LETTERS)) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert (await stays).num_tokens == 0
+        await asker.grammars.close()
+
+    asyncio.run(main())
+
+
+def test_too_many_that_wait(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(grammars, "MAX_WAITING", 2)
+        asker = Asker(vocabulary)
+        asked = [asyncio.create_task(asker.ask(Grammar("regex", "a" * n))) for n in (1, 2, 3)]
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(each, Overloaded) for each in done] == [False, False, True]
+        await asker.grammars.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_kept_is_bounded(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(grammars, "MAX_KEPT", 3)
+        asker = Asker(vocabulary)
+        for n in range(1, 6):
+            await asker.ask(Grammar("regex", "a" * n))
+        assert asker.kept == 3
+        monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", 2 * grammars.LEAST_BYTES)
+        await asker.ask(Grammar("regex", "b"))
+        assert asker.kept <= 2
+        await asker.grammars.close()
+
+    asyncio.run(main())
