@@ -1,0 +1,1 @@
+"""Where a client is, which regions are near, and the authoritative DNS server that says so."""

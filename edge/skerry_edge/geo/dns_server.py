@@ -1,0 +1,156 @@
+"""The sockets of the DNS server: UDP, and TCP with bounds on every connection (RFC 7766, 9210)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from typing import cast
+
+from skerry_edge.geo.networks import Address
+from skerry_edge.geo.responder import Responder
+
+LENGTH = struct.Struct("!H")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """What one TCP client may take."""
+
+    connections: int = 1024
+    connections_per_address: int = 16
+    idle_seconds: float = 10.0  # between whole queries, so that a trickle of bytes does not count
+    queries: int = 1000  # per connection
+    unsent_bytes: int = 1 << 20  # a client that asks and does not read is gone
+
+
+class DnsServer:
+    """Listens until closed."""
+
+    def __init__(self, responder: Responder, limits: StreamLimits | None = None) -> None:
+        self.responder = responder
+        self.limits = limits or StreamLimits()
+        self.streams: Counter[Address] = Counter()
+        self._transports: list[asyncio.DatagramTransport] = []
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, host: str, port: int) -> int:
+        """Take UDP and TCP on one port (0: any free one) and return it. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Stream(self), host, port)
+        self._servers.append(server)
+        taken = int(server.sockets[0].getsockname()[1])
+        transport, _ = await loop.create_datagram_endpoint(
+            lambda: _Datagrams(self.responder), (host, taken)
+        )
+        self._transports.append(transport)
+        return taken
+
+    async def close(self) -> None:
+        """Stop listening; connections that are open end when they are idle."""
+        for transport in self._transports:
+            transport.close()
+        for server in self._servers:
+            server.close()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+        self._transport: asyncio.DatagramTransport | None = None
+        self._own: tuple[str, int] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)  # uvloop's is none by type
+        host, port = transport.get_extra_info("sockname")[:2]
+        self._own = (str(host), int(port))
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        # Nobody sends from port 0, and a packet "from ourselves" would be answered for ever.
+        if self._transport is None or addr[1] == 0 or addr[:2] == self._own:
+            return
+        answer = self._responder.respond(data, _address(addr[0]), stream=False)
+        if answer is not None:
+            self._transport.sendto(answer, addr)
+
+
+class _Stream(asyncio.Protocol):
+    """One TCP connection: queries one after another, each preceded by its length."""
+
+    def __init__(self, server: DnsServer) -> None:
+        self._server = server
+        self._buffer = bytearray()
+        self._queries = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._address: Address = ipaddress.IPv4Address(0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._address = _address(transport.get_extra_info("peername")[0])
+        streams, limits = self._server.streams, self._server.limits
+        streams[self._address] += 1
+        if (
+            streams[self._address] > limits.connections_per_address
+            or streams.total() > limits.connections
+        ):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(limits.unsent_bytes)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (query := self._next_query()) is not None:
+            self._answer(query)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        streams = self._server.streams
+        streams[self._address] -= 1
+        if streams[self._address] <= 0:
+            del streams[self._address]
+
+    def _next_query(self) -> bytes | None:
+        if len(self._buffer) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(self._buffer)
+        end = LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        query = bytes(self._buffer[LENGTH.size : end])
+        del self._buffer[:end]
+        return query
+
+    def _answer(self, query: bytes) -> None:
+        self._queries += 1
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        answer = self._server.responder.respond(query, self._address, stream=True)
+        if answer is None or self._queries > self._server.limits.queries:
+            transport.close()
+            return
+        transport.write(LENGTH.pack(len(answer)) + answer)
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        if self._transport is not None:
+            self._timer = loop.call_later(self._server.limits.idle_seconds, self._transport.close)
+
+
+def _address(host: str) -> Address:
+    """IPv4 clients of a dual-stack socket count as IPv4."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

@@ -1,0 +1,106 @@
+"""Answers by place: regions that are near a client become addresses with a lifetime and a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import dns.name
+import dns.rdatatype
+import dns.rrset
+
+from skerry_edge.geo.networks import Address, Network, Networks
+from skerry_edge.geo.ranking import Candidate, Client, Filter, first, nearest, rank, resident, up
+from skerry_regions.topology import Region
+
+TTL = 30  # seconds: with 6 s to notice a death, a client moves within 36 s
+MAX_SCOPE = {4: 24, 6: 56}  # resolvers cache no longer prefixes
+REGIONS_PER_ANSWER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A region and the public addresses of its edges."""
+
+    region: Region
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of the sites now. A change of it is a change of answers, at once."""
+
+    down: frozenset[str] = frozenset()  # regions
+    load: Mapping[str, float] | None = None
+
+
+class Places:
+    """Which addresses a client at some address gets. Pure but for `state`, which others replace."""
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        clients: Mapping[Network, Client],
+        chain: Sequence[Filter] = (resident, up, nearest, first(REGIONS_PER_ANSWER)),
+    ) -> None:
+        self._sites = {site.region.name: site for site in sites}
+        self._clients = Networks(_widened(clients))
+        self._chain = tuple(chain)
+        self.state = State()
+
+    def order(self, client: Client) -> list[str]:
+        """Regions for a client, best first."""
+        load = self.state.load or {}
+        candidates = [
+            Candidate(site.region, name not in self.state.down, load.get(name, 0.0))
+            for name, site in self._sites.items()
+        ]
+        return rank(candidates, client, self._chain)
+
+    def locate(self, address: Address) -> tuple[Client, int]:
+        """What is known of a client, and the bits of the block that all of it is true for."""
+        client, scope = self._clients.find(address)
+        return client or Client(), min(scope, MAX_SCOPE[address.version])
+
+    def answer(self, owner: dns.name.Name, rdtype: int, client: Client) -> dns.rrset.RRset | None:
+        """Records of one geo name; None when the client's regions have none of this type.
+
+        A and AAAA: all addresses of the best region that has such addresses. HTTPS: one record per
+        region in their order, so that a client can fail over by itself (RFC 9460).
+        """
+        order = self.order(client)
+        if rdtype == dns.rdatatype.HTTPS:
+            texts = [self._service(rank, name) for rank, name in enumerate(order, 1)]
+        else:
+            version = 4 if rdtype == dns.rdatatype.A else 6
+            found = (self._addresses(name, version) for name in order)
+            texts = next((addresses for addresses in found if addresses), [])
+        return dns.rrset.from_text_list(owner, TTL, "IN", _text(rdtype), texts) if texts else None
+
+    def _addresses(self, name: str, version: int) -> list[str]:
+        addresses = self._sites[name].addresses
+        return [str(address) for address in addresses if address.version == version]
+
+    def _service(self, priority: int, name: str) -> str:
+        """An HTTPS record's text: this host, with the region's addresses as hints."""
+        hints = [
+            f"ipv{version}hint={','.join(addresses)}"
+            for version in (4, 6)
+            if (addresses := self._addresses(name, version))
+        ]
+        return f"{priority} . alpn=http/1.1 {' '.join(hints)}"
+
+
+def _widened(clients: Mapping[Network, Client]) -> dict[Network, Client]:
+    """Prefixes no longer than resolvers cache: a /32 speaks for its /24, unless that is there."""
+    result: dict[Network, Client] = {}
+    for network, client in clients.items():
+        longest = MAX_SCOPE[network.version]
+        if network.prefixlen > longest:
+            result.setdefault(network.supernet(new_prefix=longest), client)
+    exact = {n: client for n, client in clients.items() if n.prefixlen <= MAX_SCOPE[n.version]}
+    return {**result, **exact}
+
+
+def _text(rdtype: int) -> str:
+    return dns.rdatatype.to_text(dns.rdatatype.RdataType.make(rdtype))

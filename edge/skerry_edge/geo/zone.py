@@ -1,0 +1,174 @@
+"""A zone's records, and what an authoritative server finds for a name in them.
+
+RFC 1034, 4.3.2, with RFC 4592 (wildcards), 2308 (negative answers), 8020 (empty non-terminals
+exist), and 9471 (glue is not optional). Parsing is dnspython's; names are compared without case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import cast
+
+import dns.exception
+import dns.name
+import dns.rdataset
+import dns.rdatatype
+import dns.rrset
+import dns.zone
+from dns.rdtypes.ANY.CNAME import CNAME
+from dns.rdtypes.ANY.NS import NS
+from dns.rdtypes.ANY.SOA import SOA
+
+MAX_ALIASES = 8
+DAY = 86_400
+NEGATIVE_TTL = 30  # seconds
+GEO_TYPES = frozenset({dns.rdatatype.A, dns.rdatatype.AAAA, dns.rdatatype.HTTPS})
+
+Name = dns.name.Name
+
+
+class ZoneError(ValueError):
+    """A zone that cannot be served; the message says what is wrong."""
+
+
+class Kind(Enum):
+    """What a name turned out to be."""
+
+    ANSWER = "answer"
+    GEO = "geo"  # the answer depends on the client
+    NODATA = "nodata"
+    NXDOMAIN = "nxdomain"
+    DELEGATION = "delegation"
+
+
+@dataclass(slots=True)
+class Found:
+    """Records for the sections of an answer."""
+
+    kind: Kind
+    answer: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
+    authority: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
+    additional: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
+
+
+class Zone:
+    """Static records, and names whose addresses are chosen per client."""
+
+    def __init__(self, text: str, origin: Name, geo_names: frozenset[Name] = frozenset()) -> None:
+        """From a zone file's text. Raises `ZoneError`."""
+        try:
+            self._zone = dns.zone.from_text(text, origin, relativize=False)
+        except (dns.exception.DNSException, ValueError, KeyError) as error:
+            raise ZoneError(f"zone {origin}: {str(error) or type(error).__name__}") from None
+        self.origin = origin
+        self._geo = frozenset(name.canonicalize() for name in geo_names)
+        for name in self._geo:
+            self._check_geo(name)
+        self._exists = self._names()
+        self.negative_soa = self._make_negative_soa()
+
+    def _check_geo(self, name: Name) -> None:
+        if not name.is_subdomain(self.origin):
+            raise ZoneError(f"{name} is not in the zone {self.origin}")
+        node = self._zone.get_node(name)
+        for rdataset in node.rdatasets if node is not None else ():
+            if rdataset.rdtype in GEO_TYPES or rdataset.rdtype == dns.rdatatype.CNAME:
+                kind = dns.rdatatype.to_text(rdataset.rdtype)
+                raise ZoneError(f"{name} is answered by place, and has a static {kind} too")
+
+    def _names(self) -> frozenset[Name]:
+        """Every name that exists, those between a record and the origin too."""
+        names: set[Name] = {self.origin.canonicalize()}
+        for name in (*self._zone.nodes, *self._geo):
+            walk = name.canonicalize()
+            while walk not in names:
+                names.add(walk)
+                walk = walk.parent()
+        return frozenset(names)
+
+    def _make_negative_soa(self) -> dns.rrset.RRset:
+        """The SOA as negative answers carry it: for min(TTL, MINIMUM) seconds (RFC 2308, 5)."""
+        rdataset = self._zone.get_rdataset(self.origin, dns.rdatatype.SOA)
+        if rdataset is None:
+            raise ZoneError(f"zone {self.origin}: no SOA record")
+        rrset = _rrset(self.origin, rdataset)
+        rrset.ttl = min(rdataset.ttl, cast(SOA, rdataset[0]).minimum)
+        return rrset
+
+    def find(self, name: Name, rdtype: int) -> Found:
+        """What there is for `name`, which must be in the zone; owners keep the case of `name`."""
+        if cut := self._delegation(name, rdtype):
+            return cut
+        answer: list[dns.rrset.RRset] = []
+        for _ in range(MAX_ALIASES):
+            if name.canonicalize() in self._geo and rdtype in GEO_TYPES:
+                # An alias is not followed to it: the scope of such an answer would be ambiguous.
+                return Found(Kind.ANSWER, answer) if answer else Found(Kind.GEO)
+            source = self._source(name)
+            if source is None:
+                return Found(Kind.NXDOMAIN, answer, [self.negative_soa])
+            rdataset = self._zone.get_rdataset(source, _type(rdtype))
+            if rdataset is not None:
+                answer.append(_rrset(name, rdataset))
+                return Found(Kind.ANSWER, answer, additional=self._addresses_of(rdataset))
+            alias = self._zone.get_rdataset(source, dns.rdatatype.CNAME)
+            if alias is None:
+                return Found(Kind.NODATA, answer, [self.negative_soa])
+            answer.append(_rrset(name, alias))
+            name = cast(CNAME, alias[0]).target
+            if not name.is_subdomain(self.origin) or self._delegation(name, rdtype):
+                break
+        return Found(Kind.ANSWER, answer)
+
+    def _source(self, name: Name) -> Name | None:
+        """Where the records of `name` stand: there, or at a wildcard; None: no such name.
+
+        The wildcard is `*.E`, E being the closest encloser that exists (RFC 4592).
+        """
+        if name.canonicalize() in self._exists:
+            return name
+        encloser = next(each for each in _parents(name) if each.canonicalize() in self._exists)
+        wildcard = dns.name.Name((b"*", *encloser.labels))
+        return wildcard if wildcard.canonicalize() in self._exists else None
+
+    def _delegation(self, name: Name, rdtype: int) -> Found | None:
+        """The highest zone cut on the way to `name`. A cut's own DS is the parent's to answer."""
+        for at in reversed([name, *_parents(name)]):
+            if at == self.origin or not at.is_subdomain(self.origin):
+                continue
+            rdataset = self._zone.get_rdataset(at, dns.rdatatype.NS)
+            if rdataset is not None and not (at == name and rdtype == dns.rdatatype.DS):
+                return Found(
+                    Kind.DELEGATION,
+                    authority=[_rrset(at, rdataset)],
+                    additional=self._addresses_of(rdataset),
+                )
+        return None
+
+    def _addresses_of(self, rdataset: dns.rdataset.Rdataset) -> list[dns.rrset.RRset]:
+        """Addresses of the hosts that NS records name, as far as this zone has them."""
+        result: list[dns.rrset.RRset] = []
+        if rdataset.rdtype != dns.rdatatype.NS:
+            return result
+        for host in (cast(NS, rdata).target for rdata in rdataset):
+            for rdtype in (dns.rdatatype.A, dns.rdatatype.AAAA):
+                addresses = self._zone.get_rdataset(host, rdtype)
+                if addresses is not None:
+                    result.append(_rrset(host, addresses))
+        return result
+
+
+def _parents(name: Name) -> Iterator[Name]:
+    while len(name.labels) > 1:
+        name = name.parent()
+        yield name
+
+
+def _type(rdtype: int) -> dns.rdatatype.RdataType:
+    return dns.rdatatype.RdataType.make(rdtype)
+
+
+def _rrset(owner: Name, rdataset: dns.rdataset.Rdataset) -> dns.rrset.RRset:
+    return dns.rrset.from_rdata_list(owner, rdataset.ttl, list(rdataset))

@@ -1,0 +1,53 @@
+"""Filters one by one, and the chain."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry_edge.geo.ranking import (
+    Candidate,
+    Client,
+    first,
+    nearest,
+    rank,
+    resident,
+    seconds_to,
+    shed,
+    up,
+)
+from skerry_regions.topology import Region
+
+FRA = Region(name="fra", iata="FRA", residency="eu")
+IAD = Region(name="iad", iata="IAD", residency="us")
+NRT = Region(name="nrt", iata="NRT", residency="jp")
+ALL = [Candidate(FRA), Candidate(IAD), Candidate(NRT)]
+BERLIN = Client(location=(52.5, 13.4))
+
+
+def test_nearest_is_by_distance_until_there_is_a_measurement() -> None:
+    assert rank(ALL, BERLIN, [nearest]) == ["fra", "iad", "nrt"]
+    measured = Client(location=(52.5, 13.4), rtt={"nrt": 0.001})
+    assert rank(ALL, measured, [nearest]) == ["nrt", "fra", "iad"]
+    assert rank(ALL, Client(), [nearest]) == ["fra", "iad", "nrt"]  # nothing known: as written
+    assert seconds_to(FRA, BERLIN) == pytest.approx(0.014 + 15.7e-6 * 430, rel=0.1)
+
+
+def test_what_is_down_is_left_out_unless_all_is() -> None:
+    fra_down = [Candidate(FRA, up=False), Candidate(IAD)]
+    assert rank(fra_down, BERLIN, [up, nearest]) == ["iad"]
+    all_down = [Candidate(FRA, up=False), Candidate(IAD, up=False)]
+    assert rank(all_down, BERLIN, [up, nearest]) == ["fra", "iad"]
+
+
+def test_residency_holds_also_when_the_zone_is_down() -> None:
+    bound = Client(zone="eu")
+    assert rank(ALL, bound, [resident, up, nearest]) == ["fra"]
+    down = [Candidate(FRA, up=False), Candidate(IAD)]
+    assert rank(down, bound, [resident, up, nearest]) == ["fra"]
+    assert rank(ALL, Client(zone="br"), [resident, up, nearest]) == []
+
+
+def test_busy_regions_come_last_and_the_least_busy_of_them_first() -> None:
+    loaded = [Candidate(FRA, load=0.99), Candidate(IAD, load=0.95), Candidate(NRT, load=0.2)]
+    assert rank(loaded, BERLIN, [nearest, shed(0.9)]) == ["nrt", "iad", "fra"]
+    assert rank(loaded, BERLIN, [nearest, shed(1.0), first(2)]) == ["fra", "iad"]
