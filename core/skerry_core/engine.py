@@ -52,6 +52,7 @@ class Load:
     streams: int  # sequences that decode
     context_tokens: int  # tokens those look at in one step
     free_tokens: int  # KV room that no running sequence holds
+    age: float  # seconds: what was asked for since then is not in it
     steps: int
     seconds: float
     new_tokens: int  # prompt tokens computed
@@ -114,6 +115,7 @@ class Engine:
         self._computed_tokens = 0
         self._output_tokens = 0
         self._busy_seconds = 0.0
+        self._step_started = clock()
         self._new_tokens = self._stream_steps = self._context_steps = 0
         self._attended = 0.0
 
@@ -197,7 +199,7 @@ class Engine:
         if self._stale:
             self._fill_masks()
         outputs, self._ended = self._ended, []
-        started = self._clock()
+        started = self._step_started = self._clock()
         rows = self._scheduler.schedule(started)
         if rows:
             self.handover.write_tails(rows)
@@ -269,8 +271,8 @@ class Engine:
         failure: str | None = None
         made: tuple[int, ...] = ()
         reason: FinishReason | None = "stop"
-        if token_id < 0:  # no token is possible: a grammar is at its end, or the logits are NaN
-            if request.matcher is None:
+        if token_id < 0:  # no token is possible
+            if not _can_forbid_all(sequence):
                 reason, failure = "cancelled", NOT_A_NUMBER
         else:
             made = (token_id,)
@@ -358,6 +360,7 @@ class Engine:
             streams=len(decoding),
             context_tokens=sum(s.num_tokens for s in decoding),
             free_tokens=self.pool.num_idle * BLOCK_SIZE,
+            age=self._clock() - self._step_started,
             steps=self._steps,
             seconds=self._busy_seconds,
             new_tokens=self._new_tokens,
@@ -394,6 +397,12 @@ def _finish_reason(sequence: Sequence) -> FinishReason | None:
     if matcher is not None and matcher.is_finished:
         return "stop"
     return "length" if sequence.num_output >= sampling.max_tokens else None
+
+
+def _can_forbid_all(sequence: Sequence) -> bool:
+    """Whether the request itself may leave no token possible: a grammar, stops that wait."""
+    request = sequence.request
+    return request.matcher is not None or sequence.num_output < request.sampling.min_tokens
 
 
 def _logprobs(result: StepResult, sample: int, k: int | None) -> TokenLogprobs:
