@@ -25,9 +25,10 @@ class WorkerStopped(Exception):
 class Worker:
     """Feeds an engine, which it owns, and passes its outputs on.
 
-    `deliver` gets the outputs of a step, all in one list, and `failed` the error that stopped the
-    engine; both run on the engine's thread and should do no more than hand over to another. Each
-    accepted request ends with one last output, or with the one call of `failed`.
+    `deliver` gets the outputs of each step, all in one list that may be empty, and `failed` the
+    error that stopped the engine; both run on the engine's thread and should do no more than hand
+    over to another. Each accepted request ends with one last output, or with the one call of
+    `failed`.
 
     While there is nothing to do the thread sleeps on a condition. A request for which the second
     tier has blocks reaches the engine together with them.
@@ -129,8 +130,9 @@ class Worker:
     def _run(self) -> None:
         try:
             while self._take_inbox():
-                self._pass_on(self._engine.step())
-            self._pass_on(self._engine.abort_all())
+                self._deliver(self._engine.step())
+            if outputs := self._engine.abort_all():
+                self._deliver(outputs)
             self._engine.save_cache(SAVE_SECONDS)
         except BaseException as error:
             with self._wake:
@@ -162,7 +164,3 @@ class Worker:
 
     def _has_work(self) -> bool:
         return bool(self._closing or self._inbox or self._aborts or self._engine.has_work)
-
-    def _pass_on(self, outputs: list[Output]) -> None:
-        if outputs:
-            self._deliver(outputs)

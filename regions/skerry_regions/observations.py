@@ -44,7 +44,7 @@ class Observations:
         self._prior_links = links
         self._links: dict[str, LinkLearner] = {}  # by region at the other end
         self._members: dict[str, Member] = {}
-        self._reports: dict[str, tuple[Report, float]] = {}  # the last one, and when it came
+        self._reports: dict[str, tuple[Report, float]] = {}  # the last one, and of when it is
         self._lags: dict[str, LagLearner] = {}  # of hand-overs, by decode node
         self._asked: dict[str, float] = {}  # for a snapshot, when
         self._view: View | None = None
@@ -74,7 +74,7 @@ class Observations:
         member = self._members.get(node)
         if member is None or report.model != member.model:
             return False
-        self._reports[node] = replace(report, prefixes=None), now
+        self._reports[node] = replace(report, prefixes=None), now - report.load_age
         if report.sample is not None:
             self.speeds.learn(node, report.sample)
         if report.prefixes is not None and report.prefixes.node == node:

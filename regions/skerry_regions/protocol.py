@@ -248,6 +248,7 @@ class Report(Struct, frozen=True, kw_only=True, tag="report"):
 
     model: Name
     load: NodeLoad
+    load_age: Seconds = 0.0  # streams submitted since then are not in it
     sample: StepSample | None = None  # of the steps since the last report
     file_bandwidth: Bandwidth = 0.0  # bytes per second that the file tier gives back; 0: none
     prefixes: PrefixDelta | PrefixSnapshot | None = None

@@ -1,7 +1,7 @@
 """What a node tells its edges several times a second: load, measured speed, cached prefixes.
 
-An engine may be looked into only on its own thread, so what a report is made of crosses over with
-the outputs of a step. Between steps of a busy engine the last word stands; an idle one has no load.
+An engine may be looked into only on its own thread, so what a report is made of crosses over after
+a step. Between steps of a busy engine the last word stands, and grows old; an idle one has no load.
 
 A block is told as being in memory, else as being in the file tier, else as gone. The two change on
 different threads; what is told follows from their changes alone, never from a look at either.
@@ -9,6 +9,9 @@ different threads; what is told follows from their changes alone, never from a l
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from skerry_core.blocks import CacheChanges
@@ -20,6 +23,7 @@ from skerry_regions.speeds import StepSample
 from skerry_regions.view import NodeLoad
 
 REPORT_SECONDS = 0.25
+LOOK_SECONDS = 0.05  # between looks at every sequence of an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +31,29 @@ class StepNews:
     """What crosses from the engine's thread after a step."""
 
     changes: CacheChanges
-    load: Load | None  # only when a report is due: looking at every sequence takes time
+    load: Load | None  # only now and then: looking at every sequence takes time
+    as_of: float  # of the load, on the reporter's clock
 
 
 class Reporter:
-    """Reports of one engine. On the event loop, except `after_step`."""
+    """Reports of one engine, made before its first step. On the event loop, except `after_step`."""
 
-    def __init__(self, node: str, incarnation: int, model: str, engine: Engine) -> None:
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        model: str,
+        engine: Engine,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._model = model
         self._engine = engine
+        self._clock = clock
         self._publisher = PrefixPublisher(node, incarnation)
-        self._load: Load | None = None  # as last heard
-        self._told: Load | None = None  # as of the last report
-        self._is_due = True
+        self._load = self._told = engine.load()  # as last heard, as of the last report
+        self._looked = -math.inf
+        self._queue = NodeLoad()
+        self._as_of = clock()  # of the queue
         self._tier = engine.second_tier
         filed = [] if self._tier is None else self._tier.digests()
         self._filed = set(filed)  # as last heard
@@ -47,9 +61,12 @@ class Reporter:
 
     def after_step(self) -> StepNews:
         """On the engine's thread."""
-        is_due, self._is_due = self._is_due, False
-        changes = self._engine.pool.drain_changes()
-        return StepNews(changes, self._engine.load() if is_due else None)
+        now, changes = self._clock(), self._engine.pool.drain_changes()
+        if now - self._looked < LOOK_SECONDS:
+            return StepNews(changes, None, now)
+        self._looked = now
+        load = self._engine.load()
+        return StepNews(changes, load, now - load.age)
 
     def take(self, news: StepNews) -> None:
         """Take in what a step brought."""
@@ -59,15 +76,25 @@ class Reporter:
                 self._publisher.sealed([digest], "file")
             else:
                 self._publisher.evicted([digest])
-        self._load = news.load or self._load
+        if (load := news.load) is None:
+            return
+        self._load, self._as_of = load, news.as_of
+        self._queue = NodeLoad(
+            prefill_tokens=load.prefill_tokens,
+            prefill_pairs=load.prefill_pairs,
+            streams=load.streams,
+            context_tokens=load.context_tokens,
+            free_tokens=load.free_tokens,
+        )
 
     def report(self) -> Report:
         """What is new since the last report."""
-        self._is_due = True
         self._take_file_changes()
+        self._notice_idleness()
         return Report(
             model=self._model,
-            load=self._node_load(),
+            load=self._queue,
+            load_age=self._clock() - self._as_of,
             sample=self._sample(),
             file_bandwidth=self._file_bandwidth(),
             prefixes=self._publisher.delta(),
@@ -75,9 +102,11 @@ class Reporter:
 
     def snapshot(self) -> Report:
         """Everything, for an edge that knows nothing yet."""
+        self._notice_idleness()
         return Report(
             model=self._model,
-            load=self._node_load(),
+            load=self._queue,
+            load_age=self._clock() - self._as_of,
             file_bandwidth=self._file_bandwidth(),
             prefixes=self._publisher.snapshot(),
         )
@@ -95,28 +124,19 @@ class Reporter:
     def _file_bandwidth(self) -> float:
         return 0.0 if self._tier is None else min(self._tier.bandwidth, MAX_BANDWIDTH)
 
-    def _node_load(self) -> NodeLoad:
+    def _notice_idleness(self) -> None:
+        """An engine without work makes no step after which it could say so."""
         statistics = self._engine.statistics()
-        free = (statistics.blocks_free + statistics.blocks_cached) * BLOCK_SIZE
-        load = self._load
-        if load is None or not (statistics.running or statistics.waiting):
-            return NodeLoad(free_tokens=free)
-        return NodeLoad(
-            prefill_tokens=load.prefill_tokens,
-            prefill_pairs=load.prefill_pairs,
-            streams=load.streams,
-            context_tokens=load.context_tokens,
-            free_tokens=load.free_tokens,
-        )
+        if not (statistics.running or statistics.waiting):
+            free = (statistics.blocks_free + statistics.blocks_cached) * BLOCK_SIZE
+            self._queue, self._as_of = NodeLoad(free_tokens=free), self._clock()
 
     def _sample(self) -> StepSample | None:
         """Sums over the steps since the last report that had any."""
         now, before = self._load, self._told
-        if now is None or (before is not None and now.steps == before.steps):
+        if now.steps == before.steps:
             return None
         self._told = now
-        if before is None:
-            return None
         return StepSample(
             steps=now.steps - before.steps,
             seconds=now.seconds - before.seconds,

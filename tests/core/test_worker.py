@@ -101,7 +101,6 @@ def test_answers_come_from_the_engine_thread_in_one_call_per_step(bench: Bench) 
     assert bench.client.threads == {"skerry-engine"}
     bench.worker.close()
     assert len(bench.client.deliveries) <= bench.worker.statistics().steps
-    assert all(bench.client.deliveries)
     assert bench.engine.pool.num_used == 0
 
 

@@ -46,7 +46,7 @@ def seen() -> Observations:
 
 def test_a_node_is_what_the_registry_and_its_reports_say(seen: Observations) -> None:
     load = NodeLoad(streams=3, free_tokens=64)
-    seen.take("a", report(load=load, file_bandwidth=1e6), now=7.0)
+    seen.take("a", report(load=load, load_age=0.5, file_bandwidth=1e6), now=7.5)
     a, b = seen.view(8.0).nodes["a"], seen.view(8.0).nodes["b"]
     assert (a.load, a.file_bandwidth, a.observed_at) == (load, 1e6, 7.0)
     assert (a.region, a.role, a.model, a.numeric_build, a.kv_format, a.cache_tokens) == (
