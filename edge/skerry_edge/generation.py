@@ -24,7 +24,7 @@ from skerry_edge.transcript import Transcript
 from skerry_regions import protocol
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.client import Explained, TokenStream
-from skerry_regions.protocol import Done, PhaseUsage, Sampling, Submit
+from skerry_regions.protocol import Done, GrammarSpec, PhaseUsage, Sampling, Submit
 
 Clock = Callable[[], float]  # seconds, monotonic
 
@@ -39,6 +39,7 @@ class Job:
     sampling: Sampling
     stops: tuple[str, ...] = ()
     num_choices: int = 1
+    grammar: GrammarSpec | None = None  # that the output follows
     tells_stop_token: bool = False  # in the logprobs
     prompt_logprobs: int | None = None  # k: tell each prompt token's and the k most likely tokens'
 
@@ -304,4 +305,5 @@ def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -
         cache_key=edge.cache_key(call.tenant),
         seconds_left=call.seconds_left,
         prompt_logprobs=job.prompt_logprobs,
+        grammar=job.grammar,
     )

@@ -9,13 +9,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, LoraNotSupported
+from skerry.errors import InvalidInput, JSONModeUnmet, LoraNotSupported
 from skerry.wire import ApiMessage, TextGenerationChunk, TextGenerationInput, TextGenerationOutput
 from skerry_edge import openai
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, start
+from skerry_edge.output_format import OutputFormat, output_format
 from skerry_edge.prompts import (
     chat_prompt,
     content_text,
@@ -78,9 +79,11 @@ async def answer(
         return await openai.run(request, edge, spec, body, dialect)
     asked = decode(_input_decoder, body)
     call = call_of(request, authorise(request, "run"))
-    choices = await start(edge, await _job(edge, spec, text, asked), call)
+    wanted = output_format(asked)
+    choices = await start(edge, await _job(edge, spec, text, asked, wanted), call)
     if not asked.stream:
-        result = encode(await attended(request, call, _collect(choices)))
+        is_json = wanted is not None and wanted.is_json
+        result = encode(await attended(request, call, _collect(choices, is_json=is_json)))
         return JSONBytes(dialect.wrap(result))
     return EventStream(
         _events(choices),
@@ -91,17 +94,17 @@ async def answer(
     )
 
 
-async def _job(edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput) -> Job:
+async def _job(
+    edge: Edge,
+    spec: ModelSpec,
+    text: TextModel,
+    asked: TextGenerationInput,
+    wanted: OutputFormat | None,
+) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    refuse_unsupported(
-        {
-            "response_format": asked.response_format,
-            "tools": asked.tools,
-            "functions": asked.functions,
-        }
-    )
+    refuse_unsupported({"tools": asked.tools, "functions": asked.functions})
     prompt_ids = await _prompt_ids(edge, spec, text, asked)
     limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
     return Job(
@@ -110,6 +113,7 @@ async def _job(edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerati
         prompt_ids=prompt_ids,
         sampling=sampling(asked, text, default_temperature=DEFAULT_TEMPERATURE, max_tokens=limit),
         stops=stop_strings(asked.stop),
+        grammar=None if wanted is None else wanted.grammar,
     )
 
 
@@ -128,12 +132,24 @@ async def _prompt_ids(
     return await text_prompt(text, spec, prompt, edge.limits, raw=bool(asked.raw))
 
 
-async def _collect(choices: Choices) -> TextGenerationOutput:
+async def _collect(choices: Choices, *, is_json: bool) -> TextGenerationOutput:
     try:
         response = "".join([piece.text async for _, piece in choices.pieces()])
-        return TextGenerationOutput(response, [], choices.usage())
+        value = _json_value(response) if is_json else response
+        return TextGenerationOutput(value, [], choices.usage())
     finally:
         choices.close()
+
+
+def _json_value(text: str) -> msgspec.Raw:
+    """JSON as it was written, numbers and all. Raises `JSONModeUnmet` when it is not whole."""
+    try:
+        return msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        raise JSONModeUnmet(
+            "JSON Mode couldn't be met: the output ended before its JSON was whole; "
+            "raise max_tokens, or see to the stop strings."
+        ) from None
 
 
 async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:

@@ -25,6 +25,7 @@ from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.output_format import output_format
 from skerry_edge.prompts import (
     chat_prompt,
     output_limit,
@@ -107,7 +108,8 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
     spec, text = edge.served(asked.model)
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    refuse_unsupported({"response_format": asked.response_format, "tools": asked.tools})
+    refuse_unsupported({"tools": asked.tools})
+    wanted = output_format(asked)
     prompt_ids = await chat_prompt(text, spec, asked.messages, edge.limits)
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     limit = output_limit(
@@ -133,6 +135,7 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
         ),
         stops=stop_strings(asked.stop),
         num_choices=asked.n or 1,
+        grammar=None if wanted is None else wanted.grammar,
     )
 
 

@@ -4,6 +4,7 @@
     ├── RequestError            the caller can fix it
     │   ├── InvalidInput        a field is missing, of the wrong type or out of range
     │   ├── InvalidJSON         the body is not JSON
+    │   ├── JSONModeUnmet       the output ended before its JSON was whole
     │   ├── PromptTooLong       prompt and max_tokens exceed the context window
     │   ├── BodyTooLarge        the body exceeds the limit
     │   ├── ModelNotFound       no such model in the catalog
@@ -94,6 +95,10 @@ class InvalidInput(RequestError, code="invalid_input", number=5006, status=400):
 
 class InvalidJSON(RequestError, code="invalid_json", number=3003, status=400):
     """The body is not valid JSON, or not UTF-8."""
+
+
+class JSONModeUnmet(RequestError, code="json_mode_unmet", number=5024, status=400):
+    """The output ended, by `max_tokens` or a stop string, before its JSON was whole."""
 
 
 class PromptTooLong(RequestError, code="context_length_exceeded", number=5021, status=413):

@@ -85,6 +85,10 @@ class TextGenerationInput(Struct):
     logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
     lora: str | None = None
     response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     tools: list[dict[str, Any]] | None = None
     functions: list[dict[str, Any]] | None = None
     options: dict[str, Any] | None = None
@@ -100,7 +104,7 @@ class ToolCall(Struct):
 class TextGenerationOutput(Struct):
     """`result` of a plain native text generation."""
 
-    response: str
+    response: Any  # text; in JSON mode the value itself
     tool_calls: list[ToolCall]
     usage: Usage
 
@@ -175,6 +179,10 @@ class ChatCompletionRequest(Struct):
     ignore_eos: bool | None = None
     lora: str | None = None
     response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

@@ -178,7 +178,7 @@ def assert_error(reply: Any, status: int, code: int, *words: str) -> None:
         ({"prompt": "x", "logit_bias": {"\u0661": 1}}, 5006, ("logit_bias",)),
         ({"prompt": "x", "tools": [{"name": "f"}]}, 3030, ("'tools'",)),
         ({"prompt": "x", "functions": [{"name": "f"}]}, 3030, ("'functions'",)),
-        ({"prompt": "x", "response_format": {"type": "json_object"}}, 3030, ("response_format",)),
+        ({"prompt": "x", "response_format": {"type": "xml"}}, 5006, ("response_format",)),
     ],
 )
 def test_bad_input_names_the_field(

@@ -1,0 +1,203 @@
+"""What callers may ask of the form of an output: accepted, refused by path, and handed on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from tests.core.schemas import Schema, schemas
+from tests.edge.support import Deployment, answer
+
+from skerry.errors import InvalidInput
+from skerry_edge.output_schema import checked
+from skerry_regions.protocol import MAX_GRAMMAR, GrammarSpec
+
+PET = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "legs": {"type": "integer"}},
+    "required": ["name", "legs"],
+    "additionalProperties": False,
+}
+SPEC = GrammarSpec(kind="json_schema", source=json.dumps(PET))
+TAGGED = {
+    "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+    "discriminator": {"propertyName": "kind"},
+    "$defs": {
+        kind: {
+            "type": "object",
+            "properties": {"kind": {"const": kind}, "age": {"type": "integer"}},
+            "required": ["kind"],
+        }
+        for kind in ("Cat", "Dog")
+    },
+}
+
+
+# --- schemas -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(schemas())
+def test_a_supported_schema_stays_as_it_is(schema: Schema) -> None:
+    assert checked(schema, "s") == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "left"),
+    [
+        (True, {}),
+        (PET | {"title": "Pet", "$schema": "https://json-schema.org/draft/2020-12/schema"}, PET),
+        ({"type": "array", "uniqueItems": False}, {"type": "array"}),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]},
+         {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        ({"oneOf": [{"const": 1}, {"enum": ["1", True]}]},
+         {"anyOf": [{"const": 1}, {"enum": ["1", True]}]}),
+        ({"properties": {"title": {"default": {"not": 1}}}}, {"properties": {"title": {}}}),
+    ],
+)  # fmt: skip
+def test_what_says_nothing_is_left_out(schema: object, left: Schema) -> None:
+    assert checked(schema, "s") == left
+
+
+def test_a_tagged_union_is_exact() -> None:
+    lowered = checked(TAGGED, "s")
+    assert "anyOf" in lowered
+    for value in ({"kind": "Cat"}, {"kind": "Dog", "age": 3}, {"kind": "Cow"}, {}):
+        validators = [jsonschema.Draft202012Validator(each) for each in (TAGGED, lowered)]
+        assert validators[0].is_valid(value) is validators[1].is_valid(value)
+
+
+DEEP: Schema = {}
+for _ in range(100):
+    DEEP = {"items": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"properties": {"a": {"foo": 1}}}, "s.properties.a.foo"),
+        ({"anyOf": [{"type": "null"}, {"not": {}}]}, "s.anyOf[1].not"),
+        ({"items": {"uniqueItems": True}}, "s.items.uniqueItems"),
+        ({"$defs": {"A": {"if": {}}}}, "s.$defs.A.if"),
+        ({"x-guidance": {"lenient": True}}, "s.x-guidance"),
+        ({"type": "string", "format": "regex"}, "s.format"),
+        ({"type": "text"}, "s.type"),
+        ({"minimum": "3"}, "s.minimum"),
+        ({"minLength": -1}, "s.minLength"),
+        ({"exclusiveMinimum": True}, "s.exclusiveMinimum"),
+        ({"required": "a"}, "s.required"),
+        ({"enum": []}, "s.enum"),
+        ({"$ref": "#/$defs/missing"}, "s.$ref"),
+        ({"$ref": "http://example.org"}, "s.$ref"),
+        ({"properties": []}, "s.properties"),
+        ({"anyOf": {}}, "s.anyOf"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "s.oneOf[1]"),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "s.oneOf[1]"),
+        ({"oneOf": [{"type": "null"}], "anyOf": [{}]}, "s.oneOf"),
+        (3, "s"),
+    ],
+)
+def test_what_would_not_be_enforced_is_refused_by_its_path(schema: object, path: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        checked(schema, "s")
+    assert caught.value.param == path
+
+
+def test_depth_and_number_are_bounded() -> None:
+    for schema in (DEEP, {"anyOf": [{}] * 20_000}):
+        with pytest.raises(InvalidInput, match="more than"):
+            checked(schema, "s")
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+FORMS: list[tuple[dict[str, Any], GrammarSpec | None]] = [
+    ({"response_format": {"type": "json_schema", "json_schema": PET}}, SPEC),
+    ({"response_format": {"type": "json_schema",
+                          "json_schema": {"name": "pet", "strict": True, "schema": PET}}}, SPEC),
+    ({"response_format": {"type": "json_object", "schema": PET}}, SPEC),
+    ({"response_format": {"type": "json_object"}},
+     GrammarSpec(kind="json_schema", source='{"type": "object"}')),
+    ({"guided_json": PET}, SPEC),
+    ({"guided_json": json.dumps(PET)}, SPEC),
+    ({"guided_regex": "a+"}, GrammarSpec(kind="regex", source="a+")),
+    ({"guided_choice": ["yes", "n\u00f6", "yes"]},
+     GrammarSpec(kind="ebnf", source='start: "yes" | "n\\u00f6"')),
+    ({"guided_grammar": 'start: "a"'}, GrammarSpec(kind="ebnf", source='start: "a"')),
+    ({"response_format": {"type": "text"}}, None),
+    ({"response_format": None, "guided_choice": None}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "grammar"), FORMS)
+def test_every_form_reaches_the_region(
+    edge: Deployment, fields: dict[str, Any], grammar: GrammarSpec | None
+) -> None:
+    edge.region.script = lambda submit: answer('{"name": "Rex", "legs": 4}')
+    assert edge.run(prompt="hi", **fields).status_code == 200
+    assert edge.chat(**fields).status_code == 200
+    assert [submit.grammar for submit in edge.region.submits] == [grammar, grammar]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+         "response_format.json_schema.schema.not"),
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"properties": {"a": {"foo": 1}}}}},
+         "response_format.json_schema.properties.a.foo"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_regex": "a" * (MAX_GRAMMAR + 1)}, "guided_regex"),
+        ({"guided_grammar": 'start: %json {"not": {}}'}, "guided_grammar"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(edge: Deployment, fields: dict[str, Any], param: str) -> None:
+    for reply in (edge.run(prompt="hi", **fields), edge.chat(**fields)):
+        assert reply.status_code == 400
+        assert param in reply.text
+    assert edge.chat(**fields).json()["error"]["param"] == param
+    assert not edge.region.submits
+
+
+def test_native_json_is_the_value_itself(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer('{"name": "Rex", "legs": 1e400}')
+    reply = edge.run(prompt="hi", response_format={"type": "json_schema", "json_schema": PET})
+    assert '"response":{"name": "Rex", "legs": 1e400}' in reply.text
+
+
+def test_openai_json_is_text(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer('{"name": "Rex", "legs": 4}')
+    reply = edge.chat(response_format={"type": "json_schema", "json_schema": {"schema": PET}})
+    assert reply.json()["choices"][0]["message"]["content"] == '{"name": "Rex", "legs": 4}'
+
+
+def test_a_choice_is_text_natively_too(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer("7")
+    assert edge.run(prompt="hi", guided_choice=["7"]).json()["result"]["response"] == "7"
+
+
+def test_json_that_is_cut_off_is_an_error_natively(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer('{"name": "Re', reason="length")
+    reply = edge.run(prompt="hi", response_format={"type": "json_object"})
+    assert reply.status_code == 400
+    assert reply.json()["errors"][0]["code"] == 5024
+    reply = edge.chat(response_format={"type": "json_object"})
+    assert reply.json()["choices"][0]["finish_reason"] == "length"
+
+
+def test_what_the_node_says_of_a_grammar_is_told(edge: Deployment) -> None:
+    def refuse(submit: object) -> Any:
+        raise InvalidInput("Bad input: the grammar takes too much time or memory to compile")
+
+    edge.region.script = refuse
+    reply = edge.chat(guided_regex="(", stream=True)
+    assert reply.status_code == 400
+    assert "too much time" in reply.json()["error"]["message"]
