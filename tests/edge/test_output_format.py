@@ -70,9 +70,9 @@ def test_a_tagged_union_is_exact() -> None:
         assert validators[0].is_valid(value) is validators[1].is_valid(value)
 
 
-DEEP: Schema = {}
+deep: Schema = {}
 for _ in range(100):
-    DEEP = {"items": DEEP}
+    deep = {"items": deep}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_would_not_be_enforced_is_refused_by_its_path(schema: object, path:
 
 
 def test_depth_and_number_are_bounded() -> None:
-    for schema in (DEEP, {"anyOf": [{}] * 20_000}):
+    for schema in (deep, {"anyOf": [{}] * 20_000}):
         with pytest.raises(InvalidInput, match="more than"):
             checked(schema, "s")
 
