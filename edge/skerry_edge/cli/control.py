@@ -26,7 +26,7 @@ class EdgeStatus(Struct, frozen=True):
     region: str
 
 
-class NodeStatus(Struct, frozen=True):
+class NodeStatus(Struct, frozen=True, omit_defaults=True):
     """One model of one node."""
 
     id: str
@@ -36,6 +36,7 @@ class NodeStatus(Struct, frozen=True):
     model: str
     state: str
     streams: int
+    control: str = ""  # address of its control API, where it has one
 
 
 class Status(Struct, frozen=True, omit_defaults=True):

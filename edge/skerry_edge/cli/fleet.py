@@ -173,7 +173,10 @@ class Fleet:
             )
             for edge in self._topology.edges
         ]
-        nodes = [_node_status(place, self._nodes[place.id], members) for place in self._places]
+        nodes = [
+            _node_status(place, self._nodes[place.id], members, self._address(place.id, "control"))
+            for place in self._places
+        ]
         notes = [_trouble(each) for each in (*self._nodes.values(), *self._edges.values())]
         return Status(
             url=edges[0].url, edges=edges, nodes=nodes, notes=[note for note in notes if note]
@@ -190,7 +193,7 @@ class Fleet:
 
     def _node(self, place: NodePlace, threads: int) -> ProcessSpec:
         address, transfer, control = (
-            f"unix:{self._sockets.path(place.id, kind)}" for kind in ("node", "kv", "control")
+            self._address(place.id, kind) for kind in ("node", "kv", "control")
         )
         pool = place.pool
         command = [
@@ -204,6 +207,9 @@ class Fleet:
         if pool.file_tier is not None:
             command += ["--file-tier", pool.file_tier]
         return self._process(place.id, command, Address.parse(control))
+
+    def _address(self, node: str, kind: str) -> str:
+        return f"unix:{self._sockets.path(node, kind)}"
 
     def _edge(self, edge: EdgeSpec) -> ProcessSpec:
         listener = self._listeners[edge.name]
@@ -240,12 +246,12 @@ def share_threads(pools: list[Pool], cores: int) -> list[int]:
 
 async def _all_ready(processes: dict[str, Supervised]) -> None:
     """Raises FirstStartFailed as soon as one does."""
-    async with asyncio.TaskGroup() as group:
-        for process in processes.values():
-            group.create_task(process.wait_until_ready())
+    await asyncio.gather(*(process.wait_until_ready() for process in processes.values()))
 
 
-def _node_status(place: NodePlace, process: Supervised, members: dict[str, Member]) -> NodeStatus:
+def _node_status(
+    place: NodePlace, process: Supervised, members: dict[str, Member], control: str
+) -> NodeStatus:
     """The supervisor knows whether it lives; the node itself what it does."""
     member = members.get(place.id)
     known = member if member is not None and member.pid == process.pid else None
@@ -258,6 +264,7 @@ def _node_status(place: NodePlace, process: Supervised, members: dict[str, Membe
         model=place.model,
         state="draining" if draining else process.state,
         streams=known.streams if known is not None else 0,
+        control=control,
     )
 
 

@@ -27,7 +27,8 @@ from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
-SINGLE_PROCESS_ONLY = ("model", "threads", "memory", "kv_tokens", "file_tier")
+DEFAULTS = {"host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba"}
+SINGLE_PROCESS_ONLY = (*DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier")
 LOG_TAIL = 15  # lines shown when a start in the background fails
 MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
 
@@ -43,13 +44,9 @@ def register(commands: Commands) -> None:
     )
     up.add_argument("--detach", action="store_true", help="run in the background once it is ready")
     up.add_argument(
-        "--host",
-        default=DEFAULT_HOST,
-        help="address to listen on (default: %(default)s, this machine only)",
+        "--host", help=f"address to listen on (default: {DEFAULT_HOST}, this machine only)"
     )
-    up.add_argument(
-        "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
-    )
+    up.add_argument("--port", type=port, help=f"0 takes a free one (default: {DEFAULT_PORT})")
     up.add_argument(
         "--model",
         action="append",
@@ -80,8 +77,7 @@ def register(commands: Commands) -> None:
     up.add_argument(
         "--runner",
         choices=("numba", "toy"),
-        default="numba",
-        help="toy computes no language, only arithmetic, for tests (default: %(default)s)",
+        help="toy computes no language, only arithmetic, for tests (default: numba)",
     )
     up.add_argument(
         "--topology",
@@ -95,6 +91,9 @@ def register(commands: Commands) -> None:
 def start(args: argparse.Namespace) -> int:
     if args.topology is not None and (named := _given(args, *SINGLE_PROCESS_ONLY)):
         return complain(f"{named} and --topology exclude each other: the file says it")
+    for name, default in DEFAULTS.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
     if args.host in ("", "*"):
         return complain(f"--host {args.host!r}: to listen on every interface say --host 0.0.0.0")
     if args.host in WILDCARDS:

@@ -1,0 +1,75 @@
+"""The `skerry` command as a process, with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skerry import AI
+from skerry_regions.model_files import ModelFiles
+
+MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+ROOT = Path(__file__).parents[2]
+SECONDS = 240  # for any command; only the first start ever, which compiles, needs half a minute
+
+
+@dataclass(frozen=True)
+class Skerry:
+    """The `skerry` command with a home of its own."""
+
+    home: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        roots = [str(ROOT / name) for name in ("edge", "core", "regions", "sdk")]
+        kept = {name: value for name, value in os.environ.items() if "SKERRY" not in name}
+        return kept | {"SKERRY_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(roots)}
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "skerry", *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def up(self, *arguments: str, runner: str = "toy") -> str:
+        """Start in the background on a free port; what was printed."""
+        done = self("up", "--detach", "--port", "0", "--runner", runner, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self("status", "--json").stdout)
+        return status
+
+    def ai(self) -> AI:
+        config = json.loads((self.home / "config.json").read_text())
+        return AI(
+            base_url=config["url"], account_id=config["account_id"], api_token=config["api_token"]
+        )
+
+
+def new_home(parent: Path, default_model: ModelFiles) -> Skerry:
+    """A home where the default model is installed."""
+    home = parent / "home"
+    (home / "models").mkdir(mode=0o700, parents=True)
+    (home / "models" / default_model.directory.name).symlink_to(default_model.directory)
+    return Skerry(home)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits for its parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,243 @@
+"""`skerry up --topology`: real processes, real signals; clients notice nothing but time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
+
+from skerry_regions.model_files import ModelFiles
+
+pytestmark = pytest.mark.model
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TOY_SPLIT = f"""\
+regions:
+  - {{name: fra, iata: FRA}}
+pools:
+  - {{name: prefill, region: fra, role: prefill, model: "{MODEL}", runner: toy, replicas: 2}}
+  - {{name: decode, region: fra, role: decode, model: "{MODEL}", runner: toy, replicas: 2}}
+edges:
+  - {{name: edge, region: fra, port: 0}}
+"""
+NODES = ["fra-prefill-0", "fra-prefill-1", "fra-decode-0", "fra-decode-1"]
+ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "temperature": 1.0}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A streamed answer as it came over the wire."""
+
+    text: str
+    completion_tokens: int
+    num_done: int
+
+
+class Platform:
+    """A running topology and a client of it."""
+
+    def __init__(self, skerry: Skerry) -> None:
+        self.skerry = skerry
+        config = json.loads((skerry.home / "config.json").read_text())
+        self._url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/run/{MODEL}"
+        self._headers = {"authorization": f"Bearer {config['api_token']}"}
+
+    def stream(
+        self, asked: dict[str, Any], after: int = 0, then: Callable[[], object] = lambda: None
+    ) -> Answer:
+        """Ask; `then` is called when `after` chunks with text have come."""
+        text, tokens, num_done, seen = "", 0, 0, 0
+        body = asked | {"stream": True}
+        with httpx.stream(
+            "POST", self._url, json=body, headers=self._headers, timeout=SECONDS
+        ) as response:
+            assert response.status_code == 200, response.read()
+            for line in response.iter_lines():
+                if line == "data: [DONE]":
+                    num_done += 1
+                elif line.startswith("data: "):
+                    chunk = json.loads(line.removeprefix("data: "))
+                    text += chunk.get("response") or ""
+                    tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+                    seen += 1
+                    if seen == after:
+                        then()
+        return Answer(text, tokens, num_done)
+
+    def node(self, id: str) -> dict[str, Any]:
+        return next(node for node in self.skerry.status()["nodes"] if node["id"] == id)
+
+    def busy(self) -> dict[str, Any]:
+        """The one node that a stream runs on."""
+        [node] = until(lambda: [n for n in self.skerry.status()["nodes"] if n["streams"]])
+        found: dict[str, Any] = node
+        return found
+
+    def wait_for_restart(self, before: dict[str, Any]) -> None:
+        def is_back() -> bool:
+            node = self.node(before["id"])
+            return node["state"] == "ready" and node["pid"] not in (0, before["pid"])
+
+        until(is_back)
+
+    def control(self, node: str, method: str, path: str) -> httpx.Response:
+        """Ask a node's control API."""
+        socket = self.node(node)["control"].removeprefix("unix:")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=socket)) as client:
+            return client.request(method, f"http://localhost{path}", timeout=10)
+
+    def blocks_used(self) -> int:
+        return sum(
+            engine["blocks_used"]
+            for node in NODES
+            for engine in self.control(node, "GET", "/status").json()["engines"].values()
+        )
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """The first truthy value of `condition`."""
+    deadline = time.monotonic() + 60
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+    return value
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def start(parent: Path, default_model: ModelFiles, topology: str) -> Platform:
+    skerry = new_home(parent, default_model)
+    file = parent / "topology.yaml"
+    file.write_text(topology)
+    done = skerry("up", "--detach", "--topology", str(file))
+    assert done.returncode == 0, done.stderr
+    return Platform(skerry)
+
+
+@pytest.fixture(scope="module")
+def platform(
+    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
+) -> Iterator[Platform]:
+    platform = start(tmp_path_factory.mktemp("split"), default_model, TOY_SPLIT)
+    yield platform
+    assert platform.skerry("down", "--timeout", "20").returncode == 0
+
+
+def test_all_nodes_are_shown(platform: Platform) -> None:
+    nodes = platform.skerry.status()["nodes"]
+    assert [node["id"] for node in nodes] == NODES
+    assert {node["state"] for node in nodes} == {"ready"}
+    assert [node["role"] for node in nodes] == ["prefill"] * 2 + ["decode"] * 2
+    assert len({node["pid"] for node in nodes}) == 4
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
+def test_a_stream_outlives_its_decode_node(platform: Platform, end: str) -> None:
+    asked = ASKED | {"max_tokens": 60, "frequency_penalty": 0.3}
+    undisturbed = platform.stream(asked)
+    assert undisturbed.completion_tokens == 60
+    hit: list[dict[str, Any]] = []
+
+    def strike() -> None:
+        hit.append(platform.busy())
+        os.kill(hit[0]["pid"], getattr(signal, end))
+
+    assert platform.stream(asked, after=10, then=strike) == undisturbed
+    assert undisturbed.num_done == 1
+    assert "decode" in hit[0]["id"]
+    platform.wait_for_restart(hit[0])
+    assert until(lambda: platform.blocks_used() == 0)
+
+
+def test_an_operator_can_drain_a_node(platform: Platform) -> None:
+    before = platform.node("fra-prefill-0")
+    assert platform.control("fra-prefill-0", "GET", "/healthz").json() == {"status": "ok"}
+    assert platform.control("fra-prefill-0", "POST", "/drain").status_code == 202
+    platform.wait_for_restart(before)
+    assert platform.control("fra-prefill-0", "GET", "/status").json()["node"]["state"] == "ready"
+
+
+def test_an_edge_that_dies_comes_back_at_its_address(platform: Platform) -> None:
+    [edge] = platform.skerry.status()["edges"]
+    os.kill(edge["pid"], signal.SIGKILL)
+    answer = platform.stream(ASKED | {"max_tokens": 5})  # waits in the backlog meanwhile
+    assert answer.num_done == 1
+    [after] = platform.skerry.status()["edges"]
+    assert (after["url"], after["pid"] != edge["pid"]) == (edge["url"], True)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, default_model: ModelFiles) -> None:
+    skerry = start(tmp_path, default_model, TOY_SPLIT).skerry
+    supervisor = json.loads((skerry.home / "run" / "instance.json").read_text())["pid"]
+    family = [supervisor, *children(supervisor)]
+    assert len(family) == 6
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not any(map(is_alive, family)))
+    assert skerry("status").returncode == 1
+
+    file = tmp_path / "topology.yaml"
+    assert skerry("up", "--detach", "--topology", str(file)).returncode == 0
+    supervisor = json.loads((skerry.home / "run" / "instance.json").read_text())["pid"]
+    family = [supervisor, *children(supervisor)]
+    assert skerry("down").returncode == 0
+    until(lambda: not any(map(is_alive, family)))
+    assert sorted(path.name for path in (skerry.home / "run").iterdir()) == ["skerry.lock"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "complaint"),
+    [
+        (TOY_SPLIT, ["--port", "0"], "--port and --topology exclude each other"),
+        ("regions: []", [], "topology.yaml:1: regions"),
+        ("regions: [{name: a, iata: FRA}]", [], "`edges` is empty"),
+        (TOY_SPLIT.replace(MODEL, "@cf/no/such"), [], "`skerry models list`"),
+        (TOY_SPLIT.replace("port: 0", "host: 192.0.2.1"), [], "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_a_topology_that_cannot_start_says_why(
+    tmp_path: Path, default_model: ModelFiles, text: str, options: list[str], complaint: str
+) -> None:
+    skerry = new_home(tmp_path, default_model)
+    file = tmp_path / "topology.yaml"
+    file.write_text(text)
+    done = skerry("up", "--topology", str(file), *options)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_real_model_survives_too(tmp_path: Path, default_model: ModelFiles) -> None:
+    kernels = default_model.directory.parents[1] / "cache"  # compiled once for all test runs
+    kernels.mkdir(exist_ok=True)
+    text = (EXAMPLES / "split.yaml").read_text().replace("port: 8787", "port: 0")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "cache").symlink_to(kernels)
+    platform = start(tmp_path, default_model, text)
+    try:
+        asked = ASKED | {"max_tokens": 120, "raw": False}
+        undisturbed = platform.stream(asked)
+        struck: list[int] = []
+
+        def strike() -> None:
+            node = platform.busy()
+            struck.append(node["pid"])
+            os.kill(node["pid"], signal.SIGKILL)
+
+        assert platform.stream(asked, after=20, then=strike) == undisturbed
+        assert struck
+        assert undisturbed.num_done == 1
+    finally:
+        assert platform.skerry("down", "--timeout", "20").returncode == 0
