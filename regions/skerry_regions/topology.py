@@ -18,6 +18,7 @@ are not written down start from distance, until they are measured.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,10 @@ Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # 
 Size = Annotated[str, Meta(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$")]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
+
+
+IPAddress = Annotated[str, Meta(max_length=45)]
+DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 
 
 class TopologyError(ValueError):
@@ -83,6 +88,7 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     region: Name
     host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()  # that clients reach
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,6 +100,39 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     emulate_rtt: bool = False  # delay traffic by `rtt`, to try many regions on one machine
 
 
+class NameServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server of the zone: `name` inside it, or a whole name that ends with a dot."""
+
+    name: DomainName
+    addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()
+
+
+class ClientNet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the clients of a network are: at a region, or at coordinates."""
+
+    net: Annotated[str, Meta(max_length=43)]  # 203.0.113.0/24, 2001:db8::/32
+    region: Name | None = None
+    coordinates: tuple[Latitude, Longitude] | None = None  # degrees
+    residency: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    """A zone that these clients must not be sent out of."""
+
+
+class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A zone whose `names` lead every client to the nearest healthy region."""
+
+    zone: DomainName
+    nameservers: Annotated[tuple[NameServer, ...], Meta(min_length=1, max_length=16)]
+    names: Annotated[tuple[DomainName, ...], Meta(min_length=1, max_length=64)] = ("ai",)
+    contact: DomainName = "hostmaster"
+    host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 5353
+    nets: Annotated[tuple[ClientNet, ...], Meta(max_length=100_000)] = ()
+    records: Annotated[
+        tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=10_000)
+    ] = ()
+    """Further records, each a line as in a zone file."""
+
+
 class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it, checked."""
 
@@ -101,6 +140,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pools: Annotated[tuple[Pool, ...], Meta(max_length=10_000)] = ()
     edges: Annotated[tuple[EdgeSpec, ...], Meta(max_length=10_000)] = ()
     links: Annotated[tuple[Link, ...], Meta(max_length=100_000)] = ()
+    dns: DnsSpec | None = None
 
     def region(self, name: str) -> Region:
         """Raises KeyError when there is none."""
@@ -187,6 +227,7 @@ def _mistakes(topology: Topology) -> Iterator[Mistake]:
     yield from _duplicate_nodes(topology)
     yield from _incomplete_pools(topology)
     yield from _link_mistakes(topology, regions)
+    yield from _dns_mistakes(topology, regions)
 
 
 def _unknown_regions(section: str, names: list[str], regions: set[str]) -> Iterator[Mistake]:
@@ -234,3 +275,29 @@ def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
         if pair in seen:
             yield f"links[{i}].between", "this pair is there twice"
         seen.add(pair)
+
+
+def _dns_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
+    for i, edge in enumerate(topology.edges):
+        yield from _bad_addresses(f"edges[{i}].addresses", edge.addresses)
+    if topology.dns is None:
+        return
+    for i, server in enumerate(topology.dns.nameservers):
+        yield from _bad_addresses(f"dns.nameservers[{i}].addresses", server.addresses)
+    for i, net in enumerate(topology.dns.nets):
+        try:
+            ipaddress.ip_network(net.net)
+        except ValueError as error:
+            yield f"dns.nets[{i}].net", str(error)
+        if (net.region is None) == (net.coordinates is None):
+            yield f"dns.nets[{i}]", "give either `region` or `coordinates`"
+        if net.region is not None and net.region not in regions:
+            yield f"dns.nets[{i}].region", f"there is no region {net.region!r}"
+
+
+def _bad_addresses(where: str, addresses: tuple[str, ...]) -> Iterator[Mistake]:
+    for i, address in enumerate(addresses):
+        try:
+            ipaddress.ip_address(address)
+        except ValueError as error:
+            yield f"{where}[{i}]", str(error)

@@ -1,0 +1,80 @@
+"""A zone and its places, out of a topology file."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import dns.name
+
+from skerry_edge.geo.networks import Address, Network
+from skerry_edge.geo.places import Places, Site
+from skerry_edge.geo.ranking import Client
+from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
+from skerry_regions.topology import ClientNet, DnsSpec, EdgeSpec, Topology
+
+REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
+
+
+def zone_of(spec: DnsSpec, serial: int) -> Zone:
+    """The zone of a topology's `dns` section. Raises `ZoneError`."""
+    origin = dns.name.from_text(spec.zone)
+    contact = spec.contact if "." in spec.contact else f"{spec.contact}.{origin}"
+    lines = [
+        f"$TTL {DAY}",
+        f"@ IN SOA {spec.nameservers[0].name} {contact} "
+        f"{serial} {REFRESH} {RETRY} {EXPIRE} {NEGATIVE_TTL}",
+    ]
+    for server in spec.nameservers:
+        lines.append(f"@ IN NS {server.name}")
+        lines += [f"{server.name} IN {_type_of(each)} {each}" for each in server.addresses]
+    lines += spec.records
+    names = frozenset(dns.name.from_text(name, origin) for name in spec.names)
+    return Zone("\n".join(lines) + "\n", origin, names)
+
+
+def places_of(topology: Topology) -> Places:
+    """Regions with the public addresses of their edges, and what is known of clients.
+
+    Raises `ZoneError` when no edge has an address that clients could be given.
+    """
+    spec = topology.dns
+    sites = [
+        Site(region, addresses)
+        for region in topology.regions
+        if (addresses := _addresses_in(topology, region.name))
+    ]
+    if not sites:
+        raise ZoneError("no edge has `addresses`, so there is nowhere to send clients")
+    nets = spec.nets if spec is not None else ()
+    return Places(sites, {_network(net): _client(net, topology) for net in nets})
+
+
+def _addresses_in(topology: Topology, region: str) -> tuple[Address, ...]:
+    edges = [edge for edge in topology.edges if edge.region == region]
+    return tuple(address for edge in edges for address in public_addresses(edge))
+
+
+def public_addresses(edge: EdgeSpec) -> list[Address]:
+    """Where clients reach an edge: as written, else where it listens when that is an address."""
+    if edge.addresses:
+        return [ipaddress.ip_address(each) for each in edge.addresses]
+    try:
+        host = ipaddress.ip_address(edge.host)
+    except ValueError:
+        return []
+    return [] if host.is_unspecified else [host]
+
+
+def _network(net: ClientNet) -> Network:
+    return ipaddress.ip_network(net.net)
+
+
+def _client(net: ClientNet, topology: Topology) -> Client:
+    location = net.coordinates
+    if net.region is not None:
+        location = topology.region(net.region).location
+    return Client(location=location, zone=net.residency)
+
+
+def _type_of(address: str) -> str:
+    return "A" if ipaddress.ip_address(address).version == 4 else "AAAA"

@@ -1,0 +1,54 @@
+"""`skerry dns` as a process, and `skerry geo explain`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dns.edns
+import dns.message
+import dns.query
+import pytest
+
+from skerry_edge.cli import main
+
+TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
+
+
+def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "skerry", "dns", "--topology", str(TOPOLOGY), "--port", "0"]
+    env = {**subprocess_env, "SKERRY_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        match = re.fullmatch(r"DNS is ready at 127\.0\.0\.1 port (\d+), UDP and TCP\.\n", line)
+        assert match is not None, line
+        subnet = dns.edns.ECSOption("203.0.113.0", 24)
+        question = dns.message.make_query("ai.example.test", "A", use_edns=0, options=[subnet])
+        answer = dns.query.udp(question, "127.0.0.1", port=int(match[1]), timeout=10)
+        assert answer.answer[0].to_text() == "ai.example.test. 30 IN A 127.0.0.1"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == "Stopped.\n"
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["geo", "explain", "203.0.113.7", "--topology", str(TOPOLOGY)]) == 0
+    assert capsys.readouterr().out == (
+        "203.0.113.7 is near 40.7, -74.0; true of the /24 around it.\n"
+        "1. iad (20 ms)\n"
+        "2. fra (111 ms)\n"
+    )
+    assert main(["geo", "explain", "192.0.2.1", "--topology", str(TOPOLOGY)]) == 0
+    assert capsys.readouterr().out.startswith("192.0.2.1 is nobody knows where")
+
+
+def test_what_cannot_be_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    split = TOPOLOGY.with_name("split.yaml")
+    assert main(["geo", "explain", "no address", "--topology", str(split)]) == 1
+    assert "does not appear to be an IPv4 or IPv6 address" in capsys.readouterr().err
+    assert main(["geo", "explain", "::1", "--topology", str(tmp_path / "none.yaml")]) == 1
+    assert "No such file" in capsys.readouterr().err

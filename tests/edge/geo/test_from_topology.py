@@ -1,0 +1,99 @@
+"""The `dns` section of a topology: what it becomes, and what is refused."""
+
+from __future__ import annotations
+
+import dns.name
+import dns.rdatatype
+import pytest
+
+from skerry_edge.geo.from_topology import places_of, zone_of
+from skerry_edge.geo.ranking import Client
+from skerry_edge.geo.zone import Kind, ZoneError
+from skerry_regions.topology import DnsSpec, Topology, TopologyError, parse_topology
+
+TOPOLOGY = b"""\
+regions:
+  - {name: fra, iata: FRA, residency: eu}
+  - {name: iad, iata: IAD, residency: us}
+edges:
+  - {name: a, region: fra, addresses: [192.0.2.1, "2001:db8::1"]}
+  - {name: b, region: iad, host: 192.0.2.2}
+  - {name: c, region: iad, host: 0.0.0.0}
+dns:
+  zone: example.test
+  nameservers: [{name: ns1, addresses: [192.0.2.53]}, {name: ns.elsewhere.test.}]
+  nets:
+    - {net: 198.51.100.0/24, region: iad}
+    - {net: 203.0.113.0/24, coordinates: [52.5, 13.4], residency: us}
+  records: ['www 300 IN CNAME ai']
+"""
+
+
+def spec_of(topology: Topology) -> DnsSpec:
+    assert topology.dns is not None
+    return topology.dns
+
+
+def test_zone_and_places() -> None:
+    topology = parse_topology(TOPOLOGY)
+    zone = zone_of(spec_of(topology), serial=7)
+    [soa] = zone.find(zone.origin, dns.rdatatype.SOA).answer
+    assert soa.to_text() == (
+        "example.test. 86400 IN SOA ns1.example.test. hostmaster.example.test. "
+        "7 7200 900 1209600 30"
+    )
+    assert zone.find(dns.name.from_text("ai", zone.origin), dns.rdatatype.A).kind is Kind.GEO
+    found = zone.find(dns.name.from_text("ns1", zone.origin), dns.rdatatype.A)
+    assert found.answer[0].to_text() == "ns1.example.test. 86400 IN A 192.0.2.53"
+
+    places = places_of(topology)
+    assert {name: [str(a) for a in site.addresses] for name, site in places._sites.items()} == {
+        "fra": ["192.0.2.1", "2001:db8::1"],
+        "iad": ["192.0.2.2"],
+    }
+    assert places.order(Client(location=(38.94, -77.46))) == ["iad", "fra"]
+    client, scope = places.locate(next(iter(site.addresses[0] for site in places._sites.values())))
+    assert (client, scope) == (Client(), 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((b"198.51.100.0/24", b"198.51.100.1/24"), "t:12: dns.nets[0].net: 198.51.100.1/24 has"),
+        (
+            (b"region: iad}\n    - {net: 203", b"region: x}\n    - {net: 203"),
+            "t:12: dns.nets[0].reg",
+        ),
+        ((b", region: iad}\n    -", b"}\n    -"), "t:12: dns.nets[0]: give either `region` or"),
+        ((b"[192.0.2.53]", b"[nowhere]"), "t:10: dns.nameservers[0].addresses[0]: 'nowhere' does"),
+        ((b"[192.0.2.1,", b"[192.0.2.1111,"), "t:5: edges[0].addresses[0]: '192.0.2.1111' does"),
+        ((b"zone: example.test", b"zone: 'ex ample'"), "t:9: dns.zone: Expected `str` matching"),
+    ],
+)
+def test_mistakes_are_named_by_line_and_key(change: tuple[bytes, bytes], message: str) -> None:
+    text = TOPOLOGY.replace(*change, 1)
+    assert text != TOPOLOGY
+    with pytest.raises(TopologyError) as caught:
+        parse_topology(text, source="t")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((b"www 300 IN CNAME ai", b"www 300 IN BOGUS x"), "zone example.test.: "),
+        ((b"www 300 IN CNAME ai", b"ai 300 IN A 192.0.2.9"), "static A too"),
+        ((b"www 300 IN CNAME ai", b"$INCLUDE /etc/passwd"), "zone example.test.: "),
+    ],
+)
+def test_records_that_make_no_zone(change: tuple[bytes, bytes], message: str) -> None:
+    topology = parse_topology(TOPOLOGY.replace(*change, 1))
+    with pytest.raises(ZoneError, match=message):
+        zone_of(spec_of(topology), serial=1)
+
+
+def test_nowhere_to_send_clients() -> None:
+    text = TOPOLOGY.replace(b', addresses: [192.0.2.1, "2001:db8::1"]', b", host: localhost")
+    text = text.replace(b"host: 192.0.2.2", b"host: '::'")
+    with pytest.raises(ZoneError, match="no edge has `addresses`"):
+        places_of(parse_topology(text))
