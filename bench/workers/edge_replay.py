@@ -22,6 +22,7 @@ from pathlib import Path
 import uvloop
 
 from bench.models import default_model
+from skerry.errors import ModelNotFound
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore, new_account_id
 from skerry_edge.edge import Edge
@@ -29,7 +30,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog
-from skerry_regions.protocol import Done, PhaseUsage, Submit, Tokens
+from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 
 TEXT = "Skerries are small rocky islands, too small to live on; seals and sea birds like them. "
 STREAMS = 4096
@@ -96,6 +97,9 @@ class ReplayRegion:
 
     async def generate(self, submit: Submit) -> ReplayStream:
         return ReplayStream(submit, cycle(self._ids), self._steps)
+
+    async def embed(self, embed: Embed) -> bytes:
+        raise ModelNotFound(f"no node embeds by {embed.model}")
 
     def models(self) -> frozenset[str]:
         return frozenset({self._model})

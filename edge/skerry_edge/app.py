@@ -27,6 +27,7 @@ from skerry_edge import (
     binding,
     completions,
     cors,
+    embeddings,
     listings,
     messages,
     metrics,
@@ -94,6 +95,7 @@ def _routes() -> list[Route]:
             Route(f"{prefix}/completions", completions.completions, methods=["POST"]),
             Route(f"{prefix}/messages", messages.messages, methods=["POST"]),
             Route(f"{prefix}/messages/count_tokens", messages.count_tokens, methods=["POST"]),
+            Route(f"{prefix}/embeddings", embeddings.create, methods=["POST"]),
             Route(f"{prefix}/models", listings.list_models),
             Route(f"{prefix}/models/{{model:path}}", listings.get_model),
         ]

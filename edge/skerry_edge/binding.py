@@ -37,6 +37,6 @@ async def run(request: Request) -> Response:
     name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
     if not name:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
-    spec, text = edge.served(name)
+    spec = edge.spec(name)
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
-    return await native.answer(request, edge, spec, text, bytes(asked.inputs), BINDING)
+    return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING)

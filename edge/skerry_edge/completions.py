@@ -155,7 +155,9 @@ def _job(
     )
 
 
-def prompts_given(prompt: str | Sequence[str | int | list[int]]) -> list[str | list[int]]:
+def prompts_given(
+    prompt: str | Sequence[str | int | list[int]], param: str = "prompt"
+) -> list[str | list[int]]:
     """The prompts of a request: `"…"`, `["…", …]`, `[1, 2]` (one prompt) or `[[1, 2], …]`."""
     if isinstance(prompt, str):
         return [prompt]
@@ -167,8 +169,8 @@ def prompts_given(prompt: str | Sequence[str | int | list[int]]) -> list[str | l
     for number, each in enumerate(prompt):
         if isinstance(each, int) or not isinstance(each, kind):
             raise InvalidInput(
-                f"Bad input: prompt[{number}]: texts, token ids and lists of them cannot be mixed",
-                param=f"prompt[{number}]",
+                f"Bad input: {param}[{number}]: texts, token ids and lists of them cannot be mixed",
+                param=f"{param}[{number}]",
             )
         prompts.append(each)
     return prompts

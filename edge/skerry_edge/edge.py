@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from skerry.errors import ModelNotFound, Overloaded
+from skerry.errors import ModelNotFound, Overloaded, TaskNotSupported
 from skerry_edge.auth import TokenStore
+from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.text import TextModel
@@ -18,7 +19,10 @@ from skerry_regions.client import RegionClient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """The parts behind the routes. `texts` maps catalog ids to the text side of served models.
+    """The parts behind the routes.
+
+    `texts` maps catalog ids to the text side of the models served that make text, `encoders` of
+    those that embed it.
 
     `secret` (32 bytes or more, the same on every edge of a cluster) derives the tenants' cache
     keys; it is never sent anywhere.
@@ -27,6 +31,7 @@ class Edge:
     catalog: Catalog
     texts: Mapping[str, TextModel]
     region: RegionClient
+    encoders: Mapping[str, EncoderText] = field(default_factory=dict)
     tokens: TokenStore
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
@@ -39,19 +44,35 @@ class Edge:
         if not 32 <= len(self.secret) <= hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"the edge's secret must have 32 to 64 bytes, got {len(self.secret)}")
 
-    def served(self, name: str) -> tuple[ModelSpec, TextModel]:
+    def spec(self, name: str) -> ModelSpec:
         """The model of an id or alias, if it is served here. Raises `ModelNotFound`."""
         spec = self.catalog.resolve(name)
-        text = self.texts.get(spec.id)
-        if text is None:
+        if spec.id not in self.texts and spec.id not in self.encoders:
             raise ModelNotFound(
-                f"The model {spec.id} is in the catalog, but is not served here.", param="model"
+                f"The model {spec.id} is in the catalog, but is not served here: "
+                f"`skerry models pull {spec.id}` installs it for the next `skerry up`.",
+                param="model",
             )
-        return spec, text
+        return spec
+
+    def served(self, name: str) -> tuple[ModelSpec, TextModel]:
+        """A served model that makes text. Raises `ModelNotFound` or `TaskNotSupported`."""
+        spec = self.spec(name)
+        if spec.id not in self.texts:
+            message = f"The model {spec.id} embeds text; it makes none."
+            raise TaskNotSupported(message, param="model")
+        return spec, self.texts[spec.id]
+
+    def encoder(self, name: str) -> tuple[ModelSpec, EncoderText]:
+        """A served model that embeds text. Raises `ModelNotFound` or `TaskNotSupported`."""
+        spec = self.spec(name)
+        if spec.id not in self.encoders:
+            raise TaskNotSupported(f"The model {spec.id} makes no embeddings.", param="model")
+        return spec, self.encoders[spec.id]
 
     def served_specs(self) -> list[ModelSpec]:
         """The models served here, in the catalog's order."""
-        return [spec for spec in self.catalog if spec.id in self.texts]
+        return [spec for spec in self.catalog if spec.id in self.texts or spec.id in self.encoders]
 
     def cache_key(self, tenant: str) -> bytes:
         """The tenant's key of KV block digests: nobody else can name, or time, its prefixes."""

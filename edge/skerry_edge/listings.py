@@ -25,7 +25,12 @@ TASKS = {
         "Text Generation",
         "Family of generative text models, such as large language models (LLM), that can be "
         "adapted for a variety of natural language tasks.",
-    )
+    ),
+    "text-embeddings": (
+        "Text Embeddings",
+        "Feature extraction models transform raw data into numerical features that can be "
+        "processed while preserving the information in the original dataset.",
+    ),
 }
 
 
@@ -77,7 +82,7 @@ async def get_model(request: Request) -> Response:
     """`GET …/v1/models/{id}`. The id keeps the name that was asked for."""
     authorise(request, "read")
     name = request.path_params["model"]
-    spec, _ = edge_of(request).served(name)
+    spec = edge_of(request).spec(name)
     return JSONBytes(encode(_card(name, spec)))
 
 
@@ -116,6 +121,7 @@ def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
         "properties": [
             {"property_id": "context_window", "value": str(spec.context_window)},
             {"property_id": "price", "value": _prices(spec)},
+            *_vector_properties(spec),
             *({"property_id": each, "value": "true"} for each in spec.capabilities),
         ],
     }
@@ -127,7 +133,18 @@ def _task(task: str) -> dict[str, Any]:
     return {"id": identity, "name": title, "description": description}
 
 
+def _vector_properties(spec: ModelSpec) -> list[dict[str, Any]]:
+    if spec.embedding is None:
+        return []
+    return [
+        {"property_id": "max_input_tokens", "value": str(spec.context_window)},
+        {"property_id": "output_dimensions", "value": str(spec.embedding.dimensions)},
+    ]
+
+
 def _prices(spec: ModelSpec) -> list[dict[str, Any]]:
+    if spec.embedding is not None:
+        return [{"unit": "per M input tokens", "price": spec.price.prompt, "currency": "USD"}]
     per_million = {
         "input tokens": spec.price.prompt,
         "cached input tokens": spec.price.cached,

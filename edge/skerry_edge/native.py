@@ -1,4 +1,4 @@
-"""The Workers AI dialect: `/ai/run` for text generation, exactly as upstream shapes it."""
+"""The Workers AI dialect: `/ai/run`, and its text generation exactly as upstream shapes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput, JSONModeUnmet, LoraNotSupported
 from skerry.wire import ApiMessage, TextGenerationChunk, TextGenerationInput, TextGenerationOutput
-from skerry_edge import openai
+from skerry_edge import embeddings, openai
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
@@ -52,9 +52,9 @@ async def run(request: Request) -> Response:
     """`POST …/ai/run/{model}`: the body is the model's input."""
     edge = edge_of(request)
     authorise(request, "run")
-    spec, text = edge.served(request.path_params["model"])
+    spec = edge.spec(request.path_params["model"])
     body = await read_body(request, edge.limits.body_bytes)
-    return await answer(request, edge, spec, text, body, REST)
+    return await answer(request, edge, spec, body, REST)
 
 
 async def run_named(request: Request) -> Response:
@@ -62,19 +62,17 @@ async def run_named(request: Request) -> Response:
     edge = edge_of(request)
     authorise(request, "run")
     universal = decode(_universal_decoder, await read_body(request, edge.limits.body_bytes))
-    spec, text = edge.served(universal.model)
-    return await answer(request, edge, spec, text, bytes(universal.input), REST)
+    spec = edge.spec(universal.model)
+    return await answer(request, edge, spec, bytes(universal.input), REST)
 
 
 async def answer(
-    request: Request,
-    edge: Edge,
-    spec: ModelSpec,
-    text: TextModel,
-    body: bytes,
-    dialect: Dialect,
+    request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
 ) -> Response:
     """Run a model on an encoded input; the catalog says in which form it answers."""
+    if spec.task == "text-embeddings":
+        return await embeddings.run(request, edge, spec, edge.encoders[spec.id], body, dialect)
+    text = edge.texts[spec.id]
     if spec.answer == "chat":
         return await openai.run(request, edge, spec, body, dialect)
     asked = decode(_input_decoder, body)

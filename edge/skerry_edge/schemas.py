@@ -25,13 +25,17 @@ async def model_schema(request: Request) -> Response:
     name = request.query_params.get("model")
     if not name:
         raise InvalidInput("Bad input: the query parameter 'model' is required", param="model")
-    spec, _ = edge.served(name)
+    spec = edge.spec(name)
     schemas = {"input": input_schema(edge, spec), "output": output_schema(spec)}
     return JSONBytes(envelope(encode(schemas)))
 
 
 def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
     """The input of `/ai/run/{model}`, with the model's own default and bound of `max_tokens`."""
+    if spec.embedding is not None:
+        schema = struct_schema(wire.EmbeddingsInput)
+        schema["properties"]["pooling"]["default"] = spec.embedding.pooling
+        return schema
     is_chat = spec.answer == "chat"
     schema = struct_schema(wire.ChatRunInput if is_chat else wire.TextGenerationInput)
     schema["oneOf"] = EITHER_PROMPT
@@ -45,6 +49,8 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
 
 def output_schema(spec: ModelSpec) -> dict[str, Any]:
     """The result that `/ai/run/{model}` gives, without its envelope."""
+    if spec.embedding is not None:
+        return struct_schema(wire.EmbeddingsOutput)
     is_chat = spec.answer == "chat"
     return struct_schema(wire.ChatCompletion if is_chat else wire.TextGenerationOutput)
 

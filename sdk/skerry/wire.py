@@ -327,6 +327,64 @@ class Completion(Struct):
     usage: Usage | UnsetType | None = UNSET
 
 
+# --- embeddings ----------------------------------------------------------------------------------
+
+MAX_EMBEDDED_TEXTS = 100  # upstream's, of the Workers AI dialect
+MAX_EMBEDDING_INPUTS = 2048  # OpenAI's
+PoolingName = Literal["mean", "cls", "max"]
+EmbeddedText = Annotated[str, Meta(min_length=1)]
+
+
+class EmbeddingsInput(Struct):
+    """Body of `/ai/run/{model}` for text embeddings."""
+
+    text: (
+        EmbeddedText
+        | Annotated[list[EmbeddedText], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)]
+    )
+    pooling: PoolingName | None = None
+    truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
+    options: dict[str, Any] | None = None
+
+
+class EmbeddingUsage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsOutput(Struct):
+    """`result` of native text embeddings: one row of `data` for each text, in their order."""
+
+    shape: list[int]  # texts, dimensions
+    data: list[list[float]]
+    pooling: PoolingName
+    usage: EmbeddingUsage
+
+
+class EmbeddingRequest(Struct):
+    """Body of `/ai/v1/embeddings`. `input` is text, texts, token ids, or lists of them."""
+
+    model: str
+    input: str | Annotated[list[PromptItem], Meta(min_length=1, max_length=MAX_PROMPT_ITEMS)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
+    truncate_inputs: bool | None = None  # ours: cut off what is too long, in place of an error
+    user: str | None = None
+
+
+class EmbeddingItem(Struct):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # base64 of f32, little-endian, where it was asked for
+
+
+class EmbeddingList(Struct):
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+
+
 class OpenAIErrorDetail(Struct):
     message: str
     type: str

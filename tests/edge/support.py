@@ -19,6 +19,7 @@ import httpx
 import msgspec
 from tests.edge.serving import serving
 
+from skerry.errors import ModelNotFound
 from skerry.wire import Message
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
@@ -27,7 +28,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.prompts import content_text
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
-from skerry_regions.protocol import Done, PhaseUsage, Submit, Tokens
+from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 
 MODEL = "@cf/test/bytes"
 ALIAS = "@cf/meta/another-name"
@@ -169,6 +170,9 @@ class ScriptedRegion:
         stream = ScriptedStream(submit, self.script(submit), self.explanation)
         self.streams.append(stream)
         return stream
+
+    async def embed(self, embed: Embed) -> bytes:
+        raise ModelNotFound(f"no node embeds by {embed.model}")
 
     def models(self) -> frozenset[str]:
         return self.served
