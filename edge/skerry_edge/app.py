@@ -33,6 +33,7 @@ from skerry_edge import (
     metrics,
     native,
     openai,
+    responses,
     schemas,
 )
 from skerry_edge.auth import Authenticate
@@ -58,6 +59,8 @@ def create_app(edge: Edge) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         yield
         await edge.region.close()
+        if edge.responses is not None:
+            edge.responses.close()
 
     app = Starlette(
         routes=_routes(),
@@ -96,6 +99,9 @@ def _routes() -> list[Route]:
             Route(f"{prefix}/messages", messages.messages, methods=["POST"]),
             Route(f"{prefix}/messages/count_tokens", messages.count_tokens, methods=["POST"]),
             Route(f"{prefix}/embeddings", embeddings.create, methods=["POST"]),
+            Route(f"{prefix}/responses", responses.create, methods=["POST"]),
+            Route(f"{prefix}/responses/{{id}}", responses.retrieve, methods=["GET"]),
+            Route(f"{prefix}/responses/{{id}}", responses.delete, methods=["DELETE"]),
             Route(f"{prefix}/models", listings.list_models),
             Route(f"{prefix}/models/{{model:path}}", listings.get_model),
         ]

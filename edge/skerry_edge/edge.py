@@ -12,6 +12,7 @@ from skerry_edge.auth import TokenStore
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.metrics import EdgeMetrics
+from skerry_edge.responses_store import ResponseStore
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, ModelSpec
 from skerry_regions.client import RegionClient
@@ -35,6 +36,7 @@ class Edge:
     tokens: TokenStore
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
+    responses: ResponseStore | None = None  # None: answers are not remembered
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
     clock: Callable[[], float] = time.monotonic  # seconds; for durations

@@ -26,6 +26,7 @@ from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.prompts import content_text
+from skerry_edge.responses_store import ResponseStore
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
@@ -231,7 +232,11 @@ class Deployment:
 
 @contextmanager
 def deployed(
-    folder: Path, limits: Limits, *, cors_origins: tuple[str, ...] = ()
+    folder: Path,
+    limits: Limits,
+    *,
+    cors_origins: tuple[str, ...] = (),
+    stores_responses: bool = True,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
@@ -244,6 +249,7 @@ def deployed(
         tokens=tokens,
         secret=b"s" * 32,
         limits=limits,
+        responses=ResponseStore(folder / "responses.db") if stores_responses else None,
         cors_origins=cors_origins,
     )
     with serving(create_app(edge), limits) as port:

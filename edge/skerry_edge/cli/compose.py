@@ -37,6 +37,7 @@ from skerry_edge.cli.report import Reporter
 from skerry_edge.cli.state import Config, Home, Instance, announce, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
+from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
 from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
 from skerry_regions.grammars import grammars_of
@@ -119,6 +120,7 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
             tokens=tokens,
             secret=secret(home),
             limits=limits,
+            responses=ResponseStore(home.responses),
             cors_origins=cors_origins(),
         )
         instance = Instance(pid=os.getpid(), control=control, ready=True, url=platform.config.url)

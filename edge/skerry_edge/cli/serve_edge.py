@@ -25,6 +25,7 @@ from skerry_edge.cli.report import Lines
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
+from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.directory import Directory
@@ -88,6 +89,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 tokens=TokenStore(home.tokens),
                 secret=secret(home),
                 limits=limits,
+                responses=ResponseStore(home.responses),
                 cors_origins=cors_origins(),
             )
 

@@ -4,6 +4,7 @@
     ├── config.json        url, account id and API token that `skerry up` wrote: the SDK reads it
     ├── tokens.json        API tokens, hashed
     ├── secret             root of the tenants' cache keys
+    ├── responses.db       answers that conversations may go on from, for a day
     ├── catalog.yaml       the operator's own models
     ├── models/  cache/    model files; compiled kernels and repacked weights
     ├── logs/              skerry.log of `skerry up --detach`, and one of each node and edge
@@ -89,6 +90,10 @@ class Home:
     @property
     def secret(self) -> Path:
         return self.root / "secret"
+
+    @property
+    def responses(self) -> Path:
+        return self.root / "responses.db"
 
     @property
     def cache(self) -> Path:

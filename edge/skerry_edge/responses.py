@@ -1,0 +1,377 @@
+"""OpenAI's Responses: an answer or its typed events, and conversations that the edge remembers.
+
+A request becomes that of a chat completion and is prepared as one. A finished answer is stored with
+its conversation, unless `store` is false, so that `previous_response_id` can go on from it;
+instructions are not part of a conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput, NotFound, RequestError, SkerryError, Unavailable
+from skerry.wire import ChatCompletionRequest, Message, TokenLogprob, Usage
+from skerry_edge.bodies import decode, read_body
+from skerry_edge.dialects import JSONBytes, encode
+from skerry_edge.edge import Edge
+from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.openai import DEFAULT_TEMPERATURE, chat_job
+from skerry_edge.prompts import refuse_unsupported
+from skerry_edge.responses_store import StoredResponse
+from skerry_edge.responses_wire import (
+    ContentPart,
+    DeletedResponse,
+    IncompleteDetails,
+    InputItem,
+    InputTokensDetails,
+    OutputMessage,
+    OutputText,
+    OutputTokensDetails,
+    ResponseObject,
+    ResponsesRequest,
+    ResponsesUsage,
+    Status,
+    TextFormat,
+    TextOptions,
+)
+from skerry_edge.routing import attended, authorise, call_of, edge_of
+from skerry_edge.sse import EventStream
+
+WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
+# What chat completions call a field, and what it is called here.
+FIELDS = {
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": "text.format",
+}
+
+_decoder = msgspec.json.Decoder(ResponsesRequest)
+
+
+async def create(request: Request) -> Response:
+    """`POST …/v1/responses`."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    call = call_of(request, principal)
+    conversation = await _conversation(edge, call.tenant, asked)
+    job = await _job(edge, _chat_request(asked, conversation))
+    choices = await start(edge, job, call)
+    draft = Draft(
+        edge=edge,
+        tenant=call.tenant,
+        conversation=conversation,
+        response=_begun(asked, f"resp_{call.request_id}", int(edge.wall_clock())),
+        message_id=f"msg_{call.request_id}",
+        stored=asked.store is not False and edge.responses is not None,
+    )
+    if not asked.stream:
+        return JSONBytes(await attended(request, call, _collect(choices, draft)))
+    events = Events()
+    return EventStream(
+        _events(choices, draft, events),
+        encode_error=events.error,
+        close=choices.close,
+        keep_alive_seconds=edge.limits.keep_alive_seconds,
+        seconds_left=call.seconds_left,
+    )
+
+
+async def retrieve(request: Request) -> Response:
+    """`GET …/v1/responses/{id}`: a stored answer."""
+    principal = authorise(request, "run")
+    stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
+    if stored is None:
+        raise NotFound("No such response; it may have expired.")
+    return JSONBytes(bytes(stored.response))
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE …/v1/responses/{id}`."""
+    principal = authorise(request, "run")
+    responses, id = edge_of(request).responses, request.path_params["id"]
+    if responses is None or not await responses.delete(principal.account_id, id):
+        raise NotFound("No such response; it may have expired.")
+    return JSONBytes(encode(DeletedResponse(id)))
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+async def _job(edge: Edge, asked: ChatCompletionRequest) -> Job:
+    """What chat completions make of it; what they refuse is told by the names used here."""
+    try:
+        return await chat_job(edge, asked)
+    except RequestError as exc:
+        if exc.param not in FIELDS:
+            raise
+        message = exc.message.replace(exc.param, FIELDS[exc.param])
+        raise type(exc)(message, param=FIELDS[exc.param]) from None
+
+
+async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
+    return None if edge.responses is None else await edge.responses.get(tenant, id)
+
+
+async def _conversation(edge: Edge, tenant: str, asked: ResponsesRequest) -> list[Message]:
+    """All turns: those of the response that is gone on from, then the input's."""
+    refuse_unsupported(
+        {
+            "tools": asked.tools,
+            "background": asked.background,
+            "conversation": asked.conversation,
+            "prompt": asked.prompt,
+        }
+    )
+    turns = _turns(asked.input)
+    if (previous := asked.previous_response_id) is None:
+        return turns
+    stored = await _stored(edge, tenant, previous)
+    if stored is None:
+        kept = "expired" if edge.responses is not None else "this edge stores none"
+        raise InvalidInput(
+            f"Previous response with id '{previous}' not found ({kept}).",
+            param="previous_response_id",
+        )
+    return stored.messages + turns
+
+
+def _turns(given: str | Sequence[InputItem]) -> list[Message]:
+    """The input's items as messages; calls of tools in a row are one turn of the assistant's."""
+    if isinstance(given, str):
+        return [Message("user", given)]
+    turns: list[Message] = []
+    for number, item in enumerate(given):
+        place = f"input[{number}]"
+        match item.type:
+            case "message":
+                turns.append(Message(_role(item, place), _text(item.content, f"{place}.content")))
+            case "function_call":
+                if not turns or not turns[-1].tool_calls:
+                    turns.append(Message("assistant", "", tool_calls=[]))
+                calls = turns[-1].tool_calls
+                if calls is not None:
+                    calls.append(_tool_call(item, place))
+            case "function_call_output":
+                call_id = _given(item.call_id, f"{place}.call_id")
+                output = _text(item.output, f"{place}.output")
+                turns.append(Message("tool", output, tool_call_id=call_id))
+            case "reasoning":
+                pass  # what an earlier answer thought is not shown to the model again
+            case other:
+                raise InvalidInput(
+                    f"Bad input: {place}.type: {other[:40]!r} items are not supported",
+                    param=f"{place}.type",
+                )
+    if not turns:
+        raise InvalidInput("Bad input: input: there is no message", param="input")
+    return turns
+
+
+def _role(item: InputItem, place: str) -> str:
+    role = _given(item.role, f"{place}.role")
+    return "system" if role == "developer" else role
+
+
+def _given(value: str | None, place: str) -> str:
+    if value is None:
+        raise InvalidInput(f"Bad input: {place}: required", param=place)
+    return value
+
+
+def _text(content: str | Sequence[ContentPart] | None, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None:
+        raise InvalidInput(f"Bad input: {place}: required", param=place)
+    for number, part in enumerate(content):
+        if part.text is None and part.refusal is None:
+            raise InvalidInput(
+                f"Bad input: {place}[{number}]: {part.type[:40]!r} is not a part with text",
+                param=f"{place}[{number}].type",
+            )
+    return "\n".join(part.text or part.refusal or "" for part in content)
+
+
+def _tool_call(item: InputItem, place: str) -> dict[str, Any]:
+    name = _given(item.name, f"{place}.name")
+    function = {"name": name, "arguments": _given(item.arguments, f"{place}.arguments")}
+    id = _given(item.call_id, f"{place}.call_id")
+    return {"id": id, "type": "function", "function": function}
+
+
+def _chat_request(
+    asked: ResponsesRequest, conversation: Sequence[Message]
+) -> ChatCompletionRequest:
+    instructions = [Message("system", asked.instructions)] if asked.instructions else []
+    return ChatCompletionRequest(
+        model=asked.model,
+        messages=[*instructions, *conversation],
+        max_completion_tokens=asked.max_output_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        logprobs=WITH_LOGPROBS in (asked.include or ()),
+        top_logprobs=asked.top_logprobs,
+        response_format=_response_format(asked.text.format if asked.text else None),
+    )
+
+
+def _response_format(given: TextFormat | None) -> dict[str, Any] | None:
+    """`text.format` as chat completions have it: the schema one level deeper."""
+    if given is None:
+        return None
+    if given.type != "json_schema":
+        return {"type": given.type}
+    schema = {"name": given.name, "schema": given.schema, "strict": given.strict}
+    return {"type": given.type, "json_schema": schema}
+
+
+# --- what is answered ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """An answer in the making."""
+
+    edge: Edge
+    tenant: str
+    conversation: list[Message]
+    response: ResponseObject
+    message_id: str
+    stored: bool
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        self.texts.append(piece.text)
+        self.logprobs += piece.logprobs
+
+    @property
+    def part(self) -> OutputText:
+        return OutputText("".join(self.texts), logprobs=self.logprobs)
+
+    def message(self, status: Status) -> OutputMessage:
+        content = [] if status == "in_progress" else [self.part]
+        return OutputMessage(self.message_id, status, content)
+
+    async def finish(self, last: Piece, usage: Usage) -> bytes:
+        """The whole answer, encoded, and stored if it is to be."""
+        ran_out = last.finish_reason == "length"
+        status: Status = "incomplete" if ran_out else "completed"
+        response = msgspec.structs.replace(
+            self.response,
+            status=status,
+            incomplete_details=IncompleteDetails("max_output_tokens") if ran_out else None,
+            output=[self.message(status)],
+            store=self.stored,
+            usage=_usage(usage),
+        )
+        encoded = encode(response)
+        if self.stored and not await self._store(encoded):
+            encoded = encode(msgspec.structs.replace(response, store=False))
+        return encoded
+
+    async def _store(self, encoded: bytes) -> bool:
+        """False when it could not be kept: the answer says so, and is worth more than its copy."""
+        if self.edge.responses is None:
+            return False
+        turns = [*self.conversation, Message("assistant", "".join(self.texts))]
+        stored = StoredResponse(msgspec.Raw(encoded), turns)
+        try:
+            return await self.edge.responses.put(self.tenant, self.response.id, stored)
+        except Unavailable:
+            return False
+
+
+def _begun(asked: ResponsesRequest, id: str, created_at: int) -> ResponseObject:
+    return ResponseObject(
+        id=id,
+        created_at=created_at,
+        status="in_progress",
+        instructions=asked.instructions,
+        max_output_tokens=asked.max_output_tokens,
+        metadata=asked.metadata or {},
+        model=asked.model,
+        output=[],
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        previous_response_id=asked.previous_response_id,
+        store=asked.store is not False,
+        temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
+        text=asked.text if asked.text and asked.text.format else TextOptions(TextFormat("text")),
+        tool_choice=asked.tool_choice or "auto",
+        tools=asked.tools or [],
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+    )
+
+
+async def _collect(choices: Choices, draft: Draft) -> bytes:
+    last = Piece("", [])
+    try:
+        async for _, piece in choices.pieces():
+            draft.add(piece)
+            last = piece
+    finally:
+        choices.close()
+    return await draft.finish(last, choices.usage())
+
+
+class Events:
+    """Frames events and numbers them."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def frame(self, kind: str, **fields: Any) -> bytes:
+        data = encode({"type": kind, "sequence_number": self._number, **fields})
+        self._number += 1
+        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+
+    def error(self, exc: SkerryError) -> bytes:
+        return self.frame("error", code=exc.code, message=exc.message, param=exc.param)
+
+
+async def _events(choices: Choices, draft: Draft, events: Events) -> AsyncGenerator[bytes, None]:
+    """The typed events of one message, one write per step."""
+    item = {"output_index": 0, "item_id": draft.message_id}
+    part = {**item, "content_index": 0}
+    yield (
+        events.frame("response.created", response=draft.response)
+        + events.frame("response.in_progress", response=draft.response)
+        + events.frame(
+            "response.output_item.added", output_index=0, item=draft.message("in_progress")
+        )
+        + events.frame("response.content_part.added", **part, part=OutputText(""))
+    )
+    last = Piece("", [])
+    async for _, piece in choices.pieces():
+        draft.add(piece)
+        last = piece
+        if piece.text or piece.logprobs:
+            yield events.frame(
+                "response.output_text.delta", **part, delta=piece.text, logprobs=piece.logprobs
+            )
+    whole = draft.part
+    encoded = await draft.finish(last, choices.usage())
+    status: Status = "incomplete" if last.finish_reason == "length" else "completed"
+    yield (
+        events.frame("response.output_text.done", **part, text=whole.text, logprobs=whole.logprobs)
+        + events.frame("response.content_part.done", **part, part=whole)
+        + events.frame("response.output_item.done", output_index=0, item=draft.message(status))
+        + events.frame(f"response.{status}", response=msgspec.Raw(encoded))
+    )
+
+
+def _usage(usage: Usage) -> ResponsesUsage:
+    return ResponsesUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(0),
+        total_tokens=usage.total_tokens,
+    )

@@ -1,0 +1,160 @@
+"""Conversations that `previous_response_id` may go on from: a bounded SQLite file, per tenant.
+
+The file is shared by the edges of one home, so that a conversation may go on at another one. It is
+a convenience for a stated time, not a record: what is oldest goes first when it is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from skerry.errors import Unavailable
+from skerry.wire import Message
+
+TTL_SECONDS = 24 * 3600.0
+MAX_BYTES = 256 << 20  # of all tenants
+MAX_TENANT_BYTES = 32 << 20
+BUSY_SECONDS = 2.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL, expires REAL NOT NULL,
+    size INTEGER NOT NULL, document BLOB NOT NULL, UNIQUE (tenant, id)
+);
+CREATE INDEX IF NOT EXISTS responses_expires ON responses (expires);
+"""
+
+
+class StoredResponse(Struct):
+    """An answer, and the conversation up to and including it, without instructions."""
+
+    response: msgspec.Raw  # JSON, as it was sent
+    messages: list[Message]
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(StoredResponse)
+
+
+class ResponseStore:
+    """Stored responses by tenant and id; nobody finds another tenant's.
+
+    The file is opened when it is first needed. Its calls run on threads, one at a time, and raise
+    `Unavailable` when the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        ttl_seconds: float = TTL_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        max_tenant_bytes: int = MAX_TENANT_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives Unix seconds: what is stored outlives the process."""
+        self._path = path
+        self._ttl_seconds = ttl_seconds
+        self._max_bytes = max_bytes
+        self._max_tenant_bytes = max_tenant_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+
+    async def put(self, tenant: str, id: str, stored: StoredResponse) -> bool:
+        """Keep a response. False if it is larger than all a tenant may keep."""
+        return await asyncio.to_thread(self._put, tenant, id, _encode(stored))
+
+    async def get(self, tenant: str, id: str) -> StoredResponse | None:
+        """A tenant's response, unless it expired or had to go."""
+        document = await asyncio.to_thread(self._get, tenant, id)
+        return None if document is None else _decoder.decode(document)
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Forget a response. False if there is none."""
+        return await asyncio.to_thread(self._delete, tenant, id)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+    def _put(self, tenant: str, id: str, document: bytes) -> bool:
+        if len(document) > min(self._max_tenant_bytes, self._max_bytes):
+            return False
+        now = self._clock()
+        record = (tenant, id, now + self._ttl_seconds, len(document), document)
+        with self._transaction() as database:
+            database.execute("DELETE FROM responses WHERE expires <= ?", (now,))
+            database.execute(
+                "INSERT OR REPLACE INTO responses (tenant, id, expires, size, document)"
+                " VALUES (?, ?, ?, ?, ?)",
+                record,
+            )
+            _make_room(database, "tenant = ?", (tenant,), self._max_tenant_bytes)
+            _make_room(database, "TRUE", (), self._max_bytes)
+        return True
+
+    def _get(self, tenant: str, id: str) -> bytes | None:
+        with self._transaction() as database:
+            row = database.execute(
+                "SELECT document FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
+                (tenant, id, self._clock()),
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _delete(self, tenant: str, id: str) -> bool:
+        with self._transaction() as database:
+            found = database.execute(
+                "DELETE FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
+                (tenant, id, self._clock()),
+            )
+        return found.rowcount > 0
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                if self._database is None:
+                    self._database = _open(self._path)
+                with self._database:
+                    yield self._database
+            except sqlite3.Error as error:
+                raise Unavailable("Stored responses cannot be reached now.") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
+    path.chmod(0o600)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.executescript(_SCHEMA)
+    return database
+
+
+def _make_room(
+    database: sqlite3.Connection, condition: str, values: tuple[str, ...], max_bytes: int
+) -> None:
+    """Delete the oldest rows of a condition until the others fit. `condition` is SQL of ours."""
+    (size,) = database.execute(
+        f"SELECT COALESCE(SUM(size), 0) FROM responses WHERE {condition}", values
+    ).fetchone()
+    oldest = database.execute(
+        f"SELECT number, size FROM responses WHERE {condition} ORDER BY number", values
+    )
+    going = []
+    while size > max_bytes:
+        number, freed = oldest.fetchone()
+        going.append((number,))
+        size -= freed
+    database.executemany("DELETE FROM responses WHERE number = ?", going)

@@ -1,0 +1,135 @@
+"""OpenAI's Responses, as its clients send and parse them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from skerry.wire import MaxTokens, Temperature, TokenLogprob, TopP
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class ContentPart(Struct):
+    """A piece of a message; `type` is `input_text`, `output_text`, `text` or `refusal`."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputItem(Struct):
+    """One item of an input list. Which fields count depends on `type`, by default `message`."""
+
+    type: str = "message"
+    role: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    content: str | list[ContentPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[ContentPart] | None = None
+
+
+class TextFormat(Struct, omit_defaults=True):
+    """`text.format`: plain text, or JSON. OpenAI's schema lies beside its name here."""
+
+    type: str
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(Struct):
+    format: TextFormat | None = None
+
+
+class ResponsesRequest(Struct, kw_only=True):
+    """Body of `/ai/v1/responses`."""
+
+    model: str
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=2000)]
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    max_output_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    include: list[str] | None = None
+    text: TextOptions | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    background: bool | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class OutputText(Struct, tag="output_text", tag_field="type"):
+    text: str
+    annotations: list[dict[str, Any]] = []
+    logprobs: list[TokenLogprob] = []
+
+
+class OutputMessage(Struct, tag="message", tag_field="type"):
+    id: str
+    status: Status
+    content: list[OutputText]
+    role: Literal["assistant"] = "assistant"
+
+
+class InputTokensDetails(Struct):
+    cached_tokens: int
+
+
+class OutputTokensDetails(Struct):
+    reasoning_tokens: int
+
+
+class ResponsesUsage(Struct):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(Struct):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(Struct, kw_only=True):
+    """The answer, and what each stream starts and ends with."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int  # Unix seconds
+    status: Status
+    background: bool = False
+    error: None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputMessage]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    store: bool
+    temperature: float
+    text: TextOptions
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponsesUsage | None = None
+
+
+class DeletedResponse(Struct):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
