@@ -1,11 +1,12 @@
-"""What every runner over real weights is put through: small models, teacher forcing, engines."""
+"""What the tests of runners share: kinds of runners, small models, teacher forcing, engines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 from tests.core.random_models import random_weights, write_gguf, write_safetensors
@@ -13,22 +14,30 @@ from tests.core.reference_model import ReferenceModel
 from tests.core.toy_oracle import Answer, run
 
 from skerry_core.batch import Batch, Float32, SamplingBatch
-from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig, RopeScaling
+from skerry_core.config import EngineConfig, ModelConfig, RopeScaling
 from skerry_core.engine import Engine
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.base import ModelRunner
+from skerry_core.runners.jax_xla import JaxRunner
+from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_core.weights import WeightFile
 
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"
+
+VOCAB, MAX_CONTEXT = 131, 512
 _SMALL = ModelConfig(
     architecture="llama",
     num_layers=2,
-    hidden_size=48,
-    intermediate_size=72,
+    hidden_size=64,
+    intermediate_size=96,
     num_heads=4,
     num_kv_heads=2,
     head_dim=16,
-    vocab_size=131,
-    max_context=512,
+    vocab_size=VOCAB,
+    max_context=MAX_CONTEXT,
 )
 MODELS = {
     "llama": replace(
@@ -68,12 +77,77 @@ def write_model(folder: Path, name: str) -> Path:
     return write_safetensors(folder, config, weights, **rope)
 
 
+class LogitsOf(Protocol):
+    """What a runner is compared with."""
+
+    def logits(self, token_ids: Sequence[int]) -> Float32:
+        """f32[T, V]: row t is the prediction of token t + 1."""
+        ...
+
+
+class ToyReference:
+    """`ToyRunner`'s model, without blocks."""
+
+    def logits(self, token_ids: Sequence[int]) -> Float32:
+        rows = [next_token(np.array(token_ids[: t + 1]), VOCAB) for t in range(len(token_ids))]
+        distance = (np.arange(VOCAB) - np.array(rows)[:, None]) % VOCAB
+        return -distance.astype(np.float32)
+
+
 def reference(path: Path) -> ReferenceModel:
     with WeightFile.open(path) as file:
         return ReferenceModel(file)
 
 
-def random_tokens(length: int, seed: int = 0, vocab_size: int = 131) -> list[int]:
+# --- kinds of runners ----------------------------------------------------------------------------
+
+
+class Sizes(TypedDict):
+    num_blocks: int
+    max_step_tokens: int
+    max_samples: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of runner, and how near its logits, of order 1, come to the fp32 reference's."""
+
+    open: Callable[..., ModelRunner]  # of a weight file's path and `Sizes`
+    models: tuple[str, ...]
+    atol: float
+
+
+def open_toy(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return ToyRunner(vocab_size=VOCAB, max_context=MAX_CONTEXT, **sizes)
+
+
+def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, **sizes)
+
+
+def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(weights, threads=1, **sizes)
+
+
+def open_deterministic_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(weights, threads=1, deterministic=True, **sizes)
+
+
+def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return JaxRunner.open(weights, threads=1, cache_dir=CACHE, **sizes)
+
+
+# The CPU kernels keep KV in float16, the others all in float32.
+KINDS = {
+    "toy": Kind(open_toy, ("toy",), 1e-6),
+    "numba": Kind(open_numba, ("llama", "qwen2"), 5e-3),
+    "torch": Kind(open_torch, tuple(MODELS), 2e-5),
+    "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5),
+    "jax": Kind(open_jax, tuple(MODELS), 2e-5),
+}
+
+
+def random_tokens(length: int, seed: int = 0, vocab_size: int = VOCAB) -> list[int]:
     tokens: list[int] = np.random.default_rng(seed).integers(0, vocab_size, length).tolist()
     return tokens
 
@@ -146,8 +220,26 @@ def teacher_forced(
     return np.concatenate(logits)
 
 
-def blocks_of(length: int) -> int:
-    return -(-length // BLOCK_SIZE)
+def check_same_bits_in_any_batch(runner: ModelRunner) -> None:
+    """A sequence alone, in other chunks, and among others; needs 22 blocks."""
+    tokens = random_tokens(100)
+    alone = teacher_forced(runner, tokens, (100,), table=[0, 1])
+    for chunks in ((1,) * 100, (64, 36), (3, 50, 13, 1, 33)):
+        np.testing.assert_array_equal(teacher_forced(runner, tokens, chunks, [3, 9]), alone)
+
+    others = [
+        Piece(random_tokens(n, seed=n), 0, table)
+        for n, table in ((5, [10]), (33, [11]), (90, [12, 13]))
+    ]
+    start, logits = 0, []
+    for length, place in ((40, 3), (20, 2), (3, 0), (1, 1), (1, 2), (1, 3), (34, 1)):
+        rows = others.copy()
+        rows.insert(place, Piece(tokens[start : start + length], start, [20, 21]))
+        before = sum(len(row.token_ids) for row in rows[:place])
+        runner.execute(batch_of(*rows))
+        logits.append(runner.last_logits()[before : before + length].copy())
+        start += length
+    np.testing.assert_array_equal(np.concatenate(logits), alone)
 
 
 # --- engines -------------------------------------------------------------------------------------
@@ -184,7 +276,7 @@ def requests_that_outgrow_five_blocks(**sampling: Any) -> list[Request]:
     return [Request(id=str(i), prompt_ids=p, sampling=style) for i, p in enumerate(prompts)]
 
 
-def check_greedy(model: ReferenceModel, request: Request, answer: Answer, atol: float) -> None:
+def check_greedy(model: LogitsOf, request: Request, answer: Answer, atol: float) -> None:
     """Every token is the reference's favourite within `atol`, every logprob is its own."""
     tokens = [*request.prompt_ids, *answer.token_ids]
     logits = model.logits(tokens)

@@ -45,130 +45,157 @@ class Weights(NamedTuple):
     sin: Array  # f32[max_context, D / 2]
 
 
-def assemble(
-    config: ModelConfig, tensors: Mapping[str, NDArray[np.float32]], dtype: Any
-) -> Weights:
-    """Arrange named tensors (GGUF's names, halves-rotating Q and K). Raises KeyError."""
+def assemble(config: ModelConfig, tensors: Mapping[str, NDArray[Any]]) -> Weights:
+    """Arrange named tensors (GGUF's names, halves-rotating Q and K), all of one dtype.
+
+    Raises KeyError with the missing tensor's name.
+    """
+    embedding = tensors["token_embd.weight"]
     layers = range(config.num_layers)
 
     def stacked(name: str, *, transpose: bool = False) -> Array:
         each = [tensors[f"blk.{i}.{name}"] for i in layers]
-        return jnp.asarray(np.stack([a.T for a in each] if transpose else each), dtype)
+        return jax.device_put(np.stack([a.T for a in each] if transpose else each))
 
-    def qkv(kind: str) -> NDArray[np.float32]:
-        parts = [
-            np.concatenate([tensors[f"blk.{i}.attn_{p}.{kind}"] for p in "qkv"]) for i in layers
-        ]
-        return np.stack(parts)
+    def qkv(kind: str) -> NDArray[Any]:
+        names = [[f"blk.{i}.attn_{part}.{kind}" for part in "qkv"] for i in layers]
+        return np.stack([np.concatenate([tensors[name] for name in each]).T for each in names])
 
     width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    no_bias = np.zeros((config.num_layers, width), np.float32)
-    no_norm = jnp.ones((config.num_layers, config.head_dim), dtype)
-    positions = np.arange(config.max_context, dtype=np.float64)
-    angles = positions[:, None] * rope_frequencies(config)
-    embedding = jnp.asarray(tensors["token_embd.weight"], dtype)
+    no_bias = np.zeros((config.num_layers, width), embedding.dtype)
+    no_norm = np.ones((config.num_layers, config.head_dim), embedding.dtype)
+    angles = np.arange(config.max_context)[:, None] * rope_frequencies(config)
+    device_embedding = jax.device_put(embedding)
     return Weights(
-        embedding=embedding,
+        embedding=device_embedding,
         layers=Layers(
             attention_norm=stacked("attn_norm.weight"),
-            qkv=jnp.asarray(qkv("weight").transpose(0, 2, 1), dtype),
-            qkv_bias=jnp.asarray(qkv("bias") if config.attention_bias else no_bias, dtype),
-            q_norm=stacked("attn_q_norm.weight") if config.qk_norm else no_norm,
-            k_norm=stacked("attn_k_norm.weight") if config.qk_norm else no_norm,
+            qkv=jax.device_put(qkv("weight")),
+            qkv_bias=jax.device_put(qkv("bias") if config.attention_bias else no_bias),
+            q_norm=stacked("attn_q_norm.weight") if config.qk_norm else jax.device_put(no_norm),
+            k_norm=stacked("attn_k_norm.weight") if config.qk_norm else jax.device_put(no_norm),
             output=stacked("attn_output.weight", transpose=True),
             ffn_norm=stacked("ffn_norm.weight"),
             gate=stacked("ffn_gate.weight", transpose=True),
             up=stacked("ffn_up.weight", transpose=True),
             down=stacked("ffn_down.weight", transpose=True),
         ),
-        final_norm=jnp.asarray(tensors["output_norm.weight"], dtype),
-        head=embedding if config.tied_embeddings else jnp.asarray(tensors["output.weight"], dtype),
-        cos=jnp.asarray(np.cos(angles), jnp.float32),
-        sin=jnp.asarray(np.sin(angles), jnp.float32),
+        final_norm=jax.device_put(tensors["output_norm.weight"]),
+        head=device_embedding
+        if config.tied_embeddings
+        else jax.device_put(tensors["output.weight"]),
+        cos=jax.device_put(np.cos(angles).astype(np.float32)),
+        sin=jax.device_put(np.sin(angles).astype(np.float32)),
     )
 
 
-class Placement(NamedTuple):
-    """Where the tokens of a step belong. Padding has its slot in the scratch block."""
+class Rows(NamedTuple):
+    """Consecutive tokens of B sequences. What lies beyond a row's length is padding."""
 
     token_ids: Array  # i32[B, n]
-    positions: Array  # i32[B, n]
-    write_blocks: Array  # i32[B, n]
-    tables: Array  # i32[B, M]
-    last: Array  # i32[B, k]   tokens of each row whose logits are wanted
+    first: Array  # i32[B]      position of the row's first token
+    lengths: Array  # i32[B]    tokens that count, 0 to n
+    tables: Array  # i32[B, M]  the row's blocks
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="kv")
-def step(config: ModelConfig, weights: Weights, kv: Array, place: Placement) -> tuple[Array, Array]:
-    """Run B rows of n tokens: logits f32[B, k, V] at `place.last`, and the updated KV.
+def run_rows(config: ModelConfig, weights: Weights, kv: Array, rows: Rows) -> tuple[Array, Array]:
+    """Final hidden states before the last norm, [B, n, hidden], and the updated KV.
 
     Layers read the cache as it was and attend to the step's own tokens beside it; what they add is
     written once, after the last layer. So the cache is never copied.
     """
-    x = weights.embedding[place.token_ids]
-    cos, sin = weights.cos[place.positions], weights.sin[place.positions]
+    positions = rows.first[:, None] + jnp.arange(rows.token_ids.shape[1])
+    inside = jnp.minimum(positions, config.max_context - 1)  # padding may lie beyond
+    cos, sin = weights.cos[inside], weights.sin[inside]
 
     def layer(x: Array, xs: tuple[Array, Layers]) -> tuple[Array, Array]:
         index, w = xs
-        cached = jnp.stack([kv[index, 0, place.tables], kv[index, 1, place.tables]])
-        attended, added = _attention(config, w, x, cached, place, cos, sin)
+        attended, added = _attention(config, w, x, kv[index][:, rows.tables], rows, cos, sin)
         x = x + attended
         return x + _feed_forward(config, w, x), added
 
-    indices = jnp.arange(config.num_layers)
-    x, added = jax.lax.scan(layer, x, (indices, weights.layers))
-    slots = place.positions % BLOCK_SIZE
+    x = weights.embedding[rows.token_ids]
+    x, added = jax.lax.scan(layer, x, (jnp.arange(config.num_layers), weights.layers))
+
+    is_real = jnp.arange(positions.shape[1]) < rows.lengths[:, None]
+    last = rows.tables.shape[1] - 1
+    own = jnp.take_along_axis(rows.tables, jnp.minimum(positions // BLOCK_SIZE, last), axis=1)
+    blocks = jnp.where(is_real, own, kv.shape[2] - 1)
     # Advanced indices come first in the result: [B, n, L, 2, Hk, D].
-    kv = kv.at[:, :, place.write_blocks, :, slots].set(added.transpose(2, 3, 0, 1, 4, 5))
-    wanted = jnp.take_along_axis(x, place.last[:, :, None], axis=1)
-    normed = _rms_norm(wanted, weights.final_norm, config.rms_norm_eps)
-    return (normed @ weights.head.T).astype(jnp.float32), kv
+    added = added.transpose(2, 3, 0, 1, 4, 5)
+    return x, kv.at[:, :, blocks, :, positions % BLOCK_SIZE].set(added)
+
+
+@partial(jax.jit, static_argnames="config")
+def logits(config: ModelConfig, weights: Weights, hidden: Array) -> Array:
+    """f32[S, V] of hidden states [S, hidden]."""
+    normed = _rms_norm(hidden, weights.final_norm, config.rms_norm_eps)
+    return jnp.einsum("sh,vh->sv", normed, weights.head, preferred_element_type=jnp.float32)
+
+
+@partial(jax.jit)
+def read_block(kv: Array, block: int) -> Array:
+    """One block in canonical form: [layer, k|v, kv_head, 64, head_dim]."""
+    return kv[:, :, block]
+
+
+@partial(jax.jit, donate_argnames="kv")
+def write_block(kv: Array, block: int, data: Array) -> Array:
+    """The KV with one block replaced."""
+    return kv.at[:, :, block].set(data)
 
 
 def _attention(
-    config: ModelConfig, w: Layers, x: Array, cached: Array, place: Placement, cos: Array,
+    config: ModelConfig,
+    w: Layers,
+    x: Array,  # [B, n, hidden]
+    cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
+    rows: Rows,
+    cos: Array,
     sin: Array,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Attend to the rows' contexts: [B, n, hidden], and the step's own KV [2, B, n, Hk, D].
-
-    `cached` is [k|v, B, M, Hk, 64, D]: positions from 0 on, of which those before the row's first
-    token count.
-    """
+) -> tuple[Array, Array]:
+    """Attend to the rows' contexts: [B, n, hidden], and the step's own KV [2, B, n, Hk, D]."""
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
-    rows, count = place.token_ids.shape
+    num_rows, count = rows.token_ids.shape
     projected = _rms_norm(x, w.attention_norm, config.rms_norm_eps) @ w.qkv + w.qkv_bias
-    split = projected.reshape(rows, count, heads + 2 * kv_heads, width)
+    split = projected.reshape(num_rows, count, heads + 2 * kv_heads, width)
     q, k, v = jnp.split(split, [heads, heads + kv_heads], axis=2)
     if config.qk_norm:
         q = _rms_norm(q, w.q_norm, config.rms_norm_eps)
         k = _rms_norm(k, w.k_norm, config.rms_norm_eps)
     q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-    added = jnp.stack([k, v]).astype(cached.dtype)
+    added = jnp.stack([k, v])
     own_keys, own_values = added.transpose(0, 1, 3, 2, 4)  # [B, Hk, n, D]
-    keys = jnp.concatenate([_gathered(cached[0]), own_keys], axis=2)
-    values = jnp.concatenate([_gathered(cached[1]), own_values], axis=2)
+    old_keys, old_values = _gathered(cached[0]), _gathered(cached[1])  # [B, Hk, M * 64, D]
+    num_cached = old_keys.shape[2]
+    # An idle slot may hold anything, and a share of zero does not hide a NaN.
+    is_cached = jnp.arange(num_cached) < rows.first[:, None]
+    old_values = jnp.where(is_cached[:, None, :, None], old_values, 0)
+    keys = jnp.concatenate([old_keys, own_keys], axis=2)
+    values = jnp.concatenate([old_values, own_values], axis=2)
 
-    grouped = q.reshape(rows, count, kv_heads, heads // kv_heads, width)
+    grouped = q.reshape(num_rows, count, kv_heads, heads // kv_heads, width)
     scores = jnp.einsum("bnkgd,bksd->bkgns", grouped, keys, preferred_element_type=jnp.float32)
-    visible = _visible(config, place, num_cached=keys.shape[2] - count)
+    visible = _visible(config, rows, num_cached)
     masked = jnp.where(visible[:, None, None], scores * width**-0.5, -jnp.inf)
     shares = jax.nn.softmax(masked, axis=-1).astype(values.dtype)
     attended = jnp.einsum("bkgns,bksd->bnkgd", shares, values)
-    return attended.reshape(rows, count, heads * width).astype(x.dtype) @ w.output, added
+    return attended.reshape(num_rows, count, heads * width) @ w.output, added
 
 
-def _visible(config: ModelConfig, place: Placement, num_cached: int) -> Array:
+def _visible(config: ModelConfig, rows: Rows, num_cached: int) -> Array:
     """Which of the cached and of the step's own tokens each token sees: bool[B, n, cached + n]."""
-    rows, count = place.token_ids.shape
-    first = place.positions[:, :1]
-    cached = jnp.broadcast_to(jnp.arange(num_cached), (rows, num_cached))
+    num_rows, count = rows.token_ids.shape
+    first = rows.first[:, None]
+    cached = jnp.broadcast_to(jnp.arange(num_cached), (num_rows, num_cached))
     own = first + jnp.arange(count)
-    at = first + jnp.arange(count)  # positions, padding counted on
-    key_positions = jnp.concatenate([cached, own], axis=1)[:, None]
     is_real = jnp.concatenate([cached < first, jnp.ones_like(own, bool)], axis=1)[:, None]
-    visible = is_real & (key_positions <= at[:, :, None])
+    keys = jnp.concatenate([cached, own], axis=1)[:, None]
+    queries = own[:, :, None]
+    visible = is_real & (keys <= queries)
     if config.sliding_window is not None:
-        visible &= key_positions > at[:, :, None] - config.sliding_window
+        visible &= keys > queries - config.sliding_window
     return visible
 
 
@@ -186,7 +213,7 @@ def _feed_forward(config: ModelConfig, w: Layers, x: Array) -> Array:
 def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale * weight).astype(x.dtype)
+    return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
 
 
 def _rotate(x: Array, cos: Array, sin: Array) -> Array:

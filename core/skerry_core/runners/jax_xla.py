@@ -1,47 +1,72 @@
 """Runs a model with JAX: XLA on a CPU, GPU or TPU, one compiled program per bucket of shapes.
 
-A step is cut into calls of one shape each: all decode rows together, and each prefill chunk by
-itself. Rows, tokens and blocks are padded to powers of two, so a handful of programs serves every
-batch; they are compiled at start, and kept on disk between starts. Logits come back to the host,
-where sampling is the numba kernel's, equal to the reference bit for bit.
+A step is cut into calls of few shapes: rows of one token together, every longer row in chunks by
+itself. Rows, tokens and block tables are padded to the next bucket, so that some twenty programs
+serve every batch; `warm_up` compiles them all, and they are kept on disk between starts. Hidden
+states and logits come back to the host, where sampling is the numba kernel's, equal to
+`skerry_core.sampling` bit for bit.
 
-Bits depend on the bucket (XLA chooses its products by shape), so `batch_invariant` is False.
+XLA chooses its products by shape, so bits depend on the buckets: `batch_invariant` is False.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.stages import Compiled
 from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, Int32, StepResult
-from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, ModelConfig
-from skerry_core.kernels.host_sampling import HostSampler
-from skerry_core.models.jax_decoder import Placement, Weights, assemble, step
+from skerry_core.config import BLOCK_SIZE, ConfigError, KVDtype, KVFormat, ModelConfig
+from skerry_core.models.jax_decoder import (
+    Rows,
+    Weights,
+    assemble,
+    logits,
+    read_block,
+    run_rows,
+    write_block,
+)
 from skerry_core.models.loading import read_decoder
 from skerry_core.runners.base import Progress
+from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.host_sampling import HostSampler
 
-VERSION = 1  # of the arithmetic: part of the numeric build
+VERSION = 2  # of the arithmetic: part of the numeric build
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+_LEAST_CHUNK = 32  # tokens
+_LEAST_CONTEXT = 8  # blocks
+_DTYPES: dict[str, KVDtype] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Rows of a batch that run in one compiled call."""
+    """Rows of a batch that run in one compiled call, `length` tokens each."""
 
-    rows: Int32  # i32[b]            rows of the batch
-    tokens: list[Int32]  # b times i32[<= n]  their flat token indices
+    rows: Int32  # i32[b]    rows of the batch
+    starts: Int32  # i32[b]  first token of each, an index into the batch's tokens
+    length: int
+
+    @property
+    def tokens(self) -> Int32:
+        """i32[b, length]: indices into the batch's tokens."""
+        tokens: Int32 = np.add(self.starts[:, None], np.arange(self.length), dtype=np.int32)
+        return tokens
 
 
 class JaxRunner:
-    """A `ModelRunner` on JAX's default device."""
+    """A `ModelRunner` on JAX's default device. Weights, activations and KV share one dtype."""
 
     batch_invariant = False
 
@@ -51,27 +76,37 @@ class JaxRunner:
         weights: Weights,
         *,
         num_blocks: int,
+        cache_dir: Path,
         max_step_tokens: int = 512,
         max_samples: int = 64,
         formats: Sequence[str] = (),
+        progress: Progress = lambda message, share: None,
     ) -> None:
-        self._model, self._weights = config, weights
-        self._limits = (num_blocks, max_step_tokens, max_samples)
-        dtype: KVDtype = "bfloat16" if weights.embedding.dtype == jnp.bfloat16 else "float32"
-        self._format = KVFormat(
+        """`formats` names the formats that the weights were stored in. Raises ConfigError."""
+        dtype = str(weights.embedding.dtype)
+        if dtype not in _DTYPES:
+            raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
+        self.model = config
+        self.num_blocks = num_blocks
+        self.max_step_tokens = max_step_tokens
+        self.max_samples = max_samples
+        self.kv_format = KVFormat(
             num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim, dtype=dtype,
+            head_dim=config.head_dim, dtype=_DTYPES[dtype],
         )  # fmt: skip
-        layers, _, heads, size, width = self._format.shape
-        self._scratch = num_blocks  # one block more than the pool's: padding writes there
-        self._kv = jnp.zeros(
-            (layers, 2, num_blocks + 1, heads, size, width), weights.embedding.dtype
-        )
-        self._logits = np.zeros((0, config.vocab_size), np.float32)
-        self._sample = HostSampler(config.vocab_size)
-        platform = jax.default_backend()
-        about = " ".join(["jax", str(VERSION), jax.__version__, platform, dtype, *formats])
-        self._build = "jax-" + hashlib.blake2b(about.encode(), digest_size=8).hexdigest()
+        self._weights = weights
+        layers, _, heads, size, width = self.kv_format.shape
+        # One block more than the pool's is scratch: padding writes there.
+        self._kv = jnp.zeros((layers, 2, num_blocks + 1, heads, size, width), dtype)
+        self._logits: Float32 = np.zeros((0, config.vocab_size), np.float32)
+        self._sample = HostSampler(config.vocab_size, cache_dir, progress)
+        self._programs: dict[tuple[int, ...], Compiled] = {}  # by shape
+        self._row_buckets = buckets(1, max_samples)
+        self._token_buckets = buckets(_LEAST_CHUNK, max_step_tokens)
+        self._table_buckets = buckets(_LEAST_CONTEXT, -(-config.max_context // BLOCK_SIZE))
+        about = ["jax", VERSION, jax.__version__, *_processor(), dtype, *formats]
+        digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
+        self.numeric_build = f"jax-{digest.hexdigest()}"
 
     @classmethod
     def open(
@@ -81,145 +116,176 @@ class JaxRunner:
         num_blocks: int,
         max_step_tokens: int = 512,
         max_samples: int = 64,
-        cache_dir: Path | None = None,
+        threads: int = 2,
+        cache_dir: Path,
         dtype: str = "float32",
+        progress: Progress = lambda message, share: None,
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
 
-        `cache_dir` keeps compiled programs between starts.
+        `cache_dir` keeps compiled programs between starts. `threads` is how many of a CPU's cores a
+        step may use; like the cache it is JAX's for the whole process, and the first runner's
+        holds.
         """
-        if cache_dir is not None:
-            jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax"))
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        config, tensors, formats = read_decoder(weights, lambda array: array)
+        if threads < 1:
+            raise ConfigError(f"threads must be at least 1, got {threads}")
+        os.environ.setdefault(_THREADS, str(threads))
+        _keep_on_disk(cache_dir)
+        target = jnp.dtype(dtype)
+        config, tensors, formats = read_decoder(weights, lambda array: array.astype(target))
         return cls(
-            config, assemble(config, tensors, jnp.dtype(dtype)), num_blocks=num_blocks,
+            config, assemble(config, tensors), num_blocks=num_blocks, cache_dir=cache_dir,
             max_step_tokens=max_step_tokens, max_samples=max_samples, formats=formats,
+            progress=progress,
         )  # fmt: skip
 
-    @property
-    def model(self) -> ModelConfig:
-        return self._model
-
-    @property
-    def kv_format(self) -> KVFormat:
-        return self._format
-
-    @property
-    def num_blocks(self) -> int:
-        return self._limits[0]
-
-    @property
-    def max_step_tokens(self) -> int:
-        return self._limits[1]
-
-    @property
-    def max_samples(self) -> int:
-        return self._limits[2]
-
-    @property
-    def numeric_build(self) -> str:
-        return self._build
-
     def warm_up(self, progress: Progress) -> None:
-        """Compile the smallest decode and the largest prefill program; others on first use."""
-        for share, count in ((0.0, 1), (0.5, self.max_step_tokens)):
-            progress(f"compiling the JAX step for {count} tokens", share)
-            padding = np.full((1, count), -1, np.int32)
-            self._run(np.zeros((1, count), np.int32), padding, padding[:, :1], padding[:, :1] + 1)
+        """Compile every program, or load it from the disk. None is run: that may take longer."""
+        shapes = [
+            *((rows, 1) for rows in self._row_buckets),
+            *((1, count) for count in self._token_buckets),
+        ]
+        steps = [(*shape, width) for shape in shapes for width in self._table_buckets]
+        total = len(steps) + len(self._row_buckets)
+        for done, (rows, count, width) in enumerate(steps):
+            progress("compiling JAX programs", done / total)
+            per_row = jnp.zeros(rows, jnp.int32)
+            tokens, tables = (jnp.zeros((rows, n), jnp.int32) for n in (count, width))
+            self._step_program(Rows(tokens, per_row, per_row, tables))
+        for done, count in enumerate(self._row_buckets, len(steps)):
+            progress("compiling JAX programs", done / total)
+            shape = (count, self.model.hidden_size)
+            self._head_program(jnp.zeros(shape, self._weights.embedding.dtype))
+        self.admit_block(0, self.export_block(0))
         progress("JAX programs are ready", 1.0)
 
     def execute(self, batch: Batch) -> StepResult:
-        logits = np.empty((batch.num_samples, self._model.vocab_size), np.float32)
-        for call in _calls(batch):
-            self._execute_call(batch, call, logits)
-        self._logits = logits
-        return self._sample(logits, batch.sampling)
+        check_batch(batch, self)
+        calls = list(self._calls(batch))
+        answers = [self._run_call(batch, call) for call in calls]
+        hidden = np.empty((batch.num_tokens, self.model.hidden_size), self._weights.embedding.dtype)
+        for call, answer in zip(calls, answers, strict=True):
+            hidden[call.tokens] = np.asarray(answer)[: len(call.rows), : call.length]
+        self._logits = self._head(hidden[batch.sample_tokens])
+        return self._sample(self._logits, batch.sampling)
 
     def last_logits(self) -> Float32:
         return self._logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        exported = np.asarray(self._kv[:, :, block])
-        return exported.view(np.uint16) if self._format.dtype == "bfloat16" else exported
+        check_block(block, self.num_blocks)
+        data: NDArray[np.generic] = np.array(read_block(self._kv, block))
+        # NumPy has no bfloat16: its bits travel as uint16.
+        return data.view(np.uint16) if self.kv_format.dtype == "bfloat16" else data
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        wide = self._format.dtype == "float32"
-        expected = np.dtype(np.float32 if wide else np.uint16)
-        if data.shape != self._format.shape or data.dtype != expected:
-            raise ValueError(
-                f"a block is {expected} {self._format.shape}, got {data.dtype} {data.shape}"
-            )
-        values = data if wide else data.view(jnp.bfloat16)
-        self._kv = _replace_block(self._kv, block, jnp.asarray(values))
+        check_block(block, self.num_blocks)
+        check_block_data(data, self.kv_format)
+        values = np.ascontiguousarray(data).view(self._kv.dtype)
+        self._kv = write_block(self._kv, block, jax.device_put(values, may_alias=False))
 
     def close(self) -> None:
         self._kv = jnp.zeros(0)
 
-    def _execute_call(self, batch: Batch, call: _Call, logits: Float32) -> None:
-        """Run some rows, and put the logits of their sampled tokens where they belong."""
-        longest = max(len(tokens) for tokens in call.tokens)
-        token_ids = np.zeros((len(call.rows), longest), np.int32)
-        positions = np.full((len(call.rows), longest), -1, np.int32)
-        for i, tokens in enumerate(call.tokens):
-            token_ids[i, : len(tokens)] = batch.token_ids[tokens]
-            positions[i, : len(tokens)] = batch.positions[tokens]
-        samples = [np.flatnonzero(np.isin(batch.sample_tokens, tokens)) for tokens in call.tokens]
-        last = np.zeros((len(call.rows), max(1, max(map(len, samples)))), np.int32)
-        for i, (tokens, wanted) in enumerate(zip(call.tokens, samples, strict=True)):
-            last[i, : len(wanted)] = batch.sample_tokens[wanted] - tokens[0]
-        answer = self._run(token_ids, positions, batch.block_tables[call.rows], last)
-        for i, wanted in enumerate(samples):
-            logits[wanted] = answer[i, : len(wanted)]
+    def _calls(self, batch: Batch) -> Iterator[_Call]:
+        """Rows of one token together, every longer row by itself, cut to the largest buckets."""
+        starts, lengths = batch.query_start[:-1], np.diff(batch.query_start)
+        single = np.flatnonzero(lengths == 1).astype(np.int32)
+        for group in _cut(single, self._row_buckets[-1]):
+            yield _Call(group, starts[group], 1)
+        for row in np.flatnonzero(lengths > 1).astype(np.int32):
+            end = starts[row] + lengths[row]
+            for start in range(starts[row], end, self._token_buckets[-1]):
+                length = min(int(end) - start, self._token_buckets[-1])
+                yield _Call(np.array([row], np.int32), np.array([start], np.int32), length)
 
-    def _run(self, token_ids: Int32, positions: Int32, tables: Int32, last: Int32) -> Float32:
-        """One compiled step over rows padded to a bucket; positions of -1 are padding."""
-        rows, count = token_ids.shape
-        used = max(1, int(positions.max()) // BLOCK_SIZE + 1)
-        padded_rows, padded_count = _bucket(rows), _bucket(count)
-        place = Placement(
-            token_ids=_padded(token_ids, (padded_rows, padded_count), 0),
-            positions=_padded(np.maximum(positions, 0), (padded_rows, padded_count), 0),
-            write_blocks=_padded(
-                self._write_blocks(positions, tables), (padded_rows, padded_count), self._scratch
-            ),
-            tables=_padded(np.maximum(tables[:, :used], 0), (padded_rows, _bucket(used)), 0),
-            last=_padded(last, (padded_rows, _bucket(last.shape[1])), 0),
+    def _run_call(self, batch: Batch, call: _Call) -> Array:
+        """Hidden states [>= b, >= length, hidden], still on the device."""
+        tokens = call.tokens
+        first = batch.positions[call.starts]
+        used = int(first.max() + call.length - 1) // BLOCK_SIZE + 1
+        rows = _bucket(len(call.rows), self._row_buckets)
+        count = 1 if call.length == 1 else _bucket(call.length, self._token_buckets)
+        width = _bucket(used, self._table_buckets)
+        tables = np.maximum(batch.block_tables[call.rows, :used], 0)
+        return self._run(
+            _padded(batch.token_ids[tokens], (rows, count)),
+            _padded(first, (rows,)),
+            _padded(np.full(len(call.rows), call.length, np.int32), (rows,)),
+            _padded(tables, (rows, width)),
         )
-        answer, self._kv = step(self._model, self._weights, self._kv, place)
-        result: Float32 = np.asarray(answer)
-        return result
 
-    def _write_blocks(self, positions: Int32, tables: Int32) -> Int32:
-        """Block that each token's KV goes to, i32[B, n]; padding goes to the scratch block."""
-        blocks = np.take_along_axis(tables, np.maximum(positions, 0) // BLOCK_SIZE, axis=1)
-        result: Int32 = np.where(positions < 0, self._scratch, blocks).astype(np.int32)
-        return result
+    def _run(self, token_ids: Int32, first: Int32, lengths: Int32, tables: Int32) -> Array:
+        # `jnp.asarray` would compile a program for each shape.
+        rows = Rows(*map(jax.device_put, (token_ids, first, lengths, tables)))
+        hidden, self._kv = self._step_program(rows)(self._weights, self._kv, rows)
+        return hidden
+
+    def _step_program(self, rows: Rows) -> Compiled:
+        """The step over rows of such shapes."""
+        key = (*rows.token_ids.shape, rows.tables.shape[1])
+        if key not in self._programs:
+            lowered = run_rows.lower(self.model, self._weights, self._kv, rows)
+            self._programs[key] = lowered.compile()
+        return self._programs[key]
+
+    def _head_program(self, hidden: Array) -> Compiled:
+        """Logits of so many hidden states."""
+        key = (len(hidden),)
+        if key not in self._programs:
+            self._programs[key] = logits.lower(self.model, self._weights, hidden).compile()
+        return self._programs[key]
+
+    def _head(self, hidden: NDArray[np.generic]) -> Float32:
+        """Logits f32[S, V] of hidden states [S, hidden]."""
+        told = np.empty((len(hidden), self.model.vocab_size), np.float32)
+        start = 0
+        for piece in _cut(hidden, self._row_buckets[-1]):
+            padded = _padded(piece, (_bucket(len(piece), self._row_buckets), hidden.shape[1]))
+            states = jax.device_put(padded)
+            answer = self._head_program(states)(self._weights, states)
+            told[start : start + len(piece)] = np.asarray(answer)[: len(piece)]
+            start += len(piece)
+        return told
 
 
-@partial(jax.jit, donate_argnums=0)
-def _replace_block(kv: Array, block: int, data: Array) -> Array:
-    return kv.at[:, :, block].set(data)
+_THREADS = "PJRT_NPROC"  # read by XLA when its CPU client is made
 
 
-def _calls(batch: Batch) -> Iterator[_Call]:
-    """Decode rows together, every prefill chunk by itself."""
-    starts = batch.query_start
-    lengths = np.diff(starts)
-    decode = np.flatnonzero(lengths == 1).astype(np.int32)
-    if len(decode):
-        yield _Call(decode, [starts[row : row + 1] for row in decode])
-    for row in np.flatnonzero(lengths > 1).astype(np.int32):
-        tokens = np.arange(starts[row], starts[row + 1], dtype=np.int32)
-        yield _Call(np.array([row], np.int32), [tokens])
+def buckets(least: int, largest: int) -> tuple[int, ...]:
+    """Sizes that shapes are padded to: `least` and powers of four times it, and `largest`."""
+    sizes = [largest]
+    size = least
+    while size < largest:
+        sizes.append(size)
+        size *= 4
+    return tuple(sorted(sizes))
 
 
-def _bucket(size: int) -> int:
-    """The next power of two."""
-    return 1 << (size - 1).bit_length()
+def _bucket(size: int, sizes: Sequence[int]) -> int:
+    return next(bucket for bucket in sizes if bucket >= size)
 
 
-def _padded(array: Int32, shape: tuple[int, int], value: int) -> Int32:
-    padded = np.full(shape, value, np.int32)
-    padded[: array.shape[0], : array.shape[1]] = array
+def _cut(array: NDArray[Scalar], length: int) -> Iterator[NDArray[Scalar]]:
+    for start in range(0, len(array), length):
+        yield array[start : start + length]
+
+
+def _padded(array: NDArray[Scalar], shape: tuple[int, ...]) -> NDArray[Scalar]:
+    padded = np.zeros(shape, array.dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
     return padded
+
+
+def _keep_on_disk(cache_dir: Path) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _processor() -> list[str]:
+    """What decides which code XLA makes, beside its version."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return ["cpu", platform.machine(), f"{os.environ.get(_THREADS)} threads"]
+    return [device.platform, device.device_kind]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, StepResult
-from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, ModelConfig
+from skerry_core.config import ConfigError, KVFormat, ModelConfig
 from skerry_core.kernels import threads as team
 from skerry_core.kernels.llama_step import run_thread
 from skerry_core.kernels.plan import ModelArrays, Plan, address, matrix_record
@@ -21,6 +21,7 @@ from skerry_core.kernels.rope_tables import rope_tables
 from skerry_core.kernels.targets import Target, choose_target, name_of
 from skerry_core.models import llama
 from skerry_core.runners.base import Progress
+from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.packed import PackedModel, load_packed
@@ -130,7 +131,7 @@ class NumbaRunner:
     def execute(self, batch: Batch) -> StepResult:
         """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond its sizes."""
         self.warm_up(lambda message, share: None)
-        self._check(batch)
+        check_batch(batch, self)
         result = self._plan.set_batch(batch)
         self._wake(team.begin_step(address(self._sync), len(self._plan.threads)))
         run_thread(self._target, self._plan.record, self._plan.threads[0])
@@ -150,10 +151,7 @@ class NumbaRunner:
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         """See `ModelRunner`. Raises ValueError also for values that are not finite."""
-        if data.shape != self.kv_format.shape or data.dtype != np.float16:
-            raise ValueError(
-                f"a block is {self.kv_format.shape} of float16, got {data.shape} of {data.dtype}"
-            )
+        check_block_data(data, self.kv_format)
         if not np.isfinite(data).all():
             raise ValueError("a block of KV must be finite")
         pages = self._pages(block)
@@ -171,8 +169,7 @@ class NumbaRunner:
 
     def _pages(self, block: int) -> NDArray[np.float16]:
         """f16[L, 2, Hkv, 64 * D] of a block: K as [D, 64], V as [64, D]."""
-        if not 0 <= block < self.num_blocks:
-            raise ValueError(f"there is no block {block}, only {self.num_blocks}")
+        check_block(block, self.num_blocks)
         return self._plan.kv[block].view(np.float16)
 
     def _work(self, index: int) -> None:
@@ -184,27 +181,6 @@ class NumbaRunner:
         for index, wake_up in enumerate(self._wake_ups):
             if parked >> index & 1:
                 wake_up.release()
-
-    def _check(self, batch: Batch) -> None:
-        """What compiled code would otherwise answer with a crash."""
-        if batch.num_tokens > self.max_step_tokens:
-            raise ValueError(f"{batch.num_tokens} tokens, at most {self.max_step_tokens} in a step")
-        if batch.num_samples > self.max_samples:
-            raise ValueError(f"{batch.num_samples} samples, at most {self.max_samples} in a step")
-        if batch.num_tokens < 1:
-            raise ValueError("a batch needs at least one token")
-        positions = batch.positions
-        if positions.min() < 0 or positions.max() >= self.model.max_context:
-            raise ValueError(f"positions must be in [0, {self.model.max_context})")
-        if batch.token_ids.min() < 0 or batch.token_ids.max() >= self.model.vocab_size:
-            raise ValueError(f"token ids must be in [0, {self.model.vocab_size})")
-        last = positions[batch.query_start[1:] - 1] // BLOCK_SIZE
-        used = np.arange(batch.block_tables.shape[1]) <= last[:, None]
-        if last.max() >= batch.block_tables.shape[1]:
-            raise ValueError("a row's block table is shorter than its context")
-        blocks = batch.block_tables[used]
-        if blocks.min() < 0 or blocks.max() >= self.num_blocks:
-            raise ValueError(f"blocks must be in [0, {self.num_blocks})")
 
 
 def _model_arrays(packed: PackedModel) -> ModelArrays:

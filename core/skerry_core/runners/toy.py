@@ -21,6 +21,7 @@ from skerry_core.batch import Batch, Float32, Int32, Int64, StepResult
 from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, ModelConfig
 from skerry_core.kv import from_float32, kv_dtype, to_float32
 from skerry_core.runners.base import Progress
+from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.sampling import sample
 
 NUM_LAYERS, HEAD_DIM = 2, 2
@@ -83,6 +84,7 @@ class ToyRunner:
         progress("the toy model has nothing to compile", 1.0)
 
     def execute(self, batch: Batch) -> StepResult:
+        check_batch(batch, self)
         if self._before_step is not None:
             self._before_step(batch)
         vocab_size = self.model.vocab_size
@@ -98,8 +100,6 @@ class ToyRunner:
 
     def _write(self, batch: Batch, rows: Int64) -> None:
         blocks = batch.block_tables[rows, batch.positions // BLOCK_SIZE]
-        if blocks.min(initial=0) < 0:
-            raise ValueError("a token's position lies outside its row's block table")
         digits = batch.token_ids[:, None, None, None] >> SHIFTS & (1 << DIGIT_BITS) - 1
         # Advanced indices around slices: the token axis comes first, then [layer, k|v, head_dim].
         self._kv[blocks, :, :, 0, batch.positions % BLOCK_SIZE] = from_float32(
@@ -118,14 +118,12 @@ class ToyRunner:
         return self._logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
+        check_block(block, self.num_blocks)
         return self._kv[block].copy()
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        if data.shape != self.kv_format.shape or data.dtype != self._kv.dtype:
-            raise ValueError(
-                f"expected a block of {self._kv.dtype}{self.kv_format.shape}, "
-                f"got {data.dtype}{data.shape}"
-            )
+        check_block(block, self.num_blocks)
+        check_block_data(data, self.kv_format)
         self._kv[block] = data
 
     def close(self) -> None:

@@ -1,0 +1,96 @@
+"""The JAX runner beyond the contract: buckets, programs kept on disk, dtypes, builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.core.random_models import random_weights
+from tests.core.reference_model import kl_divergence
+from tests.core.runner_suite import (
+    CACHE,
+    MODELS,
+    Piece,
+    batch_of,
+    random_tokens,
+    reference,
+    teacher_forced,
+    write_model,
+)
+
+from skerry_core.config import ConfigError
+from skerry_core.kv import convert
+from skerry_core.models.jax_decoder import assemble
+from skerry_core.runners.jax_xla import JaxRunner, buckets
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models"), "llama")
+
+
+def test_buckets_grow_by_four_and_end_where_told() -> None:
+    assert buckets(1, 64) == (1, 4, 16, 64)
+    assert buckets(32, 300) == (32, 128, 300)
+    assert buckets(8, 5) == (5,)
+
+
+def test_warm_up_leaves_nothing_to_compile_and_keeps_it_on_disk(llama: Path) -> None:
+    shares: list[float] = []
+    runner = JaxRunner.open(
+        llama, cache_dir=CACHE, threads=1, num_blocks=4, max_step_tokens=40, max_samples=40
+    )
+    runner.warm_up(lambda what, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    kept = {path.name for path in (CACHE / "jax").iterdir()}
+    tokens = random_tokens(130)
+    teacher_forced(runner, tokens, (1, 39, 12, 1, 1, 36, 40), table=[3, 1, 0])
+    runner.execute(batch_of(*(Piece([5], 0, [block]) for block in range(4))))
+    assert {path.name for path in (CACHE / "jax").iterdir()} == kept
+
+
+def test_a_chunk_longer_than_any_bucket_is_cut(llama: Path) -> None:
+    """One engine may plan longer steps than another: buckets bound a program, not a step."""
+    tokens = random_tokens(130)
+    runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
+    runner._token_buckets = (32, 48)
+    logits = teacher_forced(runner, tokens, (130,), table=[3, 1, 0])
+    np.testing.assert_allclose(logits, reference(llama).logits(tokens), rtol=0, atol=2e-5)
+
+
+def test_bfloat16_stays_close_and_takes_converted_blocks(llama: Path) -> None:
+    narrow = JaxRunner.open(
+        llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512, dtype="bfloat16"
+    )
+    tokens = random_tokens(150)
+    logits = teacher_forced(narrow, tokens, (100, 50), table=[3, 0, 1])
+    assert kl_divergence(reference(llama).logits(tokens), logits).max() < 2e-3
+
+    wide = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
+    teacher_forced(wide, tokens[:64], (64,), table=[1])
+    block = convert(wide.export_block(1), "float32", "bfloat16")
+    narrow.admit_block(2, block)
+    np.testing.assert_array_equal(narrow.export_block(2), block)
+
+
+def test_builds_are_told_apart_by_dtype_alone(llama: Path) -> None:
+    first, second, narrow = (
+        JaxRunner.open(
+            llama, cache_dir=CACHE, threads=1, num_blocks=blocks, max_samples=512, dtype=dtype
+        )
+        for blocks, dtype in ((4, "float32"), (7, "float32"), (4, "bfloat16"))
+    )
+    assert first.numeric_build == second.numeric_build != narrow.numeric_build
+
+
+def test_wrong_options_are_refused(llama: Path) -> None:
+    with pytest.raises(ConfigError, match="threads must be at least 1, got 0"):
+        JaxRunner.open(llama, cache_dir=CACHE, num_blocks=1, threads=0)
+    config = MODELS["qwen2"]
+    weights = assemble(config, {n: w.astype(np.int8) for n, w in random_weights(config).items()})
+    assert weights.embedding.dtype == jnp.int8
+    with pytest.raises(ConfigError, match="float32, float16 or bfloat16, got int8"):
+        JaxRunner(config, weights, num_blocks=1, cache_dir=CACHE)
