@@ -337,7 +337,11 @@ class Events:
 
 
 async def _events(choices: Choices, draft: Draft, events: Events) -> AsyncGenerator[bytes, None]:
-    """The typed events of one message, one write per step."""
+    """The typed events of one message, one write per step.
+
+    The last one is `response.completed` also for an answer that ran out of tokens, whose `status`
+    says so: OpenAI's own clients take no other event for the end of an answer.
+    """
     item = {"output_index": 0, "item_id": draft.message_id}
     part = {**item, "content_index": 0}
     yield (
@@ -363,7 +367,7 @@ async def _events(choices: Choices, draft: Draft, events: Events) -> AsyncGenera
         events.frame("response.output_text.done", **part, text=whole.text, logprobs=whole.logprobs)
         + events.frame("response.content_part.done", **part, part=whole)
         + events.frame("response.output_item.done", output_index=0, item=draft.message(status))
-        + events.frame(f"response.{status}", response=msgspec.Raw(encoded))
+        + events.frame("response.completed", response=msgspec.Raw(encoded))
     )
 
 
