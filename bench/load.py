@@ -30,8 +30,14 @@ class StreamTimes:
         return [b - a for a, b in zip(self.events, self.events[1:], strict=False)]
 
 
-async def stream_chat(url: str, token: str, body: dict[str, Any]) -> StreamTimes:
-    """POST a streamed chat completion and read it to `[DONE]`. Raises RuntimeError on a refusal."""
+async def stream(
+    url: str, token: str, body: dict[str, Any], *, content: bytes = b'"content":"'
+) -> StreamTimes:
+    """POST a streamed completion and read it to `[DONE]`. Raises RuntimeError on a refusal.
+
+    `content` begins an event's text (the default is that of chat completions); an event that has
+    none there is not counted.
+    """
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     payload = json.dumps(body).encode()
@@ -51,7 +57,8 @@ async def stream_chat(url: str, token: str, body: dict[str, Any]) -> StreamTimes
             continue
         if line.startswith(b"data: [DONE]"):
             break
-        if b'"content":"' in line.replace(b'"content": "', b'"content":"'):
+        compact = line.replace(b'": "', b'":"')
+        if content in compact and content + b'"' not in compact:
             times.events.append(time.perf_counter() - start)
         if b'"completion_tokens"' in line:
             usage = json.loads(line[6:]).get("usage")
@@ -62,4 +69,4 @@ async def stream_chat(url: str, token: str, body: dict[str, Any]) -> StreamTimes
 
 async def concurrent(url: str, token: str, bodies: list[dict[str, Any]]) -> list[StreamTimes]:
     """All streams at once."""
-    return await asyncio.gather(*(stream_chat(url, token, body) for body in bodies))
+    return await asyncio.gather(*(stream(url, token, body) for body in bodies))

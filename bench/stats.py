@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+
+def ratio(ours: float, peer: float) -> float:
+    """1 where both are nothing."""
+    if peer:
+        return ours / peer
+    return math.inf if ours else 1.0
 
 
 @dataclass
@@ -28,7 +36,7 @@ class Cell:
 
     def ratios(self, ours: str, peer: str) -> list[float]:
         """Round by round, so that a slow moment of the machine hits both sides."""
-        return [a / b for a, b in zip(self.samples[ours], self.samples[peer], strict=True)]
+        return [ratio(a, b) for a, b in zip(self.samples[ours], self.samples[peer], strict=True)]
 
     def ratio(self, ours: str, peer: str) -> float:
         return statistics.median(self.ratios(ours, peer))

@@ -1,0 +1,315 @@
+"""Prefill and decode apart, or not: three ways to use the same cores, on traces as they come.
+
+    python -m bench.disagg [--quick] [--json FILE]
+
+Each arrangement is `skerry up --topology` of its own, asked over HTTP in turns, round by round:
+
+    1 prefill + 1 decode   two nodes of one thread; the router may prefill on the decode node
+    2 hybrid               two nodes of one thread; the router may split a request between them
+    1 process              one node of two threads; there is nothing to choose
+
+Requests are slices of public traces, with lengths divided so that they suit a small model, token
+ids made up (equal where the trace shares prefixes), and the trace's own burstiness: arrivals are
+stretched to `LOAD` of what one process computes when the whole slice comes at once. The objective:
+the first token within `SLACK` times, and the mean time between tokens within `SLACK` times, what a
+request of mean length gets from one idle process. Goodput is requests per second that meet both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+
+from bench import machine, stats
+from bench.engine import undisturbed
+from bench.load import StreamTimes, stream
+from bench.models import MODEL, default_model, home
+from bench.sim.traces import MOONCAKE_BLOCK, TraceRequest, azure, mooncake
+
+THREADS = 2  # cores that every arrangement uses
+LOAD = 0.7
+SLACK = 5.0
+MAX_PROMPT, MAX_OUTPUT = 2048, 256  # tokens, after scaling
+VOCABULARY = range(1000, 40_000)  # ids that are plain text in the model's tokenizer
+
+SPLIT, HYBRID, WHOLE = "1 prefill + 1 decode", "2 hybrid", "1 process"
+POOLS = {
+    SPLIT: [("prefill", 1, 1), ("decode", 1, 1)],  # role, nodes, threads of each
+    HYBRID: [("hybrid", 2, 1)],
+    WHOLE: [("hybrid", 1, THREADS)],
+}
+AUTOMATIC = HYBRID  # where the router is free to choose for each request
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A trace, and what its lengths are divided by."""
+
+    name: str
+    trace: Sequence[TraceRequest]
+    prompt_scale: int
+    output_scale: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request of a slice."""
+
+    at: float  # seconds after the first one
+    prompt: list[int]
+    output: int  # tokens
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a reader expects. Seconds."""
+
+    ttft: float
+    itl: float  # mean of a request
+
+    def is_met(self, times: StreamTimes) -> bool:
+        return times.ttft <= self.ttft and mean_gap(times) <= self.itl
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A running arrangement."""
+
+    name: str
+    url: str  # of its completions
+    token: str
+    pids: list[int]
+
+
+def shapes() -> list[Shape]:
+    return [
+        Shape("azure_llm_2023_code", azure("code"), 8, 1),
+        Shape("mooncake_conversation", mooncake("conversation"), 32, 8),
+    ]
+
+
+def jobs(shape: Shape, first: int, count: int, seconds: float, salt: int) -> list[Job]:
+    """A slice of the trace, its arrivals stretched over `seconds`.
+
+    Only requests of one `salt` share prefixes.
+    """
+    requests = shape.trace[first : first + count]
+    begin, span = requests[0].arrival, requests[-1].arrival - requests[0].arrival
+    return [
+        Job(
+            at=(request.arrival - begin) * seconds / span if span else 0.0,
+            prompt=prompt_ids(shape, request, f"{salt}-{number}", salt),
+            output=min(max(request.output_tokens // shape.output_scale, 2), MAX_OUTPUT),
+        )
+        for number, request in enumerate(requests)
+    ]
+
+
+def prompt_ids(shape: Shape, request: TraceRequest, name: str, salt: int) -> list[int]:
+    """Token ids of a prompt: those of a trace's block depend on the block alone."""
+    length = min(max(request.prompt_tokens // shape.prompt_scale, 8), MAX_PROMPT)
+    per_block = MOONCAKE_BLOCK // shape.prompt_scale
+    ids: list[int] = []
+    for block in request.blocks:
+        ids += Random(f"{salt} {block.hex()}").choices(VOCABULARY, k=per_block)
+    return (ids + Random(name).choices(VOCABULARY, k=length))[:length]
+
+
+@contextmanager
+def platform(name: str) -> Generator[Platform]:
+    """The arrangement as processes, with run-time state of its own."""
+    pools = [
+        {"name": role, "region": "here", "role": role, "model": MODEL,
+         "replicas": nodes, "threads": threads}
+        for role, nodes, threads in POOLS[name]
+    ]  # fmt: skip
+    topology = {
+        "regions": [{"name": "here", "coordinates": [0, 0]}],
+        "pools": pools,
+        "edges": [{"name": "edge", "region": "here", "port": 0}],
+    }
+    with tempfile.TemporaryDirectory() as own:
+        for kept in ("models", "cache"):
+            (home() / kept).mkdir(parents=True, exist_ok=True)
+            (Path(own) / kept).symlink_to(home() / kept)
+        file = Path(own) / "topology.yaml"
+        file.write_text(json.dumps(topology))  # JSON is YAML
+        skerry, env = [sys.executable, "-m", "skerry"], {**os.environ, "SKERRY_HOME": own}
+        up = [*skerry, "up", "--detach", "--topology", str(file)]
+        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
+        try:
+            config = json.loads((Path(own) / "config.json").read_text())
+            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
+            url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/v1/completions"
+            pids = {int(each["pid"]) for kind in ("edges", "nodes") for each in status[kind]}
+            yield Platform(name, url, config["api_token"], sorted(pids))
+        finally:
+            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+async def ask(to: Platform, job: Job) -> StreamTimes:
+    body = {
+        "model": MODEL,
+        "prompt": job.prompt,
+        "max_tokens": job.output,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return await stream(to.url, to.token, body, content=b'"text":"')
+
+
+async def replay(to: Platform, asked: Sequence[Job]) -> list[StreamTimes]:
+    """Send each request when its time has come, whatever the others do."""
+
+    async def one(job: Job) -> StreamTimes:
+        await asyncio.sleep(job.at)
+        return await ask(to, job)
+
+    return await asyncio.gather(*map(one, asked))
+
+
+def mean_gap(times: StreamTimes) -> float:
+    return (times.events[-1] - times.ttft) / max(times.tokens - 1, 1)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+UNITS = {"goodput": "requests/s", "in time": "%", "tok/s": "tok/s"}
+
+
+def figures(times: Sequence[StreamTimes], seconds: float, slo: Objective) -> dict[str, float]:
+    """Of one replay that took `seconds`. Latencies in milliseconds."""
+    met = sum(map(slo.is_met, times))
+    result = {
+        "goodput": met / seconds,
+        "in time": 100 * met / len(times),
+        "tok/s": sum(each.tokens for each in times) / seconds,
+    }
+    ttft = [each.ttft for each in times]
+    gaps = [gap for each in times for gap in each.gaps] or [0.0]
+    for share in (0.5, 0.95, 0.99):
+        result[f"TTFT p{100 * share:.0f}"] = percentile(ttft, share) * 1e3
+    for share in (0.5, 0.95, 0.99):
+        result[f"ITL p{100 * share:.0f}"] = percentile(gaps, share) * 1e3
+    return result
+
+
+def timed(to: Platform, asked: Sequence[Job]) -> tuple[list[StreamTimes], float]:
+    start = time.perf_counter()
+    times = asyncio.run(replay(to, asked))
+    return times, time.perf_counter() - start
+
+
+def objective(to: Platform, shape: Shape) -> Objective:
+    """`SLACK` times what an idle platform needs for a request of mean lengths."""
+    prompt = int(statistics.mean(r.prompt_tokens for r in shape.trace))
+    output = int(statistics.mean(r.output_tokens for r in shape.trace))
+    alone = []
+    for number in range(4):
+        request = TraceRequest(0.0, prompt, output)
+        ids = prompt_ids(shape, request, f"alone {number}", 0)
+        alone.append(timed(to, [Job(0.0, ids, max(output // shape.output_scale, 2))])[0][0])
+    ttft = statistics.median(each.ttft for each in alone[1:])
+    itl = statistics.median(mean_gap(each) for each in alone[1:])
+    return Objective(SLACK * ttft, SLACK * itl)
+
+
+def measure(
+    shape: Shape, platforms: Sequence[Platform], rounds: int, count: int, console: Console
+) -> dict[str, stats.Cell]:
+    """All arrangements on the same slices; the first slice warms up and finds the load."""
+    whole = next(each for each in platforms if each.name == WHOLE)
+    slo = objective(whole, shape)
+    at_once = [timed(each, jobs(shape, 0, count, 0.0, 1))[1] for each in platforms]
+    seconds = at_once[platforms.index(whole)] / LOAD
+    console.print(
+        f"{shape.name}: {count} requests in {seconds:.1f} s a slice; in time: TTFT within "
+        f"{slo.ttft * 1e3:.0f} ms and mean ITL within {slo.itl * 1e3:.0f} ms"
+    )
+    cells: dict[str, stats.Cell] = {}
+    pids = [pid for each in platforms for pid in each.pids]
+    for number in range(1, rounds + 1):
+        first = number * len(shape.trace) // (rounds + 2)
+        asked = jobs(shape, first, count, seconds, salt=number + 1)
+        order = list(platforms) if number % 2 else list(reversed(platforms))
+        with console.status(f"{shape.name}: round {number} of {rounds}"):
+            for each in order:
+                (times, taken), _ = undisturbed(lambda p=each, a=asked: timed(p, a), pids)
+                for figure, value in figures(times, taken, slo).items():
+                    cell = cells.setdefault(figure, stats.Cell(figure, UNITS.get(figure, "ms")))
+                    cell.add(each.name, value)
+    return cells
+
+
+def lower_bound(values: Sequence[float], *, draws: int = 10_000) -> float:
+    """One-sided 95 % bound of the mean, by bootstrap."""
+    rng = Random(0)
+    means = sorted(statistics.mean(rng.choices(values, k=len(values))) for _ in range(draws))
+    return means[draws // 20]
+
+
+def verdict(goodput: stats.Cell) -> tuple[str, dict[str, float]]:
+    """Who wins, and what leaving the choice to the router costs against the best."""
+    best = max(POOLS, key=lambda name: statistics.mean(goodput.samples[name]))
+    ratios = goodput.ratios(AUTOMATIC, best)
+    bound = lower_bound(ratios)
+    apart = goodput.ratio(SPLIT, WHOLE)
+    mean = statistics.mean(ratios)
+    text = (
+        f"most goodput: {best}; prefill and decode apart reach {apart:.2f} of one process; "
+        f"automatic ({AUTOMATIC}) / best: {mean:.2f}, at least {bound:.2f} (95 %)"
+    )
+    return text, {"automatic / best": mean, "lower bound": bound}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 8 requests, not 7 of 40")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
+    options = parser.parse_args()
+    rounds, count = (2, 8) if options.quick else (7, 40)
+    console = Console()
+    console = Console(width=max(console.width, 120))  # also where the output is piped
+    description, ceilings = machine.describe(), machine.limits(THREADS)
+    stats.heading(console, description, ceilings)
+    default_model()
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, dict[str, float]] = {}
+    with ExitStack() as stack:
+        platforms = [stack.enter_context(platform(name)) for name in POOLS]
+        for shape in shapes():
+            cells = measure(shape, platforms, rounds, count, console)
+            others = [name for name in POOLS if name != AUTOMATIC]
+            console.print(stats.table(shape.name, list(cells.values()), AUTOMATIC, others))
+            text, ratios[shape.name] = verdict(cells["goodput"])
+            console.print(text + "\n")
+            rows += [{"trace": shape.name, **row} for row in stats.rows(list(cells.values()))]
+    report = {"machine": description, "limits": ceilings, "rows": rows, "ratios": ratios}
+    stats.write(options.json, report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
