@@ -115,6 +115,7 @@ class Kind:
     open: Callable[..., ModelRunner]  # of a weight file's path and `Sizes`
     models: tuple[str, ...]
     atol: float
+    batch_invariant: bool
 
 
 def open_toy(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
@@ -139,11 +140,11 @@ def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 # The CPU kernels keep KV in float16, the others all in float32.
 KINDS = {
-    "toy": Kind(open_toy, ("toy",), 1e-6),
-    "numba": Kind(open_numba, ("llama", "qwen2"), 5e-3),
-    "torch": Kind(open_torch, tuple(MODELS), 2e-5),
-    "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5),
-    "jax": Kind(open_jax, tuple(MODELS), 2e-5),
+    "toy": Kind(open_toy, ("toy",), 1e-6, True),
+    "numba": Kind(open_numba, ("llama", "qwen2"), 5e-3, True),
+    "torch": Kind(open_torch, tuple(MODELS), 2e-5, False),
+    "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5, True),
+    "jax": Kind(open_jax, tuple(MODELS), 2e-5, False),
 }
 
 

@@ -65,9 +65,10 @@ def assemble(config: ModelConfig, tensors: Mapping[str, NDArray[Any]]) -> Weight
     no_bias = np.zeros((config.num_layers, width), embedding.dtype)
     no_norm = np.ones((config.num_layers, config.head_dim), embedding.dtype)
     angles = np.arange(config.max_context)[:, None] * rope_frequencies(config)
-    device_embedding = jax.device_put(embedding)
+    on_device = jax.device_put(embedding)
+    head = on_device if config.tied_embeddings else jax.device_put(tensors["output.weight"])
     return Weights(
-        embedding=device_embedding,
+        embedding=on_device,
         layers=Layers(
             attention_norm=stacked("attn_norm.weight"),
             qkv=jax.device_put(qkv("weight")),
@@ -81,9 +82,7 @@ def assemble(config: ModelConfig, tensors: Mapping[str, NDArray[Any]]) -> Weight
             down=stacked("ffn_down.weight", transpose=True),
         ),
         final_norm=jax.device_put(tensors["output_norm.weight"]),
-        head=device_embedding
-        if config.tied_embeddings
-        else jax.device_put(tensors["output.weight"]),
+        head=head,
         cos=jax.device_put(np.cos(angles).astype(np.float32)),
         sin=jax.device_put(np.sin(angles).astype(np.float32)),
     )
