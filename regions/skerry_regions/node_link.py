@@ -61,6 +61,7 @@ class NodeLink:
         self._patience = patience or Patience()
         self._wire: _Wire | None = None
         self._state_changed = asyncio.Event()
+        self._models: frozenset[str] = frozenset()  # as of the last greeting
         self._stuck = False  # an engine stood still; believed again when it moves
         self.on_report: Callable[[Report], None] = lambda _: None  # set by who wants them
         self.rtt: float | None = None  # seconds, of the last ping
@@ -73,8 +74,10 @@ class NodeLink:
 
     @property
     def models(self) -> frozenset[str]:
-        """Models that both sides know alike."""
-        return self._wire.models if self._wire is not None else frozenset()
+        """Models that both sides know alike; while it is down, those of its last greeting."""
+        if self._wire is not None and self._wire.greeted:
+            self._models = self._wire.models
+        return self._models
 
     @property
     def num_streams(self) -> int:

@@ -9,6 +9,7 @@ tokens of an undisturbed run.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import secrets
 from collections import deque
@@ -39,6 +40,7 @@ from skerry_regions.protocol import (
     HandOverTo,
     PhaseUsage,
     Submit,
+    TokenLogprob,
     Tokens,
 )
 
@@ -51,6 +53,7 @@ class RetryPolicy:
 
     attempts: int = 16  # of one request, all nodes together
     patience: float = 30.0  # seconds without a token, from the first failure on
+    start_patience: float = 5.0  # seconds in which nodes that cannot be reached may come back
     pause: float = 0.05  # seconds before looking again when no node takes it
     lease_seconds: float = 30.0  # that a decode node waits for KV before it computes itself
 
@@ -113,7 +116,9 @@ class RemoteRegion:
 
     async def generate(self, submit: Submit) -> RemoteStream:
         """See `RegionClient.generate`."""
-        if not any(submit.model in link.models for link in self._links()):
+        links = self._links()
+        serves = any(submit.model in link.models for link in links)
+        if not serves and any(link.is_up for link in links):
             raise ModelNotFound(f"no node serves {submit.model}", param="model")
         stream = RemoteStream(self.placer, self.policy, submit)
         await stream.start()
@@ -293,7 +298,8 @@ class RemoteStream:
         self._started = self._loop.time()
         self._attempt: Attempt | None = None
         self._output = list(submit.output_ids)
-        self._prompt_logprobs = 0  # entries passed on
+        self._prompt_logprobs = 0  # entries passed on …
+        self._attempt_prompt_logprobs = 0  # … and told by this attempt, which starts anew
         self._failed_nodes: set[str] = set()
         self._failing_since: float | None = None  # the first failure after the last token
         self._num_attempts = 0
@@ -307,10 +313,15 @@ class RemoteStream:
     async def start(self) -> None:
         """Find a node that takes the request. Raises what `RegionClient.generate` raises.
 
-        Before the first token a full region is the caller's to know, so nothing is waited for.
+        Before the first token a full region is the caller's to know, so nothing is waited for; a
+        region out of reach is most often about to be restarted.
         """
+        give_up = self._started + self._policy.start_patience
         try:
             error = await self._try_nodes()
+            while isinstance(error, Unavailable) and self._loop.time() < give_up:
+                await asyncio.sleep(self._policy.pause)
+                error = await self._try_nodes()
         except asyncio.CancelledError:
             self._drop_attempt()
             raise
@@ -356,9 +367,23 @@ class RemoteStream:
         token_ids = tokens.token_ids[known:]
         logprobs = tokens.logprobs[known:] if tokens.logprobs is not None else None
         self._output += token_ids
-        if not token_ids and not tokens.prompt_logprobs:
+        prompt_logprobs = self._fresh_prompt_logprobs(tokens.prompt_logprobs or [])
+        if not token_ids and not prompt_logprobs:
             return None
-        return replace(tokens, index=tokens.index + known, token_ids=token_ids, logprobs=logprobs)
+        return replace(
+            tokens,
+            index=tokens.index + known,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs or None,
+        )
+
+    def _fresh_prompt_logprobs(self, told: list[TokenLogprob]) -> list[TokenLogprob]:
+        """Without those that an earlier attempt told before it failed."""
+        fresh = told[max(0, self._prompt_logprobs - self._attempt_prompt_logprobs) :]
+        self._attempt_prompt_logprobs += len(told)
+        self._prompt_logprobs += len(fresh)
+        return fresh
 
     def _usage(self, usage: PhaseUsage) -> PhaseUsage:
         """Tokens are counted once, whoever computed them; a repair's prefix hits are not the
@@ -411,6 +436,9 @@ class RemoteStream:
         for route in self._placer.place(submit, frozenset(self._failed_nodes)):
             if self._num_attempts >= self._policy.attempts:
                 break
+            if submit.prompt_logprobs is not None:  # they pass the cache by: no KV to hand over
+                route = dataclasses.replace(route, prefill=None)
+            self._attempt_prompt_logprobs = 0
             try:
                 attempt = self._attempt = Attempt(route, submit, self._policy.lease_seconds)
             except CapacityError as error:

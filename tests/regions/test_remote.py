@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.regions.toy_nodes import (
     PATIENCE,
+    PROMPT,
     SAMPLINGS,
     VOCABULARY,
     InOrder,
@@ -24,8 +25,8 @@ from tests.regions.toy_nodes import (
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, RequestTimeout, Unavailable
 from skerry_core.config import EngineConfig
 from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Sampling
-from skerry_regions.remote import RemoteRegion, RetryPolicy
+from skerry_regions.protocol import Sampling, Tokens
+from skerry_regions.remote import RemoteRegion, RemoteStream, RetryPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -112,6 +113,25 @@ async def test_without_any_node_a_stream_ends_when_patience_does(tmp_path: Path)
             await read(stream, ids)
 
 
+async def test_a_request_waits_for_a_node_that_is_being_restarted(tmp_path: Path) -> None:
+    async with platform(tmp_path, count=1, policy=RetryPolicy(pause=0.01)) as p:
+        await p.nodes[0].stop()
+        asking = asyncio.create_task(p.region.generate(submit()))
+        while p.links[0].is_up:
+            await asyncio.sleep(0)
+        assert not asking.done()
+        p.nodes[0] = RunningNode("node-0", tmp_path)
+        await p.nodes[0].listen()
+        assert (await read(await asking))[0] == greedy_oracle(40)
+
+
+async def test_but_not_for_long(tmp_path: Path) -> None:
+    async with platform(tmp_path, count=1, policy=RetryPolicy(start_patience=0.05)) as p:
+        await p.nodes[0].stop()
+        with pytest.raises(Unavailable):
+            await p.region.generate(submit())
+
+
 async def test_a_full_node_passes_a_new_request_on(tmp_path: Path) -> None:
     config = EngineConfig(max_running=1, max_waiting=1)
     async with platform(tmp_path, config=config) as p:
@@ -152,3 +172,29 @@ async def test_abort_frees_the_blocks_and_still_tells_the_usage(tmp_path: Path) 
         _, _, done = await read(stream, ids)
         assert done.finish_reason == "cancelled"
         assert p.nodes[0].engine.pool.num_used == 0
+
+
+async def test_prompt_logprobs_are_told_once(tmp_path: Path) -> None:
+    """Also when the node that told some of them dies before the first token."""
+    asked = submit(prompt_logprobs=1, sampling=Sampling(max_tokens=2))
+    async with platform(tmp_path, config=EngineConfig(max_step_tokens=32)) as p:
+        want = await prompt_logprobs(await p.region.generate(asked))
+        assert len(want) == len(PROMPT) - 1
+        p.nodes[0].gate.steps_left = 3
+        stream = await p.region.generate(asked)
+        first = await anext(stream)
+        assert isinstance(first, Tokens)
+        assert first.prompt_logprobs
+        assert not first.token_ids
+        await p.nodes[0].stop()
+        told = [*first.prompt_logprobs, *await prompt_logprobs(stream)]
+        assert told == want
+        assert stream.num_attempts == 2
+
+
+async def prompt_logprobs(stream: RemoteStream) -> list[object]:
+    told: list[object] = []
+    async for event in stream:
+        if isinstance(event, Tokens):
+            told += event.prompt_logprobs or []
+    return told

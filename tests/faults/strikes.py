@@ -1,0 +1,111 @@
+"""What befalls nodes: a seeded script of deaths, freezes, drains and bad links."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from random import Random
+
+import httpx
+from tests.faults.relays import Relays
+
+from skerry_edge.cli.control import NodeStatus, ask_status
+
+RESTART_SECONDS = 6.0  # in which a node that ended is taken for away
+
+
+class Strikes:
+    """Hits one node after the other, but never the last one that is whole.
+
+    `control` is the path of the platform's status socket.
+    """
+
+    def __init__(self, control: str, nodes: list[str], relays: Relays, rng: Random) -> None:
+        self._control, self._nodes, self._relays, self._rng = control, nodes, relays, rng
+        self._broken_until = dict.fromkeys(nodes, 0.0)  # times of the event loop
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.counts: Counter[str] = Counter()
+
+    async def run(self, seconds: float, pause: tuple[float, float]) -> None:
+        """Strike for so long; what was frozen goes on at the end."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            await asyncio.sleep(self._rng.uniform(*pause))
+            strike = self._rng.choice(
+                (self.kill, self.freeze, self.drain, self.partition, self.cut, self.spoil,
+                 self.slow_down)
+            )  # fmt: skip
+            node = self._rng.choice(self._nodes)
+            away = strike in (self.kill, self.freeze, self.drain, self.partition)
+            if away and not self._others_are_whole(node):
+                continue
+            self.counts[strike.__name__] += 1
+            task = asyncio.create_task(strike(node))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        for task in list(self._under_way):
+            await task
+
+    def _others_are_whole(self, node: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        return any(until < now for each, until in self._broken_until.items() if each != node)
+
+    def _note(self, node: str, seconds: float) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        self._broken_until[node] = max(self._broken_until[node], end)
+
+    # --- strikes ---------------------------------------------------------------------------------
+
+    async def kill(self, node: str) -> None:
+        self._note(node, RESTART_SECONDS)
+        await self._signal(node, signal.SIGKILL)
+
+    async def freeze(self, node: str) -> None:
+        seconds = self._rng.uniform(0.2, 6.0)
+        self._note(node, seconds)
+        pid = await self._signal(node, signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(ProcessLookupError):
+            if pid:
+                os.kill(pid, signal.SIGCONT)
+
+    async def drain(self, node: str) -> None:
+        self._note(node, RESTART_SECONDS)
+        socket = (await self._status(node)).control.removeprefix("unix:")
+        transport = httpx.AsyncHTTPTransport(uds=socket)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            with contextlib.suppress(httpx.HTTPError):  # it is just being started
+                await client.post("/drain", timeout=5)
+
+    async def partition(self, node: str) -> None:
+        seconds = self._rng.uniform(0.2, 5.0)
+        self._note(node, seconds)
+        await asyncio.gather(
+            *(self._relays[node, kind].hold_up(seconds) for kind in ("node", "kv"))
+        )
+
+    async def cut(self, node: str) -> None:
+        self._relays[node, self._rng.choice(("node", "kv"))].cut()
+
+    async def spoil(self, node: str) -> None:
+        self._relays[node, "kv"].to_spoil += 1
+
+    async def slow_down(self, node: str) -> None:
+        kind = self._rng.choice(("node", "kv"))
+        await self._relays[node, kind].slow_down(self._rng.uniform(1, 4), bytes_per_second=2e4)
+
+    async def _signal(self, node: str, number: signal.Signals) -> int:
+        """The process that got it; 0 when there was none."""
+        pid = (await self._status(node)).pid
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pid
+
+    async def _status(self, node: str) -> NodeStatus:
+        status = await asyncio.to_thread(ask_status, self._control)
+        return next(each for each in status.nodes if each.id == node)

@@ -1,0 +1,176 @@
+"""Many streams while nodes die, freeze, drain and lose their links: every answer is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+from tests.e2e.command import MODEL, Skerry, new_home
+from tests.faults.clients import Answer, Question, ask, questions
+from tests.faults.relays import Relays
+from tests.faults.strikes import Strikes
+
+from skerry_edge.cli.control import ask_status
+from skerry_regions.model_files import ModelFiles
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+logger = logging.getLogger(__name__)
+
+TOPOLOGY = """\
+regions:
+  - {{name: here, coordinates: [0, 0]}}
+pools:
+  - {{name: prefill, region: here, role: prefill, model: "{model}", runner: {runner},
+      replicas: {replicas}, threads: 1, kv_blocks: 256}}
+  - {{name: decode, region: here, role: decode, model: "{model}", runner: {runner},
+      replicas: {replicas}, threads: 1, kv_blocks: 256}}
+edges:
+  - {{name: edge, region: here}}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One fault run."""
+
+    runner: str
+    replicas: int  # of prefill and of decode nodes
+    streams: int  # at once
+    seconds: float  # of faults
+    questions: int  # different ones
+    tokens: int  # of an answer, at most
+    pause: tuple[float, float]  # seconds between faults
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"here-{role}-{i}" for role in ("prefill", "decode") for i in range(self.replicas)]
+
+
+RUNS = [
+    pytest.param(
+        Run(runner="toy", replicas=2, streams=200, seconds=120, questions=24, tokens=32,
+            pause=(0.5, 2.5)),
+        id="toy",
+    ),
+    pytest.param(
+        Run(runner="numba", replicas=1, streams=16, seconds=60, questions=12, tokens=48,
+            pause=(1.0, 6.0)),
+        id="numba",
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture
+def skerry(default_model: ModelFiles) -> Iterator[Skerry]:
+    """A platform's home at a short path: relays stand in its folder of sockets."""
+    parent = Path(tempfile.mkdtemp(prefix="skerry-faults-"))
+    skerry = new_home(parent, default_model)
+    kernels = default_model.directory.parents[1] / "cache"  # compiled once for all test runs
+    kernels.mkdir(exist_ok=True)
+    (skerry.home / "cache").symlink_to(kernels)
+    yield skerry
+    assert skerry("down", "--timeout", "20").returncode == 0
+    shutil.rmtree(parent)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("run", RUNS)
+def test_no_answer_changes_whatever_befalls_the_nodes(skerry: Skerry, run: Run) -> None:
+    asyncio.run(Scenario(skerry, run, seed=1).play())
+
+
+class Scenario:
+    def __init__(self, skerry: Skerry, run: Run, seed: int) -> None:
+        self._skerry, self._run = skerry, run
+        self._rng = Random(seed)
+        self._undisturbed: dict[int, Answer] = {}
+        self.num_answers = 0
+
+    async def play(self) -> None:
+        relays = Relays(self._sockets, self._run.nodes, self._rng)
+        try:
+            await asyncio.to_thread(self._start)
+            config = json.loads((self._skerry.home / "config.json").read_text())
+            asked = questions(
+                MODEL, config["account_id"], self._rng, self._run.questions, self._run.tokens
+            )
+            async with httpx.AsyncClient(
+                base_url=config["url"],
+                headers={"authorization": f"Bearer {config['api_token']}"},
+                limits=httpx.Limits(max_connections=None),
+            ) as client:
+                for number, question in enumerate(asked):
+                    self._undisturbed[number] = await self._asked(client, question)
+                await self._disturb(client, asked, relays)
+        finally:
+            await relays.close()
+
+    def _sockets(self) -> Path | None:
+        folder = self._skerry.home / "run" / "nodes"
+        return folder if folder.exists() else None
+
+    def _start(self) -> None:
+        file = self._skerry.home.parent / "topology.yaml"
+        file.write_text(
+            TOPOLOGY.format(model=MODEL, runner=self._run.runner, replicas=self._run.replicas)
+        )
+        done = self._skerry("up", "--detach", "--topology", str(file))
+        assert done.returncode == 0, done.stderr
+
+    async def _asked(self, client: httpx.AsyncClient, question: Question) -> Answer:
+        answer = await ask(client, question)
+        assert not answer.errors, answer.errors
+        assert answer.num_done == 1
+        assert answer.completion_tokens > 0
+        return answer
+
+    async def _disturb(
+        self, client: httpx.AsyncClient, asked: list[Question], relays: Relays
+    ) -> None:
+        control = json.loads((self._skerry.home / "run" / "instance.json").read_text())["control"]
+        strikes = Strikes(control, self._run.nodes, relays, self._rng)
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._run.streams):
+                group.create_task(self._keep_asking(client, asked, number, over))
+            await strikes.run(self._run.seconds, self._run.pause)
+            over.set()
+        logger.info("%d answers, %s", self.num_answers, dict(strikes.counts))
+        await self._pools_are_whole(control)
+
+    async def _keep_asking(
+        self, client: httpx.AsyncClient, asked: list[Question], number: int, over: asyncio.Event
+    ) -> None:
+        rng = Random(number)
+        while not over.is_set():
+            which = rng.randrange(len(asked))
+            assert await self._asked(client, asked[which]) == self._undisturbed[which]
+            self.num_answers += 1
+
+    async def _pools_are_whole(self, control: str) -> None:
+        """No node holds a block for anybody."""
+        async with asyncio.timeout(60):
+            while True:
+                nodes = (await asyncio.to_thread(ask_status, control)).nodes
+                if all(node.state == "ready" for node in nodes) and not any(
+                    [await _blocks_used(node.control) for node in nodes]
+                ):
+                    return
+                await asyncio.sleep(0.1)
+
+
+async def _blocks_used(control: str) -> int:
+    transport = httpx.AsyncHTTPTransport(uds=control.removeprefix("unix:"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        engines = (await client.get("/status")).json()["engines"]
+        return sum(engine["blocks_used"] for engine in engines.values())
