@@ -36,7 +36,9 @@ class Canary:
             return "no engine runs"
         moved = self._moved()
         for beat in self._node.beats():
-            if beat.model not in moved and (ailment := await self._ask(beat.model)) is not None:
+            if beat.model in moved or beat.model in self._node.encoders:
+                continue  # an encoder holds nothing that could hang between its requests
+            if (ailment := await self._ask(beat.model)) is not None:
                 return f"{beat.model}: {ailment}"
         return None
 

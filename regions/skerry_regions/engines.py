@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from skerry_core.config import ConfigError, EngineConfig
+from skerry_core.encoder import Encoder
 from skerry_core.engine import Engine
 from skerry_core.file_tier import FileTier, FileTierError
 from skerry_core.runners.base import ModelRunner, Progress
 from skerry_core.second_tier import open_file
+from skerry_core.tensors import WeightsError
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.model_files import ModelFiles
 
@@ -47,6 +49,23 @@ def open_engine(
     opened.warm_up(progress)
     file = None if file_tier is None else _open_file(opened, files.model_key, file_tier)
     return Engine(opened, EngineConfig(), model_key=files.model_key, file_tier=file)
+
+
+def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir: Path) -> Encoder:
+    """A model that embeds, on the CPU; the first request has its kernels compiled.
+
+    Raises ConfigError, or WeightsError for files that are not what the catalog says.
+    """
+    encoder = Encoder.open(files.weights, threads=threads, cache_dir=cache_dir)
+    config, stated = encoder.config, spec.embedding
+    if stated is None or stated.dimensions != config.hidden_size:
+        raise WeightsError(f"{spec.id}: the catalog's dimensions are not {config.hidden_size}")
+    if spec.context_window > config.max_tokens:
+        raise WeightsError(
+            f"{spec.id}: the catalog's context window of {spec.context_window} tokens is more "
+            f"than the {config.max_tokens} of the model"
+        )
+    return encoder
 
 
 def _open_file(runner: ModelRunner, model_key: bytes, options: FileTierOptions) -> FileTier | None:

@@ -175,6 +175,11 @@ class Node:
         self._check_new(model)
         self._encoders[model] = ServedEncoder(model, encoder, self._loop)
 
+    @property
+    def encoders(self) -> frozenset[str]:
+        """Models that embed."""
+        return frozenset(self._encoders)
+
     def _check_new(self, model: str) -> None:
         if model in self._served or model in self._encoders:
             raise ValueError(f"{model} is served already")

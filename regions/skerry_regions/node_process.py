@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from skerry.errors import SkerryError
 from skerry_core.config import BLOCK_SIZE, ConfigError
+from skerry_core.encoder import Encoder
 from skerry_core.engine import Engine
 from skerry_core.runners.base import Progress
 from skerry_core.weights import WeightsError
@@ -26,7 +27,7 @@ from skerry_regions.address import Address, AddressError
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.canary import Canary
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
-from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
+from skerry_regions.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
 from skerry_regions.grammars import grammars_of
 from skerry_regions.node import Node, Role
 from skerry_regions.node_control import ControlAPI
@@ -100,9 +101,9 @@ class NodeProcess:
         announcer = Announcer(self._registry, self.member)
         try:
             loading = on_thread(lambda: load(self._options, progress))
-            spec, files, engine = await unless(self._stop, loading)
+            spec, files, model = await unless(self._stop, loading)
             async with contextlib.AsyncExitStack() as stack:
-                node, server = await self._open(stack, spec, files, engine)
+                node, server = await self._open(stack, spec, files, model)
                 announcer.announce_now()
                 ready(self.member())
                 await self._until_stopped(node)
@@ -118,7 +119,7 @@ class NodeProcess:
         stack: contextlib.AsyncExitStack,
         spec: ModelSpec,
         files: ModelFiles,
-        engine: Engine,
+        model: Engine | Encoder,
     ) -> tuple[Node, NodeServer]:
         """Listen everywhere; from now on the node takes streams."""
         options = self._options
@@ -132,35 +133,32 @@ class NodeProcess:
             incarnation=self._member.incarnation,
         )
         stack.push_async_callback(node.close)
-        node.serve(spec.id, engine, grammars_of(files, engine))
-        server = self._server = NodeServer(node, _hello(options, spec, files, engine))
+        engine = model if isinstance(model, Engine) else None
+        if isinstance(model, Engine):
+            node.serve(spec.id, model, grammars_of(files, model))
+        else:
+            node.serve_encoder(spec.id, model)
+        build = engine.runner.numeric_build if engine is not None else ""
+        server = self._server = NodeServer(node, _hello(options, spec, files, build))
         stack.push_async_callback(server.close)
         control = ControlAPI(
             describe=self.member,
-            statistics=lambda: {spec.id: engine.statistics()},
+            statistics=lambda: {} if engine is None else {spec.id: engine.statistics()},
             canary=Canary(node),
             drain=self._stop.set,
         )
         stack.push_async_callback(control.close)
         try:
-            transfer = await node.desk(spec.id).incoming.listen(options.transfer)
+            if engine is not None:
+                transfer = await node.desk(spec.id).incoming.listen(options.transfer)
+                self._member = replace(
+                    _described(self._member, engine), transfer_address=str(transfer)
+                )
             address = await server.listen(options.address)
             await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None
-        kv_format = engine.runner.kv_format
-        self._member = replace(
-            self._member,
-            address=str(address),
-            transfer_address=str(transfer),
-            model=spec.id,
-            numeric_build=engine.runner.numeric_build,
-            kv_format=f"{kv_format.dtype}{list(kv_format.shape)}",
-            kv_bytes_per_token=kv_format.block_bytes / BLOCK_SIZE,
-            cache_tokens=engine.runner.num_blocks * BLOCK_SIZE,
-            batch_invariant=engine.runner.batch_invariant,
-            state="ready",
-        )
+        self._member = replace(self._member, address=str(address), model=spec.id, state="ready")
         return node, server
 
     async def _until_stopped(self, node: Node) -> None:
@@ -172,18 +170,24 @@ class NodeProcess:
                 await asyncio.wait_for(self._stop.wait(), LOOK_SECONDS)
 
 
-def load(options: NodeOptions, progress: Progress) -> tuple[ModelSpec, ModelFiles, Engine]:
-    """Open the model. Raises NodeCannotStart."""
+def load(
+    options: NodeOptions, progress: Progress
+) -> tuple[ModelSpec, ModelFiles, Engine | Encoder]:
+    """Open the model, by an engine or, if it embeds, by an encoder. Raises NodeCannotStart."""
     try:
         spec = Catalog.load(options.home).resolve(options.model)
         files = ModelStore(options.home).open(spec, progress)
+        cache_dir = options.home / "cache"
+        if spec.task == "text-embeddings":
+            encoder = open_encoder(spec, files, threads=options.threads, cache_dir=cache_dir)
+            return spec, files, encoder
         engine = open_engine(
             spec,
             files,
             runner=options.runner,
             num_blocks=options.num_blocks,
             threads=options.threads,
-            cache_dir=options.home / "cache",
+            cache_dir=cache_dir,
             file_tier=_file_tier(options),
             progress=progress,
         )
@@ -202,12 +206,25 @@ def _file_tier(options: NodeOptions) -> FileTierOptions | None:
     return FileTierOptions(options.home / "cache" / "kv" / name, options.file_tier_bytes)
 
 
-def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, engine: Engine) -> Hello:
+def _described(member: Member, engine: Engine) -> Member:
+    """What routers need to know of an engine."""
+    kv_format = engine.runner.kv_format
+    return replace(
+        member,
+        numeric_build=engine.runner.numeric_build,
+        kv_format=f"{kv_format.dtype}{list(kv_format.shape)}",
+        kv_bytes_per_token=kv_format.block_bytes / BLOCK_SIZE,
+        cache_tokens=engine.runner.num_blocks * BLOCK_SIZE,
+        batch_invariant=engine.runner.batch_invariant,
+    )
+
+
+def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, numeric_build: str) -> Hello:
     build = ModelBuild(
         id=spec.id,
         tokenizer=files.tokenizer_digest,
         template=files.template_digest,
-        numeric_build=engine.runner.numeric_build,
+        numeric_build=numeric_build,
     )
     return Hello(versions=[PROTOCOL_VERSION], id=options.id, models=[build])
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import uvloop
 
 from skerry_core.config import ConfigError, KVFormat
+from skerry_core.encoder import Encoder
 from skerry_core.engine import Engine
 from skerry_core.weights import WeightFile, WeightsError
 from skerry_edge.app import create_app
@@ -30,6 +31,7 @@ from skerry_edge.cli.parts import (
     credentials,
     install_models,
     listen_at,
+    load_encoder_texts,
     load_texts,
     url_of,
 )
@@ -39,7 +41,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
-from skerry_regions.engines import FileTierOptions, RunnerKind, open_engine
+from skerry_regions.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
 from skerry_regions.grammars import grammars_of
 from skerry_regions.local import LocalRegion
 from skerry_regions.node import Node
@@ -106,16 +108,21 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
         catalog, models = await unless(stop, installing)
         loading = on_thread(lambda: load_engines(models, options, home, reporter))
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
+        encoder_texts = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
         engines = await unless(stop, loading)
+        encoders = await unless(stop, on_thread(lambda: open_encoders(models, options, home)))
         node = Node(id=NODE_ID, region=REGION, loop=asyncio.get_running_loop())
         for model, engine in engines.items():
             files = next(each.files for each in models if each.spec.id == model)
             node.serve(model, engine, grammars_of(files, engine))
+        for model, encoder in encoders.items():
+            node.serve_encoder(model, encoder)
         tokens = TokenStore(home.tokens)
         platform = Platform(node, credentials(home, tokens, url_of(listener)))
         edge = Edge(
             catalog=catalog,
             texts=texts,
+            encoders=encoder_texts,
             region=LocalRegion(node),
             tokens=tokens,
             secret=secret(home),
@@ -128,7 +135,7 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
             "url": platform.config.url,
             "account_id": platform.config.account_id,
             "api_token": platform.config.api_token,
-            "models": list(engines),
+            "models": [*engines, *encoders],
         }
 
         def ready(host: str, port: int) -> None:
@@ -152,8 +159,9 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
 def load_engines(
     models: list[Model], options: Options, home: Home, reporter: Reporter
 ) -> dict[str, Engine]:
-    """Engines by model id, kernels compiled. Raises `CannotStart`."""
+    """Engines by model id, kernels compiled, of models that make text. Raises `CannotStart`."""
     engines: dict[str, Engine] = {}
+    models = [model for model in models if not model.embeds]
     file_tiers = _file_tiers(models, options, home)
     try:
         for model, num_blocks in zip(models, _plan(models, options), strict=True):
@@ -170,6 +178,20 @@ def load_engines(
     except (ConfigError, MemoryTooSmall, WeightsError) as error:
         raise CannotStart(str(error)) from None
     return engines
+
+
+def open_encoders(models: list[Model], options: Options, home: Home) -> dict[str, Encoder]:
+    """Encoders by model id; each takes memory when it is first asked. Raises `CannotStart`."""
+    try:
+        return {
+            model.spec.id: open_encoder(
+                model.spec, model.files, threads=options.threads, cache_dir=home.cache
+            )
+            for model in models
+            if model.embeds
+        }
+    except (ConfigError, WeightsError) as error:
+        raise CannotStart(str(error)) from None
 
 
 def _file_tiers(models: list[Model], options: Options, home: Home) -> dict[str, FileTierOptions]:

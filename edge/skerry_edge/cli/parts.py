@@ -16,6 +16,7 @@ from skerry.errors import SkerryError
 from skerry_edge import cors
 from skerry_edge.auth import TokenStore, new_account_id
 from skerry_edge.cli.state import Config, Home, read_config, write_config
+from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.server import listen
 from skerry_edge.template import TemplateError
@@ -38,6 +39,11 @@ class Model:
     spec: ModelSpec
     files: ModelFiles
 
+    @property
+    def embeds(self) -> bool:
+        """Whether it turns texts to vectors; else it makes text."""
+        return self.spec.task == "text-embeddings"
+
 
 def install_models(
     names: Sequence[str], home: Home, progress: Progress
@@ -48,8 +54,9 @@ def install_models(
     """
     try:
         catalog = Catalog.load(home.root)
-        specs = {spec.id: spec for spec in map(catalog.resolve, names or default_models(catalog))}
         store = ModelStore(home.root, hub=Hub.from_environ(os.environ))
+        chosen = names or default_models(catalog, store)
+        specs = {spec.id: spec for spec in map(catalog.resolve, chosen)}
         models = [Model(spec, store.pull(spec, progress)) for spec in specs.values()]
     except SkerryError as error:
         raise CannotStart(f"{error.message} `skerry models list` shows what there is.") from None
@@ -58,18 +65,29 @@ def install_models(
     return catalog, models
 
 
-def default_models(catalog: Catalog) -> list[str]:
-    """Ids of the first model that comes with Skerry, and of all that the operator added."""
-    packaged = [spec.id for spec in Catalog.load()]
-    return [spec.id for spec in catalog if spec.id == packaged[0] or spec.id not in packaged]
+def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
+    """Ids of the models that `skerry up` serves when none is named.
+
+    Those that the operator added, and of those that come with Skerry the installed ones. While the
+    first of these is not installed, nothing is: then all of them, to be installed now.
+    """
+    packaged = {spec.id for spec in Catalog.load()}
+    first = next(spec for spec in catalog if spec.id in packaged)
+    is_new = not store.is_installed(first)
+    return [
+        spec.id
+        for spec in catalog
+        if is_new or spec.id == first.id or spec.id not in packaged or store.is_installed(spec)
+    ]
 
 
 def load_texts(models: list[Model]) -> dict[str, TextModel]:
-    """Tokenizers and chat templates by model id. Raises `CannotStart`."""
+    """Tokenizers and chat templates, by id, of models that make text. Raises `CannotStart`."""
     try:
         return {
             model.spec.id: TextModel(model.files, context_window=model.spec.context_window)
             for model in models
+            if not model.embeds
         }
     except TemplateError as error:
         raise CannotStart(str(error)) from None
@@ -81,6 +99,15 @@ def cors_origins() -> tuple[str, ...]:
         return cors.origins_from(os.environ)
     except ValueError as error:
         raise CannotStart(str(error)) from None
+
+
+def load_encoder_texts(models: list[Model]) -> dict[str, EncoderText]:
+    """Tokenizers, by id, of models that embed text."""
+    return {
+        model.spec.id: EncoderText(model.files, max_tokens=model.spec.context_window)
+        for model in models
+        if model.embeds
+    }
 
 
 def credentials(home: Home, tokens: TokenStore, url: str) -> Config:

@@ -20,7 +20,15 @@ import uvloop
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.output import note
-from skerry_edge.cli.parts import Model, cors_origins, install_models, listen_at, load_texts, url_of
+from skerry_edge.cli.parts import (
+    Model,
+    cors_origins,
+    install_models,
+    listen_at,
+    load_encoder_texts,
+    load_texts,
+    url_of,
+)
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.edge import Edge
@@ -75,16 +83,18 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         installing = on_thread(lambda: install_models(options.models, home, progress))
         catalog, models = await unless(stop, installing)
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
+        encoders = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
         registry = SqliteRegistry(home.registry)
         directory = Directory(registry, _hello(options.id, models))
         model_keys = {model.spec.id: model.files.model_key for model in models}
         placer = Routed(directory, options.region, model_keys, Random())
         announcer = Announcer(registry, _describe(options, url))
         try:
-            await _find_nodes(directory, frozenset(texts), stop)
+            await _find_nodes(directory, frozenset({*texts, *encoders}), stop)
             edge = Edge(
                 catalog=catalog,
                 texts=texts,
+                encoders=encoders,
                 region=RemoteRegion(directory.links, placer),
                 tokens=TokenStore(home.tokens),
                 secret=secret(home),

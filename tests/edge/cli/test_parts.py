@@ -19,6 +19,7 @@ from skerry_edge.cli.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_edge.server import listen
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, add_model
+from skerry_regions.store import ModelStore
 
 URL = "http://127.0.0.1:8787"
 OWN = ModelSpec(
@@ -59,11 +60,21 @@ def test_a_revoked_token_is_replaced_for_the_same_account(home: Home) -> None:
     assert tokens.authenticate(second.api_token) is not None
 
 
-def test_by_default_the_first_packaged_model_and_all_of_ones_own_are_served(home: Home) -> None:
+def test_by_default_ones_own_models_and_the_installed_packaged_ones_are_served(home: Home) -> None:
     packaged = [spec.id for spec in Catalog.load()]
-    assert default_models(Catalog.load(home.root)) == packaged[:1]
+    store = ModelStore(home.root)
+
+    def default() -> list[str]:
+        return default_models(Catalog.load(home.root), store)
+
+    assert default() == packaged  # a new home gets them all
     add_model(home.root, OWN)
-    assert default_models(Catalog.load(home.root)) == [packaged[0], OWN.id]
+    assert default() == [*packaged, OWN.id]
+    for count, id_ in enumerate(packaged, 1):
+        folder = home.root / "models" / id_.replace("/", "+")
+        folder.mkdir(parents=True)
+        (folder / "model.json").touch()
+        assert default() == [*packaged[:count], OWN.id]
 
 
 def test_models_that_cannot_be_had_are_named(home: Home) -> None:
