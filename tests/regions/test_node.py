@@ -31,7 +31,7 @@ from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.runners.toy import ToyRunner
-from skerry_regions.protocol import Done, Event, Failed, Tokens
+from skerry_regions.protocol import Done, Failed, Tokens
 
 # --- streams -------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ def test_closing_fails_what_runs_and_refuses_what_comes() -> None:
 
 
 def test_a_broken_sink_costs_nobody_else_their_tokens(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(event: Event) -> None:
+    def broken(event: object) -> None:
         raise OSError("gone")
 
     async def scenario() -> None:

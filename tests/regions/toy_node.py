@@ -14,7 +14,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_regions.node import Node
-from skerry_regions.protocol import Done, Event, Failed, Sampling, Submit, Tokens
+from skerry_regions.protocol import Accepted, Done, Event, Failed, Sampling, Submit, Tokens
 
 MODEL = "@cf/toy/toy"
 VOCAB = 251
@@ -80,8 +80,9 @@ class Events:
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Event] = asyncio.Queue()
 
-    def __call__(self, event: Event) -> None:
-        self.queue.put_nowait(event)
+    def __call__(self, event: Accepted | Event) -> None:
+        if not isinstance(event, Accepted):
+            self.queue.put_nowait(event)
 
     async def all(self, start: int = 0) -> tuple[list[int], Done | Failed]:
         """Token ids up to the last event, at indices without a gap from `start`; and that event."""
