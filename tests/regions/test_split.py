@@ -264,3 +264,14 @@ async def test_many_streams_at_once(tmp_path: Path) -> None:
         split = await asyncio.gather(*map(one, range(12)))
         assert split == await asyncio.gather(*map(alone, range(12)))
         await settled(p.pools_are_whole)
+
+
+async def test_a_scored_prompt_is_computed_by_one_node(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        asked = submit(prompt_logprobs=0, sampling=Sampling(max_tokens=1))
+        told = 0
+        async for event in await p.region().generate(asked):
+            if isinstance(event, Tokens):
+                told += len(event.prompt_logprobs or [])
+        assert told == len(PROMPT) - 1
+        assert p.tokens_computed()[:2] == [0, len(PROMPT)]
