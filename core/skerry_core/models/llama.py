@@ -1,4 +1,4 @@
-"""Llama (Touvron et al., 2023) and its kin: what the CPU kernels need to know about the architecture.
+"""Llama (Touvron et al., 2023) and its kin: what the CPU kernels must know of the architecture.
 
 Qwen2 (biases on q, k and v) and Mistral without a window are the same arithmetic.
 """
