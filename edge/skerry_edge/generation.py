@@ -20,6 +20,8 @@ from skerry.wire import FinishReason, PromptTokensDetails, TokenLogprob, Usage
 from skerry_edge.edge import Edge
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.text import TextModel
+from skerry_edge.tool_parser import CallDelta, ToolParser
+from skerry_edge.tools import Family
 from skerry_edge.transcript import Transcript
 from skerry_regions import protocol
 from skerry_regions.catalog import ModelSpec
@@ -40,6 +42,7 @@ class Job:
     stops: tuple[str, ...] = ()
     num_choices: int = 1
     grammar: GrammarSpec | None = None  # that the output follows
+    tools: Family | None = None  # how calls are written, where there may be any
     tells_stop_token: bool = False  # in the logprobs
     prompt_logprobs: int | None = None  # k: tell each prompt token's and the k most likely tokens'
 
@@ -65,6 +68,7 @@ class Piece:
     matched_stop: str | None = None  # the stop string that ended it, in the last piece
     offsets: list[int] = field(default_factory=list)  # of each logprob's token in the output's text
     prompt_logprobs: list[protocol.TokenLogprob] = field(default_factory=list)  # in pieces of these
+    calls: list[CallDelta] = field(default_factory=list)  # of tools
 
 
 class Meter:
@@ -110,10 +114,17 @@ class Meter:
 class Generation:
     """One choice: a region's stream of token ids, turned into pieces of text."""
 
-    def __init__(self, stream: TokenStream, transcript: Transcript, meter: Meter) -> None:
+    def __init__(
+        self,
+        stream: TokenStream,
+        transcript: Transcript,
+        meter: Meter,
+        parser: ToolParser | None = None,
+    ) -> None:
         self._stream = stream
         self._transcript = transcript
         self._meter = meter
+        self._parser = parser
         self.cached_tokens = 0
 
     @property
@@ -142,8 +153,11 @@ class Generation:
                 text, logprobs = transcript.push(event.token_ids, event.logprobs)
                 if transcript.stopped:
                     self.abort()  # and wait for Done, which knows the cached tokens
-                if text or logprobs:
-                    yield Piece(text, logprobs, offsets=transcript.offsets)
+                calls: list[CallDelta] = []
+                if self._parser is not None:
+                    text, calls = self._parser.push(text)
+                if text or logprobs or calls:
+                    yield Piece(text, logprobs, offsets=transcript.offsets, calls=calls)
             yield self._last_piece("cancelled")  # a region may end an aborted stream without Done
         except SkerryError as exc:
             self._meter.failed(exc.code)
@@ -160,8 +174,22 @@ class Generation:
             raise Unavailable("The model's node stopped before the answer was complete.")
         self._meter.finished(reason)
         finish_reason: FinishReason = "stop" if reason == "stop" else "length"
+        calls: list[CallDelta] = []
+        if self._parser is not None:
+            said, calls = self._parser.push(text)
+            rest, more = self._parser.finish()
+            text, calls = said + rest, calls + more
+            if self._parser.num_calls and finish_reason == "stop":
+                finish_reason = "tool_calls"
         transcript = self._transcript
-        return Piece(text, logprobs, finish_reason, transcript.matched_stop, transcript.offsets)
+        return Piece(
+            text,
+            logprobs,
+            finish_reason,
+            transcript.matched_stop,
+            transcript.offsets,
+            calls=calls,
+        )
 
 
 class Choices:
@@ -286,7 +314,8 @@ def _generation(edge: Edge, job: Job, call: Call, stream: TokenStream) -> Genera
         tells_stop_token=job.tells_stop_token,
     )
     meter = Meter(edge.metrics, job.model.id, call.started, edge.clock)
-    return Generation(stream, transcript, meter)
+    parser = None if job.tools is None else ToolParser(job.tools)
+    return Generation(stream, transcript, meter, parser)
 
 
 def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -> Submit:

@@ -10,18 +10,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, JSONModeUnmet, LoraNotSupported
-from skerry.wire import ApiMessage, TextGenerationChunk, TextGenerationInput, TextGenerationOutput
+from skerry.wire import (
+    ApiMessage,
+    Message,
+    TextGenerationChunk,
+    TextGenerationInput,
+    TextGenerationOutput,
+    ToolCall,
+)
 from skerry_edge import embeddings, openai
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, start
-from skerry_edge.output_format import OutputFormat, output_format
+from skerry_edge.output_plan import OutputPlan, plan_output
 from skerry_edge.prompts import (
     chat_prompt,
     content_text,
     output_limit,
-    refuse_unsupported,
     sampling,
     stop_strings,
     text_prompt,
@@ -29,6 +35,8 @@ from skerry_edge.prompts import (
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import DONE, EventStream
 from skerry_edge.text import TextModel
+from skerry_edge.tool_parser import Calls
+from skerry_edge.tool_prompts import with_tools
 from skerry_regions.catalog import ModelSpec
 
 DEFAULT_TEMPERATURE = 0.6  # upstream's
@@ -77,10 +85,10 @@ async def answer(
         return await openai.run(request, edge, spec, body, dialect)
     asked = decode(_input_decoder, body)
     call = call_of(request, authorise(request, "run"))
-    wanted = output_format(asked)
-    choices = await start(edge, await _job(edge, spec, text, asked, wanted), call)
+    plan = plan_output(text, asked)
+    choices = await start(edge, await _job(edge, spec, text, asked, plan), call)
     if not asked.stream:
-        is_json = wanted is not None and wanted.is_json
+        is_json = plan.wanted is not None and plan.wanted.is_json
         result = encode(await attended(request, call, _collect(choices, is_json=is_json)))
         return JSONBytes(dialect.wrap(result))
     return EventStream(
@@ -97,13 +105,12 @@ async def _job(
     spec: ModelSpec,
     text: TextModel,
     asked: TextGenerationInput,
-    wanted: OutputFormat | None,
+    plan: OutputPlan,
 ) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    refuse_unsupported({"tools": asked.tools, "functions": asked.functions})
-    prompt_ids = await _prompt_ids(edge, spec, text, asked)
+    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan)
     limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
     return Job(
         model=spec,
@@ -111,12 +118,13 @@ async def _job(
         prompt_ids=prompt_ids,
         sampling=sampling(asked, text, default_temperature=DEFAULT_TEMPERATURE, max_tokens=limit),
         stops=stop_strings(asked.stop),
-        grammar=None if wanted is None else wanted.grammar,
+        grammar=plan.grammar,
+        tools=plan.parsed,
     )
 
 
 async def _prompt_ids(
-    edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput
+    edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput, plan: OutputPlan
 ) -> list[int]:
     """`prompt` is a user's turn and `messages` a conversation, unless `raw` wants bare text."""
     if (asked.prompt is None) == (asked.messages is None):
@@ -124,17 +132,25 @@ async def _prompt_ids(
         raise InvalidInput(
             f"Bad input: exactly one of 'prompt' and 'messages' is required, got {got}"
         )
-    if asked.messages is not None and not asked.raw:
-        return await chat_prompt(text, spec, asked.messages, edge.limits)
+    turns = asked.messages
+    if turns is None and plan.parsed is not None and not asked.raw:
+        turns = [Message("user", asked.prompt)]
+    if turns is not None and not asked.raw:
+        messages, tools = with_tools(plan.family, turns, plan.box)
+        return await chat_prompt(text, spec, messages, edge.limits, tools)
     prompt = asked.prompt or "\n".join(map(content_text, asked.messages or ()))
     return await text_prompt(text, spec, prompt, edge.limits, raw=bool(asked.raw))
 
 
 async def _collect(choices: Choices, *, is_json: bool) -> TextGenerationOutput:
     try:
-        response = "".join([piece.text async for _, piece in choices.pieces()])
-        value = _json_value(response) if is_json else response
-        return TextGenerationOutput(value, [], choices.usage())
+        calls = Calls()
+        response = ""
+        async for _, piece in choices.pieces():
+            response += piece.text
+            calls.add(piece.calls)
+        value = _json_value(response) if is_json and not calls.all else response
+        return TextGenerationOutput(value, _tool_calls(calls), choices.usage())
     finally:
         choices.close()
 
@@ -152,12 +168,33 @@ def _json_value(text: str) -> msgspec.Raw:
 
 async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
     """Events of a native stream; the last one carries the usage, `[DONE]` in the same write."""
+    calls = Calls()
+    told = 0
     async for _, piece in choices.pieces():
         event = _chunk_event(piece.text) if piece.text else b""
+        calls.add(piece.calls)
+        if piece.calls and told < len(whole := _tool_calls(calls)):
+            event += _calls_event(whole[told:])
+            told = len(whole)
         if piece.finish_reason is not None:
             last = TextGenerationChunk("", usage=choices.usage())
             event += b"data: " + encode(last) + b"\n\n" + DONE
         yield event
+
+
+def _tool_calls(calls: Calls) -> list[ToolCall]:
+    """Calls whose arguments are whole: they are objects here, so they cannot come in pieces."""
+    whole = []
+    for call in calls.all:
+        try:
+            whole.append(ToolCall(call.name, msgspec.json.decode(call.arguments, type=msgspec.Raw)))
+        except msgspec.DecodeError:  # `max_tokens` cut it
+            break
+    return whole
+
+
+def _calls_event(calls: list[ToolCall]) -> bytes:
+    return b"data: " + encode(TextGenerationChunk("", tool_calls=calls)) + b"\n\n"
 
 
 def _chunk_event(text: str) -> bytes:

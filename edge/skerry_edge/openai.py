@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -25,16 +26,17 @@ from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, Piece, start
-from skerry_edge.output_format import output_format
+from skerry_edge.output_plan import plan_output
 from skerry_edge.prompts import (
     chat_prompt,
     output_limit,
-    refuse_unsupported,
     sampling,
     stop_strings,
 )
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import DONE, EventStream
+from skerry_edge.tool_parser import CallDelta, Calls
+from skerry_edge.tool_prompts import with_tools
 from skerry_regions.catalog import ModelSpec
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's
@@ -108,9 +110,9 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
     spec, text = edge.served(asked.model)
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    refuse_unsupported({"tools": asked.tools})
-    wanted = output_format(asked)
-    prompt_ids = await chat_prompt(text, spec, asked.messages, edge.limits)
+    plan = plan_output(text, asked)
+    messages, tools = with_tools(plan.family, asked.messages, plan.box)
+    prompt_ids = await chat_prompt(text, spec, messages, edge.limits, tools)
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     limit = output_limit(
         asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param
@@ -135,17 +137,20 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
         ),
         stops=stop_strings(asked.stop),
         num_choices=asked.n or 1,
-        grammar=None if wanted is None else wanted.grammar,
+        grammar=plan.grammar,
+        tools=plan.parsed,
     )
 
 
 async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCompletion:
     texts: list[list[str]] = [[] for _ in range(num_choices)]
+    calls: list[Calls] = [Calls() for _ in range(num_choices)]
     logprobs: list[list[TokenLogprob]] = [[] for _ in range(num_choices)]
     reasons: list[FinishReason] = ["length"] * num_choices
     try:
         async for index, piece in choices.pieces():
             texts[index].append(piece.text)
+            calls[index].add(piece.calls)
             logprobs[index].extend(piece.logprobs)
             reasons[index] = piece.finish_reason or reasons[index]
     finally:
@@ -158,7 +163,7 @@ async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCo
         choices=[
             ChatChoice(
                 index,
-                AssistantMessage("assistant", "".join(texts[index])),
+                _message("".join(texts[index]), calls[index]),
                 reasons[index],
                 ChoiceLogprobs(logprobs[index]) if answer.with_logprobs else None,
             )
@@ -166,6 +171,20 @@ async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCo
         ],
         usage=choices.usage(),
     )
+
+
+def _message(text: str, calls: Calls) -> AssistantMessage:
+    if not calls.all:
+        return AssistantMessage("assistant", text)
+    nested = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in calls.all
+    ]
+    return AssistantMessage("assistant", text or None, nested)
 
 
 async def _events(
@@ -190,6 +209,9 @@ async def _events(
         if piece.text or piece.logprobs:
             delta = b'{"content":' + encode(piece.text) + b"}"
             event += head + _choice(index, delta, _logprobs(piece, answer)) + rest
+        for call in piece.calls:
+            delta = b'{"tool_calls":[' + encode(_call_delta(call)) + b"]}"
+            event += head + _choice(index, delta) + rest
         if piece.finish_reason is not None:
             event += head + _choice(index, b"{}", reason=piece.finish_reason) + rest
         yield event
@@ -198,6 +220,13 @@ async def _events(
     if tail:
         last += b'data: {"response":"","usage":' + usage + b"}\n\n"
     yield last + DONE
+
+
+def _call_delta(call: CallDelta) -> dict[str, Any]:
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def _choice(

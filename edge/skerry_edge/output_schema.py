@@ -2,7 +2,8 @@
 
 A keyword that would not be enforced is refused by its path, never ignored: what comes out then
 holds what the schema says. `oneOf` is enforced where at most one branch can match: it is then
-`anyOf`, which is what a grammar can do.
+`anyOf`, which is what a grammar can do. An object that declares its properties and says nothing of
+others gets no others, which is as valid, and what callers mean.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ANNOTATIONS: Final = frozenset(  # say nothing of what is valid
         *("contentEncoding", "contentMediaType"),
     )
 )
-_HARMLESS: Final = {"uniqueItems": False, "nullable": False}  # with this value
+_HARMLESS: Final = {"uniqueItems": False, "nullable": False, "propertyNames": {"type": "string"}}
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
 
@@ -61,6 +62,8 @@ class _Checker:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._count = 0
+        # Schemas that are combined must leave room for each other's properties.
+        self._may_close = not _holds(root, "allOf", "$dynamicRef")
 
     def schema(self, schema: object, path: str, depth: int) -> Any:
         if isinstance(schema, bool):
@@ -81,6 +84,8 @@ class _Checker:
                     raise _wrong(where, "oneOf beside anyOf is not supported")
                 keyword = "anyOf"
             out[keyword] = self._value(keyword, value, where, depth + 1)
+        if self._may_close and _is_closable(out):
+            out["additionalProperties"] = False
         return out
 
     def _value(self, keyword: str, value: Any, path: str, depth: int) -> Any:
@@ -191,8 +196,40 @@ def _check_plain(keyword: str, value: Any, path: str) -> None:
         raise _wrong(path, "this keyword is not supported in a JSON schema")
 
 
+_OPEN: Final = frozenset(  # beside which an object may have, or needs, other properties
+    ("$ref", "anyOf", "additionalProperties", "minProperties", "patternProperties")
+)
+
+
+def _is_closable(schema: Schema) -> bool:
+    """Whether an object with the declared properties and no others is all that one could want."""
+    properties = schema.get("properties")
+    return (
+        isinstance(properties, dict)
+        and not _OPEN & schema.keys()
+        and set(_required(schema)) <= properties.keys()
+    )
+
+
+def _holds(value: object, *keywords: str) -> bool:
+    """Whether any of these keys is anywhere inside."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found:
+                if any(keyword in found for keyword in keywords):
+                    return True
+                waiting += found.values()
+            case list() as found:
+                waiting += found
+            case _:
+                pass
+    return False
+
+
 def _is_harmless(keyword: str, value: object) -> bool:
-    return keyword in _HARMLESS and value is _HARMLESS[keyword]
+    """Whether a keyword says nothing with this value."""
+    return keyword in _HARMLESS and value == _HARMLESS[keyword]
 
 
 def _is_count(value: object) -> bool:

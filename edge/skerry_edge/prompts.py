@@ -45,11 +45,20 @@ def content_text(message: Message) -> str:
 
 
 async def chat_prompt(
-    text: TextModel, spec: ModelSpec, messages: Sequence[Message], limits: Limits
+    text: TextModel,
+    spec: ModelSpec,
+    messages: Sequence[Message],
+    limits: Limits,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[int]:
-    """Token ids of a conversation, laid out by the model's chat template."""
-    chars = sum(len(content_text(message)) for message in messages)
-    return await tokenised(chars, spec, limits, lambda: text.encode(text.render(messages)))
+    """Token ids of a conversation, laid out by the model's chat template.
+
+    `tools` are those that the template lays out itself.
+    """
+    chars = sum(len(content_text(message)) for message in messages) + len(str(tools or ""))
+    return await tokenised(
+        chars, spec, limits, lambda: text.encode(text.render(messages, tools=tools))
+    )
 
 
 async def text_prompt(

@@ -64,6 +64,7 @@ class TextModel:
         remove_marks(self._tokenizer)
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space
+        self.chat_template = files.chat_template  # Jinja source
         self._template: ChatTemplate | None = None
         if files.chat_template is not None:
             ids = {"bos": files.bos_id, "eos": files.eos_id, "pad": files.pad_id}

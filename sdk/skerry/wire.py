@@ -91,6 +91,9 @@ class TextGenerationInput(Struct):
     guided_grammar: str | None = None
     tools: list[dict[str, Any]] | None = None
     functions: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     options: dict[str, Any] | None = None
 
 
@@ -98,7 +101,7 @@ class ToolCall(Struct):
     """Native form: flat, arguments as an object, no id."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: Any  # an object
 
 
 class TextGenerationOutput(Struct):
@@ -186,6 +189,8 @@ class ChatCompletionRequest(Struct):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
     user: str | None = None
     options: dict[str, Any] | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,14 @@ class ByteText:
     stop_token_ids = (EOS,)
     vocab_size = 258
 
-    def render(self, messages: Sequence[Message]) -> str:
-        return "".join(f"<{m.role}>{content_text(m)}\n" for m in messages) + "<assistant>"
+    chat_template = "{% if tools %}<tool_call>{% endif %}"  # that of a model trained for tools
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        named = ",".join(tool["function"]["name"] for tool in tools or ())
+        turns = "".join(f"<{m.role}>{content_text(m)}\n" for m in messages) + "<assistant>"
+        return f"<tools>{named}\n{turns}" if named else turns
 
     def render_prompt(self, prompt: str, *, raw: bool) -> str:
         return prompt if raw else self.render([Message("user", prompt)])

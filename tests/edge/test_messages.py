@@ -122,9 +122,9 @@ def test_a_failure_in_mid_stream_is_an_error_event(edge: Deployment) -> None:
 
 
 def test_blocks_and_tools_of_a_history(edge: Deployment) -> None:
-    def record(turns: Any) -> Any:
+    def record(turns: Any, **tools: Any) -> Any:
         seen.append(turns)
-        return original(turns)
+        return original(turns, **tools)
 
     seen: list[Any] = []
     text: Any = edge.edge.texts[MODEL]

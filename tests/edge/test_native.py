@@ -176,8 +176,8 @@ def assert_error(reply: Any, status: int, code: int, *words: str) -> None:
         ({"prompt": "x", "logit_bias": {"258": 1}}, 5006, ("logit_bias", "258")),
         ({"prompt": "x", "logit_bias": {"-1": 1}}, 5006, ("logit_bias",)),
         ({"prompt": "x", "logit_bias": {"\u0661": 1}}, 5006, ("logit_bias",)),
-        ({"prompt": "x", "tools": [{"name": "f"}]}, 3030, ("'tools'",)),
-        ({"prompt": "x", "functions": [{"name": "f"}]}, 3030, ("'functions'",)),
+        ({"prompt": "x", "tools": [{"title": "f"}]}, 5006, ("tools[0].name",)),
+        ({"prompt": "x", "functions": [{}]}, 5006, ("functions[0].name",)),
         ({"prompt": "x", "response_format": {"type": "xml"}}, 5006, ("response_format",)),
     ],
 )

@@ -192,7 +192,8 @@ def test_bad_input_names_the_field(edge: Deployment, fields: dict[str, Any], par
 
 def test_other_errors(edge: Deployment) -> None:
     assert_error(edge.chat(model="@cf/none/no"), 400, "model_not_found", 5007, "model")
-    assert_error(edge.chat(tools=[{"type": "function"}]), 400, "task_not_supported", 3030, "tools")
+    tools = [{"type": "function"}]
+    assert_error(edge.chat(tools=tools), 400, "invalid_input", 5006, "tools[0].name")
     assert_error(edge.chat(max_tokens=500), 400, "context_length_exceeded", 5021, "max_tokens")
     assert_error(edge.client.get("/v1/nothing"), 404, "not_found", 7003, None)
     assert_error(edge.client.get("/v1/chat/completions"), 405, "method_not_allowed", 7001, None)

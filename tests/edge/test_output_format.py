@@ -55,19 +55,34 @@ def test_a_supported_schema_stays_as_it_is(schema: Schema) -> None:
          {"anyOf": [{"type": "string"}, {"type": "null"}]}),
         ({"oneOf": [{"const": 1}, {"enum": ["1", True]}]},
          {"anyOf": [{"const": 1}, {"enum": ["1", True]}]}),
-        ({"properties": {"title": {"default": {"not": 1}}}}, {"properties": {"title": {}}}),
+        ({"items": {"default": {"not": 1}}}, {"items": {}}),
     ],
 )  # fmt: skip
 def test_what_says_nothing_is_left_out(schema: object, left: Schema) -> None:
     assert checked(schema, "s") == left
 
 
+@pytest.mark.parametrize(
+    ("schema", "is_closed"),
+    [
+        ({"properties": {"a": {}}, "required": ["a"]}, True),
+        ({"properties": {"a": {}}, "required": ["b"]}, False),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "null"}}, False),
+        ({"properties": {"a": {}}, "anyOf": [{"required": ["b"]}]}, False),
+        ({"properties": {"a": {"allOf": [{}]}}}, False),
+        ({"type": "object"}, False),
+    ],
+)
+def test_declared_properties_are_all_there_is(schema: Schema, is_closed: bool) -> None:
+    assert (checked(schema, "s").get("additionalProperties") is False) is is_closed
+
+
 def test_a_tagged_union_is_exact() -> None:
     lowered = checked(TAGGED, "s")
     assert "anyOf" in lowered
     for value in ({"kind": "Cat"}, {"kind": "Dog", "age": 3}, {"kind": "Cow"}, {}):
-        validators = [jsonschema.Draft202012Validator(each) for each in (TAGGED, lowered)]
-        assert validators[0].is_valid(value) is validators[1].is_valid(value)
+        asked, got = (jsonschema.Draft202012Validator(each) for each in (TAGGED, lowered))
+        assert asked.is_valid(value) is got.is_valid(value)
 
 
 deep: Schema = {}

@@ -74,8 +74,8 @@ def test_what_a_caller_gets_wrong(ai: AI, edge: Deployment) -> None:
         ai.run(MODEL, {"prompt": "x", "temperature": "hot"})
     with pytest.raises(skerry.ModelNotFound, match="not served"):
         ai.run(UNSERVED, {"prompt": "x"})
-    with pytest.raises(skerry.TaskNotSupported):
-        ai.run(MODEL, {"prompt": "x", "tools": [{"name": "f"}]})
+    with pytest.raises(skerry.InvalidInput, match=r"tools\[0\].name"):
+        ai.run(MODEL, {"prompt": "x", "tools": [{"title": "f"}]})
     with (
         AI(base_url=url(edge), account_id=ACCOUNT, api_token="wrong") as stranger,
         pytest.raises(skerry.AuthenticationError),

@@ -1,0 +1,93 @@
+"""Conversations with tools, laid out for models that were and were not trained to call any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from skerry.wire import Message
+from skerry_edge.prompts import content_text
+from skerry_edge.tools import Family, Tool, Toolbox
+
+TEACHING = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a JSON object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""  # as NousResearch's Hermes and Qwen2.5 are prompted
+
+
+def with_tools(
+    family: Family, messages: Sequence[Message], box: Toolbox | None
+) -> tuple[list[Message], list[dict[str, Any]] | None]:
+    """Messages as the model's template can lay them out, and the tools that it lays out itself."""
+    tools = box.shown if box is not None else ()
+    if family.is_templated:
+        return list(messages), [tool.described() for tool in tools] or None
+    turns = _plain_turns(messages)
+    if tools:
+        _teach(turns, tools)
+    return turns, None
+
+
+def _teach(turns: list[Message], tools: Sequence[Tool]) -> None:
+    """Describe the tools in the system message."""
+    lines = [json.dumps(tool.described(), ensure_ascii=False) for tool in tools]
+    teaching = TEACHING.format(tools="\n".join(lines))
+    if turns and turns[0].role == "system":
+        before = content_text(turns[0])
+        turns[0] = msgspec.structs.replace(turns[0], content=f"{before}\n\n{teaching}".strip())
+    else:
+        turns.insert(0, Message("system", teaching))
+
+
+def _plain_turns(messages: Sequence[Message]) -> list[Message]:
+    """Calls and results as text: results in a row are one turn of the user's."""
+    turns: list[Message] = []
+    in_results = False
+    for message in messages:
+        is_result = message.role in ("tool", "function")
+        if not is_result:
+            turns.append(_with_calls(message))
+        elif in_results:
+            joined = f"{content_text(turns[-1])}\n{_result(message)}"
+            turns[-1] = Message("user", joined)
+        else:
+            turns.append(Message("user", _result(message)))
+        in_results = is_result
+    return turns
+
+
+def _result(message: Message) -> str:
+    return f"<tool_response>\n{content_text(message)}\n</tool_response>"
+
+
+def _with_calls(message: Message) -> Message:
+    """An assistant's turn whose calls are part of its text."""
+    if not message.tool_calls:
+        return message
+    parts = [content_text(message)] if message.content else []
+    parts += [f"<tool_call>\n{_call(call)}\n</tool_call>" for call in message.tool_calls]
+    return Message(message.role, "\n".join(parts))
+
+
+def _call(call: dict[str, Any]) -> str:
+    """A call as the model wrote it, from either style: nested with text, or flat with an object."""
+    nested = call.get("function")
+    function = nested if isinstance(nested, dict) else call
+    name = json.dumps(function.get("name"), ensure_ascii=False)
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {arguments}}}'

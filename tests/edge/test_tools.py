@@ -1,0 +1,403 @@
+"""Tools: every form of asking, the grammar that holds a model to them, calls in every form."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.byte_grammars import END, compiled, text
+from tests.core.schemas import Schema
+from tests.edge.support import Deployment, answer, events
+
+from skerry.errors import InvalidInput
+from skerry.wire import ChatCompletionRequest, Message
+from skerry_core.grammar import GrammarError
+from skerry_edge.output_plan import OutputPlan, plan_output
+from skerry_edge.tool_parser import Calls, ToolParser
+from skerry_edge.tool_prompts import with_tools
+from skerry_edge.tools import HERMES, LLAMA, TAUGHT, Family, family_of
+
+WEATHER: Schema = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 9}, "unit": {"enum": ["c", "f"]}},
+    "required": ["city", "unit"],
+}
+ADD: Schema = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["a"],
+}
+NESTED = [
+    {"type": "function", "function": {"name": "weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": ADD}},
+]
+FLAT = [{"name": "weather", "parameters": WEATHER}, {"name": "add", "parameters": ADD}]
+SCHEMAS = {"weather": WEATHER, "add": ADD}
+
+
+class Template:
+    """As much of a `TextModel` as families are told by."""
+
+    def __init__(self, family: Family) -> None:
+        self.chat_template = {
+            "taught": None,
+            "hermes": "{% if tools %}<tool_call>{% endif %}",
+            "llama": '{% if tools %}"parameters" ipython{% endif %}',
+        }[family.name]
+
+
+def plan(family: Family = TAUGHT, **fields: Any) -> OutputPlan:
+    messages = [Message("user", "hi")]
+    request = ChatCompletionRequest(model="m", messages=messages, **fields)
+    return plan_output(Template(family), request)  # type: ignore[arg-type]
+
+
+def parsed(family: Family, output: str, sizes: list[int] | None = None) -> tuple[str, Calls]:
+    """Text and calls of an output that comes in pieces of these sizes."""
+    parser, calls, said = ToolParser(family), Calls(), ""
+    rest, sizes = output, sizes or [len(output)]
+    while rest:
+        size = sizes.pop(0) if sizes else 1
+        piece, rest = rest[:size], rest[size:]
+        words, deltas = parser.push(piece)
+        said += words
+        calls.add(deltas)
+    words, deltas = parser.finish()
+    calls.add(deltas)
+    return said + words, calls
+
+
+def accepts(plan: OutputPlan, output: str) -> bool:
+    """Whether the grammar takes a whole output."""
+    assert plan.grammar is not None
+    grammar = compiled(plan.grammar.kind, plan.grammar.source)
+    try:
+        return grammar.matcher(output.encode()).is_accepting
+    except GrammarError:
+        return False
+
+
+def call(name: str, arguments: object, family: Family = TAUGHT) -> str:
+    return f"{family.begin}{family.head(name)}{json.dumps(arguments)}}}{family.end}"
+
+
+PARIS = {"city": "Paris", "unit": "c"}
+
+# --- forms ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": NESTED},
+        {"tools": FLAT},
+        {"tools": [{"type": "function", **each} for each in FLAT]},
+        {"functions": FLAT},
+        {"tools": NESTED, "tool_choice": "auto"},
+    ],
+)
+def test_forms_of_tools(fields: dict[str, Any]) -> None:
+    box = plan(**fields).box
+    assert box is not None
+    assert [tool.name for tool in box.tools] == ["weather", "add"]
+    assert box.choice == "auto"
+    assert box.is_parallel
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+        {"tool_choice": {"type": "function", "name": "add"}},
+        {"function_call": {"name": "add"}},
+    ],
+)
+def test_forms_of_naming_a_tool(fields: dict[str, Any]) -> None:
+    box = plan(tools=NESTED, **fields).box
+    assert box is not None
+    assert [tool.name for tool in box.tools] == ["add"]
+    assert (box.choice, box.is_parallel) == ("required", False)
+
+
+@pytest.mark.parametrize("fields", [{"tools": []}, {"tools": None, "tool_choice": "none"}, {}])
+def test_no_tools(fields: dict[str, Any]) -> None:
+    assert plan(**fields).box is None
+    assert plan(**fields).grammar is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        ({"tools": [{"name": "a\n"}]}, "tools[0].name"),
+        ({"tools": [{"type": "custom", "name": "a"}]}, "tools[0].type"),
+        ({"tools": [{"function": []}]}, "tools[0].function"),
+        ({"tools": [FLAT[0], FLAT[0]]}, "tools[1]"),
+        ({"tools": [{"name": "a"}] * 129}, "tools"),
+        ({"tools": [{"name": "a", "description": 3}]}, "tools[0].description"),
+        ({"tools": [{"name": "a", "parameters": {"not": {}}}]}, "tools[0].parameters.not"),
+        ({"tools": [{"name": "a", "parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
+        ({"tools": FLAT, "tool_choice": "any"}, "tool_choice"),
+        ({"tools": FLAT, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+        ({"tools": FLAT, "tool_choice": {"type": "custom"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": FLAT, "guided_regex": "a"}, "tools"),
+        ({"tools": [{"name": "a", "parameters": {"enum": ["x" * 140_000]}}]}, "tools"),
+    ],
+)
+def test_what_cannot_be_held_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        plan(**fields)
+    assert caught.value.param == param
+
+
+def test_families_are_known_by_their_templates() -> None:
+    for family in (TAUGHT, HERMES, LLAMA):
+        assert family_of(Template(family).chat_template) is family
+    assert family_of("{{ tools }} [TOOL_CALLS]") is TAUGHT
+
+
+# --- what the grammar holds ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [TAUGHT, HERMES, LLAMA], ids=lambda family: family.name)
+def test_required_is_calls_and_nothing_else(family: Family) -> None:
+    required = plan(family, tools=NESTED, tool_choice="required")
+    one, other = call("weather", PARIS, family), call("add", {"a": 1, "b": [2]}, family)
+    assert accepts(required, one)
+    assert accepts(required, other)
+    assert accepts(required, f"{one}\n{other}") is (family is not LLAMA)
+    for wrong in ("", "Hello.", call("sub", {}, family), call("add", {"a": "1"}, family)):
+        assert not accepts(required, wrong)
+    assert not accepts(required, call("weather", PARIS | {"more": 1}, family))
+
+
+def test_one_call_at_most() -> None:
+    one = call("add", {"a": 1})
+    single = plan(tools=NESTED, tool_choice="required", parallel_tool_calls=False)
+    assert accepts(single, one)
+    assert not accepts(single, f"{one}\n{one}")
+    named = plan(tools=NESTED, tool_choice={"type": "function", "function": {"name": "add"}})
+    assert accepts(named, one)
+    assert not accepts(named, f"{one}\n{one}")
+    assert not accepts(named, call("weather", PARIS))
+
+
+@pytest.mark.parametrize("family", [TAUGHT, LLAMA], ids=lambda family: family.name)
+def test_auto_is_text_or_calls_that_are_right(family: Family) -> None:
+    auto = plan(family, tools=NESTED)
+    assert accepts(auto, "")
+    assert accepts(auto, "Hello <b>you</b>.")
+    assert accepts(auto, call("weather", PARIS, family))
+    assert not accepts(auto, call("sub", {}, family))
+    if family is TAUGHT:
+        assert accepts(
+            auto, "Let me look.\n" + call("weather", PARIS) + "\n" + call("add", {"a": 1})
+        )
+        assert not accepts(auto, "Look: <tool_call>oops")
+
+
+def test_none_is_text_without_calls() -> None:
+    none = plan(tools=NESTED, tool_choice="none")
+    assert none.parsed is None
+    assert accepts(none, "Use <tool> and <tool_call.")
+    assert not accepts(none, call("add", {"a": 1}))
+
+
+def test_tools_beside_json() -> None:
+    schema = {"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"]}
+    both = plan(tools=NESTED, response_format={"type": "json_schema", "json_schema": schema})
+    assert accepts(both, '{"done": true}')
+    assert accepts(both, call("add", {"a": 1}))
+    assert not accepts(both, "Done.")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 32), st.sampled_from([TAUGHT, LLAMA]))
+def test_whatever_is_generated_is_read_back_as_valid_calls(seed: int, family: Family) -> None:
+    required = plan(family, tools=NESTED, tool_choice="required", parallel_tool_calls=False)
+    assert required.grammar is not None
+    matcher = compiled("ebnf", required.grammar.source).matcher()
+    rng, ids = Random(seed), list[int]()
+    while not matcher.is_finished and len(ids) < 600:
+        matcher.fill()
+        assert matcher.mask is not None
+        choices = [i for i in range(257) if matcher.mask[i >> 5] >> (i & 31) & 1]
+        closing = [i for i in choices if i in b'"}]']  # keep it short
+        ids.append(rng.choice(closing if closing and rng.random() < 0.3 else choices))
+        matcher.advance(ids[-1])
+    if not matcher.is_finished:
+        return
+    said, calls = parsed(family, text(i for i in ids if i != END))
+    assert said == ""
+    [made] = calls.all
+    jsonschema.validate(json.loads(made.arguments), SCHEMAS[made.name])
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+OUTPUTS: list[tuple[Family, str, str, list[tuple[str, object]]]] = [
+    (TAUGHT, "Hello <b>\n", "Hello <b>\n", []),
+    (TAUGHT, "  \n", "  \n", []),
+    (TAUGHT, "Half a <tool_", "Half a <tool_", []),
+    (TAUGHT, call("add", {"a": 1}), "", [("add", {"a": 1})]),
+    (TAUGHT, "\n" + call("add", {}) + "\n" + call("add", {"b": [1, [2]]}) + "\n", "",
+     [("add", {}), ("add", {"b": [1, [2]]})]),
+    (TAUGHT, "Let me.\n" + call("w", {"c": '}"\\\n</tool_call>'}) + "\nDone.", "Let me.\nDone.",
+     [("w", {"c": '}"\\\n</tool_call>'})]),
+    (HERMES, call('quo"te', {"é": "ü"}), "", [('quo"te', {"é": "ü"})]),
+    (LLAMA, '{"name": "add", "parameters": {"a": 1}}', "", [("add", {"a": 1})]),
+    (LLAMA, 'No: {"name": "add", "parameters": {"a": 1}}',
+     'No: {"name": "add", "parameters": {"a": 1}}', []),
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(OUTPUTS), st.lists(st.integers(1, 30)))
+def test_text_and_calls_in_any_pieces(
+    case: tuple[Family, str, str, list[tuple[str, object]]], sizes: list[int]
+) -> None:
+    family, output, said, wanted = case
+    got, calls = parsed(family, output, sizes)
+    assert got == said
+    assert [(each.name, json.loads(each.arguments)) for each in calls.all] == wanted
+    assert len({each.id for each in calls.all}) == len(wanted)
+
+
+@pytest.mark.parametrize("end", range(1, 60))
+def test_a_call_that_is_cut_leaks_no_markup(end: int) -> None:
+    output = call("add", {"a": 1})[:end]
+    said, calls = parsed(TAUGHT, output)
+    assert "tool_call>" not in said
+    assert all(each.name == "add" for each in calls.all)
+
+
+def test_arguments_are_told_as_they_come() -> None:
+    parser = ToolParser(TAUGHT)
+    deltas = [delta for letter in call("add", {"a": 1}) for delta in parser.push(letter)[1]]
+    assert (deltas[0].name, deltas[0].arguments) == ("add", "")
+    assert [delta.arguments for delta in deltas[1:]] == list('{"a": 1}')
+    assert all(delta.id is None for delta in deltas[1:])
+
+
+# --- conversations -------------------------------------------------------------------------------
+
+HISTORY = [
+    Message("user", "2+3, and the weather?"),
+    Message("assistant", None, tool_calls=[
+        {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}},
+        {"name": "weather", "arguments": {"city": "Paris"}},
+    ]),
+    Message("tool", "5", tool_call_id="1"),
+    Message("tool", "sunny", name="weather"),
+    Message("user", "Thanks."),
+]  # fmt: skip
+
+
+def test_a_model_is_taught_in_its_system_message() -> None:
+    box = plan(tools=NESTED).box
+    for messages in (HISTORY, [Message("system", "Be kind."), *HISTORY]):
+        turns, tools = with_tools(TAUGHT, messages, box)
+        assert tools is None
+        assert [turn.role for turn in turns] == ["system", "user", "assistant", "user", "user"]
+        assert isinstance(turns[0].content, str)
+        assert '{"type": "function", "function": {"name": "weather"' in turns[0].content
+        assert turns[2].content == (
+            '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>\n'
+            '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+        )
+        assert turns[3].content == (
+            "<tool_response>\n5\n</tool_response>\n<tool_response>\nsunny\n</tool_response>"
+        )
+
+
+def test_a_model_with_a_template_of_its_own_gets_all_as_it_is() -> None:
+    turns, tools = with_tools(HERMES, HISTORY, plan(HERMES, tools=FLAT).box)
+    assert turns == HISTORY
+    assert tools is not None
+    assert [tool["function"]["name"] for tool in tools] == ["weather", "add"]
+
+
+def test_tools_that_may_not_be_called_are_not_shown() -> None:
+    turns, _ = with_tools(TAUGHT, HISTORY[:1], plan(tools=NESTED, tool_choice="none").box)
+    assert turns == HISTORY[:1]
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+BOTH = "Let me see.\n" + call("weather", PARIS) + "\n" + call("add", {"a": 1})
+
+
+def test_chat_completions(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(BOTH)
+    choice = edge.chat(tools=NESTED).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "Let me see.\n"
+    functions = [each["function"] for each in choice["message"]["tool_calls"]]
+    assert functions == [
+        {"name": "weather", "arguments": json.dumps(PARIS)},
+        {"name": "add", "arguments": '{"a": 1}'},
+    ]
+    edge.region.script = lambda submit: answer(call("add", {"a": 1}))
+    assert edge.chat(tools=NESTED).json()["choices"][0]["message"]["content"] is None
+
+
+def test_chat_completions_streamed(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(BOTH, per_step=3)
+    body = edge.chat(tools=FLAT, stream=True).text
+    chunks = [each["choices"][0] for each in events(body) if each != "[DONE]"]
+    assert "tool_call>" not in body
+    assert chunks[-1]["finish_reason"] == "tool_calls"
+    said = "".join(each["delta"].get("content", "") for each in chunks)
+    assert said == "Let me see.\n"
+    deltas = [delta for each in chunks for delta in each["delta"].get("tool_calls", [])]
+    starts = [delta for delta in deltas if "id" in delta]
+    assert [(delta["index"], delta["function"]["name"]) for delta in starts] == [
+        (0, "weather"),
+        (1, "add"),
+    ]
+    joined = "".join(d["function"]["arguments"] for d in deltas if d["index"] == 0)
+    assert json.loads(joined) == PARIS
+
+
+def test_native(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(BOTH)
+    result = edge.run(prompt="hi", tools=FLAT).json()["result"]
+    assert result["response"] == "Let me see.\n"
+    assert result["tool_calls"] == [
+        {"name": "weather", "arguments": PARIS},
+        {"name": "add", "arguments": {"a": 1}},
+    ]
+
+
+def test_native_streamed(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(BOTH, per_step=5)
+    body = edge.run(prompt="hi", tools=FLAT, stream=True).text
+    chunks = [each for each in events(body) if each != "[DONE]"]
+    assert "tool_call>" not in body
+    assert "".join(each["response"] for each in chunks) == "Let me see.\n"
+    calls = [made for each in chunks for made in each.get("tool_calls", [])]
+    assert calls == [
+        {"name": "weather", "arguments": PARIS},
+        {"name": "add", "arguments": {"a": 1}},
+    ]
+
+
+def test_a_call_that_max_tokens_cut(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(call("add", {"a": 1})[:-20], reason="length")
+    choice = edge.chat(tools=NESTED, tool_choice="required").json()["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert edge.run(prompt="hi", tools=NESTED).json()["result"]["tool_calls"] == []
+
+
+def test_the_model_is_told_of_its_tools(edge: Deployment) -> None:
+    edge.run(prompt="hi", tools=NESTED)
+    edge.chat(tools=NESTED)
+    for submit in edge.region.submits:
+        assert bytes(submit.prompt_ids).startswith(b"<tools>weather,add\n")
+        assert submit.grammar is not None
