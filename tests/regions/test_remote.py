@@ -117,7 +117,7 @@ async def test_a_request_waits_for_a_node_that_is_being_restarted(tmp_path: Path
     async with platform(tmp_path, count=1, policy=RetryPolicy(pause=0.01)) as p:
         await p.nodes[0].stop()
         asking = asyncio.create_task(p.region.generate(submit()))
-        while p.links[0].is_up:
+        while p.links[0].is_up:  # noqa: ASYNC110  (its event tells when it is up)
             await asyncio.sleep(0)
         assert not asking.done()
         p.nodes[0] = RunningNode("node-0", tmp_path)
