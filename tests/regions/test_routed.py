@@ -28,6 +28,7 @@ from skerry_core.config import EngineConfig
 from skerry_regions.client import Explained
 from skerry_regions.digests import full_block_digests
 from skerry_regions.directory import Directory
+from skerry_regions.node_link import Patience
 from skerry_regions.observations import PRIOR_HANDOVER_LAG
 from skerry_regions.prefixes import NOTHING_CACHED, IndexState, PrefixPublisher
 from skerry_regions.protocol import Report, Sampling
@@ -39,6 +40,7 @@ from skerry_regions.view import NodeLoad
 pytestmark = pytest.mark.anyio
 
 DIGESTS = full_block_digests(b"toy", b"", PROMPT)
+CALM = Patience(ping=0.02)  # an engine that stands still is left alone for a while
 
 
 @pytest.fixture
@@ -86,10 +88,10 @@ class FixedRegistry:
 class Platform:
     """Nodes, and the regions' half of an edge before them."""
 
-    def __init__(self, nodes: list[RunningNode]) -> None:
+    def __init__(self, nodes: list[RunningNode], patience: Patience) -> None:
         self.nodes = {node.node.id: node for node in nodes}
         self.registry = FixedRegistry([member(node) for node in nodes])
-        self.directory = Directory(self.registry, hello("edge"), patience=PATIENCE)
+        self.directory = Directory(self.registry, hello("edge"), patience=patience)
         self.placer = Routed(self.directory, "here", {MODEL: b"toy"}, Random(1))
         policy = RetryPolicy(patience=1.0, pause=0.01)
         self.region = RemoteRegion(self.directory.links, self.placer, policy)
@@ -121,12 +123,12 @@ class Platform:
 
 @asynccontextmanager
 async def platform(
-    path: Path, *names: str, config: EngineConfig | None = None
+    path: Path, *names: str, config: EngineConfig | None = None, patience: Patience = PATIENCE
 ) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(name, path, config) for name in names]
     for each in nodes:
         await each.listen()
-    made = Platform(nodes)
+    made = Platform(nodes, patience)
     try:
         await until(lambda: len(made.directory.links()) == len(nodes))
         async with asyncio.timeout(5):
@@ -169,6 +171,28 @@ async def test_a_burst_spreads_before_any_report(tmp_path: Path) -> None:
             await read(stream)
         assert all(p.computed(name) for name in p.nodes)
         assert p.num_booked == 0
+
+
+async def test_a_node_in_a_long_step_still_counts_what_it_was_sent(tmp_path: Path) -> None:
+    """Its reports go on, but they are about the time before."""
+    async with platform(tmp_path, "a", "b", patience=CALM) as p:
+        for node in p.nodes.values():
+            node.gate.steps_left = 0
+        first = await p.region.generate(submit())
+        busy = first.explanation[1]
+
+        def has_reported_since() -> bool:
+            report, _ = p.placer.observations._reports[busy]
+            return report.load_age > 0.3
+
+        await until(has_reported_since)
+        other = submit(request_id="other", prompt_ids=[1, *PROMPT])
+        second = await p.region.generate(other)
+        assert second.explanation[1] != busy
+        for node in p.nodes.values():
+            node.gate.open.set()
+        assert (await read(first))[0] == greedy_oracle(40)
+        assert len((await read(second))[0]) == 40
 
 
 async def test_bookings_end_with_what_they_stand_for(tmp_path: Path) -> None:
@@ -265,7 +289,7 @@ async def test_without_a_decode_node_the_prefill_node_decodes(tmp_path: Path) ->
 async def test_every_node_is_tried_before_a_region_is_full(tmp_path: Path) -> None:
     config = EngineConfig(max_running=1, max_waiting=1)
     names = [f"n{number}" for number in range(6)]  # more than one ranking tells
-    async with platform(tmp_path, *names, config=config) as p:
+    async with platform(tmp_path, *names, config=config, patience=CALM) as p:
         for node in p.nodes.values():
             node.gate.steps_left = 0
         held = [await p.region.generate(submit(request_id=f"{n}")) for n in range(12)]
