@@ -173,8 +173,10 @@ def _known(exc: Exception, identity: str) -> SkerryError:
 
 
 async def health(request: Request) -> Response:
-    """The process answers."""
-    return JSONBytes(encode({"status": "ok"}))
+    """The process answers, and so do the engines in it."""
+    ailment = edge_of(request).ailment()
+    body = {"status": "ok"} if ailment is None else {"status": "ill", "reason": ailment}
+    return JSONBytes(encode(body), 200 if ailment is None else 503)
 
 
 async def ready(request: Request) -> Response:

@@ -38,6 +38,7 @@ class Edge:
     limits: Limits = field(default_factory=Limits)
     responses: ResponseStore | None = None  # None: answers are not remembered
     cors_origins: tuple[str, ...] = ()  # web pages that may call
+    ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
     clock: Callable[[], float] = time.monotonic  # seconds; for durations
     wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers

@@ -104,9 +104,13 @@ class Supervised:
                 f"{self.spec.id} did not start; {self.spec.log} ends with:\n{tail(self.spec.log)}"
             )
 
+    def retire(self) -> None:
+        """Do not start it again when it ends."""
+        self._stopping.set()
+
     async def stop(self, seconds: float) -> None:
         """Drain and end it; kill it after `seconds`. Idempotent."""
-        self._stopping.set()
+        self.retire()
         if self.state in ("ready", "starting"):
             self.state = "draining"
         self._signal(signal.SIGTERM)
@@ -153,7 +157,11 @@ class Supervised:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                self._process = await self._spawn(theirs.fileno())
+                try:
+                    self._process = await self._spawn(theirs.fileno())
+                except OSError as error:  # no memory, too many processes: it may pass
+                    logger.error("%s cannot be started: %s", self.spec.id, error)
+                    return
             if self._stopping.is_set():  # asked while it was being started
                 self._signal(signal.SIGTERM)
             following = asyncio.create_task(self._follow(ours))

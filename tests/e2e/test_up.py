@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
 
-from skerry import AI, AuthenticationError, ModelNotFound
+from skerry import AI, AuthenticationError, ModelNotFound, Unavailable
 from skerry_regions.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
@@ -195,6 +196,43 @@ def test_a_stream_may_finish_before_down(skerry: Skerry) -> None:
         assert first.response or rest
         assert rest[-1].usage.completion_tokens >= 1
     assert down.wait(SECONDS) == 0
+
+
+CRASH_ONCE = """
+from skerry_core.runners.toy import ToyRunner
+
+def crash(self, batch):
+    raise RuntimeError("out of order")
+
+ToyRunner.execute = crash
+from skerry_edge.cli import main
+main()
+"""
+
+
+def test_a_lost_engine_begins_anew_at_the_same_address(skerry: Skerry) -> None:
+    with (skerry.home.parent / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CRASH_ONCE, "up", "--port", "0", "--runner", "toy"],
+            env=skerry.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    while skerry("status").returncode:
+        assert process.poll() is None
+    with skerry.ai() as ai:
+        with pytest.raises(Unavailable):
+            ai.run(MODEL, {"prompt": "Hello"}, max_retries=0)
+        while "ready again" not in (skerry.home.parent / "log").read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert ai.run(MODEL, {"prompt": "Hello", "max_tokens": 3})["response"]
+    assert skerry("down").returncode == 0
+    assert process.wait(SECONDS) == 0
+    written = (skerry.home.parent / "log").read_text()
+    assert "beginning anew: the engine of" in written
+    assert written.count("curl") == 1
 
 
 def test_a_prompt_from_standard_input(platform: tuple[Skerry, str]) -> None:

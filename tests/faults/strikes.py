@@ -14,7 +14,7 @@ from tests.faults.relays import Relays
 
 from skerry_edge.cli.control import NodeStatus, ask_status
 
-RESTART_SECONDS = 6.0  # in which a node that ended is taken for away
+SETTLE_SECONDS = 3.0  # in which a node is taken for away, whatever its state seems to be
 
 
 class Strikes:
@@ -41,7 +41,7 @@ class Strikes:
             )  # fmt: skip
             node = self._rng.choice(self._nodes)
             away = strike in (self.kill, self.freeze, self.drain, self.partition)
-            if away and not self._others_are_whole(node):
+            if away and not await self._others_are_whole(node):
                 continue
             self.counts[strike.__name__] += 1
             task = asyncio.create_task(strike(node))
@@ -50,9 +50,15 @@ class Strikes:
         for task in list(self._under_way):
             await task
 
-    def _others_are_whole(self, node: str) -> bool:
+    async def _others_are_whole(self, node: str) -> bool:
+        """Whether another node serves."""
         now = asyncio.get_running_loop().time()
-        return any(until < now for each, until in self._broken_until.items() if each != node)
+        nodes = (await asyncio.to_thread(ask_status, self._control)).nodes
+        return any(
+            each.state == "ready" and self._broken_until[each.id] < now
+            for each in nodes
+            if each.id != node
+        )
 
     def _note(self, node: str, seconds: float) -> None:
         end = asyncio.get_running_loop().time() + seconds
@@ -61,12 +67,12 @@ class Strikes:
     # --- strikes ---------------------------------------------------------------------------------
 
     async def kill(self, node: str) -> None:
-        self._note(node, RESTART_SECONDS)
+        self._note(node, SETTLE_SECONDS)
         await self._signal(node, signal.SIGKILL)
 
     async def freeze(self, node: str) -> None:
         seconds = self._rng.uniform(0.2, 6.0)
-        self._note(node, seconds)
+        self._note(node, seconds + SETTLE_SECONDS)
         pid = await self._signal(node, signal.SIGSTOP)
         await asyncio.sleep(seconds)
         with contextlib.suppress(ProcessLookupError):
@@ -74,7 +80,7 @@ class Strikes:
                 os.kill(pid, signal.SIGCONT)
 
     async def drain(self, node: str) -> None:
-        self._note(node, RESTART_SECONDS)
+        self._note(node, SETTLE_SECONDS)
         socket = (await self._status(node)).control.removeprefix("unix:")
         transport = httpx.AsyncHTTPTransport(uds=socket)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -83,7 +89,7 @@ class Strikes:
 
     async def partition(self, node: str) -> None:
         seconds = self._rng.uniform(0.2, 5.0)
-        self._note(node, seconds)
+        self._note(node, seconds + SETTLE_SECONDS)
         await asyncio.gather(
             *(self._relays[node, kind].hold_up(seconds) for kind in ("node", "kv"))
         )

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import uvloop
@@ -33,6 +35,7 @@ from skerry_edge.cli.parts import (
     listen_at,
     load_encoder_texts,
     load_texts,
+    reachable,
     url_of,
 )
 from skerry_edge.cli.report import Reporter
@@ -46,10 +49,14 @@ from skerry_regions.grammars import grammars_of
 from skerry_regions.local import LocalRegion
 from skerry_regions.node import Node
 from skerry_regions.startup import on_thread, stop_on_signals, unless
+from skerry_regions.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
 
 REGION = "local"
 EDGE_ID = "edge-1"
 NODE_ID = "node-1"
+LAST_WORDS_SECONDS = 0.2  # in which streams that have failed are told so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +97,25 @@ class Platform:
         return Status(url=self.config.url, edges=[edge], nodes=nodes)
 
 
-def serve_platform(options: Options, home: Home, control: str, reporter: Reporter) -> None:
+Restart = Callable[[int], None]
+"""Begins the process anew, at the port that it is given. Does not return."""
+
+
+def serve_platform(
+    options: Options, home: Home, control: str, reporter: Reporter, restart: Restart
+) -> None:
     """Load the models and serve them until SIGINT or SIGTERM.
 
-    Raises `CannotStart`, or `Interrupted` when the signal comes before anything is served.
+    When an engine crashes or hangs, `restart` is called. Raises `CannotStart`, or `Interrupted`
+    when the signal comes before anything is served.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, home, control, reporter))
+        runner.run(_serve(options, home, control, reporter, restart))
 
 
-async def _serve(options: Options, home: Home, control: str, reporter: Reporter) -> None:
+async def _serve(
+    options: Options, home: Home, control: str, reporter: Reporter, restart: Restart
+) -> None:
     stop = stop_on_signals()
     installing = on_thread(lambda: install_models(options.models, home, reporter.progress))
     limits = Limits()
@@ -117,6 +133,7 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
             node.serve(model, engine, grammars_of(files, engine))
         for model, encoder in encoders.items():
             node.serve_encoder(model, encoder)
+        watchdog = Watchdog(node, _when_lost(restart, reachable(listener)[1]))
         tokens = TokenStore(home.tokens)
         platform = Platform(node, credentials(home, tokens, url_of(listener)))
         edge = Edge(
@@ -129,6 +146,7 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
             limits=limits,
             responses=ResponseStore(home.responses),
             cors_origins=cors_origins(),
+            ailment=lambda: watchdog.ailment,
         )
         instance = Instance(pid=os.getpid(), control=control, ready=True, url=platform.config.url)
         report = {
@@ -150,7 +168,19 @@ async def _serve(options: Options, home: Home, control: str, reporter: Reporter)
                     create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop
                 )
         finally:
+            await watchdog.close()
             await node.close()
+
+
+def _when_lost(restart: Restart, port: int) -> Callable[[str], None]:
+    """An engine that hangs cannot be stopped, so the whole process begins anew."""
+    loop = asyncio.get_running_loop()
+
+    def lost(reason: str) -> None:
+        logger.critical("beginning anew: %s", reason)
+        loop.call_later(LAST_WORDS_SECONDS, restart, port)
+
+    return lost
 
 
 # --- loading, on threads -------------------------------------------------------------------------

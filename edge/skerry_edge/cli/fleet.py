@@ -101,6 +101,7 @@ async def _serve(
                     }
                 )
                 await stop.wait()
+                fleet.retire_edges()  # they could not inherit what is closed now
                 for listener in listeners.values():
                     listener.close()  # once the edges have closed theirs, callers are refused
                 await fleet.stop()
@@ -156,6 +157,10 @@ class Fleet:
         for edge in self._topology.edges:
             self._edges[edge.name] = self._supervise(self._edge(edge))
         await _all_ready(self._edges)
+
+    def retire_edges(self) -> None:
+        for edge in self._edges.values():
+            edge.retire()
 
     async def stop(self) -> None:
         """Edges first: they finish their streams while the nodes still compute. Idempotent."""

@@ -71,6 +71,19 @@ class TerminalReporter:
         say(ready_text(report, seconds=seconds, background=self._background))
 
 
+class LineReporter:
+    """For a process that began anew: nobody waits for it, and a log is no place for tokens."""
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+
+    def progress(self, what: str, share: float) -> None:
+        self._lines.show(what, share)
+
+    def ready(self, report: dict[str, Any]) -> None:
+        note(f"Skerry is ready again at {report['url']}.")
+
+
 class Lines:
     """Without a terminal: one line for each thing begun."""
 

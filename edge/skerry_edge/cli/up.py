@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from skerry_edge.cli.arguments import (
@@ -21,7 +22,7 @@ from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads, default_threads
 from skerry_edge.cli.memory import DEFAULT_FILE_TIER
 from skerry_edge.cli.output import complain, note
-from skerry_edge.cli.report import PipeReporter, Reporter, TerminalReporter
+from skerry_edge.cli.report import LineReporter, PipeReporter, Reporter, TerminalReporter
 from skerry_edge.cli.state import AlreadyRunning, Home, claim, running
 
 DEFAULT_HOST = "127.0.0.1"
@@ -29,6 +30,7 @@ DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
 DEFAULTS = {"host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba"}
 SINGLE_PROCESS_ONLY = (*DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier")
+STEADY_SECONDS = 60.0  # who begins anew and loses an engine sooner is not helped by it
 LOG_TAIL = 15  # lines shown when a start in the background fails
 MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
 
@@ -86,6 +88,7 @@ def register(commands: Commands) -> None:
         help="start the nodes and edges that this YAML file describes, each as a process",
     )
     up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
+    up.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -106,6 +109,8 @@ def start(args: argparse.Namespace) -> int:
         return _start_in_background(args, home)
     if args.report_fd is not None:
         return _start_here(args, home, PipeReporter(args.report_fd))
+    if args.anew:
+        return _start_here(args, home, LineReporter())
     return _start_here(args, home, TerminalReporter())
 
 
@@ -150,7 +155,24 @@ def _serve_alone(
         file_tier=byte_size(DEFAULT_FILE_TIER) if args.file_tier is None else args.file_tier,
         runner=args.runner,
     )
-    serve_platform(options, home, control, reporter)
+    begun = time.monotonic()
+
+    def restart(port: int) -> None:
+        if args.anew and time.monotonic() - begun < STEADY_SECONDS:
+            complain("an engine was lost again at once; what it said is above")
+            os._exit(1)
+        os.execv(sys.executable, [sys.executable, "-m", "skerry", *_anew(args.argv, port)])
+
+    serve_platform(options, home, control, reporter, restart)
+
+
+def _anew(arguments: list[str], port: int) -> list[str]:
+    """The command line of a process that takes this one's place: nobody waits for its report."""
+    rest = list(arguments)
+    if "--report-fd" in rest:
+        at = rest.index("--report-fd")
+        del rest[at : at + 2]
+    return [*(each for each in rest if each != "--anew"), "--port", str(port), "--anew"]
 
 
 def _given(args: argparse.Namespace, *names: str) -> str:
