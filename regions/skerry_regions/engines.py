@@ -19,7 +19,7 @@ from skerry_regions.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
-RunnerKind = Literal["numba", "torch", "jax", "toy"]
+RunnerKind = Literal["numba", "torch", "torch-deterministic", "jax", "toy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +107,35 @@ def _open_runner(
                     cache_dir=cache_dir,
                     progress=progress,
                 )
-            case "torch":
-                import torch
-
+            case "torch" | "torch-deterministic":
                 from skerry_core.runners.torch_gpu import TorchRunner
 
-                torch.set_num_threads(threads)
-                return TorchRunner.open(files.weights, num_blocks=num_blocks)
+                return TorchRunner.open(
+                    files.weights,
+                    num_blocks=num_blocks,
+                    threads=threads,
+                    deterministic=kind == "torch-deterministic",
+                )
             case "jax":
                 from skerry_core.runners.jax_xla import JaxRunner
 
-                return JaxRunner.open(files.weights, num_blocks=num_blocks, cache_dir=cache_dir)
+                return JaxRunner.open(
+                    files.weights,
+                    num_blocks=num_blocks,
+                    threads=threads,
+                    cache_dir=cache_dir,
+                    progress=progress,
+                )
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the {kind} runner needs {error.name}: pip install 'skerry[{_EXTRAS[kind]}]'"
         ) from None
 
 
-_EXTRAS = {"numba": "core", "toy": "core", "torch": "torch", "jax": "jax"}
+_EXTRAS: dict[RunnerKind, str] = {
+    "numba": "core",
+    "torch": "torch",
+    "torch-deterministic": "torch",
+    "jax": "jax",
+    "toy": "core",
+}

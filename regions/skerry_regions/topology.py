@@ -70,7 +70,7 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     region: Name
     role: Role
     model: Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
-    runner: Literal["numba", "torch", "jax", "toy"] = "numba"
+    runner: Literal["numba", "torch", "torch-deterministic", "jax", "toy"] = "numba"
     replicas: Annotated[int, Meta(ge=0, le=1000)] = 1
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: the runner's
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens

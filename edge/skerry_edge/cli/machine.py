@@ -41,5 +41,7 @@ def configure_threads(threads: int) -> None:
     """
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    # OpenMP's threads (Torch's) wait asleep: spinning, they take cores from whoever has work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     sys.setswitchinterval(0.001)  # seconds: a token must not wait 5 ms for the interpreter

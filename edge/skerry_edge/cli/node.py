@@ -43,7 +43,7 @@ def register(commands: Commands) -> None:
     node.add_argument("--model", required=True, metavar="ID", help="id or alias, installed here")
     node.add_argument(
         "--runner",
-        choices=("numba", "torch", "jax", "toy"),
+        choices=("numba", "torch", "torch-deterministic", "jax", "toy"),
         default="numba",
         help="what computes (default: %(default)s)",
     )
