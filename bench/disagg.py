@@ -36,7 +36,7 @@ from typing import Any
 from rich.console import Console
 
 from bench import machine, stats
-from bench.engine import undisturbed
+from bench.engine import ATTEMPTS, undisturbed
 from bench.load import StreamTimes, stream
 from bench.models import MODEL, default_model, home
 from bench.sim.traces import MOONCAKE_BLOCK, TraceRequest, azure, mooncake
@@ -84,6 +84,19 @@ class Objective:
 
     def is_met(self, times: StreamTimes) -> bool:
         return times.ttft <= self.ttft and mean_gap(times) <= self.itl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is measured."""
+
+    rounds: int
+    requests: int  # of a slice
+    attempts: int  # at a sample that others' work disturbs
+
+
+FULL = Scale(rounds=7, requests=40, attempts=ATTEMPTS)
+QUICK = Scale(rounds=2, requests=8, attempts=1)
 
 
 @dataclass(frozen=True)
@@ -235,9 +248,10 @@ def objective(to: Platform, shape: Shape) -> Objective:
 
 
 def measure(
-    shape: Shape, platforms: Sequence[Platform], rounds: int, count: int, console: Console
+    shape: Shape, platforms: Sequence[Platform], scale: Scale, console: Console
 ) -> dict[str, stats.Cell]:
     """All arrangements on the same slices; the first slice warms up and finds the load."""
+    count, rounds = scale.requests, scale.rounds
     whole = next(each for each in platforms if each.name == WHOLE)
     slo = objective(whole, shape)
     at_once = [timed(each, jobs(shape, 0, count, 0.0, 1))[1] for each in platforms]
@@ -254,7 +268,9 @@ def measure(
         order = list(platforms) if number % 2 else list(reversed(platforms))
         with console.status(f"{shape.name}: round {number} of {rounds}"):
             for each in order:
-                (times, taken), _ = undisturbed(lambda p=each, a=asked: timed(p, a), pids)
+                (times, taken), _ = undisturbed(
+                    lambda p=each, a=asked: timed(p, a), pids, attempts=scale.attempts
+                )
                 for figure, value in figures(times, taken, slo).items():
                     cell = cells.setdefault(figure, stats.Cell(figure, UNITS.get(figure, "ms")))
                     cell.add(each.name, value)
@@ -286,10 +302,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 8 requests, not 7 of 40")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 8 requests, as they come")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     options = parser.parse_args()
-    rounds, count = (2, 8) if options.quick else (7, 40)
+    scale = QUICK if options.quick else FULL
     console = Console()
     console = Console(width=max(console.width, 120))  # also where the output is piped
     description, ceilings = machine.describe(), machine.limits(THREADS)
@@ -300,7 +316,7 @@ def main() -> int:
     with ExitStack() as stack:
         platforms = [stack.enter_context(platform(name)) for name in POOLS]
         for shape in shapes():
-            cells = measure(shape, platforms, rounds, count, console)
+            cells = measure(shape, platforms, scale, console)
             others = [name for name in POOLS if name != AUTOMATIC]
             console.print(stats.table(shape.name, list(cells.values()), AUTOMATIC, others))
             text, ratios[shape.name] = verdict(cells["goodput"])

@@ -74,14 +74,16 @@ def rate(worker: Worker, case: Case, salt: int) -> float:
     return case.tokens / float(answer["seconds"])
 
 
-def undisturbed(sample: Callable[[], Sample], pids: list[int]) -> tuple[Sample, bool]:
+def undisturbed(
+    sample: Callable[[], Sample], pids: list[int], *, attempts: int = ATTEMPTS
+) -> tuple[Sample, bool]:
     """The first sample without foreign load, or the last one with it."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         with Watch(pids) as watch:
             value = sample()
-        if watch.quiet or attempt == ATTEMPTS:
+        if watch.quiet or attempt == attempts:
             return value, watch.quiet
-    raise AssertionError("ATTEMPTS is positive")
+    raise ValueError(f"{attempts} attempts")
 
 
 def measure(
