@@ -152,7 +152,7 @@ class NumbaRunner:
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         """See `ModelRunner`. Raises ValueError also for values that are not finite."""
         check_block_data(data, self.kv_format)
-        if not np.isfinite(data).all():
+        if (data.view(np.uint16) & 0x7C00 == 0x7C00).any():  # faster than isfinite on halves
             raise ValueError("a block of KV must be finite")
         pages = self._pages(block)
         pages[:, 0] = data[:, 0].swapaxes(2, 3).reshape(pages[:, 0].shape)
