@@ -33,6 +33,7 @@ from skerry_edge import (
     metrics,
     native,
     openai,
+    openapi,
     responses,
     schemas,
 )
@@ -82,6 +83,7 @@ def _routes() -> list[Route]:
         Route("/healthz", health),
         Route("/readyz", ready),
         Route("/metrics", show_metrics),
+        Route("/openapi.json", openapi.openapi),
         Route("/client/v4/user/tokens/verify", native.verify_token),
         Route(f"{ACCOUNT}/ai/run", native.run_named, methods=["POST"]),
         Route(f"{ACCOUNT}/ai/run/{{model:path}}", native.run, methods=["POST"]),
@@ -98,10 +100,10 @@ def _routes() -> list[Route]:
             Route(f"{prefix}/completions", completions.completions, methods=["POST"]),
             Route(f"{prefix}/messages", messages.messages, methods=["POST"]),
             Route(f"{prefix}/messages/count_tokens", messages.count_tokens, methods=["POST"]),
-            Route(f"{prefix}/embeddings", embeddings.create, methods=["POST"]),
             Route(f"{prefix}/responses", responses.create, methods=["POST"]),
             Route(f"{prefix}/responses/{{id}}", responses.retrieve, methods=["GET"]),
             Route(f"{prefix}/responses/{{id}}", responses.delete, methods=["DELETE"]),
+            Route(f"{prefix}/embeddings", embeddings.create, methods=["POST"]),
             Route(f"{prefix}/models", listings.list_models),
             Route(f"{prefix}/models/{{model:path}}", listings.get_model),
         ]

@@ -35,7 +35,7 @@ MAX_TOKENS = 100_000
 ACCOUNT_ID = re.compile(r"[0-9a-f]{32}")
 
 # What may be asked without a token; every other path is refused without one, known or not.
-PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
 
 logger = logging.getLogger(__name__)

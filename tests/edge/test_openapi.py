@@ -1,0 +1,102 @@
+"""/openapi.json: every route is described, every description served, and answers are as it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment
+
+from skerry_edge import app
+from skerry_edge.openapi import ACCOUNT as ACCOUNT_PATH
+from skerry_edge.openapi import OPERATIONS, document
+
+# Served and not described: other names of what is described, and what is not JSON.
+UNDESCRIBED = {"/metrics", "/openapi.json", "/ai-api/models/search"}
+HI = [{"role": "user", "content": "hi"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "run": {"prompt": "hi"},
+    "runNamed": {"model": CHAT, "input": {"prompt": "hi"}},
+    "runBinding": {"inputs": {"prompt": "hi"}},
+    "createChatCompletion": {"model": MODEL, "messages": HI, "logprobs": True, "top_logprobs": 1},
+    "createCompletion": {"model": MODEL, "prompt": "hi", "logprobs": 1, "n": 2},
+    "createResponse": {"model": MODEL, "input": "hi"},
+    "createMessage": {"model": MODEL, "messages": HI, "max_tokens": 5},
+    "countMessageTokens": {"model": MODEL, "messages": HI},
+}
+
+
+def test_it_is_served_to_everybody(edge: Deployment) -> None:
+    reply = httpx.get(f"http://127.0.0.1:{edge.port}/openapi.json", trust_env=False)
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.json() == document()
+    assert reply.json()["openapi"] == "3.1.0"
+
+
+def test_every_route_is_described_and_every_description_served() -> None:
+    served = {
+        (route.path.replace(":path}", "}"), method)
+        for route in app._routes()
+        if not route.path.startswith(("/v1/", "/ai/v1/"))
+        for method in (route.methods or set()) - {"HEAD"}
+        if route.path not in UNDESCRIBED
+    }
+    assert served == {(operation.path, operation.verb.upper()) for operation in OPERATIONS}
+
+
+def test_every_schema_is_sound_and_every_reference_leads_somewhere() -> None:
+    described = document()
+
+    def references(value: Any) -> set[str]:
+        if isinstance(value, list):
+            return set().union(*map(references, value))
+        if not isinstance(value, dict):
+            return set()
+        found = set().union(*map(references, value.values()))
+        return found | ({value["$ref"]} if isinstance(value.get("$ref"), str) else set())
+
+    names = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert references(described) <= names
+    for schema in described["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def check(reply: httpx.Response, path: str, verb: str) -> None:
+    """The answer is one of those that are described."""
+    described = document()
+    content = described["paths"][path][verb]["responses"][str(reply.status_code)]["content"]
+    schema = content[reply.headers["content-type"]]["schema"]
+    whole = {**schema, "components": described["components"]}
+    jsonschema.Draft202012Validator(whole).validate(reply.json())
+
+
+def call(edge: Deployment, operation: Any, **values: str) -> httpx.Response:
+    values = {"account_id": ACCOUNT, "model": MODEL, "id": "resp_none", **values}
+    path = operation.path.format(**values)
+    query = {"model": values["model"]} if path.endswith("/schema") else None
+    headers = {"cf-consn-model-id": values["model"]}
+    body = BODIES.get(operation.id, {}) if operation.verb == "post" else None
+    return edge.client.request(operation.verb, path, params=query, headers=headers, json=body)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+def test_answers_are_as_described(edge: Deployment, operation: Any) -> None:
+    stored = edge.client.post(
+        f"{ACCOUNT_PATH.format(account_id=ACCOUNT)}/ai/v1/responses",
+        json=BODIES["createResponse"],
+    )
+    reply = call(edge, operation, id=stored.json()["id"])
+    if operation.id in BODIES or not operation.inputs:
+        assert reply.status_code == 200
+    check(reply, operation.path, operation.verb)
+    check(call(edge, operation, model="@cf/none/no"), operation.path, operation.verb)
+    if operation.inputs:
+        broken = edge.client.post(str(reply.url), content=b"{")
+        assert broken.status_code == 400
+        check(broken, operation.path, operation.verb)
+    other = call(edge, operation, account_id="f" * 32)
+    if "{account_id}" in operation.path:
+        assert other.status_code == 404
+    check(other, operation.path, operation.verb)
