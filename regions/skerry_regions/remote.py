@@ -51,11 +51,19 @@ logger = logging.getLogger(__name__)
 class RetryPolicy:
     """How far a stream is carried on."""
 
-    attempts: int = 16  # of one request, all nodes together
+    attempts: int = 256  # in a row without a token, all nodes together
     patience: float = 30.0  # seconds without a token, from the first failure on
     start_patience: float = 5.0  # seconds in which nodes that cannot be reached may come back
-    pause: float = 0.05  # seconds before looking again when no node takes it
+    pause: float = 0.05  # seconds before looking again when no node takes it; doubled each time …
+    longest_pause: float = 1.0  # … up to this
     lease_seconds: float = 30.0  # that a decode node waits for KV before it computes itself
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds to wait, one time after the other."""
+        pause = self.pause
+        while True:
+            yield pause
+            pause = min(2 * pause, self.longest_pause)
 
 
 class RouteWatcher(Protocol):
@@ -303,6 +311,7 @@ class RemoteStream:
         self._failed_nodes: set[str] = set()
         self._failing_since: float | None = None  # the first failure after the last token
         self._num_attempts = 0
+        self._num_fruitless = 0  # attempts since the last token
         self._aborted = self._ended = False
         self.explanation = ""  # why it runs where it does, in the router's terms
 
@@ -319,8 +328,9 @@ class RemoteStream:
         give_up = self._started + self._policy.start_patience
         try:
             error = await self._try_nodes()
+            pauses = self._policy.pauses()
             while isinstance(error, Unavailable) and self._loop.time() < give_up:
-                await asyncio.sleep(self._policy.pause)
+                await asyncio.sleep(next(pauses))
                 error = await self._try_nodes()
         except asyncio.CancelledError:
             self._drop_attempt()
@@ -364,6 +374,7 @@ class RemoteStream:
         if known < 0:
             raise InternalError(f"tokens at {tokens.index}, expected {len(self._output)}")
         self._failing_since = None
+        self._num_fruitless = 0
         token_ids = tokens.token_ids[known:]
         logprobs = tokens.logprobs[known:] if tokens.logprobs is not None else None
         self._output += token_ids
@@ -416,11 +427,12 @@ class RemoteStream:
             "request %s goes on after %d tokens: %s",
             self._submit.request_id, len(self._output), error.message,
         )  # fmt: skip
+        pauses = self._policy.pauses()
         while (refusal := await self._try_nodes()) is not None:
-            exhausted = self._num_attempts >= self._policy.attempts
+            exhausted = self._num_fruitless >= self._policy.attempts
             if exhausted or self._loop.time() >= give_up or not _elsewhere_may_help(refusal):
                 raise refusal
-            await asyncio.sleep(self._policy.pause)
+            await asyncio.sleep(next(pauses))
         if self._aborted and self._attempt is not None:
             self._attempt.abort()
 
@@ -434,7 +446,7 @@ class RemoteStream:
             f"no node can serve {self._submit.model} now", retry_after=1.0
         )
         for route in self._placer.place(submit, frozenset(self._failed_nodes)):
-            if self._num_attempts >= self._policy.attempts:
+            if self._num_fruitless >= self._policy.attempts:
                 break
             if submit.prompt_logprobs is not None:  # they pass the cache by: no KV to hand over
                 route = dataclasses.replace(route, prefill=None)
@@ -445,6 +457,7 @@ class RemoteStream:
                 refusal = error
                 continue
             self._num_attempts += 1
+            self._num_fruitless += 1
             event = await attempt.next()
             if not isinstance(event, Failed):
                 self.explanation = route.explanation
