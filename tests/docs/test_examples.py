@@ -23,7 +23,9 @@ LIMIT = 120  # seconds; of one page's examples
 
 @pytest.fixture(scope="module")
 def environ(
-    default_model: ModelFiles, tmp_path_factory: pytest.TempPathFactory
+    default_model: ModelFiles,
+    embedding_model: ModelFiles,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Generator[dict[str, str]]:
     """The environment of a shell in which somebody said `skerry up --detach`."""
     kept = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")).resolve()

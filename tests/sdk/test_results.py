@@ -70,3 +70,16 @@ def test_a_chunks_text(content: dict[str, Any], text: str) -> None:
 def test_what_is_not_json(data: bytes) -> None:
     with pytest.raises(SkerryError, match="not JSON"):
         decode_json(data)
+
+
+def test_embeddings_are_an_array() -> None:
+    result = Result(shape=[2, 3], data=[[1, 2, 3], [4, 5, 6.5]], pooling="mean")
+    array = result.numpy()
+    assert (array.shape, array.dtype.name) == ((2, 3), "float32")
+    assert array.tolist() == [[1, 2, 3], [4, 5, 6.5]]
+
+
+@pytest.mark.parametrize("result", [Result(response="x"), Result(shape=[1], data=[[1.0]])])
+def test_other_results_are_no_array(result: Result) -> None:
+    with pytest.raises(TypeError, match="holds no embeddings"):
+        result.numpy()
