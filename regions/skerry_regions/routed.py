@@ -162,13 +162,12 @@ class _Watch:
 
     def first_tokens(self, node: str) -> None:
         """Speeds are learned from what nodes measure themselves, step by step. Only a hand-over has
-        two ends, and shows here."""
+        two ends, and shows here: a decode node tells the first token as soon as it has the KV."""
         now = self._routed.clock()
         if node == self._placement.prefill:
             self._prefilled_at = now
         elif self._prefilled_at is not None:
-            terms = self._placement.terms
-            predicted = terms["handover"] + terms["step_wait"]
+            predicted = self._placement.terms["handover"]
             self._routed.observations.handed_over(node, now - self._prefilled_at, predicted, now)
 
     def ended(self) -> None:
