@@ -139,7 +139,8 @@ class Routed:
                 "request %s leaves its numeric build %s after %d tokens: its text may change",
                 submit.request_id, demand.numeric_build, len(submit.output_ids),
             )  # fmt: skip
-        logger.debug("request %s: %s", submit.request_id, explain([placement]))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("request %s: %s", submit.request_id, explain([placement]))
 
     def _take(self, link: NodeLink, report: Report) -> None:
         if link.rtt is not None:
