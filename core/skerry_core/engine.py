@@ -18,6 +18,7 @@ from skerry_core.handover import Handover
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
 from skerry_core.runners.base import ModelRunner
+from skerry_core.sampling import clean, log_softmax
 from skerry_core.scheduler import Scheduler
 from skerry_core.second_tier import SecondTier
 from skerry_core.sequence import Sequence
@@ -275,16 +276,16 @@ class Engine:
             if not _can_forbid_all(sequence):
                 reason, failure = "cancelled", NOT_A_NUMBER
         else:
+            token_id, failure = self._take(sequence, token_id)
             made = (token_id,)
             self._batches.append(sequence, token_id)
             self._output_tokens += 1
-            failure = self._advance_matcher(sequence, token_id)
             reason = _finish_reason(sequence) if failure is None else "cancelled"
         k = request.sampling.logprobs
         return Output(
             request_id=request.id,
             token_ids=made,
-            logprobs=() if k is None or not made else (_logprobs(result, last, k),),
+            logprobs=() if k is None or not made else (self._told(result, last, k, token_id),),
             prompt_logprobs=told,
             kv=kv,
             finish_reason=reason,
@@ -292,17 +293,30 @@ class Engine:
             failure=failure,
         )
 
-    def _advance_matcher(self, sequence: Sequence, token_id: int) -> str | None:
-        """Tell a sequence's grammar of its new token; what is wrong with it, or None."""
-        matcher = sequence.request.matcher
+    def _told(self, result: StepResult, sample: int, k: int, token_id: int) -> TokenLogprobs:
+        """Logprobs of the token that was taken, which need not be the one that was sampled."""
+        told = _logprobs(result, sample, k)
+        if told.token_id == token_id:
+            return told
+        logprobs = log_softmax(clean(self.runner.last_logits()[sample]))
+        return replace(told, token_id=token_id, logprob=float(logprobs[token_id]))
+
+    def _take(self, sequence: Sequence, token_id: int) -> tuple[int, str | None]:
+        """The token that a sequence goes on with, its grammar told; and what is wrong, or None."""
+        request = sequence.request
+        matcher = request.matcher
         if matcher is None:
-            return None
+            return token_id, None
         try:
-            matcher.advance(token_id)
+            if request.exports_kv:  # one token of an output that is longer
+                matcher.advance(token_id)
+            else:
+                left = request.sampling.max_tokens - sequence.num_output - 1
+                token_id = matcher.choose(token_id, left)
         except GrammarError as error:
-            return str(error)
+            return token_id, str(error)
         self._stale[sequence] = None
-        return None
+        return token_id, None
 
     def _end_early(
         self, sequence: Sequence, reason: FinishReason, failure: str | None = None

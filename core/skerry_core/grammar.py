@@ -19,6 +19,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from skerry_core.batch import UInt32
+from skerry_core.closing import MARGIN, Closings
 
 GrammarKind = Literal["json_schema", "regex", "ebnf"]
 
@@ -88,21 +89,29 @@ class GrammarCompiler:
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"no grammars with this tokenizer: {_brief(str(error))}") from None
         self._mask_words = -(-vocab_size // 32)
+        self._closings = Closings(self._tokenizer)
+        self._end = stops[0] if stops else None
 
     def compile(self, lowered: str) -> CompiledGrammar:
         """Build the automaton of what `lower` made. Raises GrammarError."""
         matcher = LLMatcher(self._tokenizer, lowered, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise GrammarError(_brief(matcher.get_error()))
-        return CompiledGrammar(matcher, self._mask_words)
+        return CompiledGrammar(matcher, self._mask_words, self._closings, self._end)
 
 
 class CompiledGrammar:
     """An automaton at its start, for any number of sequences."""
 
-    def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, mask_words: int, closings: Closings, end: int | None
+    ) -> None:
         self._matcher = matcher
-        self._mask_words = mask_words
+        self.mask_words = mask_words  # u32 of a mask
+        self.closings = closings
+        self.end = end  # a token that ends the text
+        way = closings.way(matcher)
+        self.zone = 0 if way is None else 2 * len(way) + MARGIN  # tokens in which to look for ends
         first = self._start()
         first.fill()
         self._first_mask = first.mask
@@ -120,7 +129,7 @@ class CompiledGrammar:
         return matcher
 
     def _start(self) -> Matcher:
-        return Matcher(self._matcher.deep_copy(), self._mask_words)
+        return Matcher(self._matcher.deep_copy(), self)
 
 
 class Matcher:
@@ -130,11 +139,12 @@ class Matcher:
     another node.
     """
 
-    __slots__ = ("_mask_words", "_matcher", "mask", "num_tokens")
+    __slots__ = ("_grammar", "_matcher", "_way", "mask", "num_tokens")
 
-    def __init__(self, matcher: LLMatcher, mask_words: int) -> None:
+    def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
-        self._mask_words = mask_words
+        self._grammar = grammar
+        self._way: list[int] | None = None  # to the end from here, where it was looked for
         self.mask: UInt32 | None = None  # u32[ceil(V / 32)]; bit set: may come next; None: stale
         self.num_tokens = 0  # taken so far
 
@@ -155,11 +165,33 @@ class Matcher:
         self.num_tokens += 1
         self.mask = None
 
+    def choose(self, token_id: int, left: int) -> int:
+        """Take the token that was sampled, or one in its place that the end is not too far from.
+
+        `left` tokens may follow it. Returns the token that was taken. Raises GrammarError.
+        """
+        if left >= self._grammar.zone:
+            self.advance(token_id)
+            return token_id
+        closings = self._grammar.closings
+        way = self._way or closings.way(self._matcher, left + 1)
+        self.advance(token_id)
+        self._way = closings.way(self._matcher, left)
+        if self._way is not None or way is None or self.is_finished:
+            return token_id
+        instead = way[0] if way else self._grammar.end
+        if instead is None or instead == token_id or not self._matcher.rollback(1):
+            return token_id
+        self.num_tokens -= 1
+        self.advance(instead)
+        self._way = closings.way(self._matcher, left)
+        return instead
+
     def fill(self) -> None:
         """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""
         if self.mask is not None:
             return
-        mask = np.zeros(self._mask_words, np.uint32)
+        mask = np.zeros(self._grammar.mask_words, np.uint32)
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():
             raise GrammarError(self._error())

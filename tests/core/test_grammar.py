@@ -45,7 +45,7 @@ def walk(matcher: Matcher, rng: Random, limit: int = 3000) -> list[int]:
 # --- what is allowed -----------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schemas(), st.integers(0, 1 << 32))
 def test_every_output_of_a_schema_is_valid(schema: Schema, seed: int) -> None:
     grammar = compiled("json_schema", json.dumps(schema))
