@@ -73,16 +73,6 @@ def tail_digest(parent: Digest, token_ids: Int32, cache_key: bytes) -> Digest:
     return blake2b(data, digest_size=DIGEST_SIZE, key=cache_key, person=b"skerry kv tail").digest()
 
 
-def prompt_digests(model_key: bytes, cache_key: bytes, token_ids: Int32) -> list[Digest]:
-    """Names of all blocks of a prompt, the open one at its end included."""
-    parent = root_digest(model_key, cache_key)
-    digests = chain_digests(parent, token_ids, cache_key)
-    rest = token_ids[len(digests) * BLOCK_SIZE :]
-    if len(rest):
-        digests.append(tail_digest(digests[-1] if digests else parent, rest, cache_key))
-    return digests
-
-
 def blocks_for(num_tokens: int) -> int:
     """Blocks that hold the KV of `num_tokens` tokens."""
     return -(-num_tokens // BLOCK_SIZE)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from skerry_core.admission import Admission, check_request
 from skerry_core.batch import StepResult
@@ -15,6 +17,7 @@ from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.file_tier import FileTier
 from skerry_core.grammar import GrammarError
 from skerry_core.handover import Handover
+from skerry_core.names import BlockNames
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
 from skerry_core.runners.base import ModelRunner
@@ -89,7 +92,8 @@ class Engine:
         self.runner = runner
         self.pool = BlockPool(runner.num_blocks)
         self.config = config
-        self.handover = Handover(runner, self.pool, model_key)
+        self._names = BlockNames(model_key)
+        self.handover = Handover(runner, self.pool, self._names)
         self.second_tier: SecondTier | None = None
         if file_tier is not None:
             self.second_tier = SecondTier(file_tier, runner, self.pool)
@@ -98,7 +102,7 @@ class Engine:
         self._admission = Admission(config, clock)
         self._scheduler = Scheduler(
             self.pool,
-            model_key=model_key,
+            names=self._names,
             max_running=max_running,
             max_step_tokens=step_tokens,
             max_samples=runner.max_samples,
@@ -119,6 +123,11 @@ class Engine:
         self._step_started = clock()
         self._new_tokens = self._stream_steps = self._context_steps = 0
         self._attended = 0.0
+
+    def share(self, token_ids: Iterable[int]) -> int:
+        """Let every tenant find this prompt's blocks in the cache once they are computed; how many
+        full blocks it has. Before the first request."""
+        return self._names.share(np.fromiter(token_ids, np.int32))
 
     # --- requests come and go --------------------------------------------------------------------
 

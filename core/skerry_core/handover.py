@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from skerry_core.blocks import BlockPool, Digest, chain_digests, prompt_digests, root_digest
+from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv import adopt_block, convert
+from skerry_core.names import BlockNames
 from skerry_core.plan import Row
 from skerry_core.request import KVBlock, Request
 from skerry_core.runners.base import ModelRunner
@@ -23,10 +24,10 @@ from skerry_core.sequence import Sequence
 class Handover:
     """Takes blocks out of, and puts them into, one engine's runner and pool."""
 
-    def __init__(self, runner: ModelRunner, pool: BlockPool, model_key: bytes) -> None:
+    def __init__(self, runner: ModelRunner, pool: BlockPool, names: BlockNames) -> None:
         self._runner = runner
         self._pool = pool
-        self._model_key = model_key
+        self._names = names
 
     def names(self, request: Request) -> list[Digest]:
         """Names of the blocks that `exports_kv` will tell, in order. From any thread.
@@ -35,10 +36,8 @@ class Handover:
         the open block at its end too.
         """
         tokens = np.array((*request.prompt_ids, *request.output_ids), np.int32)
-        if not request.output_ids:
-            return prompt_digests(self._model_key, request.cache_key, tokens)
-        root = root_digest(self._model_key, request.cache_key)
-        return chain_digests(root, tokens, request.cache_key)
+        names = self._names.of if request.output_ids else self._names.of_prompt
+        return names(tokens, request.cache_key, private=request.private_blocks)
 
     def prefix_names(self, request: Request) -> list[Digest]:
         """Names of all blocks that may be found in a cache for a request, its transcript included.
@@ -46,8 +45,7 @@ class Handover:
         if request.prompt_logprobs is not None and not request.output_ids:
             return []
         tokens = np.array((*request.prompt_ids, *request.output_ids)[:-1], np.int32)
-        root = root_digest(self._model_key, request.cache_key)
-        return chain_digests(root, tokens, request.cache_key)
+        return self._names.of(tokens, request.cache_key, private=request.private_blocks)
 
     def held(self, digests: Iterable[Digest]) -> set[Digest]:
         """Which of these can be matched now. From any thread; old as soon as it is told."""

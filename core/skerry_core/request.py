@@ -91,6 +91,7 @@ class Request:
     output_ids: tuple[int, ...] = ()  # already emitted; generation goes on after them
     tenant: str = ""  # fairness is between tenants
     cache_key: bytes = b""  # the tenant's derived key (<= 64 bytes) of the block digests
+    private_blocks: bool = False  # even blocks of the operator's prompts are named under that key
     priority: Priority = Priority.INTERACTIVE
     prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
     kv: tuple[KVBlock, ...] = ()

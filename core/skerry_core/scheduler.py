@@ -35,6 +35,7 @@ from typing import NamedTuple
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.fairness import FairShare
+from skerry_core.names import BlockNames
 from skerry_core.plan import Plan, Row
 from skerry_core.request import Priority
 from skerry_core.sequence import Sequence
@@ -64,13 +65,13 @@ class Scheduler:
         self,
         pool: BlockPool,
         *,
-        model_key: bytes,
+        names: BlockNames,
         max_running: int,
         max_step_tokens: int,
         max_samples: int,
     ) -> None:
         self._pool = pool
-        self._model_key = model_key
+        self._names = names
         self._max_step_tokens = max_step_tokens
         self._max_samples = max_samples
         self._free_slots = list(reversed(range(max_running)))
@@ -182,7 +183,7 @@ class Scheduler:
                 self._seal(sequence, first, end)
 
     def _seal(self, sequence: Sequence, first: int, end: int) -> None:
-        sequence.extend_digests(end, self._model_key)
+        sequence.extend_digests(end, self._names)
         for i in range(first, end):
             self._pool.seal(sequence.blocks[i], sequence.digests[i])
 
@@ -299,7 +300,7 @@ class Scheduler:
         if not sequence.may_match_prefix:
             return []
         most = (sequence.num_tokens - 1) // BLOCK_SIZE
-        sequence.extend_digests(most, self._model_key)
+        sequence.extend_digests(most, self._names)
         return self._pool.acquire(sequence.digests[:most])
 
     def _needed(self, sequence: Sequence, num_matched: int) -> int:

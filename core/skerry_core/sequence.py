@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from skerry_core.blocks import Digest, chain_digests, root_digest
+from skerry_core.blocks import Digest
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.names import BlockNames
 from skerry_core.request import KVBlock, Request, Usage
 
 
@@ -114,14 +115,13 @@ class Sequence:
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
 
-    def extend_digests(self, num_blocks: int, model_key: bytes) -> None:
+    def extend_digests(self, num_blocks: int, names: BlockNames) -> None:
         """Make `digests` at least `num_blocks` long; that many blocks of tokens must be known."""
         known = len(self.digests)
         if num_blocks > known:
-            key = self.request.cache_key
-            parent = self.digests[-1] if self.digests else root_digest(model_key, key)
             tokens = self._tokens[known * BLOCK_SIZE : num_blocks * BLOCK_SIZE]
-            self.digests += chain_digests(parent, tokens, key)
+            request = self.request
+            names.extend(self.digests, tokens, request.cache_key, private=request.private_blocks)
 
     def usage(self, now: float) -> Usage:
         """What it cost until `now` (seconds of the engine's clock)."""

@@ -84,7 +84,7 @@ class KVDesk:
         told = {name: name for name in names}
         if arrived.numeric_build != self._engine.runner.numeric_build:
             lineage = hashlib.blake2b(arrived.numeric_build.encode(), key=request.cache_key)
-            request = replace(request, cache_key=lineage.digest())
+            request = replace(request, cache_key=lineage.digest(), private_blocks=True)
             told = dict(zip(names, self._engine.handover.names(request), strict=True))
         if arrived.made is not None:
             request = replace(request, output_ids=(*request.output_ids, *arrived.made.token_ids))
@@ -109,14 +109,14 @@ class Outgoing:
 
     def __init__(self, transfer: OutgoingTransfer) -> None:
         self._transfer = transfer
-        self._finished = False
+        self.is_whole = False  # everything to send is known, the first token included
 
     def push(self, output: Output) -> None:
         """Pass on what a step made: its blocks, and with the first token the commit."""
         for block in output.kv:
             self._transfer.seal(block.digest, _bytes_of(block))
-        if output.token_ids and not self._finished:
-            self._finished = True
+        if output.token_ids and not self.is_whole:
+            self.is_whole = True
             logprobs = [(entry.logprob, list(entry.top)) for entry in output.logprobs]
             self._transfer.finish(Made(list(output.token_ids), logprobs or None))
 

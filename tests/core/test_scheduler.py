@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.names import BlockNames
 from skerry_core.plan import Row
 from skerry_core.request import Priority, Request, SamplingParams
 from skerry_core.scheduler import Scheduler
@@ -37,7 +38,7 @@ class Sim:
         self.max_samples = max_samples
         self.scheduler = Scheduler(
             self.pool,
-            model_key=b"model",
+            names=BlockNames(b"model"),
             max_running=max_running,
             max_step_tokens=max_step_tokens,
             max_samples=max_samples,
