@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import llvmlite.binding as llvm
 import numpy as np
 from jax import Array
 from jax.stages import Compiled
@@ -278,7 +278,7 @@ def _padded(array: NDArray[Scalar], shape: tuple[int, ...]) -> NDArray[Scalar]:
 
 
 def _keep_on_disk(cache_dir: Path) -> None:
-    jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax" / _cpu()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
@@ -287,5 +287,11 @@ def _processor() -> list[str]:
     """What decides which code XLA makes, beside its version."""
     device = jax.devices()[0]
     if device.platform == "cpu":
-        return ["cpu", platform.machine(), f"{os.environ.get(_THREADS)} threads"]
+        return ["cpu", _cpu(), f"{os.environ.get(_THREADS)} threads"]
     return [device.platform, device.device_kind]
+
+
+def _cpu() -> str:
+    """Names this kind of CPU: code that XLA makes for it may not run on another."""
+    kind = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return hashlib.blake2b(repr(kind).encode(), digest_size=8).hexdigest()
