@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.edge.support import MODEL, Deployment, answer
 
 from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
+from skerry_edge.messages_wire import MessagesRequest
+from skerry_edge.responses_wire import ResponsesRequest
 
 scalars = st.one_of(
     st.none(),
@@ -42,6 +44,7 @@ def bodies(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, Any]]:
 hostile = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+fewer = settings(hostile, max_examples=50)
 DOCUMENTED = {200, 400, 405, 413}
 
 
@@ -69,7 +72,7 @@ def test_chat_bodies(shared_deployment: Deployment, body: dict[str, Any]) -> Non
         assert reply.json()["error"]["message"]
 
 
-@hostile
+@fewer
 @given(body=bodies(CompletionRequest))
 def test_completion_bodies(shared_deployment: Deployment, body: dict[str, Any]) -> None:
     shared_deployment.region.script = lambda submit: answer("Hi")
@@ -77,6 +80,33 @@ def test_completion_bodies(shared_deployment: Deployment, body: dict[str, Any]) 
         shared_deployment.complete_path,
         content=msgspec.json.encode({"model": MODEL, "prompt": "x", **body}),
     )
+    assert reply.status_code in DOCUMENTED, reply.text
+    if reply.status_code != 200:
+        assert reply.json()["error"]["message"]
+
+
+@fewer
+@given(body=bodies(MessagesRequest))
+def test_message_bodies(shared_deployment: Deployment, body: dict[str, Any]) -> None:
+    path = shared_deployment.chat_path.replace("chat/completions", "messages")
+    shared_deployment.region.script = lambda submit: answer("Hi")
+    reply = shared_deployment.client.post(
+        path, content=msgspec.json.encode({"model": MODEL, **body})
+    )
+    assert reply.status_code in DOCUMENTED, reply.text
+    if reply.status_code != 200:
+        assert reply.json()["error"]["message"]
+
+
+@fewer
+@given(body=bodies(ResponsesRequest), items=turns)
+def test_response_bodies(
+    shared_deployment: Deployment, body: dict[str, Any], items: list[Any]
+) -> None:
+    path = shared_deployment.chat_path.replace("chat/completions", "responses")
+    shared_deployment.region.script = lambda submit: answer("Hi")
+    whole = {"model": MODEL, "input": items, "store": False, **body}
+    reply = shared_deployment.client.post(path, content=msgspec.json.encode(whole))
     assert reply.status_code in DOCUMENTED, reply.text
     if reply.status_code != 200:
         assert reply.json()["error"]["message"]
