@@ -447,7 +447,7 @@ class _Served:
         elif output.finish_reason is not None:
             stream.in_engine = False
             done = done_event(stream.number, output)
-            if stream.outgoing is None or output.finish_reason == "cancelled":
+            if stream.outgoing is None or not stream.outgoing.is_whole:
                 self._end(stream, done)
             else:
                 stream.outgoing.when_over(functools.partial(self._handed_over, stream, done))

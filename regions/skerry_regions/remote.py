@@ -210,7 +210,8 @@ class Attempt:
         )
         self._start(route.decode, replace(submit, hand_over_from=source), self._push)
         to = HandOverTo(address=route.kv_address, transfer=transfer, token=token)
-        one_token = replace(submit.sampling, max_tokens=len(submit.output_ids) + 1)
+        max_tokens = min(len(submit.output_ids) + 1, submit.sampling.max_tokens)
+        one_token = replace(submit.sampling, max_tokens=max_tokens)
         first = replace(submit, sampling=one_token, hand_over_to=to)
         self._start(route.prefill, first, self._push_prefill)
 

@@ -26,6 +26,7 @@ class Relay:
         self._server: asyncio.AbstractServer | None = None
         self._inode = 0  # of our own listening socket
         self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
         self._bytes_per_second: float | None = None
@@ -58,11 +59,12 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
 
-    def close(self) -> None:
-        self._flows.set()
-        self.cut()
+    async def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        self._flows.set()
+        self.cut()
+        await asyncio.gather(*self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -70,6 +72,9 @@ class Relay:
         except OSError:
             writer.transport.abort()
             return
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         ends = {writer, far_writer}
         self._writers |= ends
         try:
@@ -79,6 +84,7 @@ class Relay:
             )
         finally:
             self._writers -= ends
+            self._tasks.discard(task)
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, spoils: bool
@@ -115,7 +121,7 @@ class Relays:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         for relay in self._relays.values():
-            relay.close()
+            await relay.close()
 
     async def _watch(self) -> None:
         while (folder := self._folder()) is None:  # noqa: ASYNC110  (another process makes it)

@@ -222,6 +222,23 @@ async def test_a_transcript_is_handed_over_with_what_it_said(tmp_path: Path) -> 
         assert p.tokens_computed()[:2] == [len(PROMPT) + len(said), computed - full]
 
 
+@pytest.mark.parametrize("end", ["length", "stop"])
+async def test_a_transcript_that_lacks_only_its_end_gets_no_token_more(
+    tmp_path: Path, end: str
+) -> None:
+    async with platform(tmp_path) as p:
+        said = greedy_oracle(20)
+        sampling = (
+            Sampling(max_tokens=20) if end == "length" else Sampling(stop_token_ids=(said[-1],))
+        )
+        stream = await p.region(lease_seconds=60).generate(
+            submit(output_ids=said, sampling=sampling)
+        )
+        got, _, done = await read(stream, said)
+        assert (got, done.finish_reason) == (said, end)
+        await settled(p.pools_are_whole)
+
+
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) -> None:
     async with platform(tmp_path) as p:
