@@ -56,7 +56,7 @@ def test_goodput_counts_requests_that_are_in_time_at_both_ends() -> None:
     slow = StreamTimes(events=[0.5, 0.9], tokens=2)
     assert [slo.is_met(each) for each in (good, late, slow)] == [True, False, False]
     got = figures([good, late, slow], 2.0, slo)
-    assert (got["goodput"], got["tok/s"]) == (0.5, 4.0)
+    assert (got["goodput"], got["tok/s"]) == (30.0, 4.0)
     assert got["in time"] == pytest.approx(100 / 3)
     assert (got["TTFT p50"], got["TTFT p99"]) == pytest.approx((900, 1100))
     assert got["ITL p99"] == pytest.approx(400)
@@ -69,7 +69,7 @@ def test_a_bound_lies_below_the_mean_and_at_a_value_without_spread() -> None:
 
 
 def test_the_verdict_compares_with_the_best() -> None:
-    goodput = Cell("goodput", "requests/s")
+    goodput = Cell("goodput", "requests/min")
     for name, value in ((SPLIT, 1.0), (HYBRID, 1.5), (WHOLE, 2.0)):
         for _ in range(7):
             goodput.add(name, value)
