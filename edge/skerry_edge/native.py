@@ -169,14 +169,14 @@ def _json_value(text: str) -> msgspec.Raw:
 async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
     """Events of a native stream; the last one carries the usage, `[DONE]` in the same write."""
     calls = Calls()
-    told = 0
     async for _, piece in choices.pieces():
         event = _chunk_event(piece.text) if piece.text else b""
         calls.add(piece.calls)
-        if piece.calls and told < len(whole := _tool_calls(calls)):
-            event += _calls_event(whole[told:])
-            told = len(whole)
         if piece.finish_reason is not None:
+            # All in one: LangChain looks for calls in the first event that has the field, even
+            # empty, and for text in the events before it.
+            if whole := _tool_calls(calls):
+                event += _calls_event(whole)
             last = TextGenerationChunk("", usage=choices.usage())
             event += b"data: " + encode(last) + b"\n\n" + DONE
         yield event
@@ -199,7 +199,7 @@ def _calls_event(calls: list[ToolCall]) -> bytes:
 
 def _chunk_event(text: str) -> bytes:
     padding = PADDING[: int(random.random() * len(PADDING))]
-    return b'data: {"response":' + encode(text) + b',"tool_calls":[],"p":"' + padding + b'"}\n\n'
+    return b'data: {"response":' + encode(text) + b',"p":"' + padding + b'"}\n\n'
 
 
 async def verify_token(request: Request) -> Response:
