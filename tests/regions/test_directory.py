@@ -1,0 +1,122 @@
+"""What an edge knows of nodes: the registry's last word, and connections that outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello
+
+from skerry_regions.announcer import Announcer, new_incarnation
+from skerry_regions.directory import Directory
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.registry import Member, RegistryUnavailable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class MemoryRegistry:
+    """A registry in memory that can be away."""
+
+    def __init__(self) -> None:
+        self.record: dict[str, Member] = {}
+        self.is_away = False
+
+    def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
+        self._check()
+        self.record[member.id] = member
+
+    def withdraw(self, member_id: str, incarnation: int) -> None:
+        self._check()
+        self.record.pop(member_id, None)
+
+    def members(self) -> list[Member]:
+        self._check()
+        return list(self.record.values())
+
+    def close(self) -> None: ...
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise RegistryUnavailable("away")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  (a state, not an event)
+        await asyncio.sleep(0.01)
+
+
+def wipe(folder: Path) -> None:
+    for file in folder.glob("registry.db*"):
+        file.unlink()
+
+
+def member(node: RunningNode) -> Member:
+    return Member(id=node.node.id, kind="node", region="here", address=str(node.address))
+
+
+async def test_nodes_come_and_go(tmp_path: Path) -> None:
+    node = RunningNode("a", tmp_path)
+    await node.listen()
+    registry = MemoryRegistry()
+    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
+    changes: list[int] = []
+    directory.on_change = lambda: changes.append(len(directory.members))
+    registry.announce(member(node))
+    async with asyncio.timeout(5):
+        await directory.wait_until_served(frozenset({MODEL}))
+        assert list(directory.members) == ["a"]
+        registry.record.clear()  # wiped: the connection is up, so the node is there
+        await asyncio.sleep(0.05)
+        assert directory.link("a") is not None
+        await node.stop()
+        await until(lambda: not directory.members)
+    assert directory.links() == []
+    assert {0, 1} <= set(changes)
+    await directory.close()
+
+
+async def test_the_last_word_stands_while_the_registry_is_away(tmp_path: Path) -> None:
+    node = RunningNode("a", tmp_path)
+    await node.listen()
+    registry = MemoryRegistry()
+    registry.announce(member(node))
+    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
+    async with asyncio.timeout(5):
+        await directory.wait_until_served(frozenset({MODEL}))
+        registry.is_away = True
+        await asyncio.sleep(0.05)
+        assert list(directory.members) == ["a"]
+    await directory.close()
+    await node.stop()
+
+
+async def test_a_node_without_a_usable_address_is_left_out(tmp_path: Path) -> None:
+    directory = Directory(MemoryRegistry(), hello("edge"), patience=PATIENCE, poll_seconds=10)
+    directory.apply([Member(id="a", kind="node", region="here", address="nonsense")])
+    directory.apply([Member(id="e", kind="edge", region="here", address="tcp:127.0.0.1:1")])
+    assert (directory.links(), dict(directory.members)) == ([], {})
+    await directory.close()
+
+
+async def test_an_announcer_writes_again_what_was_lost(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    registry = SqliteRegistry(path)
+    described = Member(id="a", kind="node", region="here", incarnation=new_incarnation())
+    announcer = Announcer(registry, lambda: described, renew_seconds=0.01)
+    reader = SqliteRegistry(path)
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            await until(lambda: reader.members() == [described])
+            wipe(tmp_path)
+        await announcer.withdraw()
+    assert reader.members() == []
+    registry.close()
+    reader.close()
