@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,9 @@ from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.registry import Member, Registry
 from skerry_regions.startup import on_thread, unless
 from skerry_regions.store import ModelCorrupt, ModelFiles, ModelNotInstalled, ModelStore
+from skerry_regions.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2  # between looks at the engine: it cannot tell its crash by itself
 CLOSE_SECONDS = 10.0  # beyond the drain, to let go of everything
@@ -67,13 +71,21 @@ class NodeOptions:
     control: Address  # HTTP, unix or loopback
     home: Path
     drain_seconds: float
+    warm_up: tuple[str, ...] = ()  # system prompts to compute before it is ready
+
+
+Tokenize = Callable[[ModelSpec, ModelFiles, Sequence[str]], list[list[int]]]
+"""System prompts to what every conversation with them begins with. May raise SkerryError."""
 
 
 class NodeProcess:
     """Runs one node from its start to its end. Create it on the event loop that it is to use."""
 
-    def __init__(self, options: NodeOptions, registry: Registry, stop: asyncio.Event) -> None:
+    def __init__(
+        self, options: NodeOptions, registry: Registry, stop: asyncio.Event, tokenize: Tokenize
+    ) -> None:
         self._options = options
+        self._tokenize = tokenize
         self._registry = registry
         self._stop = stop
         self._server: NodeServer | None = None
@@ -103,7 +115,7 @@ class NodeProcess:
             loading = on_thread(lambda: load(self._options, progress))
             spec, files, model = await unless(self._stop, loading)
             async with contextlib.AsyncExitStack() as stack:
-                node, server = await self._open(stack, spec, files, model)
+                node, server = await self._open(stack, spec, files, model, progress)
                 announcer.announce_now()
                 ready(self.member())
                 await self._until_stopped(node)
@@ -120,6 +132,7 @@ class NodeProcess:
         spec: ModelSpec,
         files: ModelFiles,
         model: Engine | Encoder,
+        progress: Progress,
     ) -> tuple[Node, NodeServer]:
         """Listen everywhere; from now on the node takes streams."""
         options = self._options
@@ -135,7 +148,10 @@ class NodeProcess:
         stack.push_async_callback(node.close)
         engine = model if isinstance(model, Engine) else None
         if isinstance(model, Engine):
+            prompts = await unless(self._stop, on_thread(lambda: self._share(spec, files, model)))
             node.serve(spec.id, model, grammars_of(files, model))
+            warming = asyncio.ensure_future(warm_up(node, spec.id, prompts, progress))
+            await unless(self._stop, warming)
         else:
             node.serve_encoder(spec.id, model)
         build = engine.runner.numeric_build if engine is not None else ""
@@ -160,6 +176,24 @@ class NodeProcess:
             raise NodeCannotStart(f"cannot listen: {error}") from None
         self._member = replace(self._member, address=str(address), model=spec.id, state="ready")
         return node, server
+
+    def _share(self, spec: ModelSpec, files: ModelFiles, engine: Engine) -> list[list[int]]:
+        """The operator's prompts as token ids, declared to the engine. Raises NodeCannotStart."""
+        if not self._options.warm_up:
+            return []
+        try:
+            prompts = self._tokenize(spec, files, self._options.warm_up)
+        except SkerryError as error:
+            raise NodeCannotStart(f"prompts to warm up: {error.message}") from None
+        for number, prompt in enumerate(prompts):
+            if not engine.share(prompt):
+                logger.warning(
+                    "prompt %d to warm up has %d tokens, less than a block of %d",
+                    number,
+                    len(prompt),
+                    BLOCK_SIZE,
+                )
+        return prompts
 
     async def _until_stopped(self, node: Node) -> None:
         """Raises EngineLost when the engine goes first."""

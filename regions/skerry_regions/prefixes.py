@@ -272,6 +272,10 @@ class PrefixDirectory:
             self._found(found, alive, len(digests), files)
         return found
 
+    def knows(self, digest: bytes) -> bool:
+        """Whether any node has said that it holds this block."""
+        return digest in self._holders
+
     def state(self, node: str) -> IndexState:
         index = self._nodes.get(node)
         if index is None or not index.has_base:

@@ -105,6 +105,7 @@ class Routed:
                 submit.cache_key,
                 submit.prompt_ids,
                 submit.output_ids,
+                is_shared=self.observations.prefixes.knows,
             ),
             output_tokens=max(min(EXPECTED_OUTPUT, submit.sampling.max_tokens - done), 1),
             numeric_build=min(builds, default=None),

@@ -11,6 +11,8 @@
       - {name: edge-fra, region: fra, port: 8787}
     links:
       - {between: [fra, gru], rtt: 0.196, bandwidth: 25_000_000}
+    warm_up:
+      - {model: "@cf/…", system_prompts: ["You are a tide table."]}
 
 `load_topology` checks everything at once and says file, line and key of what is wrong. Links that
 are not written down start from distance, until they are measured.
@@ -31,6 +33,8 @@ from skerry_regions.airports import AIRPORTS
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, Role
 
+MAX_PROMPTS = 64  # to warm up, of one model
+MAX_CHARS = 65_536  # of one such prompt
 EARTH_RADIUS_KM = 6371.0
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # a DNS label
@@ -133,6 +137,19 @@ class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Further records, each a line as in a zone file."""
 
 
+class WarmUp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """System prompts that every new node of a model computes before it is ready.
+
+    Whoever's conversation begins with one, of whatever tenant, finds it cached.
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
+    system_prompts: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=MAX_CHARS)], ...],
+        Meta(min_length=1, max_length=MAX_PROMPTS),
+    ]
+
+
 class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it, checked."""
 
@@ -141,6 +158,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     edges: Annotated[tuple[EdgeSpec, ...], Meta(max_length=10_000)] = ()
     links: Annotated[tuple[Link, ...], Meta(max_length=100_000)] = ()
     dns: DnsSpec | None = None
+    warm_up: Annotated[tuple[WarmUp, ...], Meta(max_length=1024)] = ()
 
     def region(self, name: str) -> Region:
         """Raises KeyError when there is none."""
@@ -228,6 +246,7 @@ def _mistakes(topology: Topology) -> Iterator[Mistake]:
     yield from _incomplete_pools(topology)
     yield from _link_mistakes(topology, regions)
     yield from _dns_mistakes(topology, regions)
+    yield from _warm_up_mistakes(topology)
 
 
 def _unknown_regions(section: str, names: list[str], regions: set[str]) -> Iterator[Mistake]:
@@ -261,6 +280,13 @@ def _incomplete_pools(topology: Topology) -> Iterator[Mistake]:
     for i, pool in enumerate(topology.pools):
         if pool.model not in decoded:
             yield f"pools[{i}].role", f"no pool decodes {pool.model!r}"
+
+
+def _warm_up_mistakes(topology: Topology) -> Iterator[Mistake]:
+    models = {pool.model for pool in topology.pools}
+    for i, warm_up in enumerate(topology.warm_up):
+        if warm_up.model not in models:
+            yield f"warm_up[{i}].model", f"no pool has the model {warm_up.model!r}"
 
 
 def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:

@@ -20,6 +20,7 @@ from skerry_regions.model_files import ModelFiles
 pytestmark = pytest.mark.model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SYSTEM = "You are the harbour master of a small port. " * 8
 TOY_SPLIT = f"""\
 regions:
   - {{name: fra, iata: FRA}}
@@ -28,6 +29,8 @@ pools:
   - {{name: decode, region: fra, role: decode, model: "{MODEL}", runner: toy, replicas: 2}}
 edges:
   - {{name: edge, region: fra, port: 0}}
+warm_up:
+  - {{model: "{MODEL}", system_prompts: ["{SYSTEM}"]}}
 """
 NODES = ["fra-prefill-0", "fra-prefill-1", "fra-decode-0", "fra-decode-1"]
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "temperature": 1.0}
@@ -72,6 +75,13 @@ class Platform:
                     if seen == after:
                         then()
         return Answer(text, tokens, num_done)
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The result of a request that is not streamed."""
+        reply = httpx.post(self._url, json=body, headers=self._headers, timeout=SECONDS)
+        assert reply.status_code == 200, reply.text
+        result: dict[str, Any] = reply.json()["result"]
+        return result
 
     def node(self, id: str) -> dict[str, Any]:
         return next(node for node in self.skerry.status()["nodes"] if node["id"] == id)
@@ -140,6 +150,12 @@ def test_all_nodes_are_shown(platform: Platform) -> None:
     assert {node["state"] for node in nodes} == {"ready"}
     assert [node["role"] for node in nodes] == ["prefill"] * 2 + ["decode"] * 2
     assert len({node["pid"] for node in nodes}) == 4
+
+
+def test_prompts_to_warm_up_are_cached_before_anybody_asks(platform: Platform) -> None:
+    turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "High water?"}]
+    usage = platform.ask({"messages": turns, "max_tokens": 2})["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 64
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])

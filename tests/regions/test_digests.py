@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from skerry_core.blocks import chain_digests, root_digest
 from skerry_core.config import BLOCK_SIZE as CORE_BLOCK_SIZE
+from skerry_core.names import BlockNames
 from skerry_regions.digests import BLOCK_SIZE, full_block_digests
 
 TOKEN_IDS = st.lists(st.integers(0, 2**31 - 1), max_size=300)
@@ -45,3 +46,15 @@ def test_names_are_what_they_always_were() -> None:
 def test_ids_out_of_range_are_refused(wrong: int) -> None:
     with pytest.raises(OverflowError):
         full_block_digests(b"", b"", [wrong])
+
+
+@pytest.mark.parametrize("common", [0, 1, 2, 3])
+def test_operators_prompts_are_named_as_nodes_name_them(common: int) -> None:
+    operators = np.arange(3 * BLOCK_SIZE + 9, dtype=np.int32)
+    names = BlockNames(b"model")
+    names.share(operators)
+    held = set(names.of(operators, b"", private=False))
+    prompt = np.concatenate([operators[: common * BLOCK_SIZE], operators[::-1]])
+    told = full_block_digests(b"model", b"tenant", prompt.tolist(), is_shared=held.__contains__)
+    assert list(told) == names.of(prompt, b"tenant", private=False)
+    assert len(set(told) & held) == common

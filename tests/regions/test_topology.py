@@ -168,3 +168,30 @@ def test_a_size_without_its_unit_is_refused(size: str) -> None:
     text = GOOD.replace("    replicas: 2\n", f"    replicas: 2\n    file_tier: {size}\n")
     with pytest.raises(TopologyError, match=r":10: pools\[0\]\.file_tier: "):
         parse_topology(text.encode())
+
+
+WARM = """\
+warm_up:
+  - model: m
+    system_prompts: ["You are terse.", "You are kind."]
+"""
+
+
+def test_prompts_to_warm_up() -> None:
+    [warm_up] = parse_topology((GOOD + WARM).encode()).warm_up
+    assert (warm_up.model, warm_up.system_prompts[1]) == ("m", "You are kind.")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("model: m\n    system", "model: other\n    system"), r"no pool has the model 'other'"),
+        (('["You are terse.", "You are kind."]', "[]"), "length >= 1"),
+        (('"You are kind."', '""'), "length >= 1"),
+        (('"You are kind."', "x" * 65_537), "length <= 65536"),
+        (('["You are terse.", "You are kind."]', str(["x"] * 65)), "length <= 64"),
+    ],
+)
+def test_prompts_to_warm_up_are_bounded(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        parse_topology((GOOD + WARM.replace(*change)).encode())

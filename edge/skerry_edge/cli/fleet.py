@@ -17,6 +17,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.machine import default_threads
@@ -146,6 +148,10 @@ class Fleet:
             for id in pool.node_names()
         ]
         self._threads = share_threads([place.pool for place in self._places], default_threads())
+        self._warm_up = {
+            catalog.resolve(warm_up.model).id: warm_up.system_prompts
+            for warm_up in topology.warm_up
+        }
         self._nodes: dict[str, Supervised] = {}
         self._edges: dict[str, Supervised] = {}
 
@@ -211,6 +217,10 @@ class Fleet:
             command += ["--kv-blocks", str(pool.kv_blocks)]
         if pool.file_tier is not None:
             command += ["--file-tier", pool.file_tier]
+        if prompts := self._warm_up.get(place.model):
+            path = self._sockets.path(place.id, "prompts")
+            path.write_bytes(msgspec.json.encode(prompts))
+            command += ["--warm-up", str(path)]
         return self._process(place.id, command, Address.parse(control))
 
     def _address(self, node: str, kind: str) -> str:

@@ -87,6 +87,12 @@ def register(commands: Commands) -> None:
         help="streams may finish this long after SIGTERM; then edges take them back "
         "(default: %(default)g)",
     )
+    node.add_argument(
+        "--warm-up",
+        type=Path,
+        metavar="FILE",
+        help="JSON list of system prompts to compute before the node is ready",
+    )
     node.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
 
 
@@ -94,6 +100,7 @@ def start(args: argparse.Namespace) -> int:
     threads = args.threads or default_threads()
     configure_threads(threads)
     configure_logging()
+    from skerry_edge.cli.prompts import PromptsError, read_prompts
     from skerry_edge.cli.serve_node import serve_node
     from skerry_regions.address import Address, AddressError
     from skerry_regions.drivers.sqlite_registry import SqliteRegistry
@@ -119,9 +126,10 @@ def start(args: argparse.Namespace) -> int:
             control=Address.parse(args.control or f"unix:{home.run / args.id}.control"),
             home=home.root,
             drain_seconds=args.drain_seconds,
+            warm_up=read_prompts(args.warm_up) if args.warm_up else (),
         )
         serve_node(options, SqliteRegistry(home.registry), args.lifeline_fd)
-    except (AddressError, NodeCannotStart, EngineLost, RegistryUnavailable) as error:
+    except (AddressError, PromptsError, NodeCannotStart, EngineLost, RegistryUnavailable) as error:
         return complain(str(error))
     except Interrupted:
         note("Stopped before it was ready.")

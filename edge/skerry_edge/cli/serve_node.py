@@ -7,6 +7,7 @@ import asyncio
 import uvloop
 
 from skerry_edge.cli.output import note
+from skerry_edge.cli.prompts import tokenize
 from skerry_edge.cli.report import Lines
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.node_process import NodeOptions, NodeProcess
@@ -25,7 +26,7 @@ def serve_node(options: NodeOptions, registry: Registry, lifeline: int | None) -
 
 async def _serve(options: NodeOptions, registry: Registry, descriptor: int | None) -> None:
     stop = stop_on_signals()
-    process = NodeProcess(options, registry, stop)
+    process = NodeProcess(options, registry, stop, tokenize)
     if descriptor is None:
         await process.run(progress=Lines().show, ready=_tell_ready)
         return
