@@ -158,3 +158,31 @@ def test_a_transcript_tells_its_full_blocks() -> None:
     tokens, _, _ = run(engine)
     assert [*said, *first, *tokens] == oracle(asked.prompt_ids, 80)
     assert sum(steps) == 100 + 79 - 2 * BLOCK_SIZE
+
+
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_a_block_that_the_runner_refuses_costs_computing_from_there(wrong: int) -> None:
+    first, kv, _ = prefilled(200)
+    kv[wrong] = replace(kv[wrong], data=kv[wrong].data[:1])
+    engine, steps = toy_engine()
+    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)))
+    tokens, _, _ = run(engine)
+    assert first + tokens == oracle(request(200).prompt_ids, 20)
+    assert sum(steps) == 19 + 200 - wrong * BLOCK_SIZE
+    engine.pool.sanity_check()
+
+
+def test_what_arrives_does_not_push_out_what_stands_before_it() -> None:
+    """Six blocks, all idle, the prompt's first two the oldest; three more of it arrive."""
+    _, kv, _ = prefilled(320)
+    runner = ToyRunner(num_blocks=6, vocab_size=VOCABULARY)
+    engine = Engine(runner, EngineConfig(), model_key=b"toy")
+    one_token = SamplingParams(max_tokens=1)
+    engine.add(request(128, id="head", sampling=one_token))
+    run(engine)
+    other = tuple(range(250))
+    engine.add(request(0, id="other", prompt_ids=other, sampling=one_token))
+    run(engine)
+    engine.add(request(320, kv=tuple(kv[2:]), sampling=one_token))
+    run(engine)
+    assert engine.statistics().cache_hit_tokens == 256
