@@ -29,7 +29,11 @@ class Lifeline:
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
-            if not self._socket.recv(64):
+            try:
+                is_there = bool(self._socket.recv(64))
+            except OSError:  # its end was closed with something of ours unread
+                is_there = False
+            if not is_there:
                 loop.remove_reader(self._socket)
                 gone()
 

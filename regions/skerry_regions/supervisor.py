@@ -202,7 +202,7 @@ class Supervised:
             self._ready.set()
             if not self._stopping.is_set():
                 self.state = "ready"
-        else:
+        elif not self._ready.is_set():  # of a first start; nobody waits for the others
             self._progress(f"{self.spec.id}: {line['what']}", line["share"])
 
     async def _watch_health(self) -> None:

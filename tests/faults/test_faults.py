@@ -7,6 +7,7 @@ import json
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,19 +159,26 @@ class Scenario:
             self.num_answers += 1
 
     async def _pools_are_whole(self, control: str) -> None:
-        """No node holds a block for anybody."""
-        async with asyncio.timeout(60):
-            while True:
-                nodes = (await asyncio.to_thread(ask_status, control)).nodes
-                if all(node.state == "ready" for node in nodes) and not any(
-                    [await _blocks_used(node.control) for node in nodes]
-                ):
-                    return
-                await asyncio.sleep(0.1)
+        """All nodes are there, and none holds a block for anybody."""
+        deadline = time.monotonic() + 60
+        while unlike := await _not_whole(control):
+            assert time.monotonic() < deadline, unlike
+            await asyncio.sleep(0.1)
+
+
+async def _not_whole(control: str) -> list[str]:
+    """What is still in use, or not ready."""
+    status = await asyncio.to_thread(ask_status, control)
+    found = [f"{node.id} is {node.state}" for node in status.nodes if node.state != "ready"]
+    if not found:
+        for node in status.nodes:
+            if used := await _blocks_used(node.control):
+                found.append(f"{node.id} has {used} blocks in use, {node.streams} streams")
+    return found and [*found, *status.notes]
 
 
 async def _blocks_used(control: str) -> int:
     transport = httpx.AsyncHTTPTransport(uds=control.removeprefix("unix:"))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        engines = (await client.get("/status")).json()["engines"]
+        engines = (await client.get("/status", timeout=30)).json()["engines"]
         return sum(engine["blocks_used"] for engine in engines.values())

@@ -77,12 +77,16 @@ async def test_what_it_reports_is_heard(tmp_path: Path) -> None:
 
 
 async def test_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    async with supervised(tmp_path, UNTIL_TOLD) as process:
+    told: list[str] = []
+    async with supervised(
+        tmp_path, UNTIL_TOLD, told=lambda what, share: told.append(what)
+    ) as process:
         await process.wait_until_ready()
         first = process.pid
         os.kill(first, signal.SIGKILL)
         await until(lambda: process.state == "ready" and process.pid not in (0, first))
         assert (process.restarts, process.last_exit) == (1, -signal.SIGKILL)
+        assert told == ["child: loading"]  # of the first start
 
 
 async def test_one_that_is_ill_for_long_is_killed(tmp_path: Path) -> None:

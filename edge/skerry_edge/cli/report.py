@@ -30,7 +30,7 @@ class PipeReporter:
     """Reports as JSON lines to the process that waits for us; once it is gone, to nobody."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor  # None: closed, its number may be another's
         self._last: tuple[str, int] = ("", 0)
         self._lock = threading.Lock()
 
@@ -44,9 +44,13 @@ class PipeReporter:
     def ready(self, report: dict[str, Any]) -> None:
         with self._lock:
             self._write(report)
-            os.close(self._descriptor)
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def _write(self, report: dict[str, Any]) -> None:
+        if self._descriptor is None:
+            return
         with contextlib.suppress(BrokenPipeError):
             os.write(self._descriptor, json.dumps(report).encode() + b"\n")
 

@@ -36,6 +36,14 @@ def test_a_pipe_gets_progress_by_the_hundredth_and_then_ready() -> None:
     ]
 
 
+def test_after_ready_nothing_is_written() -> None:
+    reader, writer = os.pipe()
+    reporter = PipeReporter(writer)
+    reporter.ready(READY)
+    reporter.progress("loading", 0.5)  # the descriptor may be another's by now
+    assert read_all(reader) == [READY]
+
+
 def test_nobody_waiting_is_no_reason_to_fail() -> None:
     reader, writer = os.pipe()
     os.close(reader)
