@@ -78,8 +78,8 @@ def register(commands: Commands) -> None:
     )
     up.add_argument(
         "--runner",
-        choices=("numba", "toy"),
-        help="toy computes no language, only arithmetic, for tests (default: numba)",
+        choices=("numba", "torch", "torch-deterministic", "jax", "toy"),
+        help="what computes; toy knows no language, only arithmetic, for tests (default: numba)",
     )
     up.add_argument(
         "--topology",
