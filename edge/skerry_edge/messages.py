@@ -33,9 +33,11 @@ from skerry_edge.messages_wire import (
     ToolUseBlock,
 )
 from skerry_edge.openai import chat_job
-from skerry_edge.prompts import output_limit, refuse_unsupported, tokenised
+from skerry_edge.output_items import Change, OutputItems, TextItem
+from skerry_edge.prompts import output_limit, tokenised
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import EventStream
+from skerry_edge.tool_parser import Call
 
 _decoder = msgspec.json.Decoder(MessagesRequest)
 _count_decoder = msgspec.json.Decoder(CountRequest)
@@ -81,7 +83,6 @@ async def count_tokens(request: Request) -> Response:
 
 
 async def _job(edge: Edge, asked: MessagesRequest) -> Job:
-    refuse_unsupported({"tools": asked.tools})
     history, opening = list(asked.messages), ""
     if history[-1].role == "assistant":
         opening = _opening(history.pop())
@@ -118,7 +119,38 @@ def _chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> Ch
         top_p=asked.top_p,
         top_k=asked.top_k,
         stop=asked.stop_sequences,
+        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tool_choice=_tool_choice(asked.tool_choice),
+        parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
     )
+
+
+def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """A tool as chat completions have it. Anthropic's own, which it runs itself, are refused."""
+    if tool.get("type") not in (None, "custom"):
+        raise InvalidInput(
+            f"Bad input: {place}.type: only tools of the caller's own are supported",
+            param=f"{place}.type",
+        )
+    function = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+    if tool.get("input_schema") is not None:
+        function["parameters"] = tool["input_schema"]
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
+    match choice:
+        case None:
+            return None
+        case {"type": "tool", "name": str(name)}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "auto" | "any" | "none" as kind}:
+            return "required" if kind == "any" else str(kind)
+        case _:
+            raise InvalidInput(
+                "Bad input: tool_choice: expected the type auto, any, none, or tool with a name",
+                param="tool_choice",
+            )
 
 
 def _turns(message: InputMessage) -> list[Message]:
@@ -144,40 +176,70 @@ def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
 
 
 async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
-    texts: list[str] = []
+    items = OutputItems()
     last = Piece("", [])
     try:
         async for _, piece in choices.pieces():
-            texts.append(piece.text)
+            items.add(piece)
             last = piece
     finally:
         choices.close()
+    items.close()
     return msgspec.structs.replace(
         head,
-        content=[TextBlock("".join(texts))],
+        content=[_block(item) for item in items.all],
         stop_reason=_stop_reason(last),
         stop_sequence=last.matched_stop,
         usage=_usage(choices.usage()),
     )
 
 
+def _block(item: TextItem | Call) -> TextBlock | ToolUseBlock:
+    if isinstance(item, TextItem):
+        return TextBlock(item.text)
+    try:
+        arguments = msgspec.json.decode(item.arguments, type=dict[str, Any])
+    except msgspec.DecodeError:  # it ran out of tokens within them: `stop_reason` says so
+        arguments = {}
+    return ToolUseBlock(item.id, item.name, arguments)
+
+
 async def _events(choices: Choices, head: MessagesAnswer) -> AsyncGenerator[bytes, None]:
     """Anthropic's events, one write per step."""
-    yield _told({"type": "message_start", "message": head}) + _told(
-        {"type": "content_block_start", "index": 0, "content_block": TextBlock("")}
-    )
+    yield _told({"type": "message_start", "message": head})
+    items = OutputItems()
     async for _, piece in choices.pieces():
-        event = b""
-        if piece.text:
-            delta = {"type": "text_delta", "text": piece.text}
-            event += _told({"type": "content_block_delta", "index": 0, "delta": delta})
+        event = _changed(items, items.add(piece))
         if piece.finish_reason is not None:
             end = {"stop_reason": _stop_reason(piece), "stop_sequence": piece.matched_stop}
             usage = _usage(choices.usage())
-            event += _told({"type": "content_block_stop", "index": 0})
+            event += _changed(items, items.close())
+            event += _told({"type": "content_block_stop", "index": len(items.all) - 1})
             event += _told({"type": "message_delta", "delta": end, "usage": usage})
             event += _told({"type": "message_stop"})
-        yield event
+        if event:
+            yield event
+
+
+def _changed(items: OutputItems, changes: Sequence[Change]) -> bytes:
+    told = b""
+    for change in changes:
+        index, item = change.index, items.all[change.index]
+        if change.begins:
+            if index:
+                told += _told({"type": "content_block_stop", "index": index - 1})
+            begun = (
+                TextBlock("")
+                if isinstance(item, TextItem)
+                else ToolUseBlock(item.id, item.name, {})
+            )
+            told += _told({"type": "content_block_start", "index": index, "content_block": begun})
+        delta = {"type": "text_delta", "text": change.text}
+        if isinstance(item, Call):
+            delta = {"type": "input_json_delta", "partial_json": change.arguments}
+        if change.text or change.arguments:
+            told += _told({"type": "content_block_delta", "index": index, "delta": delta})
+    return told
 
 
 def _told(data: dict[str, Any]) -> bytes:
@@ -191,6 +253,8 @@ def _event(name: str, data: bytes) -> bytes:
 def _stop_reason(last: Piece) -> StopReason:
     if last.matched_stop is not None:
         return "stop_sequence"
+    if last.finish_reason == "tool_calls":
+        return "tool_use"
     return "max_tokens" if last.finish_reason == "length" else "end_turn"
 
 

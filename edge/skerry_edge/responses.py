@@ -16,17 +16,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, RequestError, SkerryError, Unavailable
-from skerry.wire import ChatCompletionRequest, Message, TokenLogprob, Usage
+from skerry.wire import ChatCompletionRequest, Message, Usage
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import JSONBytes, encode
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, Piece, start
 from skerry_edge.openai import DEFAULT_TEMPERATURE, chat_job
+from skerry_edge.output_items import Change, OutputItems, TextItem
 from skerry_edge.prompts import refuse_unsupported
 from skerry_edge.responses_store import StoredResponse
 from skerry_edge.responses_wire import (
     ContentPart,
     DeletedResponse,
+    FunctionCall,
     IncompleteDetails,
     InputItem,
     InputTokensDetails,
@@ -42,6 +44,7 @@ from skerry_edge.responses_wire import (
 )
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import EventStream
+from skerry_edge.tool_parser import Call
 
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
 # What chat completions call a field, and what it is called here.
@@ -68,7 +71,6 @@ async def create(request: Request) -> Response:
         tenant=call.tenant,
         conversation=conversation,
         response=_begun(asked, f"resp_{call.request_id}", int(edge.wall_clock())),
-        message_id=f"msg_{call.request_id}",
         stored=asked.store is not False and edge.responses is not None,
     )
     if not asked.stream:
@@ -123,7 +125,6 @@ async def _conversation(edge: Edge, tenant: str, asked: ResponsesRequest) -> lis
     """All turns: those of the response that is gone on from, then the input's."""
     refuse_unsupported(
         {
-            "tools": asked.tools,
             "background": asked.background,
             "conversation": asked.conversation,
             "prompt": asked.prompt,
@@ -219,7 +220,27 @@ def _chat_request(
         logprobs=WITH_LOGPROBS in (asked.include or ()),
         top_logprobs=asked.top_logprobs,
         response_format=_response_format(asked.text.format if asked.text else None),
+        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tool_choice=_tool_choice(asked.tool_choice),
+        parallel_tool_calls=asked.parallel_tool_calls,
     )
+
+
+def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """A tool as chat completions have it: what it is lies one level deeper."""
+    if tool.get("type", "function") != "function":
+        raise InvalidInput(
+            f"Bad input: {place}.type: only functions are supported", param=f"{place}.type"
+        )
+    names = ("name", "description", "parameters", "strict")
+    function = {name: tool[name] for name in names if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    if isinstance(choice, dict) and choice.get("type") == "function" and "name" in choice:
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return choice
 
 
 def _response_format(given: TextFormat | None) -> dict[str, Any] | None:
@@ -243,32 +264,34 @@ class Draft:
     tenant: str
     conversation: list[Message]
     response: ResponseObject
-    message_id: str
     stored: bool
-    texts: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    items: OutputItems = field(default_factory=OutputItems)
 
-    def add(self, piece: Piece) -> None:
-        self.texts.append(piece.text)
-        self.logprobs += piece.logprobs
+    def item(self, index: int, status: Status) -> OutputMessage | FunctionCall:
+        item = self.items.all[index]
+        if isinstance(item, Call):
+            arguments = "" if status == "in_progress" else item.arguments
+            return FunctionCall(f"fc_{item.id}", item.id, item.name, arguments, status)
+        content = [] if status == "in_progress" else [_part(item)]
+        identity = self.response.id.removeprefix("resp_")
+        return OutputMessage(f"msg_{identity}" + (f"-{index}" if index else ""), status, content)
 
-    @property
-    def part(self) -> OutputText:
-        return OutputText("".join(self.texts), logprobs=self.logprobs)
-
-    def message(self, status: Status) -> OutputMessage:
-        content = [] if status == "in_progress" else [self.part]
-        return OutputMessage(self.message_id, status, content)
+    def output(self, status: Status) -> list[OutputMessage | FunctionCall]:
+        """All items; only the last one can be incomplete."""
+        last = len(self.items.all) - 1
+        return [
+            self.item(i, status if i == last else "completed") for i in range(len(self.items.all))
+        ]
 
     async def finish(self, last: Piece, usage: Usage) -> bytes:
         """The whole answer, encoded, and stored if it is to be."""
-        ran_out = last.finish_reason == "length"
-        status: Status = "incomplete" if ran_out else "completed"
+        status = _status(last)
+        ran_out = status == "incomplete"
         response = msgspec.structs.replace(
             self.response,
             status=status,
             incomplete_details=IncompleteDetails("max_output_tokens") if ran_out else None,
-            output=[self.message(status)],
+            output=self.output(status),
             store=self.stored,
             usage=_usage(usage),
         )
@@ -281,7 +304,7 @@ class Draft:
         """False when it could not be kept: the answer says so, and is worth more than its copy."""
         if self.edge.responses is None:
             return False
-        turns = [*self.conversation, Message("assistant", "".join(self.texts))]
+        turns = [*self.conversation, self.items.message()]
         stored = StoredResponse(msgspec.Raw(encoded), turns)
         try:
             return await self.edge.responses.put(self.tenant, self.response.id, stored)
@@ -314,10 +337,11 @@ async def _collect(choices: Choices, draft: Draft) -> bytes:
     last = Piece("", [])
     try:
         async for _, piece in choices.pieces():
-            draft.add(piece)
+            draft.items.add(piece)
             last = piece
     finally:
         choices.close()
+    draft.items.close()
     return await draft.finish(last, choices.usage())
 
 
@@ -337,38 +361,79 @@ class Events:
 
 
 async def _events(choices: Choices, draft: Draft, events: Events) -> AsyncGenerator[bytes, None]:
-    """The typed events of one message, one write per step.
+    """The typed events of each item, one write per step.
 
     The last one is `response.completed` also for an answer that ran out of tokens, whose `status`
     says so: OpenAI's own clients take no other event for the end of an answer.
     """
-    item = {"output_index": 0, "item_id": draft.message_id}
-    part = {**item, "content_index": 0}
-    yield (
-        events.frame("response.created", response=draft.response)
-        + events.frame("response.in_progress", response=draft.response)
-        + events.frame(
-            "response.output_item.added", output_index=0, item=draft.message("in_progress")
-        )
-        + events.frame("response.content_part.added", **part, part=OutputText(""))
+    yield events.frame("response.created", response=draft.response) + events.frame(
+        "response.in_progress", response=draft.response
     )
     last = Piece("", [])
     async for _, piece in choices.pieces():
-        draft.add(piece)
         last = piece
-        if piece.text or piece.logprobs:
-            yield events.frame(
-                "response.output_text.delta", **part, delta=piece.text, logprobs=piece.logprobs
-            )
-    whole = draft.part
+        if told := _told(draft, events, draft.items.add(piece)):
+            yield told
+    end = _told(draft, events, draft.items.close())
     encoded = await draft.finish(last, choices.usage())
-    status: Status = "incomplete" if last.finish_reason == "length" else "completed"
-    yield (
-        events.frame("response.output_text.done", **part, text=whole.text, logprobs=whole.logprobs)
-        + events.frame("response.content_part.done", **part, part=whole)
-        + events.frame("response.output_item.done", output_index=0, item=draft.message(status))
-        + events.frame("response.completed", response=msgspec.Raw(encoded))
-    )
+    end += _ended(draft, events, len(draft.items.all) - 1, _status(last))
+    yield end + events.frame("response.completed", response=msgspec.Raw(encoded))
+
+
+def _told(draft: Draft, events: Events, changes: Sequence[Change]) -> bytes:
+    told = b""
+    for change in changes:
+        index = change.index
+        if change.begins and index:
+            told += _ended(draft, events, index - 1, "completed")
+        begun = draft.item(index, "in_progress")
+        part = {"item_id": begun.id, "output_index": index, "content_index": 0}
+        if change.begins:
+            told += events.frame("response.output_item.added", output_index=index, item=begun)
+        if isinstance(begun, FunctionCall):
+            if change.arguments:
+                told += events.frame(
+                    "response.function_call_arguments.delta",
+                    item_id=begun.id,
+                    output_index=index,
+                    delta=change.arguments,
+                )
+            continue
+        if change.begins:
+            told += events.frame("response.content_part.added", **part, part=OutputText(""))
+        if change.text or change.logprobs:
+            told += events.frame(
+                "response.output_text.delta", **part, delta=change.text, logprobs=change.logprobs
+            )
+    return told
+
+
+def _ended(draft: Draft, events: Events, index: int, status: Status) -> bytes:
+    item = draft.item(index, status)
+    place = {"item_id": item.id, "output_index": index}
+    if isinstance(item, FunctionCall):
+        told = events.frame(
+            "response.function_call_arguments.done",
+            **place,
+            name=item.name,
+            arguments=item.arguments,
+        )
+    else:
+        (part,) = item.content
+        place["content_index"] = 0
+        told = events.frame(
+            "response.output_text.done", **place, text=part.text, logprobs=part.logprobs
+        )
+        told += events.frame("response.content_part.done", **place, part=part)
+    return told + events.frame("response.output_item.done", output_index=index, item=item)
+
+
+def _part(item: TextItem) -> OutputText:
+    return OutputText(item.text, logprobs=item.logprobs)
+
+
+def _status(last: Piece) -> Status:
+    return "incomplete" if last.finish_reason == "length" else "completed"
 
 
 def _usage(usage: Usage) -> ResponsesUsage:

@@ -82,6 +82,14 @@ class OutputMessage(Struct, tag="message", tag_field="type"):
     role: Literal["assistant"] = "assistant"
 
 
+class FunctionCall(Struct, tag="function_call", tag_field="type"):
+    id: str
+    call_id: str
+    name: str
+    arguments: str  # JSON
+    status: Status
+
+
 class InputTokensDetails(Struct):
     cached_tokens: int
 
@@ -116,7 +124,7 @@ class ResponseObject(Struct, kw_only=True):
     max_output_tokens: int | None
     metadata: dict[str, str]
     model: str
-    output: list[OutputMessage]
+    output: list[OutputMessage | FunctionCall]
     parallel_tool_calls: bool
     previous_response_id: str | None
     store: bool

@@ -174,6 +174,46 @@ def test_an_answer_that_was_begun_goes_on(edge: Deployment) -> None:
     assert "context window" in reply.json()["error"]["message"]
 
 
+TOOL = {
+    "name": "add",
+    "description": "Add.",
+    "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+CALLS = 'Well.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>' * 2
+
+
+@pytest.mark.parametrize("kind", ["auto", "any", "tool", "none"])
+def test_tools(edge: Deployment, kind: str) -> None:
+    edge.region.script = lambda submit: answer(CALLS[6:])
+    choice = {"type": kind, **({"name": "add"} if kind == "tool" else {})}
+    body = create(edge, tools=[TOOL], tool_choice=choice).json()
+    if kind == "none":
+        assert body["stop_reason"] == "end_turn"
+        return
+    assert body["stop_reason"] == "tool_use"
+    first = body["content"][0]
+    assert (first["type"], first["name"], first["input"]) == ("tool_use", "add", {"a": 1})
+    assert first["id"]
+    assert edge.region.submits[0].grammar is not None
+
+
+def test_a_stream_with_calls(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(CALLS[: len(CALLS) // 2])
+    plain = create(edge, tools=[TOOL]).json()
+    told = named_events(create(edge, tools=[TOOL], stream=True).text)
+    starts = [data for name, data in told if name == "content_block_start"]
+    assert [each["content_block"]["type"] for each in starts] == ["text", "tool_use"]
+    assert starts[1]["content_block"]["input"] == {}
+    assert [data["index"] for name, data in told if name == "content_block_stop"] == [0, 1]
+    deltas = [data for name, data in told if name == "content_block_delta"]
+    written = "".join(d["delta"]["partial_json"] for d in deltas if d["index"] == 1)
+    assert msgspec.json.decode(written) == plain["content"][1]["input"] == {"a": 1}
+    said = "".join(d["delta"]["text"] for d in deltas if d["index"] == 0)
+    assert said == plain["content"][0]["text"]
+    assert said.strip() == "Well."
+    assert told[-2][1]["delta"]["stop_reason"] == plain["stop_reason"] == "tool_use"
+
+
 def test_tokens_are_counted(edge: Deployment) -> None:
     body = {name: HI[name] for name in ("model", "messages")}
     assert edge.client.post(f"{PATH}/count_tokens", json=body).json() == {"input_tokens": 20}
@@ -187,7 +227,8 @@ def test_tokens_are_counted(edge: Deployment) -> None:
         ({"messages": []}, "invalid_request_error"),
         ({"messages": [{"role": "system", "content": "x"}]}, "invalid_request_error"),
         ({"temperature": 1.5}, "invalid_request_error"),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "invalid_request_error"),
+        ({"tools": [{"type": "web_search_1", "name": "w"}]}, "invalid_request_error"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "invalid_request_error"),
         ({"max_tokens": CONTEXT}, "invalid_request_error"),
         ({"model": UNSERVED}, "not_found_error"),
         (

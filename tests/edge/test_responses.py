@@ -165,6 +165,49 @@ def test_a_conversation_goes_on(edge: Deployment, stream: bool) -> None:
     assert prompt(edge).endswith("Hello\n<user>two\n<assistant>Hello\n<user>three\n<assistant>")
 
 
+TOOL = {
+    "type": "function",
+    "name": "add",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+CALL = 'Well.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_of_tools(edge: Deployment, stream: bool) -> None:
+    edge.region.script = lambda submit: answer(CALL)
+    reply = create(edge, tools=[TOOL], tool_choice="auto", stream=stream)
+    if stream:
+        told = named_events(reply.text)
+        assert [data["sequence_number"] for _, data in told] == list(range(len(told)))
+        items = [data["item"] for name, data in told if name == "response.output_item.done"]
+        body = told[-1][1]["response"]
+        assert body["output"] == items
+        kind = "response.function_call_arguments"
+        deltas = [data for name, data in told if name == f"{kind}.delta"]
+        (done,) = (data for name, data in told if name == f"{kind}.done")
+        assert "".join(data["delta"] for data in deltas) == done["arguments"] == '{"a": 1}'
+        assert {data["output_index"] for data in [*deltas, done]} == {1}
+    else:
+        body = reply.json()
+    message, call = body["output"]
+    assert message["content"][0]["text"].strip() == "Well."
+    assert (call["type"], call["name"], call["arguments"]) == ("function_call", "add", '{"a": 1}')
+    assert call["status"] == "completed"
+    edge.region.script = lambda submit: answer("2")
+    result = [{"type": "function_call_output", "call_id": call["call_id"], "output": "42"}]
+    create(edge, previous_response_id=body["id"], input=result, tools=[TOOL])
+    assert "42" in prompt(edge)
+
+
+def test_a_named_tool(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(CALL[6:])
+    choice = {"type": "function", "name": "add"}
+    (call,) = create(edge, tools=[TOOL], tool_choice=choice).json()["output"]
+    assert call["name"] == "add"
+    assert edge.region.submits[0].grammar is not None
+
+
 def test_stored_answers_can_be_read_and_deleted(edge: Deployment) -> None:
     body = create(edge).json()
     path = f"{PATH}/{body['id']}"
@@ -213,6 +256,7 @@ def assert_refused(reply: httpx.Response, param: str) -> None:
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
