@@ -22,6 +22,8 @@ REQUIREMENTS = {
     "llama-cpp-python": ["llama-cpp-python==0.3.36", "numpy"],
     # Prebuilt wheels of llama.cpp with its HTTP server.
     "xllamacpp": ["xllamacpp==2026.10.11549"],
+    # PyPI's torch brings CUDA along, some gigabytes; a CPU wheel in pip's find-links goes before.
+    "sentence-transformers": ["sentence-transformers==6.2.0", "torch==2.13.0"],
 }
 
 
