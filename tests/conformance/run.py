@@ -3,7 +3,7 @@
 Each client is installed, pinned, into an environment under `.cache/conformance`. The platform is
 `skerry up --detach` on a free port with a SKERRY_HOME of its own. A scenario checks properties that
 any correct server has with any model, and closes with one line: PASS or FAIL, passed/total. Checks
-for what the platform does not do yet are named in `CLIENTS`, with what they wait for.
+that are left out are named in `CLIENTS`, with what they wait for.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,46 +26,69 @@ CHAT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBED_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
 SCENARIO_LIMIT = 900  # seconds
 
-# What checks wait for; all of it belongs to the issue "Every endpoint, every client".
-GRAMMAR = "structured output"
-TOOLS = "tool calls, which need structured output"
-RESPONSES = "the endpoint /ai/v1/responses"
+# What checks wait for.
+WILLING_MODEL = "a model that calls a tool unasked; the small one of this run answers in prose"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client library; the folder of its name holds `scenario.py`."""
+    """One client library and what runs it; the folder of its name holds the scenario.
+
+    `command` is a program of the client's environment and its arguments, run in that folder;
+    `{BASE_URL}` and the other variables stand for their values.
+    """
 
     name: str
-    requirement: str
-    skip: dict[str, str]  # check → what it waits for
+    packages: tuple[str, ...]
+    command: tuple[str, ...] = ("python", "scenario.py")
+    skip: dict[str, str] = field(default_factory=dict)  # check → what it waits for
+
+    @property
+    def home(self) -> Path:
+        return CACHE / self.name
+
+    @property
+    def is_node(self) -> bool:
+        return self.command[0] == "node"
 
 
 CLIENTS = [
     Client(
         name="openai-python",
-        requirement="openai==3.52.0",
-        skip={
-            "structured_parse": GRAMMAR,
-            "structured_stream": GRAMMAR,
-            "json_object": GRAMMAR,
-            "tools_required": TOOLS,
-            "tools_named_and_roundtrip": TOOLS,
-            "tools_stream": TOOLS,
-            "tools_none": TOOLS,
-            "responses": RESPONSES,
-            "responses_tools": RESPONSES,
-            "responses_stream": RESPONSES,
-        },
+        packages=("openai==3.52.0",),
     ),
     Client(
         name="cloudflare-python",
-        requirement="cloudflare==5.9.0",
-        skip={
-            "json_schema": GRAMMAR,
-            "tool_call": TOOLS,
-        },
+        packages=("cloudflare==5.9.0",),
     ),
+    Client(
+        name="ai-sdk",
+        packages=(
+            "ai@7.0.173",
+            "workers-ai-provider@4.0.0",
+            "@ai-sdk/openai-compatible@3.0.92",
+            "zod@4",
+        ),
+        command=("node", "scenario.mjs"),
+    ),
+    Client(
+        name="langchain-cloudflare",
+        packages=("langchain-cloudflare==0.4.3",),
+        skip={"structured_function_calling": WILLING_MODEL},
+    ),
+    Client(
+        name="lm-eval",
+        packages=("lm-eval[api]==0.4.13", "transformers", "tokenizers", "jinja2"),
+    ),
+    Client(
+        name="locust",
+        packages=("locust==2.47.0",),
+        command=(
+            *("locust", "-f", "locustfile.py", "--headless", "--users", "8", "--spawn-rate", "8"),
+            *("--run-time", "20s", "--host", "{BASE_URL}", "--only-summary", "--loglevel", "ERROR"),
+        ),
+    ),
+    Client(name="schemathesis", packages=("schemathesis==4.32.5",)),
 ]
 
 
@@ -76,23 +100,36 @@ def main() -> int:
     wanted = parser.parse_args().clients or names
     if unknown := set(wanted) - set(names):
         parser.error(f"no such client: {', '.join(sorted(unknown))}")
-    clients = [client for client in CLIENTS if client.name in wanted]
-    pythons = {client.name: installed(client) for client in clients}
+    clients = [client for client in CLIENTS if client.name in wanted and can_run(client)]
+    for client in clients:
+        install(client)
     with platform(CACHE / "home") as variables:
-        statuses = [run(client, pythons[client.name], variables) for client in clients]
+        statuses = [run(client, variables) for client in clients]
     return int(any(statuses))
 
 
-def installed(client: Client) -> Path:
-    """The interpreter of the client's environment, made on first use."""
-    home = CACHE / client.name
-    python, stamp = home / "bin" / "python", home / "requirement"
-    if not stamp.exists() or stamp.read_text() != client.requirement:
-        print(f"installing {client.requirement} (once)…", flush=True)
-        venv.create(home, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-qq", client.requirement], check=True)
-        stamp.write_text(client.requirement)
-    return python
+def can_run(client: Client) -> bool:
+    if client.is_node and not (shutil.which("node") and shutil.which("npm")):
+        print(f"not run: {client.name}, which needs node and npm", flush=True)
+        return False
+    return True
+
+
+def install(client: Client) -> None:
+    """Make the client's environment, on first use and when its packages change."""
+    stamp, wanted = client.home / "packages", " ".join(client.packages)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print(f"installing {wanted} (once)…", flush=True)
+    if client.is_node:
+        client.home.mkdir(parents=True, exist_ok=True)
+        npm = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", client.home]
+        subprocess.run([*npm, *client.packages], check=True)
+    else:
+        venv.create(client.home, clear=True, with_pip=True)
+        pip = [client.home / "bin" / "python", "-m", "pip", "install", "-qq"]
+        subprocess.run([*pip, *client.packages], check=True)
+    stamp.write_text(wanted)
 
 
 @contextmanager
@@ -100,31 +137,38 @@ def platform(home: Path) -> Generator[dict[str, str]]:
     """A platform that runs meanwhile; yields what scenarios read from the environment."""
     skerry = Path(sys.executable).with_name("skerry")
     environ = os.environ | {"SKERRY_HOME": str(home)}
-    models = [CHAT_MODEL, EMBED_MODEL]
-    named = [part for model in models for part in ("--model", model)]
-    subprocess.run([skerry, "up", "--detach", "--port", "0", *named], env=environ, check=True)
+    subprocess.run([skerry, "up", "--detach", "--port", "0"], env=environ, check=True)
     try:
         config = json.loads((home / "config.json").read_text())
+        show = [skerry, "models", "show", "--tokenizer-dir", CHAT_MODEL]
+        tokenizer = subprocess.run(show, env=environ, check=True, capture_output=True, text=True)
         yield {
             "BASE_URL": config["url"],
             "ACCOUNT_ID": config["account_id"],
             "API_TOKEN": config["api_token"],
             "CHAT_MODEL": CHAT_MODEL,
             "EMBED_MODEL": EMBED_MODEL,
+            "TOKENIZER": tokenizer.stdout.strip(),
         }
     finally:
         subprocess.run([skerry, "down"], env=environ, check=True)
 
 
-def run(client: Client, python: Path, variables: dict[str, str]) -> int:
+def run(client: Client, variables: dict[str, str]) -> int:
     """Run one scenario; prints its closing line and what was left out. Returns its exit status."""
     environ = os.environ | variables | {"SKIP": ",".join(client.skip)}
-    scenario = HERE / client.name / "scenario.py"
-    status = subprocess.run([python, scenario], env=environ, timeout=SCENARIO_LIMIT).returncode
+    program, *arguments = (part.format(**variables) for part in client.command)
+    folder = HERE / client.name
+    if client.is_node:  # which looks for packages beside the scenario
+        shutil.copytree(folder, client.home, dirs_exist_ok=True)
+        folder = client.home
+    else:
+        program = str(client.home / "bin" / program)
+    done = subprocess.run([program, *arguments], env=environ, cwd=folder, timeout=SCENARIO_LIMIT)
     for reason in sorted(set(client.skip.values())):
         checks = [check for check, why in client.skip.items() if why == reason]
         print(f"  not run: {', '.join(checks)}; waits for {reason}", flush=True)
-    return status
+    return done.returncode
 
 
 if __name__ == "__main__":
