@@ -35,6 +35,7 @@ from skerry_regions.protocol import Report, Sampling
 from skerry_regions.registry import LEASE_SECONDS, Member
 from skerry_regions.remote import RemoteRegion, RetryPolicy
 from skerry_regions.routed import Routed
+from skerry_regions.speeds import SpeedBook, StepSample
 from skerry_regions.view import NodeLoad
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +67,13 @@ def member(node: RunningNode, **changes: Any) -> Member:
     return Member(id=node.node.id, kind="node", **fields)
 
 
+class EqualSpeeds(SpeedBook):
+    """Steps on a busy machine take what they take: here nobody learns from them."""
+
+    def learn(self, node: str, sample: StepSample) -> None:
+        pass
+
+
 class FixedRegistry:
     """A registry whose members tests say."""
 
@@ -93,6 +101,7 @@ class Platform:
         self.registry = FixedRegistry([member(node) for node in nodes])
         self.directory = Directory(self.registry, hello("edge"), patience=patience)
         self.placer = Routed(self.directory, "here", {MODEL: b"toy"}, Random(1))
+        self.placer.observations.speeds = EqualSpeeds()
         policy = RetryPolicy(patience=1.0, pause=0.01)
         self.region = RemoteRegion(self.directory.links, self.placer, policy)
 
