@@ -52,7 +52,8 @@ def test_a_topology_is_read_with_its_defaults() -> None:
 
 def test_examples_load() -> None:
     split = load_topology(EXAMPLES / "split.yaml")
-    assert [(pool.role, pool.replicas) for pool in split.pools] == [("prefill", 1), ("decode", 1)]
+    pools = [(pool.name, pool.role, pool.replicas) for pool in split.pools]
+    assert pools == [("prefill", "prefill", 1), ("decode", "decode", 1), ("embed", "hybrid", 1)]
     three = load_topology(EXAMPLES / "three-regions.yaml")
     assert {edge.region for edge in three.edges} == {region.name for region in three.regions}
     priors = three.link_priors()

@@ -32,8 +32,9 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def test_the_catalog_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    (model,) = ask(capsys, "list")
-    assert (model["id"], model["installed"]) == (DEFAULT, False)
+    listed = [(model["id"], model["installed"]) for model in ask(capsys, "list")]
+    assert listed == [(spec.id, False) for spec in Catalog.load()]
+    assert listed[0] == (DEFAULT, False)
     assert main(["models", "list"]) == 0
     assert DEFAULT in capsys.readouterr().out
 
