@@ -26,6 +26,14 @@ For each function call, return a JSON object with function name and arguments wi
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""  # as NousResearch's Hermes and Qwen2.5 are prompted
+# A small model does not do what it is told, but what it has seen done.
+EXAMPLE = (
+    Message("user", "What time is it in Rome?"),
+    Message(
+        "assistant",
+        '<tool_call>\n{"name": "get_time", "arguments": {"city": "Rome"}}\n</tool_call>',
+    ),
+)
 
 
 def with_tools(
@@ -42,7 +50,7 @@ def with_tools(
 
 
 def _teach(turns: list[Message], tools: Sequence[Tool]) -> None:
-    """Describe the tools in the system message."""
+    """Describe the tools in the system message, and show a call before the first turn."""
     lines = [json.dumps(tool.described(), ensure_ascii=False) for tool in tools]
     teaching = TEACHING.format(tools="\n".join(lines))
     if turns and turns[0].role == "system":
@@ -50,6 +58,7 @@ def _teach(turns: list[Message], tools: Sequence[Tool]) -> None:
         turns[0] = msgspec.structs.replace(turns[0], content=f"{before}\n\n{teaching}".strip())
     else:
         turns.insert(0, Message("system", teaching))
+    turns[1:1] = EXAMPLE
 
 
 def _plain_turns(messages: Sequence[Message]) -> list[Message]:

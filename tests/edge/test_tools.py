@@ -19,7 +19,7 @@ from skerry.wire import ChatCompletionRequest, Message
 from skerry_core.grammar import GrammarError
 from skerry_edge.output_plan import OutputPlan, plan_output
 from skerry_edge.tool_parser import Calls, ToolParser
-from skerry_edge.tool_prompts import with_tools
+from skerry_edge.tool_prompts import EXAMPLE, with_tools
 from skerry_edge.tools import HERMES, LLAMA, TAUGHT, Family, family_of
 
 WEATHER: Schema = {
@@ -304,8 +304,10 @@ def test_a_model_is_taught_in_its_system_message() -> None:
     for messages in (HISTORY, [Message("system", "Be kind."), *HISTORY]):
         turns, tools = with_tools(TAUGHT, messages, box)
         assert tools is None
-        assert [turn.role for turn in turns] == ["system", "user", "assistant", "user", "user"]
         assert isinstance(turns[0].content, str)
+        assert tuple(turns[1:3]) == EXAMPLE
+        del turns[1:3]
+        assert [turn.role for turn in turns] == ["system", "user", "assistant", "user", "user"]
         assert '{"type": "function", "function": {"name": "weather"' in turns[0].content
         assert turns[2].content == (
             '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>\n'
