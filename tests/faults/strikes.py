@@ -31,6 +31,14 @@ class Strikes:
 
     async def run(self, seconds: float, pause: tuple[float, float]) -> None:
         """Strike for so long; what was frozen goes on at the end."""
+        try:
+            await self._strike(seconds, pause)
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _strike(self, seconds: float, pause: tuple[float, float]) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end:
@@ -47,8 +55,7 @@ class Strikes:
             task = asyncio.create_task(strike(node))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
-        for task in list(self._under_way):
-            await task
+        await asyncio.gather(*self._under_way)
 
     async def _others_are_whole(self, node: str) -> bool:
         """Whether another node serves."""
@@ -74,10 +81,12 @@ class Strikes:
         seconds = self._rng.uniform(0.2, 6.0)
         self._note(node, seconds + SETTLE_SECONDS)
         pid = await self._signal(node, signal.SIGSTOP)
-        await asyncio.sleep(seconds)
-        with contextlib.suppress(ProcessLookupError):
-            if pid:
-                os.kill(pid, signal.SIGCONT)
+        try:
+            await asyncio.sleep(seconds)
+        finally:  # whatever becomes of the test, nobody stays frozen
+            with contextlib.suppress(ProcessLookupError):
+                if pid:
+                    os.kill(pid, signal.SIGCONT)
 
     async def drain(self, node: str) -> None:
         self._note(node, SETTLE_SECONDS)
