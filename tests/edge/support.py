@@ -243,6 +243,7 @@ def deployed(
     *,
     cors_origins: tuple[str, ...] = (),
     stores_responses: bool = True,
+    ailment: Callable[[], str | None] = lambda: None,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
@@ -257,6 +258,7 @@ def deployed(
         limits=limits,
         responses=ResponseStore(folder / "responses.db") if stores_responses else None,
         cors_origins=cors_origins,
+        ailment=ailment,
     )
     with serving(create_app(edge), limits) as port:
         base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}
