@@ -80,8 +80,7 @@ def write_from_encoder(source: Path, directory: Path, weights_digest: str) -> Mo
     """Take over the tokenizer of an encoder's directory, as it is. Raises `UnsupportedModel`."""
     config = _read_json(source / "config.json")
     _read_json(source / "tokenizer.json")
-    if source != directory:
-        shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
+    _copy_tokenizer(source, directory)
     return ModelMetadata(
         architecture=str(config.get("model_type", "")),
         context_length=_positive(config.get("max_position_embeddings"), "config.json"),
@@ -101,6 +100,12 @@ def write_from_encoder(source: Path, directory: Path, weights_digest: str) -> Mo
     )
 
 
+def _copy_tokenizer(source: Path, directory: Path) -> None:
+    """Of a model from a hub, whose files lie in the store itself, there is nothing to copy."""
+    if source != directory:
+        shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
+
+
 def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
     config = _read_json(source / "config.json")
     settings = _read_json(source / "tokenizer_config.json")
@@ -112,7 +117,7 @@ def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetad
     ids = {key: vocab.get(text) if text else None for key, text in named.items()}
     stated = [each.get("eos_token_id") for each in (generation, config)]
     end_ids = [id_ for each in stated for id_ in (each if isinstance(each, list) else [each])]
-    shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
+    _copy_tokenizer(source, directory)
     return _finish(
         directory,
         architecture=str(config.get("model_type", "")),
@@ -148,7 +153,7 @@ def _finish(
     control: dict[str, int],
     weights_digest: str,
 ) -> ModelMetadata:
-    """Write tokenizer_config.json; state everything in one struct."""
+    """Write tokenizer_config.json if the model came without; state everything in one struct."""
     if chat_template is not None and len(chat_template) > MAX_TEMPLATE_LENGTH:
         raise UnsupportedModel(f"the chat template is longer than {MAX_TEMPLATE_LENGTH} characters")
     stops = {id_ for id_ in end_ids if isinstance(id_, int) and 0 <= id_ < vocab_size}
@@ -163,7 +168,8 @@ def _finish(
     }
     for key in ("bos", "eos", "pad", "unk"):
         settings[f"{key}_token"] = texts.get(ids[key]) if ids[key] is not None else None  # type: ignore[arg-type]
-    _write_json(directory / "tokenizer_config.json", settings)
+    if not (directory / "tokenizer_config.json").exists():  # of a model from a hub it does
+        _write_json(directory / "tokenizer_config.json", settings)
     return ModelMetadata(
         architecture=architecture,
         context_length=context_length,

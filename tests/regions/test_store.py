@@ -329,6 +329,7 @@ class HubServer:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+        self.files: dict[str, bytes] = {}  # by name; every other name is `data`
         self.answers: list[Answer] = []
         self.requests: list[tuple[str, str | None]] = []
         self.ranges = True
@@ -343,15 +344,16 @@ def serving(hub: HubServer) -> Generator[str]:
             if callable(answer):
                 self.send_error(answer())
                 return
+            data = hub.files.get(self.path.rpartition("/")[2], hub.data)
             start = 0
             if self.headers["Range"] and hub.ranges:
                 start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
                 self.send_response(206)
-                size = len(hub.data)
+                size = len(data)
                 self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
             else:
                 self.send_response(200)
-            rest = hub.data[start:]
+            rest = data[start:]
             self.send_header("Content-Length", str(len(rest)))
             self.end_headers()
             self.wfile.write(rest[:answer])
@@ -391,6 +393,32 @@ def test_a_pull_goes_on_where_an_earlier_one_gave_up(gguf: Path, tmp_path: Path)
             store.pull(spec, ignore)
         assert store.pull(spec, ignore).weights.read_bytes() == hub.data
     assert hub.requests[-1][1] == "bytes=100-"
+
+
+def test_a_safetensors_model_of_a_hub_is_kept_as_it_came(
+    store: ModelStore, gguf: Path, tmp_path: Path
+) -> None:
+    config = {"model_type": "llama", "max_position_embeddings": 64, "vocab_size": 100}
+    contents = {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors": b"not looked at here",
+        "tokenizer.json": store.pull(describe(gguf, "a/b"), ignore).tokenizer.read_bytes(),
+        "tokenizer_config.json": json.dumps({"eos_token": "</s>"}).encode(),
+    }
+    hub = HubServer(b"")
+    hub.files = contents
+    spec = msgspec.structs.replace(
+        remote_spec(b"", "hub:me/tiny@main"),
+        files=tuple(
+            ModelFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for name, data in contents.items()
+        ),
+    )
+    with serving(hub) as url:
+        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
+        files = store.pull(spec, ignore)
+    assert {name: (files.weights / name).read_bytes() for name in contents} == contents
+    assert store.open(spec).eos_id == files.eos_id == 0
 
 
 def test_a_hub_without_ranges_sends_all_again(gguf: Path, tmp_path: Path) -> None:
