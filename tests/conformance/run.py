@@ -17,7 +17,7 @@ import sys
 import venv
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,9 +25,6 @@ CACHE = HERE.parents[1] / ".cache" / "conformance"
 CHAT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBED_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
 SCENARIO_LIMIT = 900  # seconds
-
-# What checks wait for.
-WILLING_MODEL = "a model that calls a tool unasked; the small one of this run answers in prose"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,6 @@ class Client:
     name: str
     packages: tuple[str, ...]
     command: tuple[str, ...] = ("python", "scenario.py")
-    skip: dict[str, str] = field(default_factory=dict)  # check → what it waits for
 
     @property
     def home(self) -> Path:
@@ -74,7 +70,6 @@ CLIENTS = [
     Client(
         name="langchain-cloudflare",
         packages=("langchain-cloudflare==0.4.3",),
-        skip={"structured_function_calling": WILLING_MODEL},
     ),
     Client(
         name="lm-eval",
@@ -155,8 +150,8 @@ def platform(home: Path) -> Generator[dict[str, str]]:
 
 
 def run(client: Client, variables: dict[str, str]) -> int:
-    """Run one scenario; prints its closing line and what was left out. Returns its exit status."""
-    environ = os.environ | variables | {"SKIP": ",".join(client.skip)}
+    """Run one scenario; prints its closing line. Returns its exit status."""
+    environ = os.environ | variables
     program, *arguments = (part.format(**variables) for part in client.command)
     folder = HERE / client.name
     if client.is_node:  # which looks for packages beside the scenario
@@ -165,9 +160,6 @@ def run(client: Client, variables: dict[str, str]) -> int:
     else:
         program = str(client.home / "bin" / program)
     done = subprocess.run([program, *arguments], env=environ, cwd=folder, timeout=SCENARIO_LIMIT)
-    for reason in sorted(set(client.skip.values())):
-        checks = [check for check, why in client.skip.items() if why == reason]
-        print(f"  not run: {', '.join(checks)}; waits for {reason}", flush=True)
     return done.returncode
 
 
