@@ -87,9 +87,14 @@ class Platform:
         return next(node for node in self.skerry.status()["nodes"] if node["id"] == id)
 
     def busy(self) -> dict[str, Any]:
-        """The one node that a stream runs on."""
-        [node] = until(lambda: [n for n in self.skerry.status()["nodes"] if n["streams"]])
-        found: dict[str, Any] = node
+        """The one decode node that a stream runs on; what nodes tell of streams lags a little."""
+
+        def only() -> Any:
+            nodes = self.skerry.status()["nodes"]
+            busy = [node for node in nodes if node["streams"] and node["role"] == "decode"]
+            return busy[0] if len(busy) == 1 else None
+
+        found: dict[str, Any] = until(only)
         return found
 
     def wait_for_restart(self, before: dict[str, Any]) -> None:
