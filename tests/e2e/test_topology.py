@@ -87,14 +87,17 @@ class Platform:
         return next(node for node in self.skerry.status()["nodes"] if node["id"] == id)
 
     def busy(self) -> dict[str, Any]:
-        """The one decode node that a stream runs on; what nodes tell of streams lags a little."""
+        """The decode node that the one stream runs on, by its own word."""
 
-        def only() -> Any:
-            nodes = self.skerry.status()["nodes"]
-            busy = [node for node in nodes if node["streams"] and node["role"] == "decode"]
-            return busy[0] if len(busy) == 1 else None
+        def running() -> Any:
+            for node in self.skerry.status()["nodes"]:
+                if node["role"] == "decode":
+                    told = self.control(node["id"], "GET", "/status").json()["engines"]
+                    if any(engine["running"] for engine in told.values()):
+                        return node
+            return None
 
-        found: dict[str, Any] = until(only)
+        found: dict[str, Any] = until(running)
         return found
 
     def wait_for_restart(self, before: dict[str, Any]) -> None:
@@ -165,9 +168,9 @@ def test_prompts_to_warm_up_are_cached_before_anybody_asks(platform: Platform) -
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
 def test_a_stream_outlives_its_decode_node(platform: Platform, end: str) -> None:
-    asked = ASKED | {"max_tokens": 60, "frequency_penalty": 0.3}
+    asked = ASKED | {"max_tokens": 250, "frequency_penalty": 0.3}
     undisturbed = platform.stream(asked)
-    assert undisturbed.completion_tokens == 60
+    assert undisturbed.completion_tokens > 150
     hit: list[dict[str, Any]] = []
 
     def strike() -> None:
