@@ -105,6 +105,7 @@ class Engine:
             names=self._names,
             max_running=max_running,
             max_step_tokens=step_tokens,
+            max_prefill_beside_decode=config.max_prefill_beside_decode,
             max_samples=runner.max_samples,
         )
         self._batches = BatchBuilder(

@@ -58,6 +58,10 @@ class Plan:
             tenant = sequence.request.tenant
             self.booked[tenant] = self.booked.get(tenant, 0) + num_tokens
 
+    def limit(self, num_tokens: int) -> None:
+        """Plan at most so many tokens more."""
+        self.tokens_left = min(self.tokens_left, num_tokens)
+
     def drop(self, sequence: Sequence) -> None:
         """Take a sequence out again, if it is in."""
         row = self.rows.pop(sequence, None)

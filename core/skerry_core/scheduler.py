@@ -5,8 +5,9 @@ The rules of the house:
 1. Interactive before batch. Batch gets the tokens, slots and blocks that interactive leaves, gives
    its slots and blocks back when interactive wants them, and does not run at all in a step that
    works on an interactive first token: that token waits for at most the step in progress.
-2. Within a class, decode rows first (one token each), then prefill chunks up to
-   `max_step_tokens`, the tenant with the least service first.
+2. Within a class, decode rows first (one token each), then prefill chunks, the tenant with the
+   least service first: up to `max_step_tokens` in all, and beside decode rows up to
+   `max_prefill_beside_decode`, because a chunk's time is added to the gap of every stream.
 3. A newcomer (see `fairness`) gets its first chunk in the next step even when slots and blocks are
    full, whoever has to make room.
 4. A tenant with nothing running may displace a tenant that has several sequences running.
@@ -68,11 +69,13 @@ class Scheduler:
         names: BlockNames,
         max_running: int,
         max_step_tokens: int,
+        max_prefill_beside_decode: int,
         max_samples: int,
     ) -> None:
         self._pool = pool
         self._names = names
         self._max_step_tokens = max_step_tokens
+        self._max_prefill_beside_decode = max_prefill_beside_decode
         self._max_samples = max_samples
         self._free_slots = list(reversed(range(max_running)))
         # By class; waiting queues by tenant, none empty, each in order of arrival.
@@ -155,6 +158,8 @@ class Scheduler:
         plan = Plan(self._max_step_tokens, self._max_samples)
         for priority in Priority:
             self._continue_decoding(plan, priority)
+            if plan.rows:
+                plan.limit(self._max_prefill_beside_decode)
             all_admitted = self._admit_newcomers(plan, priority, now)
             all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)
             if plan.booked or not all_admitted or not plan.tokens_left:

@@ -30,6 +30,7 @@ class Sim:
         num_blocks: int = 64,
         max_running: int = 8,
         max_step_tokens: int = 128,
+        max_prefill_beside_decode: int = 1 << 20,
         max_samples: int = 64,
     ) -> None:
         self.pool = BlockPool(num_blocks)
@@ -41,6 +42,7 @@ class Sim:
             names=BlockNames(b"model"),
             max_running=max_running,
             max_step_tokens=max_step_tokens,
+            max_prefill_beside_decode=max_prefill_beside_decode,
             max_samples=max_samples,
         )
         self.now = 0.0
@@ -157,6 +159,25 @@ def test_decode_rows_come_first_and_prefill_gets_the_rest_of_the_step() -> None:
     rows = sim.step()
     assert [rows[s].num_tokens for s in decoding] == [1, 1, 1, 1]
     assert rows[late].num_tokens == 96
+
+
+def test_a_prompt_adds_little_to_the_gaps_of_running_streams() -> None:
+    sim = Sim(max_step_tokens=100, max_prefill_beside_decode=40)
+    decoding = [sim.add(prompt=10, output=3) for _ in range(2)]
+    sim.step()
+    late = sim.add(prompt=200, output=1)
+    sizes = [sim.step()[late].num_tokens for _ in range(2)]
+    assert not any(s in sim.live for s in decoding)
+    sizes += [sim.step()[late].num_tokens for _ in range(2)]
+    assert sizes == [40, 40, 100, 20]
+
+
+def test_streams_of_batch_hold_no_interactive_prompt_back() -> None:
+    sim = Sim(max_step_tokens=100, max_prefill_beside_decode=40)
+    sim.add(prompt=10, output=50, priority=BATCH)
+    sim.step()
+    prompt = sim.add(prompt=80)
+    assert sim.step()[prompt].num_tokens == 80
 
 
 def test_new_requests_join_and_ended_ones_leave_between_any_two_steps() -> None:
@@ -385,6 +406,7 @@ ARRIVAL = st.tuples(
     num_blocks=st.integers(4, 20),
     max_running=st.integers(1, 6),
     extra_tokens=st.integers(0, 150),
+    beside_decode=st.integers(1, 150),
     extra_samples=st.integers(0, 20),
 )
 @settings(max_examples=300, deadline=None)
@@ -393,12 +415,14 @@ def test_everything_ends_and_the_rules_hold_after_every_step(
     num_blocks: int,
     max_running: int,
     extra_tokens: int,
+    beside_decode: int,
     extra_samples: int,
 ) -> None:
     sim = Sim(
         num_blocks=num_blocks,
         max_running=max_running,
         max_step_tokens=max_running + extra_tokens,
+        max_prefill_beside_decode=beside_decode,
         max_samples=max_running + extra_samples,
     )
     doomed: dict[Sequence, int] = {}
