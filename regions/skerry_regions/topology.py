@@ -101,7 +101,6 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     between: tuple[Name, Name]
     rtt: Annotated[float, Meta(gt=0, le=10)] | None = None  # seconds
     bandwidth: Annotated[float, Meta(gt=0, le=1e14)] | None = None  # bytes per second
-    emulate_rtt: bool = False  # delay traffic by `rtt`, to try many regions on one machine
 
 
 class NameServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -295,8 +294,6 @@ def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
         for name in link.between:
             if name not in regions:
                 yield f"links[{i}].between", f"there is no region {name!r}"
-        if link.emulate_rtt and link.rtt is None:
-            yield f"links[{i}].emulate_rtt", "`emulate_rtt` needs `rtt`"
         pair = frozenset(link.between)
         if pair in seen:
             yield f"links[{i}].between", "this pair is there twice"

@@ -101,7 +101,6 @@ def test_distance_is_that_of_a_great_circle() -> None:
         (("replicas: 2", "replica: 2"), "t.yaml:9: pools[0].replica: no such key"),
         (("replicas: 2", "model: n"), "t.yaml:9: pools[0].model: given twice"),
         (("[gru, fra]", "[gru, lhr]"), "t.yaml:17: links[0].between: there is no region 'lhr'"),
-        (("rtt: 0.196", "emulate_rtt: true"), "t.yaml:17: links[0].emulate_rtt: `emulate_rtt`"),
         (("rtt: 0.196", "rtt: -1"), "t.yaml:17: links[0].rtt: Expected `float` > 0"),
         (("rtt: 0.196}", "rtt: 0.196}\n  - {between: [fra, gru]}"), "t.yaml:18: links[1].between"),
         (("name: edge", "name: -e"), "t.yaml:15: edges[0].name: Expected `str` matching"),
