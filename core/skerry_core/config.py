@@ -96,7 +96,7 @@ class EngineConfig:
     max_running: int = 64  # sequences that hold KV blocks at once
     max_waiting: int = 1024  # requests queued for a place
     max_step_tokens: int = 512  # tokens computed in one step: the prefill chunk's upper bound
-    max_prefill_beside_decode: int = 128  # prompt tokens in a step that running streams wait for
+    max_prefill_beside_decode: int = 64  # prompt tokens in a step that running streams wait for
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_waiting", "max_step_tokens", "max_prefill_beside_decode"):
