@@ -202,11 +202,6 @@ def mean_gap(times: StreamTimes) -> float:
     return (times.events[-1] - times.ttft) / max(times.tokens - 1, 1)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 UNITS = {"goodput": "requests/min", "in time": "%", "tok/s": "tok/s"}
 
 
@@ -221,9 +216,9 @@ def figures(times: Sequence[StreamTimes], seconds: float, slo: Objective) -> dic
     ttft = [each.ttft for each in times]
     gaps = [gap for each in times for gap in each.gaps] or [0.0]
     for share in (0.5, 0.95, 0.99):
-        result[f"TTFT p{100 * share:.0f}"] = percentile(ttft, share) * 1e3
+        result[f"TTFT p{100 * share:.0f}"] = stats.percentile(ttft, share) * 1e3
     for share in (0.5, 0.95, 0.99):
-        result[f"ITL p{100 * share:.0f}"] = percentile(gaps, share) * 1e3
+        result[f"ITL p{100 * share:.0f}"] = stats.percentile(gaps, share) * 1e3
     return result
 
 

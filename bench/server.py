@@ -113,11 +113,6 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 UNITS = {"tok/s": "tok/s", "ttft p50": "ms", "ttft p99": "ms", "itl p50": "ms", "itl p99": "ms"}
 
 
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def figures(times: list[StreamTimes], seconds: float) -> dict[str, float]:
     """Throughput of the whole burst, and latencies over all its streams."""
     ttft = [t.ttft for t in times]
@@ -125,9 +120,9 @@ def figures(times: list[StreamTimes], seconds: float) -> dict[str, float]:
     return {
         "tok/s": sum(t.tokens for t in times) / seconds,
         "ttft p50": statistics.median(ttft) * 1e3,
-        "ttft p99": percentile(ttft, 0.99) * 1e3,
+        "ttft p99": stats.percentile(ttft, 0.99) * 1e3,
         "itl p50": statistics.median(gaps) * 1e3,
-        "itl p99": percentile(gaps, 0.99) * 1e3,
+        "itl p99": stats.percentile(gaps, 0.99) * 1e3,
     }
 
 

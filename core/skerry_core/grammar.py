@@ -8,7 +8,6 @@ that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,8 +204,3 @@ def _brief(message: str) -> str:
     """The first line: what follows in llguidance's messages is its state."""
     first = message.strip().partition("\n")[0]
     return first[:MAX_ERROR]
-
-
-def any_object() -> Grammar:
-    """Any JSON object."""
-    return Grammar("json_schema", json.dumps({"type": "object"}))

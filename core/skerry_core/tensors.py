@@ -5,7 +5,7 @@ The quantised formats are GGML's: rows of blocks, each with its own scales (ggml
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -145,3 +145,20 @@ FORMATS: dict[str, Format] = {
     "Q5_K": Format(256, 176, _q5_k),
     "Q6_K": Format(256, 210, _q6_k),
 }
+
+
+def check_shapes(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], file: str
+) -> None:
+    """Raise WeightsError unless the tensors are exactly the expected ones."""
+    for name, shape in expected.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise WeightsError(f"{file}: tensor {name!r} is missing")
+        if tensor.shape != shape:
+            raise WeightsError(
+                f"{file}: tensor {name!r} has shape {tensor.shape}, the model needs {shape}"
+            )
+    for name in tensors:
+        if name not in expected:
+            raise WeightsError(f"{file}: tensor {name!r} has no place in a model that is supported")

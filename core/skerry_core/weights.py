@@ -22,7 +22,7 @@ import numpy as np
 from skerry_core.config import ModelConfig
 from skerry_core.gguf_file import MAGIC, read_gguf
 from skerry_core.safetensors_file import read_json_object, read_safetensors
-from skerry_core.tensors import Bytes, Tensor, WeightsError, dequantize
+from skerry_core.tensors import Bytes, Tensor, WeightsError, check_shapes, dequantize
 from skerry_core.weights_config import config_from_gguf, config_from_json
 
 __all__ = ["Tensor", "WeightFile", "WeightsError", "dequantize"]
@@ -59,7 +59,7 @@ class WeightFile:
         gguf = read_gguf(contents, file)
         config = config_from_gguf(gguf.metadata, gguf.tensors, file)
         tensors = {n: t for n, t in gguf.tensors.items() if not _NOT_WEIGHTS.fullmatch(n)}
-        _check(config, tensors, file)
+        check_shapes(tensors, expected_shapes(config), file)
         if config.architecture == "llama":
             return cls(config, _HalfSplit(tensors, config.head_dim))
         return cls(config, tensors)
@@ -82,7 +82,7 @@ class WeightFile:
         config = config_from_json(values, tensors, str(config_path))
         if config.tied_embeddings:
             tensors.pop("output.weight", None)  # some exporters write the embedding twice
-        _check(config, tensors, str(path))
+        check_shapes(tensors, expected_shapes(config), str(path))
         return cls(config, tensors)
 
     def __enter__(self) -> WeightFile:
@@ -207,19 +207,3 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for index in range(config.num_layers):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
     return shapes
-
-
-def _check(config: ModelConfig, tensors: Mapping[str, Tensor], file: str) -> None:
-    """Raise WeightsError unless the tensors are exactly those that the configuration needs."""
-    expected = expected_shapes(config)
-    for name, shape in expected.items():
-        tensor = tensors.get(name)
-        if tensor is None:
-            raise WeightsError(f"{file}: tensor {name!r} is missing")
-        if tensor.shape != shape:
-            raise WeightsError(
-                f"{file}: tensor {name!r} has shape {tensor.shape}, the model needs {shape}"
-            )
-    for name in tensors:
-        if name not in expected:
-            raise WeightsError(f"{file}: tensor {name!r} has no place in a model that is supported")

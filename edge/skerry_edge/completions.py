@@ -27,7 +27,14 @@ from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import JSONBytes, encode, openai_error_event
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, Piece, start_all
-from skerry_edge.prompts import output_limit, refuse_unsupported, sampling, stop_strings, tokenised
+from skerry_edge.prompts import (
+    output_floor,
+    output_limit,
+    refuse_unsupported,
+    sampling,
+    stop_strings,
+    tokenised,
+)
 from skerry_edge.routing import attended, authorise, call_of, edge_of
 from skerry_edge.sse import DONE, EventStream
 from skerry_edge.text import TextModel
@@ -130,11 +137,6 @@ def _job(
     if wanted is None:
         wanted = min(DEFAULT_MAX_TOKENS, max(1, spec.context_window - len(prompt_ids)))
     limit = output_limit(max(1, wanted), len(prompt_ids), spec, edge.limits)
-    min_tokens = asked.min_tokens or 0
-    if min_tokens > limit:
-        raise InvalidInput(
-            f"Bad input: min_tokens ({min_tokens}) exceeds max_tokens ({limit})", param="min_tokens"
-        )
     return Job(
         model=spec,
         text=text,
@@ -144,7 +146,7 @@ def _job(
             text,
             default_temperature=DEFAULT_TEMPERATURE,
             max_tokens=limit,
-            min_tokens=min_tokens,
+            min_tokens=output_floor(asked.min_tokens, limit),
             ignore_stop_tokens=bool(asked.ignore_eos),
             logprobs=asked.logprobs,
         ),

@@ -29,6 +29,7 @@ from skerry_edge.generation import Choices, Job, Piece, start
 from skerry_edge.output_plan import plan_output
 from skerry_edge.prompts import (
     chat_prompt,
+    output_floor,
     output_limit,
     sampling,
     stop_strings,
@@ -117,11 +118,6 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
     limit = output_limit(
         asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param
     )
-    min_tokens = asked.min_tokens or 0
-    if min_tokens > limit:
-        raise InvalidInput(
-            f"Bad input: min_tokens ({min_tokens}) exceeds max_tokens ({limit})", param="min_tokens"
-        )
     return Job(
         model=spec,
         text=text,
@@ -131,7 +127,7 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
             text,
             default_temperature=DEFAULT_TEMPERATURE,
             max_tokens=limit,
-            min_tokens=min_tokens,
+            min_tokens=output_floor(asked.min_tokens, limit),
             ignore_stop_tokens=bool(asked.ignore_eos),
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         ),

@@ -126,6 +126,15 @@ def output_limit(
     return asked
 
 
+def output_floor(asked: int | None, limit: int) -> int:
+    """How many tokens must be generated, of at most `limit`. Raises `InvalidInput`."""
+    if (asked or 0) > limit:
+        raise InvalidInput(
+            f"Bad input: min_tokens ({asked}) exceeds max_tokens ({limit})", param="min_tokens"
+        )
+    return asked or 0
+
+
 def sampling(
     request: SamplingRequest,
     text: TextModel,

@@ -135,6 +135,7 @@ def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetad
             if token.get("special")
         },
         weights_digest=weights_digest,
+        writes_config=source != directory,  # of a hub's model it must stay as it came
     )
 
 
@@ -152,8 +153,9 @@ def _finish(
     end_ids: Sequence[object],
     control: dict[str, int],
     weights_digest: str,
+    writes_config: bool = True,
 ) -> ModelMetadata:
-    """Write tokenizer_config.json if the model came without; state everything in one struct."""
+    """Write tokenizer_config.json, unless it lies there already; state all in one struct."""
     if chat_template is not None and len(chat_template) > MAX_TEMPLATE_LENGTH:
         raise UnsupportedModel(f"the chat template is longer than {MAX_TEMPLATE_LENGTH} characters")
     stops = {id_ for id_ in end_ids if isinstance(id_, int) and 0 <= id_ < vocab_size}
@@ -168,7 +170,7 @@ def _finish(
     }
     for key in ("bos", "eos", "pad", "unk"):
         settings[f"{key}_token"] = texts.get(ids[key]) if ids[key] is not None else None  # type: ignore[arg-type]
-    if not (directory / "tokenizer_config.json").exists():  # of a model from a hub it does
+    if writes_config:
         _write_json(directory / "tokenizer_config.json", settings)
     return ModelMetadata(
         architecture=architecture,

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from skerry_core.safetensors_file import read_json_object, read_safetensors
-from skerry_core.tensors import Float32, Tensor, WeightsError, dequantize
+from skerry_core.tensors import Float32, Tensor, WeightsError, check_shapes, dequantize
 
 _MAX_CONFIG_JSON = 1 << 20  # bytes
 _LANES = 16  # widths are multiples of the kernels' vectors
@@ -107,7 +107,7 @@ class BertFile:
             _PREFIX.sub("", name, count=1): tensor
             for name, tensor in read_safetensors(contents, str(path), ignored=_NOT_WEIGHTS).items()
         }
-        _check(config, tensors, str(path))
+        check_shapes(tensors, _shapes(config), str(path))
         return cls(config, tensors, str(path))
 
     def words(self) -> Float32:
@@ -173,21 +173,6 @@ def _read_config(path: Path) -> EncoderConfig:
     if config.max_tokens < 1:
         raise WeightsError(f"{path}: max_position_embeddings leaves room for no token")
     return config
-
-
-def _check(config: EncoderConfig, tensors: Mapping[str, Tensor], file: str) -> None:
-    expected = _shapes(config)
-    for name, shape in expected.items():
-        tensor = tensors.get(name)
-        if tensor is None:
-            raise WeightsError(f"{file}: tensor {name!r} is missing")
-        if tensor.shape != shape:
-            raise WeightsError(
-                f"{file}: tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}"
-            )
-    for name in tensors:
-        if name not in expected:
-            raise WeightsError(f"{file}: tensor {name!r} has no place in an encoder like this")
 
 
 def _shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:

@@ -33,8 +33,6 @@ class Option(IntEnum):
     NSID = 3
     CLIENT_SUBNET = 8
     COOKIE = 10
-    KEEPALIVE = 11
-    EXTENDED_ERROR = 15
 
 
 class Ignored(Exception):
