@@ -14,6 +14,7 @@
     │   ├── PermissionDenied    the token is right but may not do this
     │   ├── NotFound            no such route or object
     │   ├── MethodNotAllowed    the route exists, the method does not
+    │   ├── ResidencyUnmet      the request may not leave a zone, and this is not in it
     │   └── QuotaExceeded       the tenant's allowance is used up (429, not retryable now)
     ├── CapacityError           try elsewhere or later; carries retry_after
     │   ├── Overloaded          every place is taken
@@ -135,6 +136,10 @@ class NotFound(RequestError, code="not_found", number=7003, status=404):
 
 class MethodNotAllowed(RequestError, code="method_not_allowed", number=7001, status=405):
     """The route exists, the method does not."""
+
+
+class ResidencyUnmet(RequestError, code="residency_unmet", number=7011, status=421):
+    """The request may not leave a zone, and this place is not in it: send it to another edge."""
 
 
 class QuotaExceeded(RequestError, code="quota_exceeded", number=4006, status=429):
