@@ -29,6 +29,8 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import count as count_from
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -256,16 +258,20 @@ def measure(
         f"{slo.ttft * 1e3:.0f} ms and mean ITL within {slo.itl * 1e3:.0f} ms"
     )
     cells: dict[str, stats.Cell] = {}
+    salts = count_from(2)
     pids = [pid for each in platforms for pid in each.pids]
     for number in range(1, rounds + 1):
         first = number * len(shape.trace) // (rounds + 2)
-        asked = jobs(shape, first, count, seconds, salt=number + 1)
         order = list(platforms) if number % 2 else list(reversed(platforms))
+
+        def replayed(to: Platform, first: int = first) -> tuple[list[StreamTimes], float]:
+            # A disturbed sample is taken again: the same prompts would be cached by then.
+            return timed(to, jobs(shape, first, count, seconds, salt=next(salts)))
+
         with console.status(f"{shape.name}: round {number} of {rounds}"):
             for each in order:
-                (times, taken), _ = undisturbed(
-                    lambda p=each, a=asked: timed(p, a), pids, attempts=scale.attempts
-                )
+                sample = partial(replayed, each)
+                (times, taken), _ = undisturbed(sample, pids, attempts=scale.attempts)
                 for figure, value in figures(times, taken, slo).items():
                     cell = cells.setdefault(figure, stats.Cell(figure, UNITS.get(figure, "ms")))
                     cell.add(each.name, value)
