@@ -7,6 +7,7 @@ The rules of the house:
   does not change, so any number of sequences may share it.
 - An idle sealed block keeps its content until it is handed out again, least recently used first:
   the idle list *is* the prefix cache. Idle blocks without a digest are handed out before those.
+- A *pinned* idle block is handed out after all others, even those used later, for a time.
 - A digest is sealed on at most one block. A second block of the same content stays unsealed.
 
 A transferred block enters as any other: `allocate(1)`, write its bytes, `seal`, `release`. Nothing
@@ -22,11 +23,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.pins import Pins
 
 DIGEST_SIZE = 16  # bytes
 
@@ -100,6 +103,8 @@ class BlockPool:
         self._digest: list[Digest | None] = [None] * num_blocks  # None: not sealed
         self._sealed: dict[Digest, int] = {}
         self._idle = OrderedDict.fromkeys(range(num_blocks))  # next to be handed out first
+        self._idle_pinned: OrderedDict[int, None] = OrderedDict()  # they follow `_idle`
+        self._pins = Pins(num_blocks)
         self._idle_sealed = 0
         # Net changes since the last drain (True: sealed), so that it never outgrows the pool.
         self._changes: dict[Digest, bool] = {}
@@ -112,7 +117,7 @@ class BlockPool:
     @property
     def num_idle(self) -> int:
         """Blocks that `allocate` can hand out: free and cached ones."""
-        return len(self._idle)
+        return len(self._idle) + len(self._idle_pinned)
 
     @property
     def num_cached(self) -> int:
@@ -121,16 +126,20 @@ class BlockPool:
 
     @property
     def num_used(self) -> int:
-        return len(self._refs) - len(self._idle)
+        return self.num_blocks - self.num_idle
+
+    @property
+    def num_pinned(self) -> int:
+        return len(self._pins)
 
     def allocate(self, n: int) -> list[int]:
         """Take n writable blocks, forgetting the oldest idle content. All or nothing.
 
         Raises OutOfBlocks.
         """
-        if n > len(self._idle):
-            raise OutOfBlocks(n, len(self._idle))
-        blocks = [self._idle.popitem(last=False)[0] for _ in range(n)]
+        if n > self.num_idle:
+            raise OutOfBlocks(n, self.num_idle)
+        blocks = [self._next_idle() for _ in range(n)]
         for block in blocks:
             self._refs[block] = 1
             digest = self._digest[block]
@@ -142,6 +151,13 @@ class BlockPool:
                 del self._sealed[digest]
                 self._note(digest, sealed=False)
         return blocks
+
+    def _next_idle(self) -> int:
+        if self._idle:
+            return self._idle.popitem(last=False)[0]
+        block, _ = self._idle_pinned.popitem(last=False)
+        self._pins.remove(block)
+        return block
 
     def match(self, digests: Iterable[Digest]) -> int:
         """How many of the leading digests are sealed here. Takes no reference."""
@@ -157,7 +173,7 @@ class BlockPool:
         blocks = [self._sealed[digest] for digest in digests[: self.match(digests)]]
         for block in blocks:
             if self._refs[block] == 0:
-                del self._idle[block]
+                del (self._idle_pinned if block in self._pins else self._idle)[block]
                 self._idle_sealed -= 1
             self._refs[block] += 1
         return blocks
@@ -173,7 +189,10 @@ class BlockPool:
                 raise ValueError(f"block {block} is not in use")
             self._refs[block] -= 1
             if self._refs[block] == 0:
-                self._idle[block] = None
+                if block in self._pins:
+                    self._idle_pinned[block] = None
+                else:
+                    self._idle[block] = None
                 if self._digest[block] is None:
                     self._idle.move_to_end(block, last=False)
                 else:
@@ -195,9 +214,30 @@ class BlockPool:
         self._note(digest, sealed=True)
         return True
 
+    def pin(self, digests: Iterable[Digest], until: float, owner: bytes) -> int:
+        """Pin the blocks of the leading sealed digests, in use or idle, as far as `owner` (a
+        tenant's cache key) may; how many are pinned. `until` is on `expire_pins`'s clock."""
+        count = 0
+        for digest in digests:
+            block = self._sealed.get(digest)
+            if block is None or not self._pins.add(block, until, owner):
+                break
+            if block in self._idle:
+                del self._idle[block]
+                self._idle_pinned[block] = None
+            count += 1
+        return count
+
+    def expire_pins(self, now: float) -> None:
+        """Blocks whose pin is over count as used just now."""
+        for block in self._pins.expired(now):
+            if self._refs[block] == 0:
+                del self._idle_pinned[block]
+                self._idle[block] = None
+
     def cached_blocks(self) -> Iterator[tuple[int, Digest]]:
-        """Idle blocks that hold a prefix, and what; the most recently used first."""
-        for block in reversed(self._idle):
+        """Idle blocks that hold a prefix, and what; the last to be forgotten first."""
+        for block in chain(reversed(self._idle_pinned), reversed(self._idle)):
             if (digest := self._digest[block]) is not None:
                 yield block, digest
 
@@ -222,11 +262,13 @@ class BlockPool:
     def sanity_check(self) -> None:
         """Raise AssertionError unless the rules of the house hold. For tests: O(num_blocks)."""
         idle = {block for block, refs in enumerate(self._refs) if refs == 0}
-        if min(self._refs) < 0 or idle != set(self._idle):
+        if min(self._refs) < 0 or idle != {*self._idle, *self._idle_pinned}:
             raise AssertionError("idle blocks are not those without references")
         named = {d: block for block, d in enumerate(self._digest) if d is not None}
         if named != self._sealed:
             raise AssertionError("digests of blocks and blocks of digests disagree")
-        cached = [self._digest[block] is not None for block in self._idle]
+        if any(block not in self._pins for block in self._idle_pinned):
+            raise AssertionError("a block without a pin stands among the pinned ones")
+        cached = [self._digest[b] is not None for b in (*self._idle, *self._idle_pinned)]
         if sum(cached) != self._idle_sealed or cached != sorted(cached):
             raise AssertionError("idle blocks without a digest must come before cached ones")

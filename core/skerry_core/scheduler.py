@@ -111,10 +111,19 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended or was aborted, and release its blocks."""
         if sequence.slot >= 0:
+            self._pin(sequence)
             self._vacate(sequence)
         else:
             self._dequeue(sequence)
         self._fair[sequence.request.priority].leave(sequence.request.tenant)
+
+    def _pin(self, sequence: Sequence) -> None:
+        """Keep its prompt for as long as its request asks, counted from its first place."""
+        request = sequence.request
+        if request.pin_seconds and sequence.start_time is not None:
+            prompt = sequence.digests[: sequence.num_prompt // BLOCK_SIZE]
+            until = sequence.start_time + request.pin_seconds
+            self._pool.pin(prompt, until, request.cache_key)
 
     def _enqueue(self, sequence: Sequence) -> None:
         queue = self._waiting[sequence.request.priority].setdefault(sequence.request.tenant, [])
@@ -155,6 +164,7 @@ class Scheduler:
         `now` (seconds) becomes the start time of sequences that get their first place. The caller
         computes the rows and then calls `settle`.
         """
+        self._pool.expire_pins(now)
         plan = Plan(self._max_step_tokens, self._max_samples)
         for priority in Priority:
             self._continue_decoding(plan, priority)

@@ -24,11 +24,13 @@ DIGESTS = [bytes([i]) * 16 for i in range(6)]
 class BlockPoolMachine(RuleBasedStateMachine):
     """The pool against a plain model: lists of held blocks, and one list in order of last use."""
 
-    @initialize(num_blocks=st.integers(1, 8))
+    @initialize(num_blocks=st.integers(1, 18))
     def create(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks)
         self.held: list[list[int]] = []
         self.cached: list[bytes] = []  # idle and sealed, least recently used first
+        self.cached_pinned: list[bytes] = []  # and those that go after all others
+        self.pins: dict[bytes, bytes] = {}  # owner by digest
         self.digest: dict[int, bytes] = {}  # of sealed blocks
         self.published: set[bytes] = set()
 
@@ -46,9 +48,13 @@ class BlockPoolMachine(RuleBasedStateMachine):
                 self.pool.allocate(n)
             assert (raised.value.needed, raised.value.available) == (n, idle)
             return
-        num_free = idle - len(self.cached)
+        num_free = idle - len(self.cached) - len(self.cached_pinned)
         num_forgotten = max(0, n - num_free)
-        forgotten, self.cached = self.cached[:num_forgotten], self.cached[num_forgotten:]
+        forgotten = [*self.cached, *self.cached_pinned][:num_forgotten]
+        self.cached = self.cached[num_forgotten:]
+        self.cached_pinned = [each for each in self.cached_pinned if each not in forgotten]
+        for digest in self.pins.keys() & set(forgotten):
+            del self.pins[digest]
         blocks = self.pool.allocate(n)
         assert len(set(blocks)) == n
         assert all(self.references(block) == 0 for block in blocks)
@@ -63,8 +69,9 @@ class BlockPoolMachine(RuleBasedStateMachine):
             if digest not in by_digest:
                 break
             expected.append(by_digest[digest])
-            if digest in self.cached:
-                self.cached.remove(digest)
+            for idle in (self.cached, self.cached_pinned):
+                if digest in idle:
+                    idle.remove(digest)
         assert self.pool.match(digests) == len(expected)
         assert self.pool.acquire(digests) == expected
         self.held.append(expected)
@@ -89,7 +96,40 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.pool.release(blocks)
         for block in reversed(blocks):
             if self.references(block) == 0 and block in self.digest:
-                self.cached.append(self.digest[block])
+                digest = self.digest[block]
+                (self.cached_pinned if digest in self.pins else self.cached).append(digest)
+
+    @rule(
+        digests=st.lists(st.sampled_from(DIGESTS), max_size=4, unique=True),
+        owner=st.sampled_from([b"a", b"b"]),
+    )
+    def pin(self, digests: list[bytes], owner: bytes) -> None:
+        expected = 0
+        for digest in digests:
+            if digest not in self.digest.values():
+                break
+            if digest not in self.pins:
+                of_owner = list(self.pins.values()).count(owner)
+                if len(self.pins) == self.pool.num_blocks // 4:
+                    break
+                if of_owner == self.pool.num_blocks // 8:
+                    break
+                self.pins[digest] = owner
+            if digest in self.cached:
+                self.cached.remove(digest)
+                self.cached_pinned.append(digest)
+            expected += 1
+        assert self.pool.pin(digests, until=1.0, owner=owner) == expected
+
+    @rule()
+    def expire_pins(self) -> None:
+        self.pool.expire_pins(0.9)
+        assert self.pool.num_pinned == len(self.pins)
+        self.pool.expire_pins(1.0)
+        block_of = {digest: block for block, digest in self.digest.items()}
+        self.cached += sorted(self.cached_pinned, key=block_of.__getitem__)
+        self.cached_pinned = []
+        self.pins = {}
 
     @rule()
     def drain(self) -> None:
@@ -103,7 +143,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.pool.sanity_check()
         assert self.pool.num_idle == self.num_idle()
-        assert self.pool.num_cached == len(self.cached)
+        assert self.pool.num_cached == len(self.cached) + len(self.cached_pinned)
+        assert self.pool.num_pinned == len(self.pins)
         assert self.pool.num_used == self.pool.num_blocks - self.num_idle()
         assert set(self.pool.sealed_digests()) == set(self.digest.values())
 
