@@ -1,0 +1,110 @@
+"""What the control API refuses, and how it says so: `{"error": {"type", "message", "field"}}`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import Struct
+
+
+class ErrorDetail(Struct, frozen=True):
+    """`field` is the path of the value at fault in the request's body, such as `pools[1]`."""
+
+    type: str
+    message: str
+    field: str | None = None
+
+
+class ErrorBody(Struct, frozen=True):
+    """The body of every refusal."""
+
+    error: ErrorDetail
+
+
+class ControlError(Exception):
+    """A request that is refused. Subclasses say how; the message says why and what to do."""
+
+    type: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+    def body(self) -> bytes:
+        """Of the answer, as JSON."""
+        return msgspec.json.encode(ErrorBody(ErrorDetail(self.type, self.message, self.field)))
+
+
+class Malformed(ControlError):
+    """Not JSON, or headers or a query that cannot be read."""
+
+    type, status = "malformed", 400
+
+
+class Unauthorized(ControlError):
+    """No token, or a wrong one."""
+
+    type, status = "unauthorized", 401
+
+
+class Forbidden(ControlError):
+    """A token without the scope `admin`."""
+
+    type, status = "forbidden", 403
+
+
+class NotFound(ControlError):
+    """No such route or resource."""
+
+    type, status = "not_found", 404
+
+
+class MethodNotAllowed(ControlError):
+    """The route exists, the method does not."""
+
+    type, status = "method_not_allowed", 405
+
+
+class Conflict(ControlError):
+    """It exists already, or something else still needs it."""
+
+    type, status = "conflict", 409
+
+
+class StaleEtag(ControlError):
+    """It was changed since the caller read it."""
+
+    type, status = "stale_etag", 412
+
+
+class TooLarge(ControlError):
+    """The body is larger than the API takes."""
+
+    type, status = "too_large", 413
+
+
+class Invalid(ControlError):
+    """A field's value is missing or wrong; `field` names it."""
+
+    type, status = "invalid", 422
+
+
+class Locked(ControlError):
+    """A Terraform state that somebody else holds."""
+
+    type, status = "locked", 423
+
+
+class Busy(ControlError):
+    """The store is written by somebody else for too long: try again."""
+
+    type, status = "unavailable", 503
+
+
+ERRORS: tuple[type[ControlError], ...] = (
+    Malformed, Unauthorized, Forbidden, NotFound, MethodNotAllowed, Conflict, StaleEtag,
+    TooLarge, Invalid, Locked, Busy,
+)  # fmt: skip

@@ -1,0 +1,79 @@
+"""The schema of the control plane's database, one step after the other.
+
+A step is never changed once released: a newer schema is another step. A database that a newer
+version has written is refused, not guessed at.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+STEPS: tuple[str, ...] = (
+    """
+    CREATE TABLE resources (
+        kind TEXT NOT NULL, id TEXT NOT NULL, spec BLOB NOT NULL, revision INTEGER NOT NULL,
+        created_at REAL NOT NULL, updated_at REAL NOT NULL, deleting INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (kind, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE decisions (  -- what the control plane settled itself, such as a free port
+        kind TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (kind, id, name)
+    ) WITHOUT ROWID;
+    CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    INSERT INTO counters VALUES ('revision', 0);
+    CREATE TABLE audit (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, actor TEXT NOT NULL,
+        action TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, revision INTEGER NOT NULL,
+        changes BLOB NOT NULL
+    );
+    CREATE TABLE events (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL,
+        id TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL
+    );
+    CREATE TABLE answers (  -- to requests with an idempotency key
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE,
+        request TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, spec BLOB NOT NULL,
+        revision INTEGER NOT NULL, at REAL NOT NULL
+    );
+    CREATE TABLE terraform_states (
+        name TEXT PRIMARY KEY, state BLOB, lock BLOB, updated_at REAL NOT NULL
+    ) WITHOUT ROWID;
+    """,
+)
+VERSION = len(STEPS)
+
+
+class NewerSchema(Exception):
+    """A later version of Skerry wrote the database; the message says so."""
+
+
+def migrate(database: sqlite3.Connection, *, now: float | None = None) -> int:
+    """Bring the schema up to date, whole or not at all; its version before. Raises NewerSchema."""
+    at = time.time() if now is None else now
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, at REAL NOT NULL)"
+    )
+    before = version_of(database)
+    if before > VERSION:
+        raise NewerSchema(
+            f"the database has schema {before}, this version of Skerry knows {VERSION}: "
+            "update Skerry, or restore a backup"
+        )
+    for number, step in enumerate(STEPS[before:], start=before + 1):
+        # executescript commits what is open: the step's transaction is part of the script.
+        try:
+            database.executescript(
+                f"BEGIN IMMEDIATE; {step};"
+                f" INSERT INTO schema_version VALUES ({number}, {at!r}); COMMIT;"
+            )
+        except sqlite3.Error:
+            if database.in_transaction:
+                database.rollback()
+            raise
+    return before
+
+
+def version_of(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("SELECT max(version) FROM schema_version").fetchone()
+    return int(version or 0)

@@ -1,0 +1,100 @@
+"""From resources to processes: which groups there should be, and how many of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from skerry_regions.control.desired import Desired
+from skerry_regions.control.launcher import EdgeSettings, NodeSettings
+from skerry_regions.control.plan import Group
+from skerry_regions.control.resources import EDGE_NODE, POOL, REGION, PoolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A model's files on this machine. Installed, on their way, or not to be had."""
+
+    id: str  # of the catalog, once it is known
+    blocked: str = ""  # why no node can load it now
+
+
+Models = Callable[[str], ModelState]
+"""The state of a model by id or alias."""
+
+NO_DECISIONS: Mapping[str, int] = MappingProxyType({})
+
+
+def wanted(
+    desired: Desired,
+    models: Models,
+    *,
+    scales: Mapping[str, int] = NO_DECISIONS,
+    ports: Mapping[str, int] = NO_DECISIONS,
+) -> dict[str, Group]:
+    """Groups by id of their pool or edge node.
+
+    `scales` are the replicas that the autoscaler decided on, by pool; `ports` those that edge nodes
+    were given, by edge node.
+    """
+    groups: dict[str, Group] = {}
+    offered: list[str] = []
+    for id, pool in desired.pools().items():
+        name = desired.model_of(id)
+        if name is None:
+            continue
+        model = models(name)
+        if model.id and not desired.is_deleting(POOL, id):
+            offered.append(model.id)
+        replicas = 0 if _is_leaving(desired, POOL.name, id, pool.region) else None
+        groups[id] = Group(
+            id=id,
+            replicas=replicas_of(pool, scales.get(id)) if replicas is None else replicas,
+            settings=NodeSettings(
+                region=pool.region,
+                role=pool.role,
+                model=model.id or name,
+                runner=pool.runner,
+                threads=pool.threads,
+                kv_blocks=pool.kv_blocks,
+                file_tier=pool.file_tier,
+                system_prompts=_system_prompts(desired, id),
+            ),
+            blocked=model.blocked,
+        )
+    models_offered = tuple(sorted(set(offered)))
+    for id, edge in desired.edge_nodes().items():
+        leaving = edge.draining or _is_leaving(desired, EDGE_NODE.name, id, edge.region)
+        groups[id] = Group(
+            id=id,
+            replicas=0 if leaving or not models_offered else 1,
+            settings=EdgeSettings(region=edge.region, host=edge.host, models=models_offered),
+            port=edge.port or ports.get(id, 0),
+        )
+    return groups
+
+
+def replicas_of(pool: PoolSpec, scale: int | None) -> int:
+    """As written; of an autoscaled pool as decided, within its limits."""
+    if pool.max_replicas is None:
+        return 1 if pool.replicas is None else pool.replicas
+    least = pool.min_replicas or 0
+    return min(max(scale if scale is not None else least, least), pool.max_replicas)
+
+
+def _is_leaving(desired: Desired, kind: str, id: str, region: str) -> bool:
+    record = desired.records.get((kind, id))
+    spec = desired.regions().get(region)
+    return (
+        record is None
+        or record.deleting
+        or spec is None
+        or spec.draining
+        or desired.is_deleting(REGION, region)
+    )
+
+
+def _system_prompts(desired: Desired, pool: str) -> tuple[str, ...]:
+    deployment = desired.deployment_of(pool)
+    return () if deployment is None else desired.deployments()[deployment].system_prompts

@@ -1,0 +1,107 @@
+"""A control plane without processes: its store, its writes, its HTTP API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from skerry_regions.control.api import create_app
+from skerry_regions.control.changes import Changes
+from skerry_regions.control.desired import Record
+from skerry_regions.control.requests import Caller, Control
+from skerry_regions.control.resources import KINDS, ApiTokenSpec, Kind, Status
+from skerry_regions.control.store import Store
+from skerry_regions.control.views import NodeView
+
+ACCOUNT = "a" * 32
+MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+BY_COLLECTION = {kind.collection: kind for kind in KINDS}
+
+
+class Clock:
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Tokens:
+    """A `TokenPublisher` that shows what was published."""
+
+    published: dict[str, str] = field(default_factory=dict[str, str])
+
+    def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None:
+        self.published[id] = secret_digest
+
+    def withdraw(self, id: str) -> None:
+        self.published.pop(id, None)
+
+    def is_published(self, id: str) -> bool:
+        return id in self.published
+
+    def text(self, id: str, secret: str) -> str:
+        return f"skerry_{id}_{secret}"
+
+
+class Unseeing:
+    """An `Observer` that has not looked yet."""
+
+    revision = 0
+
+    def status(self, record: Record) -> Status | None:
+        return None
+
+    def nodes(self) -> list[NodeView]:
+        return []
+
+
+class Api:
+    """The HTTP API over a store in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.store = Store(folder / "control.db", clock=self.clock)
+        self.tokens = Tokens()
+        self.changes = Changes(self.store, self.tokens, b"s" * 32)
+        self.num_changed = 0
+        self.control = Control(
+            store=self.store,
+            changes=self.changes,
+            observer=Unseeing(),
+            authenticate={
+                "admin": Caller("token-1", is_admin=True),
+                "reader": Caller("token-2", is_admin=False),
+            }.get,
+            account_id=ACCOUNT,
+            changed=self._changed,
+        )
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_app(self.control)),
+            base_url="http://control/control/v1",
+            headers={"authorization": "Bearer admin"},
+        )
+
+    async def make(self, collection: str, **values: Any) -> dict[str, Any]:
+        answer = await self.http.post(f"/{collection}", json=values)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        self.store.close()
+
+    def _changed(self) -> None:
+        self.num_changed += 1
+
+
+def new(store: Store, collection: str, **values: Any) -> Record:
+    """Write a resource past the API."""
+    kind: Kind = BY_COLLECTION[collection]
+    changes = Changes(store, Tokens(), b"s" * 32)
+    return changes.create(kind, values, actor="test", idempotency_key=None).record

@@ -1,0 +1,319 @@
+"""`/control/v1`: writing down what is wanted, and being told what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.regions.control.support import ACCOUNT, MODEL, Api
+
+pytestmark = pytest.mark.anyio
+
+FRA = {"name": "fra", "iata": "FRA"}
+DECODE = {"name": "decode", "region": "fra", "role": "decode", "model": MODEL}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    api = Api(tmp_path)
+    yield api
+    await api.close()
+
+
+async def test_a_resource_is_read_back_as_it_was_written(api: Api) -> None:
+    made = await api.make("regions", **FRA, residency="eu")
+    assert made == {
+        "name": "fra",
+        "iata": "FRA",
+        "latitude": None,
+        "longitude": None,
+        "residency": "eu",
+        "draining": False,
+        "id": "fra",
+        "meta": {
+            "etag": "1",
+            "created_at": "2023-11-14T22:13:20.000Z",
+            "updated_at": "2023-11-14T22:13:20.000Z",
+            "deleting": False,
+        },
+        "status": {"phase": "pending", "ready_nodes": 0, "desired_nodes": 0, "conditions": []},
+    }
+    answer = await api.http.get("/regions/fra")
+    assert (answer.json(), answer.headers["etag"]) == (made, '"1"')
+    assert api.num_changed == 1
+
+
+async def test_a_patch_changes_what_it_names(api: Api) -> None:
+    await api.make("regions", **FRA)
+    pool = await api.make("pools", **DECODE, replicas=2, kv_blocks=64)
+    api.clock.now += 1
+    answer = await api.http.patch("/pools/fra-decode", json={"replicas": 3, "kv_blocks": None})
+    changed = answer.json()
+    assert (changed["replicas"], changed["kv_blocks"], changed["model"]) == (3, None, MODEL)
+    assert (pool["meta"]["etag"], changed["meta"]["etag"]) == ("2", "3")
+    assert changed["meta"]["updated_at"] == "2023-11-14T22:13:21.000Z"
+
+
+async def test_a_patch_that_changes_nothing_keeps_the_etag(api: Api) -> None:
+    await api.make("regions", **FRA)
+    answer = await api.http.patch("/regions/fra", json={"iata": "FRA"})
+    assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
+
+
+async def test_a_stale_etag_changes_nothing(api: Api) -> None:
+    await api.make("regions", **FRA)
+    fresh = {"if-match": '"1"'}
+    stale = {"if-match": '"1"'}
+    assert (
+        await api.http.patch("/regions/fra", json={"draining": True}, headers=fresh)
+    ).status_code == 200
+    for method, body in (("PATCH", {"draining": False}), ("DELETE", None)):
+        answer = await api.http.request(method, "/regions/fra", json=body, headers=stale)
+        assert answer.status_code == 412
+        assert answer.json()["error"]["type"] == "stale_etag"
+    assert (await api.http.get("/regions/fra")).json()["draining"] is True
+    answer = await api.http.patch("/regions/fra", json={}, headers={"if-match": "now"})
+    assert answer.status_code == 400
+
+
+INVALID: list[tuple[str, dict[str, Any], str]] = [
+    ("regions", {"iata": "FRA"}, "name"),
+    ("regions", {"name": "Fra", "iata": "FRA"}, "name"),
+    ("regions", {"name": "x"}, "iata"),
+    ("regions", {"name": "x", "iata": "QQQ"}, "iata"),
+    ("regions", {"name": "x", "latitude": 1.0}, "longitude"),
+    ("regions", {"name": "x", "latitude": 91.0, "longitude": 0.0}, "latitude"),
+    ("regions", {"name": "x", "iata": "FRA", "colour": "red"}, "colour"),
+    ("pools", DECODE | {"region": "iad"}, "region"),
+    ("pools", DECODE | {"role": "both"}, "role"),
+    ("pools", DECODE | {"replicas": -1}, "replicas"),
+    ("pools", DECODE | {"replicas": 1.5}, "replicas"),
+    ("pools", DECODE | {"replicas": 1, "max_replicas": 2}, "replicas"),
+    ("pools", DECODE | {"min_replicas": 1}, "min_replicas"),
+    ("pools", DECODE | {"min_replicas": 3, "max_replicas": 2}, "min_replicas"),
+    ("pools", DECODE | {"file_tier": "1 GB"}, "file_tier"),
+    ("edge_nodes", {"name": "e", "region": "fra", "host": "0.0.0.0"}, "host"),
+    ("edge_nodes", {"name": "e", "region": "fra", "host": "localhost"}, "host"),
+    ("edge_nodes", {"name": "e", "region": "fra", "port": 70000}, "port"),
+    ("deployments", {"name": "d", "model": MODEL, "pools": []}, "pools"),
+    ("deployments", {"name": "d", "model": MODEL, "pools": ["fra-no"]}, "pools[0]"),
+    ("deployments", {"name": "d", "model": MODEL, "pools": ["fra-p", "fra-p"]}, "pools[1]"),
+    ("deployments", {"name": "d", "model": MODEL, "pools": ["fra-p"]}, "pools"),
+    ("deployments", {"name": "d", "model": "@cf/o/o", "pools": ["fra-d"]}, "pools[0]"),
+    ("api_tokens", {"name": "t", "scopes": []}, "scopes"),
+    ("api_tokens", {"name": "t", "scopes": ["run", "run"]}, "scopes[1]"),
+    ("api_tokens", {"name": "t", "scopes": ["root"]}, "scopes[0]"),
+    ("api_tokens", {"name": "t", "account_id": "me"}, "account_id"),
+]
+
+
+@pytest.mark.parametrize(("collection", "values", "field"), INVALID)
+async def test_a_mistake_is_named_by_its_path(
+    api: Api, collection: str, values: dict[str, Any], field: str
+) -> None:
+    await api.make("regions", **FRA)
+    await api.make("pools", name="p", region="fra", role="prefill", model=MODEL)
+    await api.make("pools", name="d", region="fra", role="decode", model=MODEL)
+    before = api.store.desired
+    answer = await api.http.post(f"/{collection}", json=values)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, field), answer.text
+    assert api.store.desired is before
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 100_000])
+async def test_a_body_that_is_no_object_is_refused(api: Api, body: bytes) -> None:
+    answer = await api.http.post("/regions", content=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "malformed")
+
+
+async def test_what_names_and_places_a_resource_never_changes(api: Api) -> None:
+    await api.make("regions", **FRA)
+    await api.make("regions", name="iad", iata="IAD")
+    await api.make("pools", **DECODE)
+    for field, value in (("name", "d"), ("region", "iad"), ("role", "prefill")):
+        answer = await api.http.patch("/pools/fra-decode", json={field: value})
+        assert (answer.status_code, answer.json()["error"]["field"]) == (422, field)
+
+
+async def test_names_are_taken_once(api: Api) -> None:
+    await api.make("regions", **FRA)
+    await api.make("regions", name="fra-a", iata="FRA")
+    await api.make("pools", name="a-b", region="fra", role="hybrid")
+    for collection, values in (
+        ("regions", FRA),
+        ("pools", {"name": "b", "region": "fra-a", "role": "hybrid"}),
+        ("edge_nodes", {"name": "fra-a-b", "region": "fra"}),
+    ):
+        answer = await api.http.post(f"/{collection}", json=values)
+        assert (answer.status_code, answer.json()["error"]["field"]) == (409, "name"), values
+
+
+async def test_what_is_used_stays(api: Api) -> None:
+    await api.make("regions", **FRA)
+    await api.make("pools", **DECODE)
+    await api.make("deployments", name="chat", model=MODEL, pools=["fra-decode"])
+    refused = await api.http.delete("/pools/fra-decode")
+    assert refused.status_code == 409
+    assert "deployment 'chat'" in refused.json()["error"]["message"]
+    refused = await api.http.delete("/regions/fra")
+    assert "pool 'fra-decode'" in refused.json()["error"]["message"]
+
+    answers = [
+        await api.http.delete(f"/{path}")
+        for path in ("deployments/chat", "pools/fra-decode", "regions/fra", "regions/fra")
+    ]
+    assert [answer.status_code for answer in answers] == [202] * 4
+    assert (await api.http.get("/pools/fra-decode")).json()["meta"]["deleting"] is True
+    answer = await api.http.patch("/pools/fra-decode", json={"replicas": 2})
+    assert answer.status_code == 409
+    assert (await api.http.post("/pools", json=DECODE)).status_code == 409
+
+
+async def test_a_protected_pool_is_not_deleted(api: Api) -> None:
+    await api.make("regions", **FRA)
+    await api.make("pools", **DECODE, deletion_protection=True)
+    assert (await api.http.delete("/pools/fra-decode")).status_code == 409
+    await api.http.patch("/pools/fra-decode", json={"deletion_protection": False})
+    assert (await api.http.delete("/pools/fra-decode")).status_code == 202
+
+
+async def test_a_deployment_gives_its_pools_their_model(api: Api) -> None:
+    await api.make("regions", **FRA)
+    await api.make("pools", name="a", region="fra", role="hybrid")
+    await api.make("deployments", name="chat", model=MODEL, pools=["fra-a"])
+    assert api.store.desired.model_of("fra-a") == MODEL
+    other = {"name": "other", "model": MODEL, "pools": ["fra-a"]}
+    assert (await api.http.post("/deployments", json=other)).status_code == 422
+    answer = await api.http.patch("/pools/fra-a", json={"model": "@cf/o/o"})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "model")
+    answer = await api.http.patch("/deployments/chat", json={"model": "@cf/o/o"})
+    assert answer.status_code == 200
+    assert api.store.desired.model_of("fra-a") == "@cf/o/o"
+
+
+async def test_a_request_sent_again_is_answered_as_the_first_time(api: Api) -> None:
+    key = {"idempotency-key": "k-1"}
+    first = await api.http.post("/regions", json=FRA, headers=key)
+    again = await api.http.post("/regions", json=FRA, headers=key)
+    assert (again.status_code, again.json(), again.headers["etag"]) == (
+        201,
+        first.json(),
+        first.headers["etag"],
+    )
+    other = await api.http.post("/regions", json=FRA | {"residency": "eu"}, headers=key)
+    assert other.status_code == 409
+    without = await api.http.post("/regions", json=FRA)
+    assert without.status_code == 409
+    api.clock.now += 86_401
+    await api.http.post("/regions", json={"name": "iad", "iata": "IAD"}, headers={**key})
+    assert (await api.http.get("/regions/iad")).status_code == 200, "the key is free again"
+
+
+async def test_a_tokens_secret_is_told_at_its_creation_only(api: Api) -> None:
+    key = {"idempotency-key": "k-1"}
+    body = {"name": "ci", "scopes": ["run"]}
+    first = (await api.http.post("/api_tokens", json=body, headers=key)).json()
+    again = (await api.http.post("/api_tokens", json=body, headers=key)).json()
+    assert first == again
+    id, token = first["id"], first["secret"]
+    secret = token.removeprefix(f"skerry_{id}_")
+    assert api.tokens.published == {id: hashlib.sha256(secret.encode()).hexdigest()}
+    read = (await api.http.get(f"/api_tokens/{id}")).json()
+    assert "secret" not in read
+    assert secret.encode() not in api.store.path.read_bytes()
+
+    assert (await api.http.delete(f"/api_tokens/{id}")).status_code == 204
+    assert api.tokens.published == {}
+    assert (await api.http.get(f"/api_tokens/{id}")).status_code == 404
+
+
+async def test_pages(api: Api) -> None:
+    names = [f"r{number}" for number in range(5)]
+    for name in names:
+        await api.make("regions", name=name, iata="FRA")
+    seen, after = [], ""
+    while True:
+        page = (await api.http.get(f"/regions?limit=2&after={after}")).json()
+        seen += [item["id"] for item in page["items"]]
+        if (after := page["next"]) is None:
+            break
+    assert seen == names
+    for query in ("limit=0", "limit=501", "limit=x"):
+        assert (await api.http.get(f"/regions?{query}")).status_code == 400
+
+
+async def test_only_admins_may_ask(api: Api) -> None:
+    for headers, status in (
+        ({"authorization": ""}, 401),
+        ({"authorization": "Basic admin"}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "Bearer reader"}, 403),
+    ):
+        for method, path in (
+            ("GET", "/regions"), ("DELETE", "/regions/x"), ("POST", "/pools"), ("GET", "/nowhere"),
+            ("TRACE", "/status"), ("GET", "//openapi.json"),
+        ):  # fmt: skip
+            answer = await api.http.request(method, path, headers=headers)
+            assert answer.status_code == status, (method, path)
+            assert answer.json()["error"]["type"] in ("unauthorized", "forbidden")
+    anonymous = {"authorization": ""}
+    assert (await api.http.get("/openapi.json", headers=anonymous)).status_code == 200
+
+
+async def test_routes_that_are_not_there(api: Api) -> None:
+    for method, path, status in (
+        ("GET", "/nowhere", 404), ("GET", "/regions/no", 404), ("PATCH", "/regions/no", 404),
+        ("DELETE", "/regions/no", 404), ("PUT", "/regions/no", 405), ("DELETE", "/regions", 405),
+    ):  # fmt: skip
+        answer = await api.http.request(method, path, json={})
+        assert answer.status_code == status, (method, path)
+        assert answer.json()["error"]["type"] in ("not_found", "method_not_allowed")
+
+
+async def test_every_write_is_in_the_audit_log(api: Api) -> None:
+    await api.make("regions", **FRA)
+    await api.http.patch("/regions/fra", json={"draining": True})
+    await api.http.delete("/regions/fra")
+    entries = (await api.http.get("/audit")).json()["items"]
+    assert [(each["actor"], each["action"], each["revision"]) for each in entries] == [
+        ("token-1", "create", 1), ("token-1", "update", 2), ("token-1", "delete", 3),
+    ]  # fmt: skip
+    assert entries[1]["changes"] == {"draining": [False, True]}
+    rest = (await api.http.get(f"/audit?after={entries[1]['sequence']}")).json()["items"]
+    assert rest == entries[2:]
+
+
+async def test_the_platform_at_a_glance(api: Api) -> None:
+    await api.make("regions", **FRA)
+    status = (await api.http.get("/status")).json()
+    assert (status["revision"], status["observed_revision"]) == (1, 0)
+    assert status["account_id"] == ACCOUNT
+    assert [region["name"] for region in status["regions"]] == ["fra"]
+
+
+async def test_answers_are_as_the_description_says(api: Api) -> None:
+    description = (await api.http.get("/openapi.json")).json()
+    await api.make("regions", **FRA)
+    await api.make("pools", **DECODE)
+    await api.make("edge_nodes", name="edge", region="fra")
+    await api.make("deployments", name="chat", model=MODEL, pools=["fra-decode"])
+    await api.make("api_tokens", name="ci")
+    paths = [path for path in description["paths"] if "{" not in path and "/control" in path]
+    assert len(paths) == 10
+    for path in paths:
+        operation = description["paths"][path]["get"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        body = (await api.http.get(f"http://control{path}")).json()
+        jsonschema.validate(body, schema | {"components": description["components"]})
+    refused = (await api.http.post("/regions", json={})).json()
+    body_schema = {"$ref": "#/components/schemas/ErrorBody"}
+    jsonschema.validate(refused, body_schema | {"components": description["components"]})

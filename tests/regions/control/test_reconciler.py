@@ -1,0 +1,323 @@
+"""`Reconciler`: resources written down become processes, on a launcher that starts none."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.regions.control.support import MODEL, Clock, Tokens, new
+
+from skerry_regions.control.changes import Changes
+from skerry_regions.control.desired import Record
+from skerry_regions.control.launcher import (
+    EdgeSettings,
+    Ended,
+    Launch,
+    LaunchFailed,
+    Observation,
+    Running,
+    fingerprint,
+)
+from skerry_regions.control.reconciler import Reconciler
+from skerry_regions.control.resources import (
+    BY_NAME,
+    DeploymentStatus,
+    EdgeNodeStatus,
+    PoolStatus,
+    RegionStatus,
+)
+from skerry_regions.control.store import Store
+from skerry_regions.control.wanted import ModelState
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Machine:
+    """A launcher whose processes are entries of a dict. They live on when reconcilers change."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Running] = {}
+        self.launches: dict[str, Launch] = {}
+        self.ended: list[Ended] = []
+        self.broken = ""
+        self.started: list[str] = []
+
+    async def observe(self) -> Observation:
+        ended, self.ended = tuple(self.ended), []
+        return Observation(dict(self.running), ended)
+
+    async def start(self, launch: Launch) -> int:
+        if self.broken:
+            raise LaunchFailed(self.broken)
+        assert launch.id not in self.running
+        self.started.append(launch.id)
+        self.launches[launch.id] = launch
+        is_edge = isinstance(launch.settings, EdgeSettings)
+        port = launch.port or 4000
+        self.running[launch.id] = Running(
+            id=launch.id,
+            owner=launch.owner,
+            kind="edge" if is_edge else "node",
+            region=launch.settings.region,
+            fingerprint=fingerprint(launch.settings),
+            pid=len(self.started),
+            state="starting",
+            address=f"http://127.0.0.1:{port}" if is_edge else "",
+        )
+        return port if is_edge else 0
+
+    async def drain(self, id: str) -> None:
+        self._become(id, state="draining")
+
+    async def kill(self, id: str) -> None:
+        self.die(id)
+
+    def ready(self) -> None:
+        """Whoever starts is ready now, and who drains has ended."""
+        for id, process in list(self.running.items()):
+            if process.state == "starting":
+                self._become(id, state="ready")
+            elif process.state == "draining":
+                self.die(id, asked=True)
+
+    def die(self, id: str, *, asked: bool = False) -> None:
+        process = self.running.pop(id)
+        self.ended.append(Ended(id=id, owner=process.owner, asked=asked, ran_seconds=1.0))
+
+    def _become(self, id: str, **more: Any) -> None:
+        self.running[id] = dataclasses.replace(self.running[id], **more)
+
+
+class World:
+    """A store, a machine, and the reconciler between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store(folder / "control.db", clock=Clock())
+        self.tokens = Tokens()
+        self.changes = Changes(self.store, self.tokens, b"s" * 32)
+        self.machine = Machine()
+        self.clock = Clock(0.0)
+        self.blocked = ""
+        self.reconciler = self.new_reconciler()
+
+    def new_reconciler(self) -> Reconciler:
+        return Reconciler(
+            self.store, self.changes, self.machine,
+            lambda name: ModelState(id=name, blocked=self.blocked),
+            wake=asyncio.Event(), rng=Random(1), clock=self.clock, look_seconds=0.005,
+        )  # fmt: skip
+
+    def make(self, collection: str, **values: Any) -> Record:
+        return new(self.store, collection, **values)
+
+    def patch(self, kind: str, id: str, **values: Any) -> None:
+        self.changes.update(BY_NAME[kind], id, values, actor="test", if_match=None)
+
+    def delete(self, kind: str, id: str) -> None:
+        self.changes.delete(BY_NAME[kind], id, actor="test", if_match=None)
+
+    async def steps(self, number: int = 1) -> None:
+        """Each a look, and what comes of it."""
+        for _ in range(number):
+            await self.reconciler.step()
+            self.machine.ready()
+            self.clock.now += 1
+
+    def status(self, kind: str, id: str) -> Any:
+        record = self.store.desired.get(BY_NAME[kind], id)
+        assert record is not None
+        return self.reconciler.status(record)
+
+    def events(self) -> list[str]:
+        return [event.reason for event in self.store.events(0, 500)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    world.make("regions", name="fra", iata="FRA")
+    world.make("pools", name="decode", region="fra", role="decode", model=MODEL, replicas=2)
+    world.make("edge_nodes", name="edge", region="fra")
+    yield world
+    world.store.close()
+
+
+async def test_what_is_wanted_comes_to_run(world: World) -> None:
+    await world.steps(1)
+    assert sorted(world.machine.running) == ["edge-0", "fra-decode-0", "fra-decode-1"]
+    pool = world.status("pool", "fra-decode")
+    assert (pool.phase, pool.desired_replicas, pool.ready_replicas) == ("progressing", 2, 0)
+    await world.steps(1)
+    pool, edge = world.status("pool", "fra-decode"), world.status("edge_node", "edge")
+    assert isinstance(pool, PoolStatus)
+    assert isinstance(edge, EdgeNodeStatus)
+    assert (pool.phase, pool.ready_replicas, pool.updated_replicas) == ("ready", 2, 2)
+    assert (edge.phase, edge.url) == ("ready", "http://127.0.0.1:4000")
+    region = world.status("region", "fra")
+    assert isinstance(region, RegionStatus)
+    assert (region.phase, region.ready_nodes, region.desired_nodes) == ("ready", 3, 3)
+    assert world.reconciler.revision == world.store.desired.revision
+    assert [node.updated for node in world.reconciler.nodes()] == [True] * 3
+
+
+async def test_a_dead_node_is_started_again_after_a_pause(world: World) -> None:
+    await world.steps(2)
+    world.machine.die("fra-decode-0")
+    world.clock.now += 1
+    await world.reconciler.step()
+    assert "fra-decode-0" not in world.machine.running, "the pause has just begun"
+    world.clock.now += 1
+    await world.steps(2)
+    assert world.status("pool", "fra-decode").phase == "ready"
+    assert "Ended" in world.events()
+
+
+async def test_a_node_that_keeps_dying_degrades_its_pool(world: World) -> None:
+    for _ in range(12):
+        await world.steps(1)
+        if "fra-decode-0" in world.machine.running:
+            world.machine.die("fra-decode-0")
+        world.clock.now += 60
+    await world.reconciler.step()
+    pool = world.status("pool", "fra-decode")
+    assert (pool.phase, pool.conditions[0].reason) == ("degraded", "KeepsFailing")
+
+
+async def test_what_cannot_be_started_is_told_and_tried_again(world: World) -> None:
+    world.machine.broken = "no memory"
+    await world.steps(1)
+    assert world.machine.running == {}
+    assert any("no memory" in event.message for event in world.store.events(0, 500))
+    world.machine.broken = ""
+    world.clock.now += 60
+    await world.steps(2)
+    assert world.status("pool", "fra-decode").phase == "ready"
+
+
+async def test_another_reconciler_adopts_what_runs(world: World) -> None:
+    await world.steps(2)
+    world.reconciler = world.new_reconciler()
+    await world.steps(3)
+    assert sorted(world.machine.started) == ["edge-0", "fra-decode-0", "fra-decode-1"]
+    assert world.status("pool", "fra-decode").phase == "ready"
+
+
+async def test_fewer_replicas_drain_and_more_start(world: World) -> None:
+    await world.steps(2)
+    world.patch("pool", "fra-decode", replicas=1)
+    await world.reconciler.step()
+    states = {id: process.state for id, process in world.machine.running.items()}
+    assert states["fra-decode-1"] == "draining"
+    assert world.status("pool", "fra-decode").phase == "progressing"
+    await world.steps(2)
+    assert sorted(world.machine.running) == ["edge-0", "fra-decode-0"]
+    world.patch("pool", "fra-decode", replicas=3)
+    await world.steps(2)
+    assert world.status("pool", "fra-decode").ready_replicas == 3
+
+
+async def test_a_new_spec_rolls_without_fewer_ready_nodes(world: World) -> None:
+    await world.steps(2)
+    world.patch("pool", "fra-decode", kv_blocks=64)
+    for _ in range(10):
+        await world.steps(1)
+        ready = [p for p in world.machine.running.values() if p.owner == "fra-decode"]
+        assert sum(process.state == "ready" for process in ready) >= 2
+    assert world.status("pool", "fra-decode").updated_replicas == 2
+    assert len(world.machine.running) == 3
+
+
+async def test_an_edge_keeps_its_port_when_its_models_change(world: World) -> None:
+    await world.steps(2)
+    world.make("pools", name="other", region="fra", role="hybrid", model="@cf/o/o")
+    await world.steps(8)
+    [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
+    assert world.machine.launches[edge.id].port == 4000
+    settings = world.machine.launches[edge.id].settings
+    assert isinstance(settings, EdgeSettings)
+    assert settings.models == (MODEL, "@cf/o/o")
+
+
+async def test_a_region_goes_once_all_of_it_has_drained(world: World) -> None:
+    await world.steps(2)
+    for kind, id in (("edge_node", "edge"), ("pool", "fra-decode"), ("region", "fra")):
+        world.delete(kind, id)
+    await world.reconciler.step()
+    assert {p.state for p in world.machine.running.values()} == {"draining"}
+    assert world.status("region", "fra").phase == "draining"
+    assert len(world.store.desired.records) == 3
+    await world.steps(3)
+    assert world.machine.running == {}
+    assert len(world.store.desired.records) == 0
+
+
+async def test_a_draining_region_runs_nothing_until_it_is_back(world: World) -> None:
+    await world.steps(2)
+    world.patch("region", "fra", draining=True)
+    await world.steps(3)
+    assert world.machine.running == {}
+    world.patch("region", "fra", draining=False)
+    await world.steps(3)
+    assert len(world.machine.running) == 3
+
+
+async def test_a_missing_model_blocks_its_pool(world: World) -> None:
+    world.blocked = "it cannot be downloaded"
+    await world.steps(2)
+    pool = world.status("pool", "fra-decode")
+    assert (pool.phase, pool.conditions[0].message) == ("degraded", "it cannot be downloaded")
+    world.blocked = ""
+    await world.steps(2)
+    assert world.status("pool", "fra-decode").phase == "ready"
+
+
+async def test_a_deployment_rolls_its_model_through_its_pools(world: World) -> None:
+    world.make("pools", name="chat", region="fra", role="hybrid")
+    await world.steps(2)
+    assert world.status("pool", "fra-chat").conditions[0].reason == "NoModel"
+    world.make("deployments", name="chat", model="@cf/a/a", pools=["fra-chat"])
+    await world.steps(8)
+    deployment = world.status("deployment", "chat")
+    assert isinstance(deployment, DeploymentStatus)
+    assert (deployment.phase, deployment.regions) == ("ready", ("fra",))
+    assert deployment.endpoints == ("http://127.0.0.1:4000",)
+    world.patch("deployment", "chat", model="@cf/b/b")
+    await world.steps(8)
+    [node] = [view for view in world.reconciler.nodes() if view.owner == "fra-chat"]
+    assert (node.model, node.updated) == ("@cf/b/b", True)
+
+
+async def test_at_the_end_edges_go_before_nodes(world: World) -> None:
+    await world.steps(2)
+    draining = asyncio.create_task(world.reconciler.drain_all())
+    for _ in range(200):
+        await asyncio.sleep(0.005)
+        states = {id: process.state for id, process in world.machine.running.items()}
+        if "edge-0" in states:
+            assert states["fra-decode-0"] == "ready"
+        world.machine.ready()
+        if not states:
+            break
+    await draining
+    assert world.machine.running == {}
+    assert len(world.store.desired.records) == 3, "what is wanted stays written down"
+
+
+async def test_a_token_revoked_elsewhere_is_forgotten(world: World) -> None:
+    made = world.changes.create(
+        BY_NAME["api_token"], {"name": "ci"}, actor="test", idempotency_key=None
+    )
+    world.tokens.withdraw(made.record.id)
+    await world.steps(1)
+    assert world.store.desired.api_tokens() == {}
+    assert world.tokens.published == {}
