@@ -22,6 +22,7 @@ from skerry.errors import InvalidInput, TaskNotSupported
 from skerry.wire import Message
 from skerry_edge.detokenizer import Detokenizer, TokenBytes
 from skerry_edge.guard import Guard, remove_marks
+from skerry_edge.prefix_memory import Borders
 from skerry_edge.sandbox import TemplateLimit, TemplateRefusal
 from skerry_edge.template import ChatTemplate
 from skerry_regions.model_files import ModelFiles
@@ -54,6 +55,7 @@ class TextModel:
         self.stop_token_ids: tuple[int, ...] = files.stop_token_ids
         self.tokenizer_digest = files.tokenizer_digest
         self.template_digest = files.template_digest
+        self.build = files.weights_digest + files.tokenizer_digest + files.template_digest
         self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
         self._bos_id = files.bos_id if files.add_bos else None
         self._guard = Guard(
@@ -62,6 +64,7 @@ class TextModel:
             if token.special or id_ in files.stop_token_ids
         )
         remove_marks(self._tokenizer)
+        self.borders = Borders(self._tokenizer)
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space
         self.chat_template = files.chat_template  # Jinja source
@@ -132,15 +135,22 @@ class TextModel:
         `add_special` puts BOS in front where the model wants one and the text has none: for raw
         text; a chat template writes its own. Raises `InvalidInput` for text that is not Unicode.
         """
-        marked = text if isinstance(text, Prompt) else self._guard.mark(text)
+        ids = self.encode_part(text if isinstance(text, Prompt) else self._guard.mark(text))
+        if add_special and self._bos_id is not None and ids[:1] != [self._bos_id]:
+            ids.insert(0, self._bos_id)
+        return ids
+
+    def encode_part(self, part: str) -> list[int]:
+        """Token ids of a `Prompt`, or of a part of one that was cut at one of `borders`.
+
+        Raises `InvalidInput` for text that is not Unicode.
+        """
         try:
-            ids: list[int] = self._tokenizer.encode(marked, add_special_tokens=False).ids
+            ids: list[int] = self._tokenizer.encode(part, add_special_tokens=False).ids
         except TypeError:  # what the library makes of a lone surrogate
             raise InvalidInput(
                 "Bad input: the text holds a lone surrogate (U+D800 to U+DFFF)."
             ) from None
-        if add_special and self._bos_id is not None and ids[:1] != [self._bos_id]:
-            ids.insert(0, self._bos_id)
         return ids
 
     # --- ids to text

@@ -1,0 +1,206 @@
+"""Answers that are given again instead of being computed again, as AI Gateway does.
+
+    cf-aig-cache-ttl: 3600        keep the answer for so many seconds, and take one that is kept
+    cf-aig-skip-cache: true       neither
+    cf-aig-cache-key: my-key      in place of what was asked, within the tenant and the model
+
+What is kept is the region's part of an answer: token ids and log-probabilities, step by step. It is
+told anew by the dialect that asks, so a stream comes as a stream with the same text in the same
+steps, under an id and a time of its own.
+
+Kept are answers that would come out the same again: at temperature 0, or with a seed that the
+caller gave. A caller who names the key says that any answer under it will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from skerry.errors import InvalidInput
+from skerry_edge.database import DatabaseThread
+from skerry_regions.protocol import Done, Tokens
+
+TTL_HEADER = "cf-aig-cache-ttl"
+SKIP_HEADER = "cf-aig-skip-cache"
+KEY_HEADER = "cf-aig-cache-key"
+STATUS_HEADER = "cf-aig-cache-status"
+
+MAX_TTL_SECONDS = 30 * 24 * 3600  # upstream's month
+MAX_KEY_LENGTH = 1024  # characters of a caller's own key
+KEY_BYTES = 32
+
+MAX_BYTES = 256 << 20  # of all tenants
+MAX_TENANT_BYTES = 64 << 20
+MAX_ENTRY_BYTES = 4 << 20
+MAX_ENTRIES = 65_536
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS answers (
+    number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, key BLOB NOT NULL, expires REAL NOT NULL,
+    size INTEGER NOT NULL, document BLOB NOT NULL, UNIQUE (tenant, key)
+);
+CREATE INDEX IF NOT EXISTS answers_expires ON answers (expires);
+CREATE INDEX IF NOT EXISTS answers_size ON answers (tenant, number, size);
+"""
+
+logger = logging.getLogger(__name__)
+
+Event = Tokens | Done
+
+
+class StoredAnswer(Struct, array_like=True):
+    """What a region said: the events of each choice, prompts in order; or the vectors of texts."""
+
+    streams: list[list[Event]] = []
+    vectors: list[bytes] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(StoredAnswer)
+
+
+class CachePolicy(Struct, frozen=True):
+    """What a request wants of the cache."""
+
+    ttl_seconds: int
+    key: str | None = None  # the caller's own
+
+
+def policy_of(headers: Mapping[str, str], default_ttl: int | None = None) -> CachePolicy | None:
+    """None: the cache is not asked. `default_ttl` is the operator's, None for none.
+
+    Raises `InvalidInput` for a header that is out of range.
+    """
+    skip = headers.get(SKIP_HEADER, "false").strip().lower()
+    if skip not in ("true", "false"):
+        raise InvalidInput(f"Bad input: {SKIP_HEADER} must be true or false", param=SKIP_HEADER)
+    ttl = _ttl(headers.get(TTL_HEADER), default_ttl)
+    key = headers.get(KEY_HEADER)
+    if key is not None and not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise InvalidInput(
+            f"Bad input: {KEY_HEADER} must have 1 to {MAX_KEY_LENGTH} characters", param=KEY_HEADER
+        )
+    return None if skip == "true" or not ttl else CachePolicy(ttl, key)
+
+
+def _ttl(given: str | None, default: int | None) -> int | None:
+    if given is None:
+        return default
+    text = given.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) <= MAX_TTL_SECONDS):
+        raise InvalidInput(
+            f"Bad input: {TTL_HEADER} must be whole seconds, 0 (do not cache) to {MAX_TTL_SECONDS}",
+            param=TTL_HEADER,
+        )
+    return int(text)
+
+
+def key_of(*parts: object) -> bytes:
+    """The name of whatever these parts say: plain data and wire structs."""
+    return blake2b(_encode(parts), digest_size=KEY_BYTES, person=b"skerry answer").digest()
+
+
+class ResponseCache:
+    """Answers by tenant and key, on disk; nobody finds another tenant's.
+
+    A cache that cannot be used finds nothing and keeps nothing: no request fails for it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_tenant_bytes: int = MAX_TENANT_BYTES,
+        max_entries: int = MAX_ENTRIES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives Unix seconds: what is stored outlives the process."""
+        self._database = DatabaseThread(path, _SCHEMA, name="response-cache")
+        self._max_bytes = max_bytes
+        self._max_tenant_bytes = max_tenant_bytes
+        self._max_entries = max_entries
+        self._clock = clock
+
+    async def find(self, tenant: str, key: bytes) -> StoredAnswer | None:
+        """The answer under a key, unless it expired or had to go."""
+        values = (tenant, key, self._clock())
+        reading = self._database.submit(lambda database: _find(database, values))
+        try:
+            document = await asyncio.wrap_future(reading)
+            return None if document is None else _decoder.decode(document)
+        except (sqlite3.Error, OSError, msgspec.DecodeError) as error:
+            logger.warning("the response cache cannot be read: %s", error)
+            return None
+
+    def keep(self, tenant: str, ttl_by_key: Mapping[bytes, int], answer: StoredAnswer) -> None:
+        """Keep an answer under each key for so many seconds, unless it is too large. Returns at
+        once."""
+        now = self._clock()
+        expires = {key: now + ttl for key, ttl in ttl_by_key.items()}
+        self._database.submit(
+            lambda database: self._keep(database, tenant, expires, answer, now)
+        ).add_done_callback(_warn)
+
+    def close(self) -> None:
+        """Write what is to be kept. Idempotent."""
+        self._database.close()
+
+    def _keep(
+        self,
+        database: sqlite3.Connection,
+        tenant: str,
+        expires: Mapping[bytes, float],
+        answer: StoredAnswer,
+        now: float,
+    ) -> None:
+        document = _encode(answer)
+        if len(document) > min(MAX_ENTRY_BYTES, self._max_tenant_bytes, self._max_bytes):
+            return
+        database.execute("DELETE FROM answers WHERE expires <= ?", (now,))
+        database.executemany(
+            "INSERT OR REPLACE INTO answers (tenant, key, expires, size, document)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [(tenant, key, end, len(document), document) for key, end in expires.items()],
+        )
+        self._make_room(database, "tenant = ?", (tenant,), self._max_tenant_bytes)
+        self._make_room(database, "TRUE", (), self._max_bytes)
+
+    def _make_room(
+        self,
+        database: sqlite3.Connection,
+        condition: str,
+        values: tuple[str, ...],
+        max_bytes: int,
+    ) -> None:
+        """Delete a condition's oldest answers until the others fit. `condition` is SQL of ours."""
+        database.execute(
+            "DELETE FROM answers WHERE number IN ("
+            " SELECT number FROM (SELECT number, SUM(size) OVER newest AS bytes,"
+            f" COUNT(*) OVER newest AS entries FROM answers WHERE {condition}"
+            " WINDOW newest AS (ORDER BY number DESC))"
+            " WHERE bytes > ? OR entries > ?)",
+            (*values, max_bytes, self._max_entries),
+        )
+
+
+def _find(database: sqlite3.Connection, values: tuple[str, bytes, float]) -> bytes | None:
+    row = database.execute(
+        "SELECT document FROM answers WHERE tenant = ? AND key = ? AND expires > ?", values
+    ).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _warn(writing: Future[None]) -> None:
+    if (error := writing.exception()) is not None:
+        logger.warning("an answer could not be kept: %s", error)

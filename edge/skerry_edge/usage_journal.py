@@ -1,0 +1,272 @@
+"""The usage journal: what each request cost, written down when it is admitted and when it ends.
+
+    admit ──▶ row "running" ──▶ tokens so far, once a second ──▶ settle: row with its outcome
+                  └── the edge dies ──▶ at its next start the row is settled as "aborted"
+
+A row is one request, whatever happened to it: a stream that went on elsewhere after a failure is
+settled once, and a retry with the same `Idempotency-Key` has the row of the first attempt. Rows are
+written by a thread, in batches: what an edge was told within its last few milliseconds dies with
+it. Prices stand in the row, so a later price does not change what was.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from skerry_edge.database import open_database
+from skerry_regions.catalog import Price
+
+Outcome = Literal["running", "completed", "cached", "cancelled", "failed", "aborted"]
+
+KEEP_SECONDS = 90 * 24 * 3600.0
+MAX_ROWS = 4_000_000  # about 200 bytes each
+MAX_WAITING = 65_536  # statements, while the disk does not take them
+BATCH_SECONDS = 0.005  # in which statements gather
+PROGRESS_SECONDS = 1.0
+PRUNE_SECONDS = 3600.0
+RETRY_SECONDS = 1.0  # after a write that failed
+CLOSE_SECONDS = 5.0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS usage (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, edge TEXT NOT NULL, life TEXT NOT NULL,
+    tenant TEXT NOT NULL, token TEXT NOT NULL, model TEXT NOT NULL,
+    admitted REAL NOT NULL, settled REAL, outcome TEXT NOT NULL DEFAULT 'running',
+    prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0, queue_seconds REAL NOT NULL DEFAULT 0,
+    prefill_seconds REAL NOT NULL DEFAULT 0, decode_seconds REAL NOT NULL DEFAULT 0,
+    prompt_price REAL NOT NULL, cached_price REAL NOT NULL, output_price REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS usage_admitted ON usage (admitted);
+CREATE INDEX IF NOT EXISTS usage_tenant ON usage (tenant, admitted);
+CREATE INDEX IF NOT EXISTS usage_token ON usage (token, admitted);
+CREATE INDEX IF NOT EXISTS usage_unsettled ON usage (edge) WHERE settled IS NULL;
+"""
+
+# A row that is complete never changes; of several attempts the one that came furthest counts.
+_ADMIT = """
+INSERT INTO usage (id, edge, life, tenant, token, model, admitted, prompt_tokens,
+                   prompt_price, cached_price, output_price)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET edge = excluded.edge, life = excluded.life, settled = NULL,
+    outcome = 'running' WHERE outcome <> 'completed'
+"""
+_PROGRESS = """
+UPDATE usage SET output_tokens = ?1 WHERE id = ?2 AND settled IS NULL AND output_tokens < ?1
+"""
+_SETTLE = """
+UPDATE usage SET outcome = :outcome, prompt_tokens = :prompt, cached_tokens = :cached,
+    output_tokens = :output, queue_seconds = :queue, prefill_seconds = :prefill,
+    decode_seconds = :decode
+WHERE id = :id AND outcome <> 'completed'
+    AND (:outcome = 'completed' OR output_tokens <= :output)
+"""
+_CLOSE = """
+UPDATE usage SET settled = :now, outcome = IIF(outcome = 'running', :outcome, outcome)
+WHERE id = :id AND settled IS NULL
+"""
+_SETTLE_DEAD = """
+UPDATE usage SET outcome = 'aborted', settled = ?
+WHERE settled IS NULL AND edge = ? AND life <> ?
+"""
+
+logger = logging.getLogger(__name__)
+
+_Values = tuple[str | float, ...] | dict[str, str | float]
+_Statement = tuple[str, _Values]
+
+
+class Amount(Struct, frozen=True, kw_only=True):
+    """What a request took. Seconds are those of engines, summed over its choices."""
+
+    prompt_tokens: int = 0  # cached ones included
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+class UsageEntry:
+    """The row of one request. `progress` tells the output tokens so far, from any thread."""
+
+    def __init__(self, journal: UsageJournal, id: str) -> None:
+        self.id = id
+        self.progress: Callable[[], int] = lambda: 0
+        self._journal = journal
+        self._is_settled = False
+
+    def settle(self, outcome: Outcome, amount: Amount) -> None:
+        """The request has ended. Idempotent, and returns at once."""
+        if not self._is_settled:
+            self._is_settled = True
+            self._journal.settle(self, outcome, amount)
+
+
+class UsageJournal:
+    """The journal of one edge, in a file that the edges of a zone share.
+
+    `admit` and `settle` belong to one event loop; neither waits nor fails. When the disk takes
+    nothing for so long that `MAX_WAITING` statements wait, the oldest are lost, and said so.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        edge: str,
+        keep_seconds: float = KEEP_SECONDS,
+        max_rows: int = MAX_ROWS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives Unix seconds: rows outlive the process."""
+        self.path = path
+        self._edge = edge
+        self._life = secrets.token_hex(8)  # tells this process from its predecessors
+        self._keep_seconds = keep_seconds
+        self._max_rows = max_rows
+        self._clock = clock
+        self._live: set[UsageEntry] = set()
+        self._waiting: deque[_Statement | threading.Event] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self._num_lost = 0
+        self._written_progress: dict[UsageEntry, int] = {}  # of the writer alone
+        self._writer = threading.Thread(target=self._write, name="usage-journal", daemon=True)
+        self._writer.start()
+
+    def admit(
+        self, id: str, *, tenant: str, token: str, model: str, prompt_tokens: int, price: Price
+    ) -> UsageEntry:
+        """A request begins. `id` names its row."""
+        entry = UsageEntry(self, id)
+        self._live.add(entry)
+        self._put(
+            (
+                _ADMIT,
+                (id, self._edge, self._life, tenant, token, model, self._clock(), prompt_tokens,
+                 price.prompt, price.cached, price.output),
+            )
+        )  # fmt: skip
+        return entry
+
+    def settle(self, entry: UsageEntry, outcome: Outcome, amount: Amount) -> None:
+        """See `UsageEntry.settle`."""
+        self._live.discard(entry)
+        values: dict[str, str | float] = {
+            "id": entry.id, "outcome": outcome, "now": self._clock(),
+            "prompt": amount.prompt_tokens, "cached": amount.cached_tokens,
+            "output": amount.output_tokens, "queue": amount.queue_seconds,
+            "prefill": amount.prefill_seconds, "decode": amount.decode_seconds,
+        }  # fmt: skip
+        self._put((_SETTLE, values))
+        self._put((_CLOSE, values))
+
+    def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """Wait until all that was told is on disk; for threads other than the event loop's.
+
+        False when it is not by then.
+        """
+        written = threading.Event()
+        self._waiting.append(written)
+        self._wake.set()
+        return written.wait(seconds)
+
+    def close(self) -> None:
+        """Write what was told, and end the thread; what still runs is settled as aborted later."""
+        self._closing = True
+        self._wake.set()
+        self._writer.join(CLOSE_SECONDS)
+
+    def _put(self, statement: _Statement) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._num_lost += 1
+        self._waiting.append(statement)
+        self._wake.set()
+
+    # --- the writer's thread ---------------------------------------------------------------------
+
+    def _write(self) -> None:
+        database: sqlite3.Connection | None = None
+        pruned = progressed = -PRUNE_SECONDS
+        while True:
+            self._wake.wait(PROGRESS_SECONDS)
+            closing = self._closing
+            self._wake.clear()
+            if not closing:
+                time.sleep(BATCH_SECONDS)
+            batch = self._drain()
+            now = time.monotonic()
+            try:
+                if database is None:
+                    database = self._open()
+                with database:
+                    for statement in batch:
+                        if not isinstance(statement, threading.Event):
+                            database.execute(*statement)
+                    if now - progressed >= PROGRESS_SECONDS:
+                        progressed = now
+                        self._note_progress(database)
+                    if now - pruned >= PRUNE_SECONDS:
+                        pruned = now
+                        self._prune(database)
+            except (sqlite3.Error, OSError) as error:
+                logger.error("the usage journal cannot be written: %s", error)
+                self._waiting.extendleft(reversed(batch))
+                if closing:
+                    break
+                time.sleep(RETRY_SECONDS)
+                continue
+            for statement in batch:
+                if isinstance(statement, threading.Event):
+                    statement.set()
+            self._tell_losses()
+            if closing and not self._waiting:
+                break
+        if database is not None:
+            database.close()
+
+    def _drain(self) -> list[_Statement | threading.Event]:
+        batch = []
+        while self._waiting:
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _open(self) -> sqlite3.Connection:
+        """The file; rows of this edge's dead predecessors are settled with what is known."""
+        database = open_database(self.path, SCHEMA)
+        with database:
+            database.execute(_SETTLE_DEAD, (self._clock(), self._edge, self._life))
+        return database
+
+    def _note_progress(self, database: sqlite3.Connection) -> None:
+        known = self._written_progress
+        current = {entry: entry.progress() for entry in list(self._live)}
+        changed = [(n, entry.id) for entry, n in current.items() if n != known.get(entry, 0)]
+        database.executemany(_PROGRESS, changed)
+        self._written_progress = current
+
+    def _prune(self, database: sqlite3.Connection) -> None:
+        database.execute(
+            "DELETE FROM usage WHERE admitted < ?", (self._clock() - self._keep_seconds,)
+        )
+        database.execute(
+            "DELETE FROM usage WHERE number <= (SELECT MAX(number) FROM usage) - ?",
+            (self._max_rows,),
+        )
+
+    def _tell_losses(self) -> None:
+        if self._num_lost:
+            logger.error("%d statements of the usage journal were lost", self._num_lost)
+            self._num_lost = 0
