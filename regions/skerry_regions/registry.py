@@ -11,6 +11,8 @@ from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
 
+from skerry_regions.residency import GLOBAL
+
 Text = Annotated[str, Meta(max_length=256)]
 
 LEASE_SECONDS = 3.0
@@ -23,9 +25,11 @@ class Member(Struct, frozen=True, kw_only=True):
     id: Text
     kind: Literal["node", "edge"]
     region: Text
+    residency: Text = GLOBAL  # the zone of its region
     pid: int = 0
     incarnation: int = 0  # grows each time it starts
     address: Text = ""  # of a node's frames, or an edge's URL
+    gateway: Text = ""  # where an edge takes streams for the nodes of its region
     transfer_address: Text = ""  # where a node takes KV blocks
     role: Literal["prefill", "decode", "hybrid"] = "hybrid"
     model: Text = ""

@@ -11,6 +11,7 @@
       - {name: edge-fra, region: fra, port: 8787}
     links:
       - {between: [fra, gru], rtt: 0.196, bandwidth: 25_000_000}
+    emulate: {rtt: links}
     warm_up:
       - {model: "@cf/…", system_prompts: ["You are a tide table."]}
 
@@ -30,6 +31,7 @@ from msgspec import Meta, Struct
 
 from skerry_regions import located_yaml
 from skerry_regions.airports import AIRPORTS
+from skerry_regions.residency import GLOBAL, Zone
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, Role
 
@@ -57,7 +59,7 @@ class Region(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name
     iata: Annotated[str, Meta(pattern="^[A-Z]{3}$")] | None = None
     coordinates: tuple[Latitude, Longitude] | None = None  # degrees
-    residency: Annotated[str, Meta(min_length=1, max_length=64)] = "global"  # zone
+    residency: Zone = GLOBAL
 
     @property
     def location(self) -> tuple[float, float]:
@@ -103,6 +105,12 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bandwidth: Annotated[float, Meta(gt=0, le=1e14)] | None = None  # bytes per second
 
 
+class Emulate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Distances that all regions on one machine lack; for trials."""
+
+    rtt: Literal["links"]  # as `links` say, and where they do not, by distance
+
+
 class NameServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server of the zone: `name` inside it, or a whole name that ends with a dot."""
 
@@ -116,7 +124,7 @@ class ClientNet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     net: Annotated[str, Meta(max_length=43)]  # 203.0.113.0/24, 2001:db8::/32
     region: Name | None = None
     coordinates: tuple[Latitude, Longitude] | None = None  # degrees
-    residency: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    residency: Zone | None = None
     """A zone that these clients must not be sent out of."""
 
 
@@ -156,6 +164,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pools: Annotated[tuple[Pool, ...], Meta(max_length=10_000)] = ()
     edges: Annotated[tuple[EdgeSpec, ...], Meta(max_length=10_000)] = ()
     links: Annotated[tuple[Link, ...], Meta(max_length=100_000)] = ()
+    emulate: Emulate | None = None
     dns: DnsSpec | None = None
     warm_up: Annotated[tuple[WarmUp, ...], Meta(max_length=1024)] = ()
 
@@ -307,6 +316,7 @@ def _dns_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
         return
     for i, server in enumerate(topology.dns.nameservers):
         yield from _bad_addresses(f"dns.nameservers[{i}].addresses", server.addresses)
+    zones = {region.residency for region in topology.regions}
     for i, net in enumerate(topology.dns.nets):
         try:
             ipaddress.ip_network(net.net)
@@ -314,6 +324,8 @@ def _dns_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
             yield f"dns.nets[{i}].net", str(error)
         if (net.region is None) == (net.coordinates is None):
             yield f"dns.nets[{i}]", "give either `region` or `coordinates`"
+        if net.residency is not None and net.residency not in zones:
+            yield f"dns.nets[{i}].residency", f"no region is in the zone {net.residency!r}"
         if net.region is not None and net.region not in regions:
             yield f"dns.nets[{i}].region", f"there is no region {net.region!r}"
 

@@ -107,6 +107,10 @@ def test_distance_is_that_of_a_great_circle() -> None:
         (("[-23.43, -46.47]", "[-123, 0]"), "t.yaml:3: regions[1].coordinates[0]: Expected"),
         (("model: m", "model: [m"), "t.yaml:9: "),
         (("name: fra", "1: fra"), "t.yaml:2: regions[0]: keys must be strings"),
+        (("residency: eu", "residency: EU"), "t.yaml:2: regions[0].residency: Expected `str`"),
+        (("links:", "emulate: {rtt: far}\nlinks:"), "t.yaml:16: emulate.rtt: Invalid enum value"),
+        (("links:", "emulate: {rtts: links}\nlinks:"), "t.yaml:16: emulate.rtts: no such key"),
+        (("links:", "emulate: {}\nlinks:"), "t.yaml:16: emulate: Object missing"),
         (("FRA", "&a FRA"), ""),
     ],
 )

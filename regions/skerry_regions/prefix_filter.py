@@ -1,0 +1,53 @@
+"""Block names as a Bloom filter: what other regions need to know of a region's hot prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+BITS_PER_NAME = 10  # at least; with 4 probes, one of 80 strangers is taken for a member
+NUM_PROBES = 4
+MAX_NAMES = 16_384  # 1 M tokens of 64-token blocks
+MAX_BYTES = 1 << 15  # of the largest filter, a power of two
+
+
+class PrefixFilter(Struct, frozen=True):
+    """Never misses a name that is in it. Its size is a power of two, or nothing."""
+
+    bits: Annotated[bytes, Meta(max_length=MAX_BYTES)] = b""
+
+    @classmethod
+    def of(cls, names: Collection[bytes]) -> PrefixFilter:
+        """Of at most `MAX_NAMES` digests; they are random already, so no hash is needed."""
+        if len(names) > MAX_NAMES:
+            raise ValueError(f"{len(names)} names, at most {MAX_NAMES}")
+        if not names:
+            return cls()
+        size = 1 << max(len(names) * BITS_PER_NAME - 1, 7).bit_length()
+        bits = bytearray(size // 8)
+        for name in names:
+            for probe in _probes(name, size):
+                bits[probe >> 3] |= 1 << (probe & 7)
+        return cls(bytes(bits))
+
+    def __contains__(self, name: bytes) -> bool:
+        bits = self.bits
+        return bool(bits) and all(
+            bits[probe >> 3] >> (probe & 7) & 1 for probe in _probes(name, 8 * len(bits))
+        )
+
+    def leading(self, names: Sequence[bytes]) -> int:
+        """How many of a prompt's first blocks are in it, without a gap."""
+        for count, name in enumerate(names):
+            if name not in self:
+                return count
+        return len(names)
+
+
+def _probes(name: bytes, size: int) -> list[int]:
+    """Bits of a name, by double hashing (Kirsch and Mitzenmacher 2006)."""
+    first = int.from_bytes(name[:8], "big")
+    step = int.from_bytes(name[-8:], "big") | 1
+    return [(first + number * step) % size for number in range(NUM_PROBES)]

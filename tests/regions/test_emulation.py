@@ -1,0 +1,113 @@
+"""Relays that make regions far: nothing comes early, nothing is lost or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from skerry_regions.address import Address
+from skerry_regions.emulation import MAX_WAITING, Relay, relayed, relays
+from skerry_regions.topology import parse_topology
+
+pytestmark = pytest.mark.anyio
+
+DELAY = 0.05  # seconds, one way
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Far(asyncio.Protocol):
+    """Sends back what it reads; with a farewell, says that instead and goes."""
+
+    def __init__(self, transports: list[asyncio.Transport], farewell: bytes) -> None:
+        self._transports, self._farewell = transports, farewell
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._transports.append(transport)
+        if self._farewell:
+            transport.write(self._farewell)
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+@asynccontextmanager
+async def relayed_to_far(
+    folder: Path, delay: float = DELAY, farewell: bytes = b""
+) -> AsyncGenerator[Pair]:
+    """A connection through a relay."""
+    transports: list[asyncio.Transport] = []
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: Far(transports, farewell), folder / "far")
+    async with relay(folder, delay) as pair:
+        yield pair
+    server.close()
+    for transport in transports:
+        transport.abort()
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def relay(folder: Path, delay: float = DELAY) -> AsyncGenerator[Pair]:
+    """A connection to a relay before `folder / "far"`."""
+    near, far = folder / "near", folder / "far"
+    made = Relay(Address(path=str(near)), Address(path=str(far)), delay)
+    await made.listen()
+    reader, writer = await asyncio.open_unix_connection(near)
+    async with asyncio.timeout(20):
+        yield reader, writer
+    writer.transport.abort()
+    await made.close()
+
+
+async def test_a_round_trip_takes_its_time(tmp_path: Path) -> None:
+    async with relayed_to_far(tmp_path) as (reader, writer):
+        start = asyncio.get_running_loop().time()
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        assert asyncio.get_running_loop().time() - start >= 2 * DELAY
+
+
+async def test_much_comes_whole_and_in_order(tmp_path: Path) -> None:
+    sent = bytes(range(256)) * (3 * MAX_WAITING // 2 // 256)
+    async with relayed_to_far(tmp_path, 0.01) as (reader, writer):
+        writer.write(sent)
+        assert await reader.readexactly(len(sent)) == sent
+
+
+async def test_the_end_of_a_connection_comes_through_after_what_was_sent(tmp_path: Path) -> None:
+    async with relayed_to_far(tmp_path, farewell=b"goodbye") as (reader, _):
+        assert await reader.read() == b"goodbye"
+
+
+async def test_nobody_behind_it_is_a_connection_that_ends(tmp_path: Path) -> None:
+    async with relay(tmp_path) as (reader, _):
+        assert await reader.read() == b""
+
+
+def test_each_socket_has_one_for_every_other_region() -> None:
+    topology = parse_topology(
+        b"regions: [{name: fra, iata: FRA}, {name: iad, iata: IAD}, {name: nrt, iata: NRT}]\n"
+        b"links: [{between: [iad, fra], rtt: 0.08}]\n"
+        b"emulate: {rtt: links}\n"
+    )
+    made = relays(topology, [("unix:/run/a.node", "fra"), ("unix:/run/b.node", "iad")])
+    assert [str(each._near) for each in made] == [
+        relayed("unix:/run/a.node", "iad"),
+        relayed("unix:/run/a.node", "nrt"),
+        relayed("unix:/run/b.node", "fra"),
+        relayed("unix:/run/b.node", "nrt"),
+    ]
+    assert [made[0]._delay, made[2]._delay] == [0.04, 0.04]
+    assert made[1]._delay == pytest.approx((0.014 + 15.7e-6 * 9370) / 2, rel=0.02)
