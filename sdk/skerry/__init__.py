@@ -30,20 +30,22 @@ from skerry.errors import (
     QuotaExceeded,
     RequestError,
     RequestTimeout,
+    ResidencyUnmet,
     SkerryError,
     TaskNotSupported,
     Unavailable,
 )
 
 if typing.TYPE_CHECKING:
-    from skerry._client import AI, AsyncAI
+    from skerry._async_client import AsyncAI
+    from skerry._client import AI
     from skerry._stream import AsyncStream, Stream
 else:
     # The HTTP client costs a quarter of a second to import, and `skerry.errors`, which the whole
     # platform imports, does not need it: it comes when it is first asked for.
     _LAZY = {
         "AI": "skerry._client",
-        "AsyncAI": "skerry._client",
+        "AsyncAI": "skerry._async_client",
         "AsyncStream": "skerry._stream",
         "Stream": "skerry._stream",
     }
@@ -81,6 +83,7 @@ __all__ = [
     "QuotaExceeded",
     "RequestError",
     "RequestTimeout",
+    "ResidencyUnmet",
     "Result",
     "SkerryError",
     "Stream",

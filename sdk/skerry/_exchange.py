@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -20,6 +20,7 @@ from skerry._config import Settings
 from skerry._replies import error_from, result_from, transport_error
 from skerry._retry import RetryPolicy, Rng, next_delay
 from skerry._stream import can_stream
+from skerry._version import __version__
 from skerry.errors import InvalidInput, SkerryError
 
 MAX_MODEL_LENGTH = 512  # characters
@@ -62,19 +63,20 @@ class Call:
 
     url: str
     headers: Mapping[str, str]
-    content: bytes
-    stream: bool
     timeout: httpx.Timeout = field(repr=False)
+    method: str = "POST"
+    content: bytes = b""
+    stream: bool = False
 
     def request(self) -> httpx.Request:
         """Raises `InvalidInput` for a header that cannot be sent."""
         extensions = {"timeout": self.timeout.as_dict()}
         try:
             return httpx.Request(
-                "POST",
+                self.method,
                 self.url,
                 headers=dict(self.headers),
-                content=self.content,
+                content=self.content or None,
                 extensions=extensions,
             )
         except UnicodeEncodeError as exc:
@@ -89,24 +91,53 @@ def run_call(
     stream: bool,
     timeout: httpx.Timeout,
     headers: Mapping[str, str],
-    user_agent: str,
+    query: Mapping[str, str],
 ) -> Call:
     """The call of `/ai/run/{model}`. Raises `InvalidInput` for what cannot be sent."""
     content, content_type = encode_inputs(inputs, stream=stream)
+    # Proxies hold compressed bytes back until they have enough of them.
+    encoding = "identity" if stream else "gzip, deflate"
+    own = {"content-type": content_type, "accept-encoding": encoding}
     return Call(
-        url=f"{settings.account_url}/ai/run/{model_path(model)}",
-        headers={
-            "authorization": f"Bearer {settings.api_token}",
-            "content-type": content_type,
-            "user-agent": user_agent,
-            # Proxies hold compressed bytes back until they have enough of them.
-            "accept-encoding": "identity" if stream else "gzip, deflate",
-            **{name.lower(): value for name, value in headers.items()},
-        },
+        url=_url(settings, f"/ai/run/{model_path(model)}", query),
+        headers=_headers(settings, own, headers),
         content=content,
         stream=stream,
         timeout=timeout,
     )
+
+
+def get_call(
+    settings: Settings,
+    path: str,
+    query: Mapping[str, str],
+    *,
+    timeout: httpx.Timeout,
+    headers: Mapping[str, str],
+) -> Call:
+    """A GET below the account, such as `/ai/models/search`."""
+    return Call(
+        method="GET",
+        url=_url(settings, path, query),
+        headers=_headers(settings, {}, headers),
+        timeout=timeout,
+    )
+
+
+def _url(settings: Settings, path: str, query: Mapping[str, str]) -> str:
+    return f"{settings.account_url}{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def _headers(
+    settings: Settings, own: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Of every call, then of this kind of call, then what the caller gave."""
+    return {
+        "authorization": f"Bearer {settings.api_token}",
+        "user-agent": f"skerry-python/{__version__}",
+        **own,
+        **{name.lower(): value for name, value in given.items()},
+    }
 
 
 def encode_inputs(inputs: Mapping[str, Any] | bytes, *, stream: bool) -> tuple[bytes, str]:

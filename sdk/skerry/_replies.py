@@ -11,6 +11,7 @@ from skerry import errors
 from skerry._results import Result, decode_json
 from skerry._retry import retry_after, should_retry
 from skerry.errors import SkerryError
+from skerry.tasks import typed
 
 MAX_MESSAGE = 2000  # characters of a raw error body that are shown
 
@@ -61,8 +62,8 @@ def result_from(headers: Mapping[str, str], body: bytes) -> Any:
     if isinstance(content, Result):
         raise_if_failed(content, request_id(headers))
         if "result" in content and "success" in content:
-            return content["result"]
-    return content
+            content = content["result"]
+    return typed(content)
 
 
 def raise_if_failed(content: Result, request: str | None) -> None:

@@ -109,3 +109,35 @@ def test_cancelling_a_plain_call_aborts_it(edge: Deployment) -> None:
 
     asyncio.run(impatient())
     assert edge.region.streams[-1].aborted.wait(timeout=30)
+
+
+def test_cancelling_the_reader_of_a_stream_aborts_it(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [list(b"a"), Hold()]
+
+    async def read(heard: asyncio.Event) -> None:
+        async with AsyncAI(base_url=url(edge), account_id=ACCOUNT, api_token=edge.token) as ai:
+            async for chunk in await ai.run(MODEL, {"prompt": "x"}, stream=True):
+                assert chunk.response == "a"
+                heard.set()
+
+    async def impatient() -> None:
+        heard = asyncio.Event()
+        task = asyncio.create_task(read(heard))
+        await heard.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(impatient())
+    assert edge.region.streams[-1].aborted.wait(timeout=30)
+
+
+def test_the_catalog_and_schemas(ai: AI) -> None:
+    names = [model.name for model in ai.models()]
+    assert {MODEL, ALIAS} <= set(names)
+    assert UNSERVED not in names
+    assert [model.name for model in ai.models(search=ALIAS)] == [ALIAS]
+    assert ai.models(author="nobody") == []
+    assert "prompt" in ai.schema(MODEL).input["properties"]
+    with pytest.raises(skerry.ModelNotFound):
+        ai.schema(UNSERVED)

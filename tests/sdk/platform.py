@@ -56,6 +56,7 @@ CHAT_EVENTS = [
     {"id": "id-1", "choices": [], "usage": USAGE},
     {"response": "", "usage": USAGE},
 ]
+MODELS = [{"name": f"@test/vendor/m{n}", "description": "", "properties": []} for n in range(3)]
 LABELS = [{"label": "NEGATIVE", "score": 0.1}, {"label": "POSITIVE", "score": 0.9}]
 
 
@@ -85,6 +86,7 @@ class Seen:
     headers: dict[str, str]
     body: bytes
     client_port: int
+    query: dict[str, str]
 
     @property
     def json(self) -> Any:
@@ -127,24 +129,44 @@ class Platform:
             listener.close()
 
     def app(self) -> Starlette:
-        async def run(request: Request) -> Response:
-            body = await request.body()
+        async def see(request: Request) -> None:
             client = request.client
             self.seen.append(
                 Seen(
                     request.scope["raw_path"],
                     dict(request.headers),
-                    body,
+                    await request.body(),
                     client.port if client else 0,
+                    dict(request.query_params),
                 )
             )
             self.arrived.set()
+
+        async def search(request: Request) -> Response:
+            """Two models on the first page, one on the second, none on the third."""
+            await see(request)
+            start = 2 * (int(request.query_params["page"]) - 1)
+            return JSONResponse(envelope(MODELS[start : start + 2]))
+
+        async def schema(request: Request) -> Response:
+            await see(request)
+            schema = {"title": request.query_params["model"]}
+            return JSONResponse(envelope({"input": schema, "output": {"type": "object"}}))
+
+        async def run(request: Request) -> Response:
+            await see(request)
             if request.headers["authorization"] != f"Bearer {TOKEN}":
                 return JSONResponse(failure(10000, "Authentication error"), 401)
             return await SCENARIOS[request.path_params["model"]](self, request)
 
-        path = "/client/v4/accounts/{account}/ai/run/{model:path}"
-        return Starlette(routes=[Route(path, run, methods=["POST"])])
+        base = "/client/v4/accounts/{account}/ai"
+        return Starlette(
+            routes=[
+                Route(f"{base}/run/{{model:path}}", run, methods=["POST"]),
+                Route(f"{base}/models/search", search),
+                Route(f"{base}/models/schema", schema),
+            ]
+        )
 
 
 Scenario = Callable[[Platform, Request], Awaitable[Response]]

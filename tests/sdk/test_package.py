@@ -36,11 +36,25 @@ def test_every_error_is_exported() -> None:
 TYPES = """
 from typing import Any, assert_type
 from skerry import AI, AsyncAI, AsyncStream, Chunk, Result, Stream
+from skerry.tasks import ClassificationInputs, Embeddings, Label, Model, Ranking, TextGeneration
 
 def blocking(ai: AI, maybe: bool) -> None:
     result = ai.run("m", {"prompt": "x"})
-    assert_type(result, Result | Any)
+    assert_type(result, TextGeneration)
     text: str = result["response"]
+    assert_type(result.usage.total_tokens, int)
+    vectors = ai.run("m", {"text": ["x", "y"], "pooling": "cls"})
+    assert_type(vectors, Embeddings)
+    assert_type(vectors.data, list[list[float]])
+    ranking = ai.run("m", {"query": "x", "contexts": [{"text": "y"}], "top_k": 1})
+    assert_type(ranking, Ranking)
+    assert_type(ranking.response[0].score, float)
+    labels = ai.run("m", ClassificationInputs(text="x"))
+    assert_type(labels, list[Label])
+    asked: dict[str, Any] = {}
+    assert_type(ai.run("m", asked), Result | Any)
+    assert_type(ai.models(search="x"), list[Model])
+    assert_type(ai.gateway("g").run("m", {"prompt": "x"}), TextGeneration)
     tokens: int = result.usage.total_tokens
     binary = ai.run("m", b"audio", timeout=3)
     assert isinstance(binary, bytes)
@@ -50,12 +64,12 @@ def blocking(ai: AI, maybe: bool) -> None:
     for chunk in stream:
         assert_type(chunk, Chunk)
         assert_type(chunk.response, str)
-    assert_type(ai.run("m", {}, stream=maybe), Stream | Result | Any)
+    assert_type(ai.run("m", asked, stream=maybe), Stream | Result | Any)
     ai.run("m", {}, max_retry=3)  # type: ignore[call-overload]
     ai.run("m", "text")  # type: ignore[call-overload]
 
 async def asynchronous(ai: AsyncAI) -> None:
-    assert_type(await ai.run("m", {"prompt": "x"}, max_retries=0), Result | Any)
+    assert_type(await ai.run("m", {"prompt": "x"}, max_retries=0), TextGeneration)
     stream = await ai.run("m", {"prompt": "x"}, stream=True)
     assert_type(stream, AsyncStream)
     async for chunk in stream:

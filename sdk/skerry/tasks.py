@@ -1,0 +1,195 @@
+"""What each task takes and what it gives, as types.
+
+Inputs are plain dicts, which type checkers hold against the `…Inputs` here. A bare `{"text": "…"}`
+counts as a text to embed; `ClassificationInputs(text="…")` says that it is to be classified.
+Results are dicts too, and keep the keys that the platform sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NotRequired, Required, TypedDict
+
+from skerry._results import Result
+
+Pooling = Literal["mean", "cls", "max"]
+
+
+class TextGenerationInputs(TypedDict, total=False):
+    """A `prompt` or `messages`, and how the text is made. `stream` is an argument of `run`."""
+
+    prompt: str
+    messages: Sequence[Mapping[str, Any]]
+    raw: bool
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    stop: str | Sequence[str]
+    logit_bias: Mapping[str, float]
+    response_format: Mapping[str, Any]
+    guided_json: Mapping[str, Any] | str
+    guided_regex: str
+    guided_choice: Sequence[str]
+    guided_grammar: str
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
+
+
+class EmbeddingInputs(TypedDict, total=False):
+    """Texts to turn into one vector each."""
+
+    text: Required[str | Sequence[str]]
+    pooling: Pooling
+    truncate_inputs: bool
+
+
+class Context(TypedDict):
+    """A text that may answer a query."""
+
+    text: str
+
+
+class RankingInputs(TypedDict):
+    """Texts to sort by how well they answer `query`; `top_k` keeps the best."""
+
+    query: str
+    contexts: Sequence[Context]
+    top_k: NotRequired[int]
+
+
+class ClassificationInputs(TypedDict):
+    """A text to put into one of the model's classes."""
+
+    text: str
+
+
+class Usage(Result):
+    """What a call cost, in tokens."""
+
+    __slots__ = ()
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ToolCall(Result):
+    """A function that the model asks for; `arguments` are an object."""
+
+    __slots__ = ()
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class TextGeneration(Result):
+    """Text, with the same attributes for native models and chat models."""
+
+    __slots__ = ()
+
+    @property
+    def response(self) -> Any:
+        """The text; from a native model in JSON mode, the value itself."""
+        if "response" in self:
+            return self["response"]
+        return self._message()["content"]
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls that the model asks for, their arguments parsed."""
+        if "choices" not in self:
+            return [ToolCall(call) for call in self.get("tool_calls") or ()]
+        functions = [call["function"] for call in self._message().get("tool_calls") or ()]
+        return [
+            ToolCall(name=each["name"], arguments=json.loads(each["arguments"]))
+            for each in functions
+        ]
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self["usage"])
+
+    def _message(self) -> Result:
+        message: Result = self["choices"][0]["message"]
+        return message
+
+
+class Embeddings(Result):
+    """One vector per text, in their order; `numpy()` makes an array of them."""
+
+    __slots__ = ()
+
+    shape: list[int]  # texts, dimensions
+    data: list[list[float]]
+    pooling: Pooling
+
+
+class Ranked(Result):
+    """One context's place; `id` is its index among the contexts that were sent."""
+
+    __slots__ = ()
+
+    id: int
+    score: float  # 0 to 1
+
+
+class Ranking(Result):
+    """Contexts, the best first."""
+
+    __slots__ = ()
+
+    @property
+    def response(self) -> list[Ranked]:
+        return [Ranked(each) for each in self["response"]]
+
+
+class Label(Result):
+    """One class of a text; the scores of all classes add up to 1."""
+
+    __slots__ = ()
+
+    label: str
+    score: float
+
+
+class Model(Result):
+    """A model as the catalog lists it."""
+
+    __slots__ = ()
+
+    name: str
+    description: str
+    task: Result
+    properties: list[Result]
+
+
+class ModelSchema(Result):
+    """JSON Schemas of what a model takes and gives."""
+
+    __slots__ = ()
+
+    input: dict[str, Any]
+    output: dict[str, Any]
+
+
+def typed(content: Any) -> Any:
+    """A reply's content as the result of its task, told by its shape; else as it is."""
+    match content:
+        case {"object": "chat.completion"} | {"response": _, "tool_calls": _}:
+            return TextGeneration(content)
+        case {"shape": list(), "data": list()}:
+            return Embeddings(content)
+        case {"response": [{"id": int(), "score": float() | int()}, *_]}:
+            return Ranking(content)
+        case [{"label": str(), "score": float() | int()}, *_]:
+            return [Label(each) for each in content]
+        case _:
+            return content
