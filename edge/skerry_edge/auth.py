@@ -15,17 +15,22 @@ import re
 import secrets
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from skerry.errors import AuthenticationError, NotFound
+from skerry_regions.residency import Zone, is_zone
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+MAX_DOLLARS = 1e9  # of a cap
+
 Scopes = frozenset[str]
+Dollars = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_DOLLARS)]
 ScopeName = Literal["run", "read", "admin"]
 ALL_SCOPES: tuple[ScopeName, ...] = ("run", "read", "admin")
 
@@ -41,6 +46,21 @@ ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """What a token may spend. US$; None: as much as it likes."""
+
+    per_day: float | None = None  # UTC
+    per_month: float | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self.per_day is None and self.per_month is None
+
+
+UNCAPPED = Caps()
+
+
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A token as it is stored: everything but the secret."""
 
@@ -49,7 +69,14 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     account_id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
     name: Annotated[str, msgspec.Meta(max_length=128)] = ""
     scopes: tuple[ScopeName, ...] = ALL_SCOPES
+    residency: Zone | None = None  # that its requests never leave
     created_at: int  # Unix seconds
+    per_day: Dollars | None = None  # that it may spend in a UTC day …
+    per_month: Dollars | None = None  # … and month
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(per_day=self.per_day, per_month=self.per_month)
 
 
 class TokenFile(msgspec.Struct, kw_only=True):
@@ -65,6 +92,8 @@ class Principal(msgspec.Struct, frozen=True):
     token_id: str
     account_id: str
     scopes: Scopes
+    caps: Caps = UNCAPPED  # of what the token may spend
+    residency: str | None = None  # zone that its requests never leave
 
 
 class TokenStoreError(Exception):
@@ -74,6 +103,11 @@ class TokenStoreError(Exception):
 def new_account_id() -> str:
     """A fresh account id: 32 hex digits, as upstream's."""
     return secrets.token_hex(16)
+
+
+def token_text(id: str, secret: str) -> str:
+    """A token as its bearer sends it."""
+    return f"{PREFIX}_{id}_{secret}"
 
 
 class TokenStore:
@@ -95,9 +129,14 @@ class TokenStore:
         account_id: str,
         name: str = "",
         scopes: tuple[ScopeName, ...] = ALL_SCOPES,
+        caps: Caps = UNCAPPED,
+        residency: str | None = None,
         now: int,
     ) -> tuple[str, TokenRecord]:
-        """Add a token and return it with its record. The token itself is not kept: show it once."""
+        """Add a token and return it with its record. The token itself is not kept: show it once.
+
+        Raises ValueError for what a record cannot be, or TokenStoreError.
+        """
         if not ACCOUNT_ID.fullmatch(account_id):
             raise ValueError(f"an account id is 32 lower-case hex digits, got {account_id!r}")
         unknown = sorted(set(scopes) - set(ALL_SCOPES))
@@ -105,6 +144,8 @@ class TokenStore:
             raise ValueError(
                 f"scopes are {', '.join(ALL_SCOPES)}; got {', '.join(scopes) or 'none'}"
             )
+        if residency is not None and not is_zone(residency):
+            raise ValueError(f"a zone is a name such as `eu`, got {residency!r}")
         self._refresh()
         secret = secrets.token_urlsafe(32)
         record = TokenRecord(
@@ -113,10 +154,18 @@ class TokenStore:
             account_id=account_id,
             name=name,
             scopes=scopes,
+            residency=residency,
             created_at=now,
+            per_day=_checked_cap(caps.per_day),
+            per_month=_checked_cap(caps.per_month),
         )
         self._write([*self._records.values(), record])
-        return f"{PREFIX}_{record.id}_{secret}", record
+        return token_text(record.id, secret), record
+
+    def keep(self, record: TokenRecord) -> None:
+        """Add a token whose secret somebody else drew, or replace its record."""
+        self._refresh()
+        self._write([*(each for each in self._records.values() if each.id != record.id), record])
 
     def revoke(self, token_id: str) -> bool:
         """Forget a token at once. False if there is none of that id."""
@@ -126,6 +175,25 @@ class TokenStore:
             return False
         self._write(kept)
         return True
+
+    def set_caps(self, token_id: str, caps: Caps) -> bool:
+        """Change what a token may spend. False if there is none of that id. Raises ValueError."""
+        self._refresh()
+        record = self._records.get(token_id)
+        if record is None:
+            return False
+        changed = msgspec.structs.replace(
+            record,
+            per_day=_checked_cap(caps.per_day),
+            per_month=_checked_cap(caps.per_month),
+        )
+        self._write([changed if each is record else each for each in self._records.values()])
+        return True
+
+    def is_live(self, token_id: str) -> bool:
+        """Whether the token works now."""
+        self._refresh_or_keep()
+        return token_id in self._records
 
     def records(self) -> list[TokenRecord]:
         """Every live token's record, oldest first."""
@@ -144,7 +212,13 @@ class TokenStore:
         matches = hmac.compare_digest(_digest(secret), expected)
         if record is None or not matches:
             return None
-        return Principal(record.id, record.account_id, frozenset(record.scopes))
+        return Principal(
+            record.id,
+            record.account_id,
+            frozenset(record.scopes),
+            caps=record.caps,
+            residency=record.residency,
+        )
 
     def _refresh_or_keep(self) -> None:
         """Follow the file; if it became unreadable keep the last good tokens and say so."""
@@ -242,6 +316,12 @@ def check_account(path: str, principal: Principal) -> None:
         raise NotFound(
             f"Could not route to {path[:200]}, perhaps your object identifier is invalid?"
         )
+
+
+def _checked_cap(dollars: float | None) -> float | None:
+    if dollars is not None and not 0.0 <= dollars <= MAX_DOLLARS:
+        raise ValueError(f"a cap is between 0 and {MAX_DOLLARS:g} US$, got {dollars}")
+    return dollars
 
 
 def _digest(secret: str) -> str:

@@ -27,6 +27,7 @@ from skerry.errors import (
     PermissionDenied,
     PromptTooLong,
     QuotaExceeded,
+    RateLimited,
     RequestError,
     RequestTimeout,
     SkerryError,
@@ -130,11 +131,13 @@ def anthropic_error(exc: SkerryError, request_id: str) -> bytes:
 
 def retry_headers(exc: SkerryError) -> dict[str, str]:
     """What tells a client's retry loop when to come back, or not to."""
-    if isinstance(exc, QuotaExceeded):
-        return {"x-should-retry": "false"}
-    if isinstance(exc, CapacityError) and exc.retry_after is not None:
-        return {"retry-after": str(max(1, math.ceil(exc.retry_after)))}
-    return {}
+    headers = {}
+    if isinstance(exc, CapacityError | QuotaExceeded):
+        if exc.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(exc.retry_after)))
+        if not exc.retryable:
+            headers["x-should-retry"] = "false"
+    return headers
 
 
 def _openai_type(exc: SkerryError) -> str:
@@ -142,6 +145,8 @@ def _openai_type(exc: SkerryError) -> str:
         return "authentication_error"
     if isinstance(exc, PermissionDenied):
         return "permission_error"
+    if isinstance(exc, QuotaExceeded):
+        return exc.code
     if exc.http_status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if isinstance(exc, RequestError) else "server_error"
@@ -157,7 +162,7 @@ def _anthropic_type(exc: SkerryError) -> str:
             return "not_found_error"
         case BodyTooLarge():
             return "request_too_large"
-        case QuotaExceeded():
+        case QuotaExceeded() | RateLimited():
             return "rate_limit_error"
         case RequestTimeout():
             return "timeout_error"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import resource
 import socket
 import ssl
@@ -40,6 +41,7 @@ from skerry_edge.limits import Limits
 
 SPARE_FILES = 256  # descriptors for everything that is not a client
 TICK_SECONDS = 1.0  # how often an upload's pace is looked at
+RETIRE_TICK_SECONDS = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class GuardedProtocol(H11Protocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._body_since = 0.0  # loop time at which the head was complete
         self._refused = False
+        self._is_last = False  # the exchange to come, or in progress
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -116,6 +119,8 @@ class GuardedProtocol(H11Protocol):
     def _receive(self, data: bytes) -> None:
         """Give bytes of an approved message, and of what follows it, to h11."""
         super().data_received(data)
+        if self._is_last and self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.cycle.keep_alive = False
         if self.conn.their_state is not h11.SEND_BODY:
             self._cancel_body_timer()
             if len(self.conn.trailing_data[0]) > self._limits.header_bytes:
@@ -125,6 +130,16 @@ class GuardedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._receive_ahead()
+
+    def finish(self) -> bool:
+        """Close after the exchange in progress or to come, and say so in its answer; whether the
+        client has none in progress."""
+        self._is_last = True
+        cycle = self.cycle  # None before the first request, whatever its annotation says
+        if cycle is None or cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            return not self._head
+        cycle.keep_alive = False
+        return False
 
     def _receive_ahead(self) -> None:
         """Bytes behind a finished exchange begin the next request; its head is judged as any."""
@@ -256,16 +271,48 @@ def refusal_response(refusal: Refusal) -> bytes:
 
 
 class EdgeServer(uvicorn.Server):
-    """uvicorn's server, which says when it listens."""
+    """uvicorn's server, which says when it listens, and can leave to a successor."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, limits: Limits, ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._limits = limits
         self._ready = ready
+        self._is_retiring = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    def retire(self) -> None:
+        """A successor accepts at the same socket: finish what runs, however long it takes."""
+        self._is_retiring = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._is_retiring:
+            self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
+            for server in self.servers:
+                server.close()
+            await self._let_clients_go()
+        await super().shutdown(sockets)
+
+    async def _let_clients_go(self) -> None:
+        """Answer what idle connections still send, and tell them that it is the last: closing one
+        at once would lose the request that is on its way."""
+        for _ in range(math.ceil(self._limits.retire_seconds / RETIRE_TICK_SECONDS)):
+            if not self._num_idle():
+                return
+            await asyncio.sleep(RETIRE_TICK_SECONDS)
+
+    def _num_idle(self) -> int:
+        connections = [
+            each for each in self.server_state.connections if isinstance(each, GuardedProtocol)
+        ]
+        return sum(each.finish() for each in connections)
 
 
 def allow_connections(number: int) -> None:
@@ -298,13 +345,16 @@ async def serve(
     limits: Limits,
     ready: Callable[[str, int], None] = lambda host, port: None,
     stop: asyncio.Event | None = None,
+    retire: asyncio.Event | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, then drain. Raises OSError if it cannot listen.
 
     A `listener` made by `listen` stands in place of `host` and `port`; it is closed at the end.
     Draining: no new connections, idle ones are closed, streams may finish within
-    `limits.drain_seconds`, then they are cancelled. `ready(host, port)` is called once connections
+    `limits.drain_seconds`, then they are cancelled. After `retire`, which says that a successor
+    accepts at the same socket, they may finish however long they take, and idle connections are
+    closed after one more answer. `ready(host, port)` is called once connections
     are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
     only on the main thread; a second SIGINT ends the drain. Meant for uvloop:
     `uvloop.run(serve(…))`.
@@ -327,15 +377,19 @@ async def serve(
         timeout_graceful_shutdown=limits.drain_seconds,
         ssl_context_factory=None if ssl_context is None else (lambda config, default: ssl_context),
     )
-    server = EdgeServer(config, lambda: ready(address[0], address[1]))
-    stopper = asyncio.create_task(_stop_on(stop, server)) if stop is not None else None
+    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]))
+    waiting = [
+        asyncio.create_task(_when(event, act))
+        for event, act in ((stop, server.stop), (retire, server.retire))
+        if event is not None
+    ]
     try:
         await server.serve([listener])
     finally:
-        if stopper is not None:
-            stopper.cancel()
+        for task in waiting:
+            task.cancel()
 
 
-async def _stop_on(stop: asyncio.Event, server: EdgeServer) -> None:
-    await stop.wait()
-    server.should_exit = True
+async def _when(event: asyncio.Event, act: Callable[[], None]) -> None:
+    await event.wait()
+    act()

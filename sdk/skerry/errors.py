@@ -15,9 +15,11 @@
     │   ├── NotFound            no such route or object
     │   ├── MethodNotAllowed    the route exists, the method does not
     │   ├── ResidencyUnmet      the request may not leave a zone, and this is not in it
-    │   └── QuotaExceeded       the tenant's allowance is used up (429, not retryable now)
+    │   ├── IdempotencyMismatch the idempotency key was used with another request
+    │   └── QuotaExceeded       the money or allowance is used up (429, not retryable now)
     ├── CapacityError           try elsewhere or later; carries retry_after
     │   ├── Overloaded          every place is taken
+    │   ├── RateLimited         the tenant asks faster than it may
     │   ├── RequestTimeout      the deadline passed
     │   └── Unavailable         no placement can serve this now
     ├── InternalError           a bug of ours
@@ -142,8 +144,12 @@ class ResidencyUnmet(RequestError, code="residency_unmet", number=7011, status=4
     """The request may not leave a zone, and this place is not in it: send it to another edge."""
 
 
-class QuotaExceeded(RequestError, code="quota_exceeded", number=4006, status=429):
-    """The tenant's allowance is used up; retrying at once cannot help."""
+class IdempotencyMismatch(RequestError, code="idempotency_mismatch", number=5012, status=422):
+    """The `Idempotency-Key` was used with another request before."""
+
+
+class QuotaExceeded(RequestError, code="insufficient_quota", number=4006, status=429):
+    """What the caller may spend or use is used up; retrying at once cannot help."""
 
 
 class CapacityError(SkerryError, code="capacity_error", number=3010, status=503, retryable=True):
@@ -152,6 +158,10 @@ class CapacityError(SkerryError, code="capacity_error", number=3010, status=503,
 
 class Overloaded(CapacityError, code="overloaded", number=3040, status=429):
     """Every place is taken."""
+
+
+class RateLimited(CapacityError, code="rate_limit_exceeded", number=2003, status=429):
+    """The tenant asks faster than it may, or too much at once."""
 
 
 class RequestTimeout(CapacityError, code="timeout", number=3046, status=408):

@@ -45,10 +45,10 @@ class Usage(Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
-class RunOptions(Struct):
+class RunOptions(Struct, rename="camel"):
     """The `options` object that REST requests carry inside the body."""
 
-    reject_if_busy: bool | None = None
+    reject_if_busy: bool | None = None  # fail at once instead of waiting for a place
 
 
 # --- text generation, Workers AI dialect ----------------------------------------------------------
@@ -94,7 +94,7 @@ class TextGenerationInput(Struct):
     tool_choice: str | dict[str, Any] | None = None
     function_call: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    options: dict[str, Any] | None = None
+    options: RunOptions | None = None
 
 
 class ToolCall(Struct):
@@ -192,7 +192,7 @@ class ChatCompletionRequest(Struct):
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
     user: str | None = None
-    options: dict[str, Any] | None = None
+    options: RunOptions | None = None
 
 
 class ChatRunInput(ChatCompletionRequest, kw_only=True):
@@ -349,7 +349,7 @@ class EmbeddingsInput(Struct):
     )
     pooling: PoolingName | None = None
     truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
-    options: dict[str, Any] | None = None
+    options: RunOptions | None = None
 
 
 class EmbeddingUsage(Struct):
@@ -387,6 +387,54 @@ class EmbeddingList(Struct):
     object: Literal["list"]
     data: list[EmbeddingItem]
     model: str
+    usage: EmbeddingUsage
+
+
+# --- classification and ranking ------------------------------------------------------------------
+
+MAX_CONTEXTS = 1000
+
+
+class ClassificationInput(Struct):
+    """Body of `/ai/run/{model}` for text classification."""
+
+    text: EmbeddedText
+    truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
+    options: dict[str, Any] | None = None
+
+
+class LabelScore(Struct):
+    """One class of a text; `result` is a list of all, in the model's order."""
+
+    label: str
+    score: float  # 0 to 1
+
+
+class RankingContext(Struct):
+    text: EmbeddedText
+
+
+class RankingInput(Struct):
+    """Body of `/ai/run/{model}` for ranking: texts, to be sorted by how they answer `query`."""
+
+    query: EmbeddedText
+    contexts: Annotated[list[RankingContext], Meta(min_length=1, max_length=MAX_CONTEXTS)]
+    top_k: Annotated[int, Meta(ge=1)] | None = None  # the best of them; all where it is absent
+    truncate_inputs: bool | None = None  # cut off contexts that are too long
+    options: dict[str, Any] | None = None
+
+
+class RankedContext(Struct):
+    """One context; `id` is its index in the request."""
+
+    id: int
+    score: float  # 0 to 1
+
+
+class RankingOutput(Struct):
+    """`result` of a ranking, the best context first."""
+
+    response: list[RankedContext]
     usage: EmbeddingUsage
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -23,18 +24,27 @@ class Running:
         self.failure: BaseException | None = None
         self.stop: Callable[[], None] = lambda: None
 
-    def serve(self, app: ASGIApp, limits: Limits) -> None:
+    def serve(self, app: ASGIApp, limits: Limits, ssl_context: ssl.SSLContext | None) -> None:
         try:
-            uvloop.run(self._serve(app, limits))
+            uvloop.run(self._serve(app, limits, ssl_context))
         except BaseException as exc:
             self.failure = exc
         finally:
             self.ready.set()
 
-    async def _serve(self, app: ASGIApp, limits: Limits) -> None:
+    async def _serve(
+        self, app: ASGIApp, limits: Limits, ssl_context: ssl.SSLContext | None
+    ) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         self.stop = lambda: void(loop.call_soon_threadsafe(stop.set))
-        await serve(app, port=0, limits=limits, ready=self._listening, stop=stop)
+        await serve(
+            app,
+            port=0,
+            limits=limits,
+            ready=self._listening,
+            stop=stop,
+            ssl_context=ssl_context,
+        )
 
     def _listening(self, host: str, port: int) -> None:
         self.port = port
@@ -46,10 +56,12 @@ def void(_: object) -> None:
 
 
 @contextmanager
-def serving(app: ASGIApp, limits: Limits) -> Generator[int]:
+def serving(
+    app: ASGIApp, limits: Limits, *, ssl_context: ssl.SSLContext | None = None
+) -> Generator[int]:
     """Serve `app` on a thread with a loop of its own; gives the port, drains at the end."""
     running = Running()
-    thread = threading.Thread(target=running.serve, args=(app, limits), name="edge")
+    thread = threading.Thread(target=running.serve, args=(app, limits, ssl_context), name="edge")
     thread.start()
     running.ready.wait()
     try:

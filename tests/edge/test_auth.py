@@ -10,7 +10,14 @@ import msgspec
 import pytest
 from tests.edge.support import ACCOUNT, MODEL, Deployment
 
-from skerry_edge.auth import Principal, ScopeName, TokenStore, TokenStoreError, new_account_id
+from skerry_edge.auth import (
+    Caps,
+    Principal,
+    ScopeName,
+    TokenStore,
+    TokenStoreError,
+    new_account_id,
+)
 
 OTHER = "f" * 32
 
@@ -189,5 +196,33 @@ def test_tokens_are_stored_as_documented(store: TokenStore) -> None:
     stored = msgspec.json.decode(path_of(store).read_bytes())
     assert stored["version"] == 1
     assert set(stored["tokens"][0]) == {
-        "id", "digest", "account_id", "name", "scopes", "created_at",
+        "id", "digest", "account_id", "name", "scopes", "created_at", "residency",
+        "per_day", "per_month",
     }  # fmt: skip
+
+
+def test_caps_are_kept_and_change(store: TokenStore) -> None:
+    token, record = store.create(account_id=ACCOUNT, caps=Caps(per_day=2.5), now=5)
+    reader = TokenStore(path_of(store))
+    principal = reader.authenticate(token)
+    assert principal is not None
+    assert principal.caps == Caps(per_day=2.5)
+    assert store.set_caps(record.id, Caps(per_month=9.0))
+    principal = reader.authenticate(token)
+    assert principal is not None
+    assert principal.caps == Caps(per_month=9.0)
+    assert not store.set_caps("0" * 16, Caps())
+
+
+@pytest.mark.parametrize("dollars", [-0.01, float("nan"), float("inf"), 1e10])
+def test_a_cap_is_a_sum_of_money(store: TokenStore, dollars: float) -> None:
+    with pytest.raises(ValueError, match="a cap is between"):
+        store.create(account_id=ACCOUNT, caps=Caps(per_day=dollars), now=5)
+
+
+def test_a_token_is_live_until_it_is_revoked(store: TokenStore) -> None:
+    reader = TokenStore(path_of(store))
+    _, record = store.create(account_id=ACCOUNT, now=5)
+    assert reader.is_live(record.id)
+    store.revoke(record.id)
+    assert not reader.is_live(record.id)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 else:
     Commands = argparse.Action  # generic for type checkers only
 
+from skerry_regions.residency import GLOBAL, is_zone
+
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -38,6 +40,23 @@ def add_command(
     return parser
 
 
+def add_residency(parser: argparse.ArgumentParser) -> None:
+    """Of a process that stands in a region."""
+    parser.add_argument(
+        "--residency",
+        type=zone,
+        default=GLOBAL,
+        metavar="ZONE",
+        help="residency zone of its region (default: %(default)s)",
+    )
+
+
+def zone(text: str) -> str:
+    if not is_zone(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a zone's name, such as eu")
+    return text
+
+
 def port(text: str) -> int:
     """A TCP port; 0 asks the system for a free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
@@ -59,6 +78,19 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration in seconds above 0")
     return seconds
+
+
+def dollars_or_none(text: str) -> float | None:
+    """US$; None for `none`."""
+    if text.strip().lower() == "none":
+        return None
+    try:
+        dollars = float(text)
+    except ValueError:
+        dollars = math.nan
+    if not 0 <= dollars <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no sum in US$: such as 5 or 0.25, or none")
+    return dollars
 
 
 def byte_size_or_none(text: str) -> int:

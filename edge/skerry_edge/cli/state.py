@@ -1,9 +1,15 @@
 """What Skerry keeps on disk, and whether it runs.
 
     SKERRY_HOME            ~/.skerry unless set; readable by its owner only
-    ├── config.json        url, account id and API token that `skerry up` wrote: the SDK reads it
+    ├── config.json        URLs, account id and API token that `skerry up` wrote: the SDK reads it
     ├── tokens.json        API tokens, hashed
+    ├── limits.yaml        the operator's limits of tenants and models
+    ├── spending.db        what capped tokens spent
     ├── secret             root of the tenants' cache keys
+    ├── cluster.key        what edges and nodes of other machines have to hold, too
+    ├── usage.db           the usage journal
+    ├── answers.db         answers that may be given again; idempotency.db: keys of requests
+    ├── zones/ZONE/        all four of the edges in a residency zone
     ├── responses.db       answers that conversations may go on from, for a day
     ├── catalog.yaml       the operator's own models
     ├── models/  cache/    model files; compiled kernels and repacked weights
@@ -24,16 +30,19 @@ import secrets
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from skerry_regions.residency import GLOBAL
+
 MAX_STATE_BYTES = 64 * 1024
 CONTROL_NAME = "control.sock"
 SECRET_BYTES = 32
+JOURNAL_NAME = "usage.db"
 LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
 
 RecordT = TypeVar("RecordT", "Config", "Instance")
@@ -51,12 +60,13 @@ class AlreadyRunning(Exception):
         self.instance = instance
 
 
-class Config(Struct, frozen=True):
+class Config(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to reach the platform of this home; kept between runs, so that tokens stay valid."""
 
-    url: str
+    url: str = ""  # of an edge; absent where there is none yet
     account_id: str
     api_token: str
+    control_url: str = ""  # of the control plane
 
 
 class Instance(Struct, frozen=True):
@@ -73,11 +83,21 @@ class Home:
     """The folder of one platform's state."""
 
     root: Path
+    zone: str = GLOBAL  # of the process that uses it
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Home:
         given = environ.get("SKERRY_HOME")
         return cls(Path(given).expanduser().absolute() if given else Path.home() / ".skerry")
+
+    def in_zone(self, zone: str) -> Home:
+        """The same for an edge that stands there."""
+        return replace(self, zone=zone)
+
+    @property
+    def stores(self) -> Path:
+        """Where what requests leave behind is kept: a folder of its own for each zone."""
+        return self.root if self.zone == GLOBAL else self.root / "zones" / self.zone
 
     @property
     def config(self) -> Path:
@@ -92,8 +112,20 @@ class Home:
         return self.root / "secret"
 
     @property
+    def cluster_key(self) -> Path:
+        return self.root / "cluster.key"
+
+    @property
+    def limits(self) -> Path:
+        return self.root / "limits.yaml"
+
+    @property
+    def spending(self) -> Path:
+        return self.root / "spending.db"
+
+    @property
     def responses(self) -> Path:
-        return self.root / "responses.db"
+        return self.stores / "responses.db"
 
     @property
     def cache(self) -> Path:
@@ -127,8 +159,8 @@ class Home:
         """Make the folders. Raises `StateError` where that is not allowed."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (self.cache, self.run, self.log.parent):
-                folder.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.cache, self.run, self.log.parent, self.stores):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StateError(
                 f"Cannot create {error.filename}: {error.strerror}. "
@@ -181,15 +213,32 @@ def announce(home: Home, instance: Instance) -> None:
 
 def secret(home: Home) -> bytes:
     """The platform's secret, 32 bytes, drawn on first use: the root of the tenants' cache keys."""
+    return _drawn_once(home.secret)
+
+
+def cluster_key(home: Home) -> bytes:
+    """What edges and nodes prove to each other that they hold: 32 bytes, drawn on first use.
+
+    Raises `StateError` when others than the owner could read the file.
+    """
+    key = _drawn_once(home.cluster_key)
+    if home.cluster_key.stat().st_mode & 0o077:
+        raise StateError(
+            f"Others may read {home.cluster_key}: `chmod 600 {home.cluster_key}` keeps it secret."
+        )
+    return key
+
+
+def _drawn_once(path: Path) -> bytes:
+    """32 random bytes of a file, the same for all processes that ask for it at once."""
+    if not path.exists():
+        _write_new(path, secrets.token_bytes(SECRET_BYTES))
     try:
-        stored = home.secret.read_bytes()
-    except FileNotFoundError:
-        stored = secrets.token_bytes(SECRET_BYTES)
-        _replace(home.secret, stored)
+        stored = path.read_bytes()
     except OSError as error:
-        raise StateError(f"Cannot read {home.secret}: {error.strerror}.") from None
+        raise StateError(f"Cannot read {path}: {error.strerror}.") from None
     if len(stored) != SECRET_BYTES:
-        raise StateError(f"{home.secret} is damaged: delete it and run `skerry up` again.")
+        raise StateError(f"{path} is damaged: delete it and run `skerry up` again.")
     return stored
 
 
@@ -241,6 +290,21 @@ def _read(path: Path, kind: type[RecordT]) -> RecordT | None:
 
 def _write(path: Path, record: Config | Instance) -> None:
     _replace(path, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file whole, readable by its owner only, unless it is there already."""
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            os.unlink(draft)
+    except OSError as error:
+        raise StateError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _replace(path: Path, content: bytes) -> None:

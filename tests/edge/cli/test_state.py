@@ -20,6 +20,7 @@ from skerry_edge.cli.state import (
     StateError,
     announce,
     claim,
+    cluster_key,
     read_config,
     running,
     secret,
@@ -142,3 +143,15 @@ def test_a_deep_home_still_gets_a_status_socket(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(control)
     assert not folder.exists()
+
+
+def test_the_cluster_key_is_drawn_once_and_its_owners_only(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    key = cluster_key(home)
+    assert len(key) == 32
+    assert cluster_key(Home(tmp_path)) == key
+    assert stat.S_IMODE(home.cluster_key.stat().st_mode) == 0o600
+    assert key != secret(home)
+    home.cluster_key.chmod(0o640)
+    with pytest.raises(StateError, match="Others may read"):
+        cluster_key(home)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.auth import TokenStore
+from skerry_edge.auth import Caps, TokenStore
 from skerry_edge.cli import main
 from skerry_edge.cli.state import Config, Home, write_config
 
@@ -71,3 +71,21 @@ def test_mistakes_are_explained(home: Home, capsys: pytest.CaptureFixture[str]) 
         assert "tokens.json is not a token file" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["tokens", "create", "--scope", "root"])
+
+
+def test_a_cap_is_set_shown_and_lifted(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    token = create(capsys, "--per-day", "0.5", "--per-month", "10")
+    assert main(["tokens", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.rstrip().endswith("[US$ 0 of 0.5 this day] [US$ 0 of 10 this month]")
+    assert main(["tokens", "cap", token, "--per-month", "3"]) == 0
+    assert "may spend US$ 3 per month." in capsys.readouterr().out
+    found = TokenStore(home.tokens).authenticate(token)
+    assert found is not None
+    assert found.caps == Caps(per_month=3.0)
+    assert main(["tokens", "cap", token]) == 0
+    assert "may spend without a cap" in capsys.readouterr().out
+    assert main(["tokens", "cap", "0" * 16]) == 1
+    assert "no token" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["tokens", "cap", token, "--per-day", "much"])

@@ -1,0 +1,122 @@
+"""`limits.yaml`: how much tenants may ask, and how much models may be asked. Unlimited unless set.
+
+    every_tenant: {requests_per_minute: 300, tokens_per_minute: 200_000, concurrency: 16}
+    tenants:                                    # in place of the above
+      - {account: "0123456789abcdef0123456789abcdef", requests_per_minute: 3000}
+    models:
+      - model: "@cf/huggingfacetb/smollm2-135m-instruct"
+        every_tenant: {requests_per_minute: 60} # of this model, beside the tenant's own limits
+        all_tenants: {concurrency: 64}          # of this model, by everybody together
+
+Mistakes are told with file, line and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from skerry.errors import ModelNotFound
+from skerry_regions import located_yaml
+from skerry_regions.catalog import Catalog
+
+MAX_RATE = 1e12  # per minute
+
+Rate = Annotated[float, Meta(gt=0, le=MAX_RATE)]
+
+
+class QuotasError(ValueError):
+    """A file of limits that cannot be used; the message begins with file and line."""
+
+
+class Allowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much somebody may ask. None: as much as they like."""
+
+    requests_per_minute: Rate | None = None
+    tokens_per_minute: Rate | None = None  # of prompts and outputs
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # requests at once
+
+    @property
+    def is_unlimited(self) -> bool:
+        return (
+            self.requests_per_minute is None
+            and self.tokens_per_minute is None
+            and self.concurrency is None
+        )
+
+
+UNLIMITED = Allowance()
+
+
+class TenantAllowance(Allowance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one account may ask, in place of what every tenant may."""
+
+    account: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+
+
+class ModelAllowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much one model may be asked: by each tenant, and by all of them together."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
+    every_tenant: Allowance = UNLIMITED
+    all_tenants: Allowance = UNLIMITED
+
+
+class QuotaFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Content of `limits.yaml`."""
+
+    every_tenant: Allowance = UNLIMITED
+    tenants: Annotated[tuple[TenantAllowance, ...], Meta(max_length=50_000)] = ()
+    models: Annotated[tuple[ModelAllowance, ...], Meta(max_length=10_000)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """All limits of a platform, ready to be looked up."""
+
+    every_tenant: Allowance = UNLIMITED
+    tenants: dict[str, TenantAllowance] = field(default_factory=dict)  # by account id
+    models: dict[str, ModelAllowance] = field(default_factory=dict)  # by catalog id
+
+    def of(self, tenant: str, model: str) -> Iterator[tuple[tuple[str, str], Allowance]]:
+        """The limits that a request must keep to, each with the key of who shares it:
+        (tenant, model), where "" stands for all of them."""
+        yield (tenant, ""), self.tenants.get(tenant, self.every_tenant)
+        if (of_model := self.models.get(model)) is not None:
+            yield (tenant, model), of_model.every_tenant
+            yield ("", model), of_model.all_tenants
+
+
+def load_quotas(path: Path, catalog: Catalog) -> Quotas:
+    """Read and check a file. No file: no limits. Raises `QuotasError`."""
+    try:
+        return _checked(located_yaml.load(path, QuotaFile), catalog)
+    except FileNotFoundError:
+        return Quotas()
+    except OSError as error:
+        raise QuotasError(f"{path}: cannot be read: {error.strerror}") from None
+    except located_yaml.YamlError as error:
+        raise QuotasError(str(error)) from None
+
+
+def _checked(document: located_yaml.Located[QuotaFile], catalog: Catalog) -> Quotas:
+    """Raises `YamlError` for what the types cannot say."""
+    tenants: dict[str, TenantAllowance] = {}
+    for i, tenant in enumerate(document.value.tenants):
+        if tenant.account in tenants:
+            raise document.error(f"tenants[{i}].account", f"{tenant.account} is there twice")
+        tenants[tenant.account] = tenant
+    models: dict[str, ModelAllowance] = {}
+    for i, model in enumerate(document.value.models):
+        try:
+            id = catalog.resolve(model.model).id
+        except ModelNotFound:  # its limits would hold for nobody, and nobody would see it
+            raise document.error(f"models[{i}].model", f"no model {model.model!r}") from None
+        if id in models:
+            raise document.error(f"models[{i}].model", f"{id} is there twice")
+        models[id] = model
+    return Quotas(every_tenant=document.value.every_tenant, tenants=tenants, models=models)

@@ -1,0 +1,209 @@
+"""Links over TCP: both ends prove that they hold the key; what was said before is no help."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skerry_regions import link_auth
+from skerry_regions.address import Address
+from skerry_regions.link_auth import (
+    MAGIC,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Answerer,
+    Caller,
+    LinkKey,
+    LinkRefused,
+    connect,
+    listen,
+)
+
+KEY, WRONG = LinkKey(b"k" * 32), LinkKey(b"w" * 32)
+LOOPBACK = Address(host="127.0.0.1", port=0)
+
+
+# --- without sockets -----------------------------------------------------------------------------
+
+
+def test_both_ends_prove_themselves() -> None:
+    caller, answerer = Caller(KEY, "streams"), Answerer(KEY, "streams")
+    answer, rest = answerer.receive(caller.greeting())
+    assert (answerer.is_proven, rest) == (False, b"")
+    proof, rest = caller.receive(answer)
+    assert (caller.is_proven, rest) == (True, b"")
+    assert answerer.receive(proof + b"first frame") == (b"", b"first frame")
+    assert answerer.is_proven
+
+
+@given(cuts=st.lists(st.integers(1, 40), max_size=20))
+def test_any_split_of_the_bytes_is_the_same(cuts: list[int]) -> None:
+    caller, answerer = Caller(KEY, "kv"), Answerer(KEY, "kv")
+    answer = b"".join(answerer.receive(piece)[0] for piece in split(caller.greeting(), cuts))
+    proof = b"".join(caller.receive(piece)[0] for piece in split(answer, cuts))
+    for piece in split(proof, cuts):
+        answerer.receive(piece)
+    assert caller.is_proven
+    assert answerer.is_proven
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    pieces = []
+    for cut in cuts:
+        pieces.append(data[:cut])
+        data = data[cut:]
+    return [piece for piece in (*pieces, data) if piece]
+
+
+@pytest.mark.parametrize(
+    ("answerer", "caller"),
+    [
+        (Answerer(WRONG, "streams"), Caller(KEY, "streams")),
+        (Answerer(KEY, "kv"), Caller(KEY, "streams")),
+    ],
+)
+def test_the_caller_refuses_who_cannot_answer(answerer: Answerer, caller: Caller) -> None:
+    answer, _ = answerer.receive(caller.greeting())
+    with pytest.raises(LinkRefused):
+        caller.receive(answer)
+    assert not caller.is_proven
+
+
+def test_a_recorded_exchange_is_worth_nothing() -> None:
+    caller, first = Caller(KEY, "streams"), Answerer(KEY, "streams")
+    greeting = caller.greeting()
+    proof, _ = caller.receive(first.receive(greeting)[0])
+    second = Answerer(KEY, "streams")
+    second.receive(greeting)
+    with pytest.raises(LinkRefused):
+        second.receive(proof)
+    assert not second.is_proven
+
+
+def test_a_proof_sent_back_is_none() -> None:
+    """The answerer's own proof, over the same nonces, is not the caller's."""
+    answerer = Answerer(KEY, "streams")
+    answer, _ = answerer.receive(MAGIC + b"n" * NONCE_BYTES)
+    with pytest.raises(LinkRefused):
+        answerer.receive(answer[-PROOF_BYTES:])
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n", b"s\0", b"\x16\x03\x01"])
+def test_what_is_no_skerry_is_refused_at_its_first_bytes(garbage: bytes) -> None:
+    with pytest.raises(LinkRefused):
+        Answerer(KEY, "streams").receive(garbage)
+
+
+def test_a_short_key_is_none() -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        LinkKey(b"short")
+    assert "k" * 32 not in repr(KEY)
+
+
+# --- over sockets --------------------------------------------------------------------------------
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Talker(asyncio.Protocol):
+    """Says hello at once, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(b"hello")
+
+    def data_received(self, data: bytes) -> None:
+        self.heard.set_result(data)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_link_works_as_if_nothing_were_in_front(kind: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        address = LOOPBACK if kind == "tcp" else Address(path=str(tmp_path / "sock"))
+        key = KEY if kind == "tcp" else None
+        server, bound = await listen(address, Echo, key, "streams")
+        talker = await connect(bound, Talker, key, "streams")
+        assert await talker.heard == b"hello"
+        talker.transport.abort()
+        server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wrong", ["key", "purpose"])
+def test_who_has_another_key_gets_nowhere(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    made: list[Echo] = []
+
+    def echo() -> Echo:
+        made.append(Echo())
+        return made[-1]
+
+    async def run() -> None:
+        server, bound = await listen(LOOPBACK, echo, KEY, "streams")
+        key, purpose = (WRONG, "streams") if wrong == "key" else (KEY, "kv")
+        with pytest.raises(LinkRefused):
+            await connect(bound, Talker, key, "kv" if purpose == "kv" else "streams")
+        server.close()
+
+    asyncio.run(run())
+    assert not hasattr(made[0], "transport")
+
+
+def test_a_link_over_tcp_needs_a_key() -> None:
+    async def run() -> None:
+        with pytest.raises(LinkRefused):
+            await listen(LOOPBACK, Echo, None, "streams")
+        with pytest.raises(LinkRefused):
+            await connect(Address(host="127.0.0.1", port=1), Echo, None, "streams")
+
+    asyncio.run(run())
+
+
+async def dropped(send: bytes, count: int = 1) -> list[bytes]:
+    """What connections are told that send only this; all are kept open until they are dropped."""
+    server, bound = await listen(LOOPBACK, Echo, KEY, "streams")
+    connections = [await asyncio.open_connection(bound.host, bound.port) for _ in range(count)]
+    for _, writer in connections:
+        writer.write(send)
+    told = [await _read(reader) for reader, _ in connections]
+    for _, writer in connections:
+        writer.close()
+    server.close()
+    return told
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+def test_who_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_auth, "HANDSHAKE_SECONDS", 0.05)
+    assert asyncio.run(dropped(MAGIC)) == [b""]
+
+
+def test_who_is_no_skerry_is_dropped_at_once() -> None:
+    assert asyncio.run(dropped(b"GET / HTTP/1.1\r\n\r\n")) == [b""]
+
+
+def test_the_unproven_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_auth, "MAX_UNPROVEN", 2)
+    monkeypatch.setattr(link_auth, "HANDSHAKE_SECONDS", 0.2)
+    assert asyncio.run(dropped(b"", 4)) == [b""] * 4
