@@ -46,7 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from skerry_edge.cli import dns, edge, lifecycle, models, node, talk, tokens, up
+    from skerry_edge.cli import (
+        control_plane,
+        dns,
+        edge,
+        lifecycle,
+        models,
+        node,
+        talk,
+        tokens,
+        up,
+    )
 
     parser = argparse.ArgumentParser(
         prog="skerry",
@@ -56,6 +66,6 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, lifecycle, talk, models, tokens, node, edge, dns):
+    for module in (up, lifecycle, talk, models, tokens, control_plane, node, edge, dns):
         module.register(commands)
     return parser

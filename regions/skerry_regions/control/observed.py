@@ -211,7 +211,10 @@ def _of_region(picture: Picture, record: Record, found: Statuses) -> RegionStatu
 def _worst(statuses: Sequence[Status]) -> Phase:
     """Of none: nothing is missing."""
     phases = {each.phase for each in statuses}
-    return next((phase for phase in WORST_FIRST if phase in phases), "ready")
+    for phase in WORST_FIRST:
+        if phase in phases:
+            return phase
+    return "ready"
 
 
 def _condition(

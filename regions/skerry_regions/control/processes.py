@@ -140,6 +140,8 @@ class ProcessLauncher:
         for known in list(self._known.values()):
             self._let_go(known)
         await asyncio.gather(*watches, return_exceptions=True)
+        with contextlib.suppress(OSError):  # in use by what runs on
+            self._sockets.root.rmdir()
 
     # --- what runs -------------------------------------------------------------------------------
 

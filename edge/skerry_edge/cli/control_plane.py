@@ -1,0 +1,110 @@
+"""`skerry control`: the control plane as a process of its own, and copies of its database."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from skerry_edge.cli.arguments import Commands, add_command, port
+from skerry_edge.cli.control_home import ControlRunning, claim_control, control_database
+from skerry_edge.cli.logs import configure_logging
+from skerry_edge.cli.output import complain, note, say
+from skerry_edge.cli.state import Home
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8788
+
+
+def register(commands: Commands) -> None:
+    control = add_command(
+        commands,
+        "control",
+        start,
+        help="run the control plane: it makes what you want so, and keeps it so",
+        description="Run the control plane. `skerry up` starts one by itself. What it has started "
+        "outlives it, and is found again by the next one.",
+        example="skerry control --topology examples/split.yaml",
+    )
+    control.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
+    control.add_argument(
+        "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
+    )
+    control.add_argument(
+        "--topology", type=Path, metavar="FILE", help="want what this YAML file describes"
+    )
+    control.add_argument(
+        "--own",
+        action="store_true",
+        help="end what it has started when it ends itself: edges first, then nodes",
+    )
+    control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
+    control.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    actions = control.add_subparsers(metavar="ACTION")
+    copy = add_command(
+        actions,
+        "backup",
+        make_backup,
+        help="copy the database to a new file",
+        description="Copy the database, whole at one moment, while the control plane runs.",
+        example="skerry control backup control-2026-11-21.db",
+    )
+    copy.add_argument("file", type=Path)
+    back = add_command(
+        actions,
+        "restore",
+        put_back,
+        help="put a copy of the database back",
+        description="Put a copy back. The control plane must not run; the former database is kept.",
+        example="skerry control restore control-2026-11-21.db",
+    )
+    back.add_argument("file", type=Path)
+
+
+def start(args: argparse.Namespace) -> int:
+    configure_logging()
+    from skerry_edge.cli.parts import CannotStart
+    from skerry_edge.cli.serve_control import ControlOptions, serve_control
+
+    home = Home.from_environ(os.environ)
+    home.create()
+    options = ControlOptions(
+        host=args.host,
+        port=args.port,
+        topology=args.topology,
+        owns=args.own,
+        listener=args.listener_fd,
+        lifeline=args.lifeline_fd,
+    )
+    try:
+        serve_control(options, home)
+    except CannotStart as error:
+        return complain(str(error))
+    note("Stopped.")
+    return 0
+
+
+def make_backup(args: argparse.Namespace) -> int:
+    from skerry_regions.control.backup import BackupError, backup
+
+    try:
+        backup(control_database(Home.from_environ(os.environ)), args.file)
+    except BackupError as error:
+        return complain(f"{error}.")
+    say(f"Copied to {args.file}.")
+    return 0
+
+
+def put_back(args: argparse.Namespace) -> int:
+    from skerry_regions.control.backup import BackupError, restore
+
+    home = Home.from_environ(os.environ)
+    home.create()
+    try:
+        with claim_control(home):
+            former = restore(args.file, control_database(home))
+    except (BackupError, ControlRunning) as error:
+        return complain(f"{error}.")
+    kept = f" The former database is {former} now." if former is not None else ""
+    say(f"Restored from {args.file}.{kept}")
+    return 0
