@@ -41,6 +41,7 @@ class Statistics:
     steps: int  # counter; stands still while there is work: the engine hangs
     computed_tokens: int  # counter: prompt and output tokens that ran through the model
     output_tokens: int  # counter: tokens made
+    cache_query_tokens: int  # counter: tokens that were looked for in the prefix cache
     cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
     restored_blocks: int  # counter: read from the second tier
     preemptions: int  # counter
@@ -368,6 +369,7 @@ class Engine:
             steps=self._steps,
             computed_tokens=self._computed_tokens,
             output_tokens=self._output_tokens,
+            cache_query_tokens=scheduler.num_cache_query_tokens,
             cache_hit_tokens=scheduler.num_cache_hit_tokens,
             restored_blocks=0 if filed is None else filed.restored,
             preemptions=scheduler.num_preemptions,

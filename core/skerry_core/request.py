@@ -119,6 +119,11 @@ class Usage:
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
+    seconds: float  # of its life in the engine, on the clock
+    prefill_tokens: int  # computed, of prompt or transcript; again after a preemption
+    prefill_steps: int  # chunks that those came in
+    decode_steps: int
+    preemptions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

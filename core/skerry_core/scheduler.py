@@ -86,6 +86,7 @@ class Scheduler:
         self._seconds_per_token = INITIAL_SECONDS_PER_TOKEN
         self.num_waiting = 0
         self.num_preemptions = 0
+        self.num_cache_query_tokens = 0
         self.num_cache_hit_tokens = 0
 
     @property
@@ -154,6 +155,7 @@ class Scheduler:
         self._vacate(sequence)
         sequence.num_computed = 0
         self._enqueue(sequence)
+        sequence.preemptions += 1
         self.num_preemptions += 1
 
     # --- one step --------------------------------------------------------------------------------
@@ -189,8 +191,11 @@ class Scheduler:
             sequence, share = row.sequence, row.num_tokens * seconds_per_token
             if row.is_decode:
                 sequence.decode_seconds += share
+                sequence.decode_steps += 1
             else:
                 sequence.prefill_seconds += share
+                sequence.prefill_steps += 1
+                sequence.prefill_tokens += row.num_tokens
             self._fair[sequence.request.priority].charge(sequence.request.tenant, share)
             sequence.num_computed = row.start + row.num_tokens
             first, end = row.start // BLOCK_SIZE, sequence.num_computed // BLOCK_SIZE
@@ -333,6 +338,7 @@ class Scheduler:
         self._tenant_running[priority][tenant] += 1
         sequence.slot = self._free_slots.pop()
         sequence.blocks = blocks
+        self.num_cache_query_tokens += sequence.num_tokens
         self.num_cache_hit_tokens += sequence.num_computed
         if sequence.start_time is None:
             sequence.start_time = now

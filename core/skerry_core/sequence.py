@@ -29,13 +29,17 @@ class Sequence:
         "blocks",
         "cached_tokens",
         "decode_seconds",
+        "decode_steps",
         "digests",
         "num_computed",
         "num_exported",
         "num_prompt",
         "num_prompt_logprobs",
         "num_tokens",
+        "preemptions",
         "prefill_seconds",
+        "prefill_steps",
+        "prefill_tokens",
         "request",
         "slot",
         "start_time",
@@ -49,6 +53,7 @@ class Sequence:
         self.start_time: float | None = None  # when it first got a place
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
+        self.prefill_tokens = self.prefill_steps = self.decode_steps = self.preemptions = 0
 
         self.num_prompt = len(request.prompt_ids)
         self.num_tokens = self.num_prompt + len(request.output_ids)
@@ -133,4 +138,9 @@ class Sequence:
             queue_seconds=start - self.arrival_time,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
+            seconds=now - self.arrival_time,
+            prefill_tokens=self.prefill_tokens,
+            prefill_steps=self.prefill_steps,
+            decode_steps=self.decode_steps,
+            preemptions=self.preemptions,
         )

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
 from skerry.wire import Message
+from skerry_edge import tracing
 from skerry_edge.limits import Limits
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import ModelSpec
@@ -80,7 +81,9 @@ async def tokenised(
 ) -> list[int]:
     """What `tokenise` makes of a text of `chars` characters, on a thread if it is long."""
     _check_chars(chars, spec, limits)
-    ids = tokenise() if chars <= INLINE_CHARS else await asyncio.to_thread(tokenise)
+    with tracing.span("tokenise", model=spec.id) as noted:
+        ids = tokenise() if chars <= INLINE_CHARS else await asyncio.to_thread(tokenise)
+        noted["tokens"] = len(ids)
     if not ids:
         raise InvalidInput("Bad input: the prompt is empty.", param="prompt")
     return ids

@@ -26,8 +26,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from skerry_regions.phases import Timeline
 from skerry_regions.prefixes import PrefixDelta, PrefixSnapshot
 from skerry_regions.speeds import StepSample
+from skerry_regions.trace_context import TraceContext
 from skerry_regions.view import NodeLoad
 
 PROTOCOL_VERSION = 1
@@ -125,6 +127,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     stream: StreamId
     request_id: Annotated[str, Meta(max_length=128)]
     epoch: Count = 0
+    trace: TraceContext | None = None  # the span that it is part of
     model: Name
     prompt_ids: TokenIds
     output_ids: TokenIds = []
@@ -205,6 +208,7 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
     stream: StreamId
     finish_reason: Literal["stop", "length", "cancelled"]
     usage: PhaseUsage
+    timeline: Timeline | None = None  # of streams that an engine finished
 
 
 class Embedded(Struct, frozen=True, kw_only=True, tag="embedded"):

@@ -24,5 +24,6 @@ def edge(shared_deployment: Deployment) -> Deployment:
     """Answers "Hello" until a test scripts something else."""
     shared_deployment.region.script = lambda submit: answer("Hello")
     shared_deployment.region.explanation = ""
+    shared_deployment.region.attempts = []
     shared_deployment.region.streams.clear()
     return shared_deployment

@@ -28,6 +28,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.prompts import content_text
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.text import TextModel
+from skerry_regions.attempts import AttemptRecord
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 
@@ -109,6 +110,7 @@ class ScriptedStream:
     def __init__(self, submit: Submit, steps: Sequence[Step], explanation: str = "") -> None:
         self.submit = submit
         self.explanation = explanation
+        self.attempts: list[AttemptRecord] = []
         self.aborted = threading.Event()
         self._steps = iter(steps)
         self._index = 0
@@ -167,6 +169,7 @@ class ScriptedRegion:
         self.streams: list[ScriptedStream] = []
         self.served = frozenset({MODEL})
         self.explanation = ""  # of every stream
+        self.attempts: list[AttemptRecord] = []  # of every stream
         self.closed = False
 
     @property
@@ -175,6 +178,7 @@ class ScriptedRegion:
 
     async def generate(self, submit: Submit) -> ScriptedStream:
         stream = ScriptedStream(submit, self.script(submit), self.explanation)
+        stream.attempts = self.attempts
         self.streams.append(stream)
         return stream
 

@@ -1,0 +1,185 @@
+"""One request's trace: spans on the edge's monotonic clock, from the header to the last byte.
+
+A trace is written per request and per phase, never per token. It has names, numbers and ids; no
+text of a prompt or an answer. The request that a task works on is found by `current`, so that
+whoever has a phase to tell, or a log line, needs no parameter for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from msgspec import Struct
+
+from skerry_regions.trace_context import TraceContext, new_context, new_span_id
+
+MAX_SPANS = 256  # of one trace; what comes after is counted, not kept
+
+Value = str | int | float | bool | list[str]
+Attributes = dict[str, Value]
+
+_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A placement that the router looked at: its cost in seconds, and the terms that it sums."""
+
+    path: str
+    seconds: float
+    cached_tokens: int
+    same_build: bool
+    terms: dict[str, float]
+
+
+class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stretch of time with a name. `seconds` is None while it lasts."""
+
+    id: str
+    parent: str
+    name: str
+    start: float  # seconds since the request's header
+    seconds: float | None = None
+    attributes: Attributes = {}
+    candidates: list[Candidate] = []  # of a route, the chosen one first
+
+
+class TraceRecord(Struct, frozen=True, kw_only=True):
+    """A trace as it is kept, told and exported."""
+
+    request_id: str
+    trace_id: str
+    is_sampled: bool  # whether the caller, if there is one, records it too
+    parent: str  # the caller's span; empty when the trace begins here
+    tenant: str
+    edge: str
+    started_at: float  # Unix seconds, for people
+    seconds: float | None  # None: it still runs
+    status: int | None  # of the answer; None: the client was gone, or it still runs
+    spans: list[Span]  # the first is the request's own
+    dropped: int  # spans beyond the bound
+
+
+class Trace:
+    """A trace in the making."""
+
+    def __init__(
+        self,
+        request_id: str,
+        caller: TraceContext | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.request_id = request_id
+        self.context = caller.child() if caller is not None else new_context()
+        self.tenant = ""  # known once somebody has been let in
+        self.started = clock()
+        self._caller = caller
+        self._started_at = wall_clock()
+        self._clock = clock
+        self._spans: list[Span] = []
+        self._dropped = 0
+
+    @property
+    def traceresponse(self) -> str:
+        """Where the answer was made, for the caller: `traceparent`'s form, with our span."""
+        return self.context.traceparent
+
+    def offset(self, moment: float) -> float:
+        """Seconds since the request's header, of a moment of the edge's clock."""
+        return moment - self.started
+
+    def now(self) -> float:
+        return self._clock() - self.started
+
+    def add(
+        self,
+        name: str,
+        start: float,
+        end: float | None,
+        attributes: Attributes | None = None,
+        *,
+        parent: str = "",
+        id: str = "",
+        candidates: list[Candidate] | None = None,
+    ) -> str:
+        """Note a span between two offsets; the id it has. Without a parent it is the request's."""
+        span = Span(
+            id=id or new_span_id(),
+            parent=parent or self.context.span_id,
+            name=name,
+            start=start,
+            seconds=None if end is None else max(0.0, end - start),
+            attributes=attributes or {},
+            candidates=candidates or [],
+        )
+        if len(self._spans) < MAX_SPANS:
+            self._spans.append(span)
+        else:
+            self._dropped += 1
+        return span.id
+
+    @contextmanager
+    def span(self, name: str, **attributes: Value) -> Generator[Attributes]:
+        """Note what happens inside; gives its attributes, to be added to."""
+        start = self.now()
+        try:
+            yield attributes
+        finally:
+            self.add(name, start, self.now(), attributes)
+
+    def record(
+        self, edge: str, *, status: int | None = None, ended: bool = True, **attributes: Value
+    ) -> TraceRecord:
+        """The trace as it is now."""
+        seconds = self.now() if ended else None
+        root = Span(
+            id=self.context.span_id,
+            parent=self._caller.span_id if self._caller is not None else "",
+            name="request",
+            start=0.0,
+            seconds=seconds,
+            attributes=attributes,
+        )
+        return TraceRecord(
+            request_id=self.request_id,
+            trace_id=self.context.trace_id,
+            is_sampled=self.context.is_sampled,
+            parent=root.parent,
+            tenant=self.tenant,
+            edge=edge,
+            started_at=self._started_at,
+            seconds=seconds,
+            status=status,
+            spans=[root, *self._spans],
+            dropped=self._dropped,
+        )
+
+
+def current() -> Trace | None:
+    """The trace of the request that this task works on."""
+    return _current.get()
+
+
+@contextmanager
+def tracing(trace: Trace) -> Generator[None]:
+    """Be at work on a request: `current` finds its trace."""
+    token = _current.set(trace)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def span(name: str, **attributes: Value) -> Generator[Attributes]:
+    """`Trace.span` of the current request; outside of any, nothing is noted."""
+    trace = current()
+    if trace is None:
+        yield attributes
+    else:
+        with trace.span(name, **attributes) as noted:
+            yield noted
