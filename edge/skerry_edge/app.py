@@ -9,6 +9,7 @@ routes         native `/ai/run`, the binding's `/run`, OpenAI and Anthropic `/v1
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator
@@ -36,6 +37,7 @@ from skerry_edge import (
     openapi,
     responses,
     schemas,
+    usage_routes,
 )
 from skerry_edge.auth import Authenticate
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
@@ -62,6 +64,7 @@ def create_app(edge: Edge) -> Starlette:
         await edge.region.close()
         if edge.responses is not None:
             edge.responses.close()
+        await asyncio.to_thread(edge.stores.close)
 
     app = Starlette(
         routes=_routes(),
@@ -91,6 +94,7 @@ def _routes() -> list[Route]:
         Route(f"{ACCOUNT}/ai/models/schema", schemas.model_schema),
         Route(f"{ACCOUNT}/ai/authors/search", listings.search_authors),
         Route(f"{ACCOUNT}/ai/tasks/search", listings.search_tasks),
+        Route(f"{ACCOUNT}/ai/usage", usage_routes.usage),
         Route(BINDING_PATH, binding.run, methods=["POST"]),
         Route("/ai-api/models/search", listings.search_models),
     ]
@@ -130,7 +134,7 @@ class Rim:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *id_headers, *_explanation(scope)]
+                message["headers"] = [*message["headers"], *id_headers, *_own_headers(scope)]
             await send(message)
 
         try:
@@ -160,10 +164,10 @@ class Rim:
         )
 
 
-def _explanation(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Why the request was placed where it is, if it asked and there was a choice."""
-    text = scope.get("explanation")
-    return [(b"x-skerry-explain", text.encode("ascii"))] if text else []
+def _own_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """What handlers have to tell besides their answer."""
+    headers: dict[str, str] = scope.get("answer_headers", {})
+    return [(name.encode(), value.encode("ascii")) for name, value in headers.items() if value]
 
 
 def _known(exc: Exception, identity: str) -> SkerryError:

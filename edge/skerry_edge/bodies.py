@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from skerry.errors import BodyTooLarge, InvalidInput, InvalidJSON
+from skerry_edge.idempotency import note_body
 
 T = TypeVar("T")
 
@@ -28,7 +29,9 @@ async def read_body(request: Request, limit: int) -> bytes:
         if size > limit:
             raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
         pieces.append(piece)
-    return b"".join(pieces)
+    body = b"".join(pieces)
+    note_body(request, body)
+    return body
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

@@ -154,6 +154,7 @@ def _job(
         num_choices=asked.n or 1,
         tells_stop_token=True,
         prompt_logprobs=prompt_logprobs,
+        seeded=asked.seed is not None,
     )
 
 

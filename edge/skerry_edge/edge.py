@@ -13,6 +13,7 @@ from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.responses_store import ResponseStore
+from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, ModelSpec
 from skerry_regions.client import RegionClient
@@ -37,6 +38,7 @@ class Edge:
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
     responses: ResponseStore | None = None  # None: answers are not remembered
+    stores: Stores = field(default_factory=Stores)
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)

@@ -17,8 +17,11 @@ import msgspec
 
 from skerry.errors import SkerryError, Unavailable
 from skerry.wire import FinishReason, PromptTokensDetails, TokenLogprob, Usage
+from skerry_edge.bookkeeping import Books, open_books
 from skerry_edge.edge import Edge
+from skerry_edge.idempotency import IdempotencyKey
 from skerry_edge.metrics import EdgeMetrics
+from skerry_edge.response_cache import CachePolicy
 from skerry_edge.text import TextModel
 from skerry_edge.tool_parser import CallDelta, ToolParser
 from skerry_edge.tools import Family
@@ -44,6 +47,7 @@ class Job:
     grammar: GrammarSpec | None = None  # that the output follows
     tools: Family | None = None  # how calls are written, where there may be any
     tells_stop_token: bool = False  # in the logprobs
+    seeded: bool = False  # by the caller
     prompt_logprobs: int | None = None  # k: tell each prompt token's and the k most likely tokens'
 
 
@@ -56,6 +60,10 @@ class Call:
     started: float  # on the edge's clock
     seconds_left: float
     explain: Callable[[str], None] | None = None  # wants to know why it runs where it does
+    token: str = ""  # id of the API token
+    cache: CachePolicy | None = None  # None: the response cache has no part in it
+    idempotency: IdempotencyKey | None = None
+    headers: dict[str, str] = field(default_factory=dict)  # of the answer, until it begins
 
 
 @dataclass(slots=True)
@@ -125,11 +133,17 @@ class Generation:
         self._transcript = transcript
         self._meter = meter
         self._parser = parser
-        self.cached_tokens = 0
+        self.usage: PhaseUsage | None = None  # known when it has ended well
+        self.finish_reason: FinishReason | None = None  # in the same case
+        self.has_failed = False
 
     @property
     def num_tokens(self) -> int:
         return self._transcript.num_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return 0 if self.usage is None else self.usage.cached_tokens
 
     def abort(self) -> None:
         """Stop computing. A plain call, because an `await` while cancelled is cancelled again."""
@@ -141,7 +155,7 @@ class Generation:
         try:
             async for event in self._stream:
                 if isinstance(event, Done):
-                    self.cached_tokens = event.usage.cached_tokens
+                    self.usage = event.usage
                     self._meter.cost(event.usage)
                     yield self._last_piece(event.finish_reason)
                     return
@@ -160,6 +174,7 @@ class Generation:
                     yield Piece(text, logprobs, offsets=transcript.offsets, calls=calls)
             yield self._last_piece("cancelled")  # a region may end an aborted stream without Done
         except SkerryError as exc:
+            self.has_failed = True
             self._meter.failed(exc.code)
             raise
         finally:
@@ -181,6 +196,7 @@ class Generation:
             text, calls = said + rest, calls + more
             if self._parser.num_calls and finish_reason == "stop":
                 finish_reason = "tool_calls"
+        self.finish_reason = finish_reason
         transcript = self._transcript
         return Piece(
             text,
@@ -203,13 +219,16 @@ class Choices:
         by_prompt: Sequence[Sequence[Generation]],
         prompt_tokens: int,
         metrics: EdgeMetrics,
+        books: Books,
     ) -> None:
         self._by_prompt = by_prompt
         self._generations = [each for generations in by_prompt for each in generations]
         self._prompt_tokens = prompt_tokens
         self._metrics = metrics
+        self._books = books
         self._closed = False
         metrics.in_progress += 1
+        books.admit(self._generations)
 
     def close(self) -> None:
         """Abort what still runs and give the place back. Idempotent and synchronous."""
@@ -218,6 +237,7 @@ class Choices:
             self._metrics.in_progress -= 1
             for generation in self._generations:
                 generation.abort()
+            self._books.close(self._by_prompt)
 
     def usage(self) -> Usage:
         """Tokens so far: each prompt once, the output of every choice."""
@@ -274,7 +294,8 @@ async def _pump(
 
 
 async def start(edge: Edge, job: Job, call: Call) -> Choices:
-    """Place every choice. Raises what `RegionClient.generate` raises, and then nothing runs."""
+    """Place every choice. Raises what `RegionClient.generate` raises, or `IdempotencyMismatch`, and
+    then nothing runs."""
     return await start_all(edge, [job], call)
 
 
@@ -282,15 +303,17 @@ async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
     """`start` for several prompts of one request, all for the same model."""
     edge.check_room()
     model = jobs[0].model.id
+    books = await open_books(edge, jobs, call)
     by_prompt: list[list[Generation]] = []
     try:
-        for number, job in enumerate(jobs):
+        for number, job in enumerate(books.jobs):
             by_prompt.append([])
             for choice in range(job.num_choices):
-                submit = submission(edge, job, call, choice, number)
-                by_prompt[-1].append(
-                    _generation(edge, job, call, await edge.region.generate(submit))
-                )
+                stream: TokenStream | None = books.replay()
+                if stream is None:
+                    submit = submission(edge, job, call, choice, number)
+                    stream = books.record(await edge.region.generate(submit))
+                by_prompt[-1].append(_generation(edge, job, call, stream, is_hit=books.is_hit))
     except BaseException as exc:
         for generations in by_prompt:
             for generation in generations:
@@ -299,11 +322,14 @@ async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
             edge.metrics.generations_failed.add(1, model, exc.code)
         raise
     prompt_tokens = sum(len(job.prompt_ids) for job in jobs)
-    edge.metrics.prompt_tokens.add(prompt_tokens, model)
-    return Choices(by_prompt, prompt_tokens, edge.metrics)
+    if not books.is_hit:
+        edge.metrics.prompt_tokens.add(prompt_tokens, model)
+    return Choices(by_prompt, prompt_tokens, edge.metrics, books)
 
 
-def _generation(edge: Edge, job: Job, call: Call, stream: TokenStream) -> Generation:
+def _generation(
+    edge: Edge, job: Job, call: Call, stream: TokenStream, *, is_hit: bool
+) -> Generation:
     if call.explain is not None and isinstance(stream, Explained):
         call.explain(stream.explanation)
     stop_ids = frozenset(job.sampling.stop_token_ids)
@@ -313,7 +339,8 @@ def _generation(edge: Edge, job: Job, call: Call, stream: TokenStream) -> Genera
         stops=job.stops,
         tells_stop_token=job.tells_stop_token,
     )
-    meter = Meter(edge.metrics, job.model.id, call.started, edge.clock)
+    metrics = EdgeMetrics() if is_hit else edge.metrics  # engines do nothing for a hit
+    meter = Meter(metrics, job.model.id, call.started, edge.clock)
     parser = None if job.tools is None else ToolParser(job.tools)
     return Generation(stream, transcript, meter, parser)
 

@@ -120,6 +120,7 @@ async def _job(
         stops=stop_strings(asked.stop),
         grammar=plan.grammar,
         tools=plan.parsed,
+        seeded=asked.seed is not None,
     )
 
 

@@ -135,6 +135,7 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
         num_choices=asked.n or 1,
         grammar=plan.grammar,
         tools=plan.parsed,
+        seeded=asked.seed is not None,
     )
 
 

@@ -22,6 +22,7 @@ from skerry_edge.auth import PUBLIC_PATHS
 from skerry_edge.binding import MODEL_HEADER, BindingRequest
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode
 from skerry_edge.native import UniversalRequest
+from skerry_edge.usage_report import DIMENSIONS, Totals
 
 Schema = dict[str, Any]
 Struct = type[msgspec.Struct]
@@ -220,6 +221,16 @@ OPERATIONS = (
         path=f"{ACCOUNT}/ai/tasks/search",
         summary="What the models do",
         results=(list[Task],),
+    ),
+    Operation(
+        id="getUsage",
+        path=f"{ACCOUNT}/ai/usage",
+        summary="What the account used, and what it cost",
+        results=(list[Totals],),
+        parameters=(
+            _parameter("by", "query", TEXT, f"Of {', '.join(DIMENSIONS)}; several with commas."),
+            _parameter("since", "query", TEXT, "90m, 24h or 7d ago, or a UTC day; 30d if absent."),
+        ),
     ),
     Operation(
         id="verifyToken",

@@ -10,9 +10,11 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from skerry.errors import PermissionDenied
+from skerry_edge import idempotency
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Call
+from skerry_edge.response_cache import policy_of
 from skerry_edge.sse import Attended, interruption
 
 T = TypeVar("T")
@@ -41,7 +43,10 @@ def request_id(request: Request) -> str:
 
 
 def call_of(request: Request, principal: Principal) -> Call:
-    """The call's identity and deadline, counted from the request's header."""
+    """The call's identity, its deadline (counted from the request's header) and its wishes.
+
+    The body must have been read. Raises `InvalidInput` for a wish that cannot be.
+    """
     edge = edge_of(request)
     started = float(request.scope["started"])
     left = edge.limits.request_seconds - (edge.clock() - started)
@@ -51,6 +56,10 @@ def call_of(request: Request, principal: Principal) -> Call:
         started=started,
         seconds_left=max(0.0, left),
         explain=_explainer(request),
+        token=principal.token_id,
+        cache=policy_of(request.headers, edge.stores.cache_ttl),
+        idempotency=idempotency.key_of(request),
+        headers=_answer_headers(request),
     )
 
 
@@ -58,7 +67,13 @@ def _explainer(request: Request) -> Callable[[str], None] | None:
     """Notes why a request was placed as it was, for the rim to tell; of choices, the last one."""
     if request.headers.get("x-skerry-explain") != "1":
         return None
-    return functools.partial(request.scope.__setitem__, "explanation")
+    return functools.partial(_answer_headers(request).__setitem__, "x-skerry-explain")
+
+
+def _answer_headers(request: Request) -> dict[str, str]:
+    """Headers that the rim adds to the answer when it begins."""
+    headers: dict[str, str] = request.scope.setdefault("answer_headers", {})
+    return headers
 
 
 async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:

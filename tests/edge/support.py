@@ -27,6 +27,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.prompts import content_text
 from skerry_edge.responses_store import ResponseStore
+from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
@@ -46,6 +47,7 @@ class ByteText:
 
     stop_token_ids = (EOS,)
     vocab_size = 258
+    build = "bytes"
 
     chat_template = "{% if tools %}<tool_call>{% endif %}"  # that of a model trained for tools
 
@@ -247,6 +249,7 @@ def deployed(
     *,
     cors_origins: tuple[str, ...] = (),
     stores_responses: bool = True,
+    stores: Stores | None = None,
     ailment: Callable[[], str | None] = lambda: None,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
@@ -261,6 +264,7 @@ def deployed(
         secret=b"s" * 32,
         limits=limits,
         responses=ResponseStore(folder / "responses.db") if stores_responses else None,
+        stores=stores or Stores(),
         cors_origins=cors_origins,
         ailment=ailment,
     )

@@ -1,0 +1,344 @@
+"""Answers given again over HTTP: the response cache, idempotency keys, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.edge.support import (
+    ACCOUNT,
+    MODEL,
+    Deployment,
+    Hold,
+    answer,
+    deployed,
+    done,
+    events,
+)
+
+from skerry.errors import Unavailable
+from skerry_edge.limits import Limits
+from skerry_edge.stores import Stores
+from skerry_edge.usage_report import Totals, journals, totals
+
+CACHED = {"cf-aig-cache-ttl": "600"}
+USAGE = f"/client/v4/accounts/{ACCOUNT}/ai/usage"
+GREEDY: dict[str, Any] = {"temperature": 0}
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> Iterator[Deployment]:
+    """An edge that remembers, whose engine says something else each time."""
+    stores = Stores.in_folder(tmp_path / "stores", edge="edge-1")
+    limits = Limits(keep_alive_seconds=5.0, request_seconds=5.0, drain_seconds=1)
+    with deployed(tmp_path, limits, stores=stores) as deployment:
+        region = deployment.region
+        region.script = lambda submit: answer(f"answer {len(region.streams)}")
+        yield deployment
+
+
+def post(edge: Deployment, path: str, headers: dict[str, str], **body: Any) -> httpx.Response:
+    return edge.client.post(path, json=body, headers=headers)
+
+
+def run(edge: Deployment, headers: dict[str, str], **body: Any) -> httpx.Response:
+    return post(edge, edge.run_path, headers, **{"prompt": "hi", **GREEDY, **body})
+
+
+def status(response: httpx.Response) -> str | None:
+    assert response.status_code == 200, response.text
+    return response.headers.get("cf-aig-cache-status")
+
+
+def text(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    said: str = response.json()["result"]["response"]
+    return said
+
+
+def total(edge: Deployment) -> Totals:
+    journal = edge.edge.stores.journal
+    assert journal is not None
+    assert journal.flush()
+    with journals([journal.path]) as database:
+        (all_of_it,) = totals(database)
+    return all_of_it
+
+
+# --- the response cache --------------------------------------------------------------------------
+
+
+def test_without_a_header_nothing_is_kept(edge: Deployment) -> None:
+    assert [status(run(edge, {})) for _ in range(2)] == [None, None]
+    assert len(edge.region.streams) == 2
+
+
+def test_the_second_time_it_is_a_hit(edge: Deployment) -> None:
+    first, second = run(edge, CACHED), run(edge, CACHED)
+    assert (status(first), status(second)) == ("MISS", "HIT")
+    assert first.json() == second.json()
+    assert len(edge.region.streams) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": "ho"},
+        {"max_tokens": 9},
+        {"temperature": 0.7, "seed": 1},
+        {"top_k": 2, "temperature": 0.7, "seed": 1},
+        {"stop": "x"},
+        {"raw": True},
+        {"repetition_penalty": 1.5},
+    ],
+    ids=str,
+)
+def test_another_request_is_another_answer(edge: Deployment, change: dict[str, Any]) -> None:
+    run(edge, CACHED)
+    assert status(run(edge, CACHED, **change)) == "MISS"
+
+
+def test_what_would_come_out_otherwise_is_not_kept(edge: Deployment) -> None:
+    free = {"temperature": 0.7}
+    assert [status(run(edge, CACHED, **free)) for _ in range(2)] == ["MISS", "MISS"]
+    seeded = {"temperature": 0.7, "seed": 3}
+    assert [status(run(edge, CACHED, **seeded)) for _ in range(2)] == ["MISS", "HIT"]
+
+
+def test_a_key_of_the_callers_own_stands_for_any_request(edge: Deployment) -> None:
+    named = {**CACHED, "cf-aig-cache-key": "greeting"}
+    first = run(edge, named, prompt="hi", temperature=0.9)
+    second = run(edge, named, prompt="hello there", temperature=0.9)
+    assert (status(first), status(second)) == ("MISS", "HIT")
+    assert text(first) == text(second)
+    assert status(run(edge, named, stop=["e"])) == "MISS"  # the form that it has to be told in
+
+
+def test_skipped(edge: Deployment) -> None:
+    run(edge, CACHED)
+    skipping = {**CACHED, "cf-aig-skip-cache": "true"}
+    assert status(run(edge, skipping)) is None
+    assert len(edge.region.streams) == 2
+    assert status(run(edge, CACHED)) == "HIT"
+
+
+def test_a_wrong_header_is_told(edge: Deployment) -> None:
+    response = run(edge, {"cf-aig-cache-ttl": "soon"})
+    assert response.status_code == 400
+    assert "cf-aig-cache-ttl" in response.text
+
+
+def test_a_stream_is_told_as_a_stream(edge: Deployment) -> None:
+    first = run(edge, CACHED, stream=True)
+    second = run(edge, CACHED, stream=True)
+    assert (status(first), status(second)) == ("MISS", "HIT")
+
+    def without_padding(response: httpx.Response) -> list[Any]:
+        told = events(response.text)
+        return [{**each, "p": None} if isinstance(each, dict) else each for each in told]
+
+    assert without_padding(first) == without_padding(second)
+    assert len(without_padding(first)) > 3
+    whole = run(edge, CACHED)  # the same answer, told at once
+    assert status(whole) == "HIT"
+    assert text(whole) == "answer 0"
+
+
+def test_chat_completions_have_an_id_of_their_own(edge: Deployment) -> None:
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], **GREEDY, "n": 2}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    first, second = (post(edge, edge.chat_path, CACHED, **asked) for _ in range(2))
+    assert (status(first), status(second)) == ("MISS", "HIT")
+    one, other = first.json(), second.json()
+    assert one.pop("id") != other.pop("id")
+    assert {**one, "created": 0} == {**other, "created": 0}
+    streamed = post(edge, edge.chat_path, CACHED, **asked, stream=True)
+    assert status(streamed) == "HIT"
+    said = [c["delta"].get("content", "") for e in events(streamed.text)[:-1] for c in e["choices"]]
+    assert sorted("".join(said)) == sorted("answer 0answer 1")
+
+
+def test_every_dialect_that_makes_text(edge: Deployment) -> None:
+    base = f"/client/v4/accounts/{ACCOUNT}/ai/v1"
+    message = [{"role": "user", "content": "x"}]
+    for path, asked in (
+        ("/completions", {"prompt": ["x", "y"], "echo": True, "logprobs": 1, "max_tokens": 9}),
+        ("/messages", {"messages": message, "max_tokens": 20}),
+        ("/responses", {"input": "x", "store": False}),
+    ):
+        answers = [post(edge, base + path, CACHED, model=MODEL, **asked, **GREEDY) for _ in "12"]
+        assert [status(each) for each in answers] == ["MISS", "HIT"], path
+        assert answers[0].text.count("answer") == answers[1].text.count("answer") > 0
+
+
+def test_a_stop_string_ends_it_again(edge: Deployment) -> None:
+    stopped = [run(edge, CACHED, stop=["er"]) for _ in range(2)]
+    assert [status(each) for each in stopped] == ["MISS", "HIT"]
+    assert [text(each) for each in stopped] == ["answ", "answ"]
+
+
+def test_what_failed_or_was_left_is_not_kept(edge: Deployment) -> None:
+    script = edge.region.script
+    edge.region.script = lambda submit: [[65], Unavailable("gone")]
+    assert run(edge, CACHED).status_code == 503
+    edge.region.script = lambda submit: [[65], Hold()]
+    with edge.client.stream(
+        "POST", edge.run_path, json={"prompt": "hi", **GREEDY, "stream": True}, headers=CACHED
+    ) as response:
+        next(response.iter_lines())
+    edge.region.script = script
+    assert status(run(edge, CACHED)) == "MISS"
+
+
+def test_nobody_gets_another_tenants_answer(edge: Deployment) -> None:
+    run(edge, CACHED)
+    token, _ = edge.edge.tokens.create(account_id="f" * 32, now=0)
+    other = edge.client.post(
+        f"/client/v4/accounts/{'f' * 32}/ai/run/{MODEL}",
+        json={"prompt": "hi", **GREEDY},
+        headers={**CACHED, "authorization": f"Bearer {token}"},
+    )
+    assert status(other) == "MISS"
+
+
+def test_the_operators_default(tmp_path: Path) -> None:
+    stores = Stores.in_folder(tmp_path / "stores", edge="e", cache_ttl=60)
+    with deployed(tmp_path, Limits(drain_seconds=1), stores=stores) as edge:
+        assert [status(run(edge, {})) for _ in range(2)] == ["MISS", "HIT"]
+        assert status(run(edge, {"cf-aig-cache-ttl": "0"})) is None
+
+
+# --- idempotency keys ----------------------------------------------------------------------------
+
+KEYED = {"idempotency-key": "order-66"}
+
+
+def test_a_retry_gets_the_same_answer_and_is_counted_once(edge: Deployment) -> None:
+    first = run(edge, KEYED, temperature=0.8)
+    second = run(edge, KEYED, temperature=0.8)
+    assert text(first) == text(second) == "answer 0"
+    assert "idempotent-replayed" not in first.headers
+    assert second.headers["idempotent-replayed"] == "true"
+    counted = total(edge)
+    assert (counted.requests, counted.completed) == (1, 1)
+    assert counted.output_tokens == len("answer 0") + 1
+
+
+def test_a_key_without_its_answer_keeps_its_seed(edge: Deployment, tmp_path: Path) -> None:
+    run(edge, KEYED, temperature=0.8)
+    run(edge, {"idempotency-key": "another"}, temperature=0.8)
+    run(edge, {}, temperature=0.8)
+    first, other, free = (submit.sampling.seed for submit in edge.region.submits)
+    assert len({first, other, free}) == 3
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with deployed(elsewhere, Limits(drain_seconds=1)) as second:  # the same secret, no store
+        run(second, KEYED, temperature=0.8)
+        assert second.region.submits[0].sampling.seed == first
+
+
+def test_a_seed_in_the_body_is_taken(edge: Deployment) -> None:
+    run(edge, KEYED, temperature=0.8, seed=5)
+    assert edge.region.submits[0].sampling.seed == 5
+
+
+def test_a_retry_after_a_failure_runs(edge: Deployment) -> None:
+    script = edge.region.script
+    edge.region.script = lambda submit: [[65], Unavailable("gone")]
+    assert run(edge, KEYED).status_code == 503
+    edge.region.script = script
+    assert text(run(edge, KEYED)) == "answer 1"
+    counted = total(edge)
+    assert (counted.requests, counted.completed, counted.failed) == (1, 1, 0)
+
+
+def test_another_body_is_refused(edge: Deployment) -> None:
+    run(edge, KEYED)
+    response = run(edge, KEYED, prompt="something else")
+    assert response.status_code == 422
+    assert "idempotency-key" in response.text
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+    refused = post(edge, edge.chat_path, KEYED, **chat)
+    assert refused.json()["error"]["code"] == "idempotency_mismatch"
+    assert len(edge.region.streams) == 1
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "k\u00e9".encode("latin-1").decode("latin-1")])
+def test_a_key_that_is_none(edge: Deployment, key: str) -> None:
+    headers = [(b"idempotency-key", key.encode("latin-1"))]
+    response = edge.client.post(edge.run_path, json={"prompt": "hi"}, headers=headers)
+    assert response.status_code == 400
+    assert "idempotency-key" in response.text
+
+
+# --- what is counted -----------------------------------------------------------------------------
+
+
+def test_usage_by_phase(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [list(b"Hello"), done("length", 5, cached_tokens=3)]
+    answered = run(edge, {}, raw=True, prompt="abcdef").json()["result"]["usage"]
+    counted = total(edge)
+    assert counted.prompt_tokens == answered["prompt_tokens"]
+    assert counted.cached_tokens == answered["prompt_tokens_details"]["cached_tokens"] == 3
+    assert counted.output_tokens == answered["completion_tokens"] == 5
+    prompt_tokens = counted.prompt_tokens
+    assert counted.cost == pytest.approx(((prompt_tokens - 3) * 0.5 + 3 * 0.1 + 5 * 2.0) * 1e-6)
+
+
+def test_a_hit_counts_as_such_and_costs_nothing(edge: Deployment) -> None:
+    run(edge, CACHED)
+    before = total(edge)
+    run(edge, CACHED)
+    after = total(edge)
+    assert (after.requests, after.cached_responses) == (2, 1)
+    assert (after.output_tokens, after.cost) == (before.output_tokens, before.cost)
+
+
+def test_failures_and_those_who_left(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [[65], Unavailable("gone")]
+    run(edge, {})
+    edge.region.script = lambda submit: [[65, 66], Hold()]
+    with edge.client.stream(
+        "POST", edge.run_path, json={"prompt": "hi", "stream": True}
+    ) as response:
+        next(response.iter_lines())
+    edge.region.streams[-1].aborted.wait(5)
+    counted = total(edge)
+    assert (counted.failed, counted.cancelled, counted.running) == (1, 1, 0)
+    assert counted.output_tokens == 3
+
+
+def test_refused_requests_leave_no_row(edge: Deployment) -> None:
+    def refuse(submit: object) -> Any:
+        raise Unavailable("no node")
+
+    edge.region.script = refuse
+    assert run(edge, {}).status_code == 503
+    assert total(edge).requests == 0
+
+
+def test_an_account_reads_its_own_usage(edge: Deployment) -> None:
+    run(edge, {})
+    response = edge.client.get(USAGE, params={"by": "model,day", "since": "1d"})
+    (line,) = response.json()["result"]
+    assert (line["model"], line["requests"], line["completed"]) == (MODEL, 1, 1)
+    assert line["cost"] == pytest.approx(line["prompt_cost"] + line["output_cost"])
+    (nothing,) = edge.client.get(USAGE, params={"since": "2100-01-01"}).json()["result"]
+    assert nothing["requests"] == 0
+    for wrong in ({"by": "prompt"}, {"since": "soon"}):
+        assert edge.client.get(USAGE, params=wrong).status_code == 400
+
+
+def test_usage_wants_a_scope_and_ones_own_account(edge: Deployment) -> None:
+    token, _ = edge.edge.tokens.create(account_id=ACCOUNT, scopes=("run",), now=0)
+    other, _ = edge.edge.tokens.create(account_id="f" * 32, now=0)
+    for each, status_code in ((token, 403), (other, 404)):
+        headers = {"authorization": f"Bearer {each}"}
+        assert edge.client.get(USAGE, headers=headers).status_code == status_code
+    own = edge.client.get(
+        f"/client/v4/accounts/{'f' * 32}/ai/usage", headers={"authorization": f"Bearer {other}"}
+    )
+    assert own.json()["result"][0]["requests"] == 0
