@@ -1,6 +1,7 @@
 """Encoders on the CPU: token ids of whole texts in, one vector per text out.
 
-fp32 throughout. Texts are put into chunks without padding; each thread runs whole chunks by itself,
+A vector is made of the states of a text's tokens, or holds the scores of its classes. fp32
+throughout. Texts are put into chunks without padding; each thread runs whole chunks by itself,
 outside the GIL. A text's vector has the same bits alone, in any batch and with any number of
 threads, on every CPU.
 """
@@ -23,11 +24,13 @@ from skerry_core.kernels import (
     encoder_ops,
     memory,
     numba_encoder,
+    numba_head,
     numba_math,
     reference_math,
 )
 from skerry_core.kernels.emitter import LANES
-from skerry_core.models.bert import BertFile, EncoderConfig, Layer
+from skerry_core.models.bert import BertFile, Layer
+from skerry_core.models.encoder_config import EncoderConfig
 from skerry_core.runners.base import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
 from skerry_core.tensors import Float32
@@ -35,6 +38,9 @@ from skerry_core.tensors import Float32
 Pooling = Literal["mean", "cls", "max"]
 """A text's vector: the average over its tokens, the first one's state, or each dimension's largest
 value."""
+
+Kind = Literal["mean", "cls", "max", "classes"]
+"""A text's vector by pooling, or the scores that the model's head gives its classes."""
 
 _POOLINGS = {"mean": numba_encoder.MEAN, "cls": numba_encoder.CLS, "max": numba_encoder.MAX}
 
@@ -79,6 +85,11 @@ class Encoder:
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="skerry-encoder")
         progress("packing the encoder's weights", 1.0)
 
+    @property
+    def num_classes(self) -> int:
+        """Of the model's head for classification; 0 when it has none."""
+        return self._file.num_classes
+
     def encode(
         self, texts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
     ) -> Float32:
@@ -93,20 +104,44 @@ class Encoder:
         def finish(hidden: Float32, index: int) -> None:
             numba_encoder.pool(hidden, kind, normalize, out[index])
 
-        self._run([self.check(ids) for ids in texts], finish)
+        self._run([self.check(ids) for ids in texts], (), finish)
         return out
 
-    def states(self, texts: Sequence[Sequence[int]]) -> list[Float32]:
+    def classify(self, texts: Sequence[Sequence[int]], *, seconds: Sequence[int] = ()) -> Float32:
+        """One score per class and text, before softmax or sigmoid: f32[texts, classes].
+
+        `seconds` holds, for texts of two parts, how many tokens come before the second one. Raises
+        as `encode` does, and ConfigError for a model without a head.
+        """
+        if not self.num_classes:
+            raise ConfigError("the model has no head for classification")
+        out = np.empty((len(texts), self.num_classes), np.float32)
+
+        def finish(hidden: Float32, index: int) -> None:
+            assert self._weights is not None
+            assert self._weights.head is not None
+            head = self._weights.head
+            numba_head.classify(
+                hidden[0], head.dense, head.dense_bias, head.rectifies, head.out, head.out_bias,
+                out[index],
+            )  # fmt: skip
+
+        self._run([self.check(ids) for ids in texts], seconds, finish)
+        return out
+
+    def states(
+        self, texts: Sequence[Sequence[int]], *, seconds: Sequence[int] = ()
+    ) -> list[Float32]:
         """The last layer's states without pooling: f32[tokens, hidden] per text.
 
-        Raises as `encode` does.
+        Raises as `classify` does.
         """
         out: dict[int, Float32] = {}
 
         def finish(hidden: Float32, index: int) -> None:
             out[index] = hidden.copy()
 
-        self._run([self.check(ids) for ids in texts], finish)
+        self._run([self.check(ids) for ids in texts], seconds, finish)
         return [out[index] for index in range(len(texts))]
 
     def close(self) -> None:
@@ -125,20 +160,34 @@ class Encoder:
             raise ValueError(f"token ids must be in [0, {self.config.vocab_size})")
         return array.astype(np.int32)
 
-    def _run(self, texts: list[NDArray[np.int32]], finish: _Finish) -> None:
+    def _run(self, texts: list[NDArray[np.int32]], seconds: Sequence[int], finish: _Finish) -> None:
         self.warm_up(lambda message, share: None)
         assert self._pool is not None
-        total = sum(map(len, texts))
+        lengths = list(map(len, texts))
+        begins = list(seconds) if seconds and self.config.parts > 1 else lengths
+        if len(begins) != len(texts):
+            raise ValueError(f"{len(begins)} second parts of {len(texts)} texts")
+        total = sum(lengths)
         target = min(CHUNK_TOKENS, max(MIN_CHUNK_TOKENS, -(-total // self._threads)))
         tasks = [
-            self._pool.submit(self._run_chunk, [texts[i] for i in chunk], chunk, finish)
-            for chunk in chunks([len(ids) for ids in texts], target)
+            self._pool.submit(
+                self._run_chunk,
+                [texts[i] for i in chunk],
+                [begins[i] for i in chunk],
+                chunk,
+                finish,
+            )
+            for chunk in chunks(lengths, target)
         ]
         for task in tasks:
             task.result()
 
     def _run_chunk(
-        self, texts: list[NDArray[np.int32]], indices: list[int], finish: _Finish
+        self,
+        texts: list[NDArray[np.int32]],
+        seconds: list[int],
+        indices: list[int],
+        finish: _Finish,
     ) -> None:
         weights, config = self._weights, self.config
         assert weights is not None
@@ -148,6 +197,7 @@ class Encoder:
         numba_encoder.encode(
             np.concatenate(texts),
             starts,
+            np.array(seconds, np.int64),
             config.first_position,
             weights.words.__array_interface__["data"][0],
             weights.positions,
@@ -189,6 +239,7 @@ class _Weights:
         self.words = file.words()
         self.positions = np.ascontiguousarray(file.positions())
         self.norm = np.ascontiguousarray(file.norm())
+        self.head = file.head() if file.num_classes else None
         self._arrays: list[list[Float32]] = []  # what `layers` points into
         for index in range(file.config.num_hidden_layers):
             layer = file.layer(index)
@@ -228,11 +279,12 @@ def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
 ENCODER_KERNELS = KernelSet(
     name="encoder",
     reference=f"{__name__}:ENCODER_KERNELS",
-    sources=(emitter, encoder_ops, memory, numba_encoder, numba_math, reference_math),
+    sources=(emitter, encoder_ops, memory, numba_encoder, numba_head, numba_math, reference_math),
     constants=(),
     kernels=lambda variant: {
         "encode": (numba_encoder.encode, numba_encoder.ENCODE),
         "pool": (numba_encoder.pool, numba_encoder.POOL),
+        "classify": (numba_head.classify, numba_head.CLASSIFY),
     },
 )
 """Of one variant: the kernels ask for the CPU's vectors by themselves."""

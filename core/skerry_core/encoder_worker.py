@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition, Thread
 
-from skerry_core.encoder import Encoder, Pooling
+from skerry_core.encoder import Encoder, Kind
 from skerry_core.request import EngineOverloaded, RequestRejected
 from skerry_core.tensors import Float32
 from skerry_core.worker import RETRY_AFTER, WorkerStopped
@@ -21,12 +21,13 @@ QUEUED_TOKENS = 1 << 20  # waiting at most: a minute or two
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeRequest:
-    """Texts to be turned into one vector each."""
+    """Texts to be turned into one vector each, or to be classified."""
 
     id: str  # unique among those in progress
     texts: tuple[tuple[int, ...], ...]  # token ids, special ones included
-    pooling: Pooling = "mean"
-    normalize: bool = True
+    kind: Kind = "mean"
+    normalize: bool = True  # of vectors by pooling
+    seconds: tuple[int, ...] = ()  # of texts of two parts: tokens before the second one
 
     @property
     def num_tokens(self) -> int:
@@ -45,9 +46,9 @@ class EncoderStatistics:
 class EncoderWorker:
     """Feeds an encoder, which it owns, first come, first served.
 
-    `deliver` gets a request's id and its vectors, f32[texts, hidden]; `failed` the error that
-    stopped the encoder. Both run on the worker's thread and should do no more than hand over to
-    another. A request that is aborted before its turn gets nothing.
+    `deliver` gets a request's id and its vectors, f32[texts, hidden or classes]; `failed` the error
+    that stopped the encoder. Both run on the worker's thread and should do no more than hand over
+    to another. A request that is aborted before its turn gets nothing.
     """
 
     def __init__(
@@ -76,6 +77,10 @@ class EncoderWorker:
 
     def submit(self, request: EncodeRequest) -> None:
         """Queue a request. Raises RequestRejected, EngineOverloaded or WorkerStopped."""
+        if request.kind == "classes" and not self._encoder.num_classes:
+            raise RequestRejected("the model has no head for classification")
+        if len(request.seconds) not in (0, len(request.texts)):
+            raise RequestRejected(f"{len(request.seconds)} second parts of so many texts")
         try:
             for text in request.texts:
                 self._encoder.check(text)
@@ -157,14 +162,22 @@ class EncoderWorker:
 
     def _compute(self, turn: list[EncodeRequest]) -> None:
         """Requests that want the same kind of vector run together."""
-        kinds: dict[tuple[Pooling, bool], list[EncodeRequest]] = {}
+        kinds: dict[tuple[Kind, bool], list[EncodeRequest]] = {}
         for request in turn:
-            kinds.setdefault((request.pooling, request.normalize), []).append(request)
-        for (pooling, normalize), requests in kinds.items():
-            texts = [text for request in requests for text in request.texts]
-            vectors = self._encoder.encode(texts, pooling=pooling, normalize=normalize)
+            kinds.setdefault((request.kind, request.normalize), []).append(request)
+        for (kind, normalize), requests in kinds.items():
+            vectors = self._vectors(kind, normalize, requests)
             start = 0
             for request in requests:
                 end = start + len(request.texts)
                 self._deliver(request.id, vectors[start:end])
                 start = end
+
+    def _vectors(self, kind: Kind, normalize: bool, requests: list[EncodeRequest]) -> Float32:
+        texts = [text for request in requests for text in request.texts]
+        if kind != "classes":
+            return self._encoder.encode(texts, pooling=kind, normalize=normalize)
+        seconds = [
+            second for request in requests for second in request.seconds or map(len, request.texts)
+        ]
+        return self._encoder.classify(texts, seconds=seconds)

@@ -24,7 +24,7 @@ class Edge:
     """The parts behind the routes.
 
     `texts` maps catalog ids to the text side of the models served that make text, `encoders` of
-    those that embed it.
+    those that embed or classify it.
 
     `secret` (32 bytes or more, the same on every edge of a cluster) derives the tenants' cache
     keys; it is never sent anywhere.
@@ -64,14 +64,14 @@ class Edge:
         """A served model that makes text. Raises `ModelNotFound` or `TaskNotSupported`."""
         spec = self.spec(name)
         if spec.id not in self.texts:
-            message = f"The model {spec.id} embeds text; it makes none."
+            message = f"The model {spec.id} is for {spec.task}; it makes no text."
             raise TaskNotSupported(message, param="model")
         return spec, self.texts[spec.id]
 
     def encoder(self, name: str) -> tuple[ModelSpec, EncoderText]:
         """A served model that embeds text. Raises `ModelNotFound` or `TaskNotSupported`."""
         spec = self.spec(name)
-        if spec.id not in self.encoders:
+        if spec.id not in self.encoders or spec.embedding is None:
             raise TaskNotSupported(f"The model {spec.id} makes no embeddings.", param="model")
         return spec, self.encoders[spec.id]
 

@@ -1,4 +1,4 @@
-"""The text side of a model that embeds: texts to token ids, special ones included."""
+"""The text side of an encoder: texts and pairs of texts to token ids, special ones included."""
 
 from __future__ import annotations
 
@@ -23,11 +23,37 @@ class EncoderText:
         self._whole = _plain(files)
         self._cut = _plain(files)
         self._cut.enable_truncation(max_tokens)
+        self._cut_pairs = _plain(files)
+        self._cut_pairs.enable_truncation(max_tokens, strategy="only_second")
+        self._pair_marks = self._whole.num_special_tokens_to_add(is_pair=True)
 
     def encode(self, texts: Sequence[str], *, truncate: bool) -> list[list[int]]:
         """Token ids of each text; with `truncate` at most `max_tokens`, else however many."""
         tokenizer = self._cut if truncate else self._whole
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+
+    def room_beside(self, query: str) -> int:
+        """Tokens that are left for the second text of a pair; may be negative."""
+        used = len(self._whole.encode(query, add_special_tokens=False).ids)
+        return self.max_tokens - self._pair_marks - used
+
+    def encode_pairs(
+        self, first: str, seconds: Sequence[str], *, truncate: bool
+    ) -> list[tuple[list[int], int]]:
+        """Token ids of `first` with each of `seconds`, and how many come before the second part.
+
+        `truncate` cuts the second text, so `first` must leave room (`room_beside`).
+        """
+        tokenizer = self._cut_pairs if truncate else self._whole
+        pairs = [(first, second) for second in seconds]
+        return [
+            (encoding.ids, _second_part(encoding.type_ids))
+            for encoding in tokenizer.encode_batch(pairs)
+        ]
+
+
+def _second_part(types: list[int]) -> int:
+    return types.index(1) if 1 in types else len(types)
 
 
 def _plain(files: ModelFiles) -> Tokenizer:

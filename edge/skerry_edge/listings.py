@@ -31,6 +31,11 @@ TASKS = {
         "Feature extraction models transform raw data into numerical features that can be "
         "processed while preserving the information in the original dataset.",
     ),
+    "text-classification": (
+        "Text Classification",
+        "Sentiment analysis or text classification is a common NLP task that classifies a text "
+        "input into labels or classes.",
+    ),
 }
 
 
@@ -121,7 +126,7 @@ def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
         "properties": [
             {"property_id": "context_window", "value": str(spec.context_window)},
             {"property_id": "price", "value": _prices(spec)},
-            *_vector_properties(spec),
+            *_encoder_properties(spec),
             *({"property_id": each, "value": "true"} for each in spec.capabilities),
         ],
     }
@@ -133,17 +138,17 @@ def _task(task: str) -> dict[str, Any]:
     return {"id": identity, "name": title, "description": description}
 
 
-def _vector_properties(spec: ModelSpec) -> list[dict[str, Any]]:
-    if spec.embedding is None:
-        return []
-    return [
-        {"property_id": "max_input_tokens", "value": str(spec.context_window)},
-        {"property_id": "output_dimensions", "value": str(spec.embedding.dimensions)},
-    ]
+def _encoder_properties(spec: ModelSpec) -> list[dict[str, Any]]:
+    values: dict[str, int] = {}
+    if spec.is_encoder:
+        values["max_input_tokens"] = spec.context_window
+    if spec.embedding is not None:
+        values["output_dimensions"] = spec.embedding.dimensions
+    return [{"property_id": name, "value": str(value)} for name, value in values.items()]
 
 
 def _prices(spec: ModelSpec) -> list[dict[str, Any]]:
-    if spec.embedding is not None:
+    if spec.is_encoder:
         return [{"unit": "per M input tokens", "price": spec.price.prompt, "currency": "USD"}]
     per_million = {
         "input tokens": spec.price.prompt,

@@ -18,7 +18,7 @@ from skerry.wire import (
     TextGenerationOutput,
     ToolCall,
 )
-from skerry_edge import embeddings, openai
+from skerry_edge import classification, embeddings, openai
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
@@ -78,8 +78,9 @@ async def answer(
     request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
 ) -> Response:
     """Run a model on an encoded input; the catalog says in which form it answers."""
-    if spec.task == "text-embeddings":
-        return await embeddings.run(request, edge, spec, edge.encoders[spec.id], body, dialect)
+    if spec.is_encoder:
+        run_encoder = embeddings.run if spec.embedding is not None else classification.run
+        return await run_encoder(request, edge, spec, edge.encoders[spec.id], body, dialect)
     text = edge.texts[spec.id]
     if spec.answer == "chat":
         return await openai.run(request, edge, spec, body, dialect)

@@ -32,8 +32,20 @@ ACCOUNT = "/client/v4/accounts/{account_id}"
 REFERENCE = "#/components/schemas/{name}"
 JSON, EVENTS = "application/json", "text/event-stream"
 HEAD_STATUSES = (400, 408, 413, 414, 431, 503)  # of requests that are refused before routing
-RUN_INPUTS = (wire.TextGenerationInput, wire.ChatRunInput, wire.EmbeddingsInput)
-RUN_RESULTS = (wire.TextGenerationOutput, wire.ChatCompletion, wire.EmbeddingsOutput)
+RUN_INPUTS = (
+    wire.TextGenerationInput,
+    wire.ChatRunInput,
+    wire.EmbeddingsInput,
+    wire.RankingInput,
+    wire.ClassificationInput,
+)
+RUN_RESULTS = (
+    wire.TextGenerationOutput,
+    wire.ChatCompletion,
+    wire.EmbeddingsOutput,
+    wire.RankingOutput,
+    list[wire.LabelScore],
+)
 
 
 class ModelSchema(msgspec.Struct):

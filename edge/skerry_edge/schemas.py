@@ -36,6 +36,9 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
         schema = struct_schema(wire.EmbeddingsInput)
         schema["properties"]["pooling"]["default"] = spec.embedding.pooling
         return schema
+    if spec.classification is not None:
+        ranks = spec.classification.ranks
+        return struct_schema(wire.RankingInput if ranks else wire.ClassificationInput)
     is_chat = spec.answer == "chat"
     schema = struct_schema(wire.ChatRunInput if is_chat else wire.TextGenerationInput)
     schema["oneOf"] = EITHER_PROMPT
@@ -51,6 +54,11 @@ def output_schema(spec: ModelSpec) -> dict[str, Any]:
     """The result that `/ai/run/{model}` gives, without its envelope."""
     if spec.embedding is not None:
         return struct_schema(wire.EmbeddingsOutput)
+    if spec.classification is not None:
+        if spec.classification.ranks:
+            return struct_schema(wire.RankingOutput)
+        label = struct_schema(wire.LabelScore)
+        return {"type": "array", "items": label, "minItems": 1}
     is_chat = spec.answer == "chat"
     return struct_schema(wire.ChatCompletion if is_chat else wire.TextGenerationOutput)
 

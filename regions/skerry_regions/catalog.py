@@ -34,7 +34,7 @@ from msgspec import Meta, Struct
 from skerry.errors import ModelNotFound
 from skerry_regions import located_yaml
 
-Task = Literal["text-generation", "text-embeddings"]
+Task = Literal["text-generation", "text-embeddings", "text-classification"]
 Pooling = Literal["mean", "cls", "max"]
 Capability = Literal[
     "async_queue", "function_calling", "json_schema", "lora", "reasoning", "vision"
@@ -78,6 +78,26 @@ class Embedding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     normalize: bool = True  # to length 1
 
 
+class Classification(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model of the task text-classification says of a text."""
+
+    labels: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...],
+        Meta(min_length=1, max_length=4096),
+    ]
+    """In the order of the model's scores. With one alone, the model ranks contexts by a query."""
+    multi_label: bool = False  # a text may have several: scores do not add up to 1
+
+    @property
+    def ranks(self) -> bool:
+        return len(self.labels) == 1
+
+    @property
+    def is_independent(self) -> bool:
+        """Each label has a score of its own: a sigmoid. Otherwise they share 1: a softmax."""
+        return self.multi_label or self.ranks
+
+
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model as the catalog states it."""
 
@@ -85,7 +105,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     source: Annotated[str, Meta(max_length=4096, pattern=r"^(pypi|file|hub):.+")]
     files: Annotated[tuple[ModelFile, ...], Meta(min_length=1, max_length=1000)]
     context_window: Annotated[int, Meta(ge=1, le=1 << 24)]
-    """Tokens: of prompt and output together, or of a text to embed."""
+    """Tokens: of prompt and output together, or of a text to embed or to classify."""
     aliases: tuple[ModelId, ...] = ()
     task: Task = "text-generation"
     description: Annotated[str, Meta(max_length=4000)] = ""
@@ -94,7 +114,13 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     answer: Literal["native", "chat"] = "native"  # form of the answer of `/ai/run`
     created: datetime.date | None = None
     embedding: Embedding | None = None  # of models that embed
+    classification: Classification | None = None  # of models that classify or rank
     default_max_tokens: MaxTokens | None = None  # of an answer whose request states no limit
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it reads texts and makes none."""
+        return self.task != "text-generation"
 
     @property
     def size(self) -> int:
@@ -120,6 +146,10 @@ class Catalog:
         for spec in models:
             if (spec.task == "text-embeddings") != (spec.embedding is not None):
                 raise CatalogError(f"{spec.id}: `embedding` belongs to the task text-embeddings")
+            if (spec.task == "text-classification") != (spec.classification is not None):
+                raise CatalogError(
+                    f"{spec.id}: `classification` belongs to the task text-classification"
+                )
             self._models[spec.id] = spec
             for name in (spec.id, *spec.aliases):
                 if name in self._names:

@@ -1,4 +1,4 @@
-"""Encoders of a node: texts to vectors, beside the engines that make tokens.
+"""Encoders of a node: texts to vectors or scores, beside the engines that make tokens.
 
 Like `node`, a seam between the core and the platform: core's exceptions become `skerry.errors`.
 """
@@ -26,6 +26,7 @@ from skerry_regions.protocol import (
     Embedded,
     EngineBeat,
     Failed,
+    VectorKind,
 )
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class ServedEncoder:
     def __init__(self, model: str, encoder: Encoder, loop: asyncio.AbstractEventLoop) -> None:
         self.model = model
         self.state: Literal["ready", "failed", "closed"] = "ready"
-        self._dimensions = encoder.config.hidden_size
+        self._encoder = encoder
         self._loop = loop
         self._running: dict[str, Encoding] = {}
         self._numbers = itertools.count()
@@ -76,17 +77,19 @@ class ServedEncoder:
         """
         if self.state != "ready":
             raise self._gone()
-        if 4 * self._dimensions * len(embed.texts) > MAX_VECTOR_BYTES:
+        width = self._width(embed.pooling)
+        if 4 * width * len(embed.texts) > MAX_VECTOR_BYTES:
             raise InvalidInput(
-                f"{len(embed.texts)} vectors of {self._dimensions} dimensions exceed "
-                f"{MAX_VECTOR_BYTES} bytes; send fewer texts at once"
+                f"{len(embed.texts)} vectors of {width} numbers exceed {MAX_VECTOR_BYTES} bytes; "
+                "send fewer texts at once"
             )
         encoding = Encoding(self, f"{embed.request_id}#{next(self._numbers)}", embed.stream, sink)
         request = EncodeRequest(
             id=encoding.id,
             texts=tuple(map(tuple, embed.texts)),
-            pooling=embed.pooling,
+            kind=embed.pooling,
             normalize=embed.normalize,
+            seconds=tuple(embed.seconds),
         )
         try:
             self._worker.submit(request)
@@ -103,6 +106,10 @@ class ServedEncoder:
         if encoding.id in self._running:
             self._worker.abort(encoding.id)
             self._fail(encoding, Unavailable("the request was given up"))
+
+    def _width(self, kind: VectorKind) -> int:
+        encoder = self._encoder
+        return encoder.num_classes if kind == "classes" else encoder.config.hidden_size
 
     def beat(self) -> EngineBeat:
         statistics = self._worker.statistics()

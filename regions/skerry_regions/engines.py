@@ -52,14 +52,18 @@ def open_engine(
 
 
 def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir: Path) -> Encoder:
-    """A model that embeds, on the CPU; the first request has its kernels compiled.
+    """A model that embeds or classifies, on the CPU; the first request has its kernels compiled.
 
     Raises ConfigError, or WeightsError for files that are not what the catalog says.
     """
     encoder = Encoder.open(files.weights, threads=threads, cache_dir=cache_dir)
-    config, stated = encoder.config, spec.embedding
-    if stated is None or stated.dimensions != config.hidden_size:
+    config = encoder.config
+    if spec.embedding is not None and spec.embedding.dimensions != config.hidden_size:
         raise WeightsError(f"{spec.id}: the catalog's dimensions are not {config.hidden_size}")
+    if spec.classification is not None:
+        stated, found = len(spec.classification.labels), encoder.num_classes
+        if stated != found:
+            raise WeightsError(f"{spec.id}: the catalog has {stated} labels, the model {found}")
     if spec.context_window > config.max_tokens:
         raise WeightsError(
             f"{spec.id}: the catalog's context window of {spec.context_window} tokens is more "

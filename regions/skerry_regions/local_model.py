@@ -2,7 +2,8 @@
 
 A folder with a BERT-like encoder becomes a model that embeds texts; how, is read from what
 sentence-transformers leaves beside it: `modules.json`, `1_Pooling/config.json` and
-`sentence_bert_config.json`.
+`sentence_bert_config.json`. One whose architecture is `…ForSequenceClassification` becomes a model
+that classifies or, with one label, ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Any
 
 import msgspec
 
-from skerry_regions.catalog import CatalogError, Embedding, ModelFile, ModelSpec, Pooling
+from skerry_regions.catalog import (
+    CatalogError,
+    Classification,
+    Embedding,
+    ModelFile,
+    ModelSpec,
+    Pooling,
+    Task,
+)
 from skerry_regions.gguf_header import GGUFError, read_metadata
 from skerry_regions.sources import Progress
 from skerry_regions.store import hash_file
@@ -25,7 +34,10 @@ Json = dict[str, Any]
 
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _NEEDED_BY_ENCODERS = ("config.json", "tokenizer.json", "model.safetensors")
-_ENCODERS = ("bert", "roberta", "xlm-roberta")  # values of config.json's `model_type`
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")  # config.json's `model_type`
+_COUNT_PADDING = ("roberta", "xlm-roberta")  # positions begin behind the padding's id
+_CLASSIFIER = "ForSequenceClassification"
+_DEFAULT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}  # which transformers does not write down
 _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -48,12 +60,17 @@ def describe(
     the catalog does not take, and `OSError`.
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
+    task: Task = "text-generation"
     embedding: Embedding | None = None
+    classification: Classification | None = None
     if not path.is_dir():
         names, context, description = _gguf(path)
     elif (config := _config(folder)).get("model_type") in _ENCODERS:
         names, context, description = _encoder(folder, config)
-        embedding = _embedding(folder, config)
+        if _classifies(config):
+            task, classification = "text-classification", _classification(folder, config)
+        else:
+            task, embedding = "text-embeddings", _embedding(folder, config)
     else:
         names, context, description = _safetensors(folder, config)
     files = tuple(
@@ -68,8 +85,9 @@ def describe(
         source=f"file:{folder}",
         files=files,
         context_window=context,
-        task="text-generation" if embedding is None else "text-embeddings",
+        task=task,
         embedding=embedding,
+        classification=classification,
     )
     try:
         return msgspec.convert(msgspec.to_builtins(spec), ModelSpec)
@@ -104,7 +122,7 @@ def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
     if missing:
         raise UnsupportedModel(f"{folder} is not an encoder: it has no {', '.join(missing)}")
     context = _context(folder, config)
-    if config["model_type"] != "bert":  # RoBERTa's positions begin behind the padding's id
+    if config["model_type"] in _COUNT_PADDING:
         padding = config.get("pad_token_id")
         context -= 1 + (padding if isinstance(padding, int) else 0)
     stated = _read_optional(folder / "sentence_bert_config.json")
@@ -131,12 +149,31 @@ def _embedding(folder: Path, config: Json) -> Embedding:
         if len(modes) != 1 or others != modes:
             raise UnsupportedModel(f"{folder}: 1_Pooling is not one of mean, cls and max")
         pooling = _POOLINGS[modes.pop()]
-    dimensions = config.get("hidden_size")
+    dimensions = config.get("hidden_size", config.get("dim"))
     if not isinstance(dimensions, int):
         raise UnsupportedModel(f"{folder / 'config.json'} does not state hidden_size")
     return Embedding(
         dimensions=dimensions, pooling=pooling, normalize=not kinds or "Normalize" in kinds
     )
+
+
+def _classifies(config: Json) -> bool:
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and any(
+        isinstance(name, str) and name.endswith(_CLASSIFIER) for name in architectures
+    )
+
+
+def _classification(folder: Path, config: Json) -> Classification:
+    """Labels in the order of their numbers, as transformers' `id2label` has them."""
+    names = config.get("id2label", _DEFAULT_LABELS)
+    if not isinstance(names, dict) or set(names) != {str(n) for n in range(len(names))}:
+        raise UnsupportedModel(f"{folder / 'config.json'}: id2label does not number labels from 0")
+    labels = tuple(str(names[str(number)]) for number in range(len(names)))
+    kind = config.get("problem_type")
+    if kind == "regression" and len(labels) > 1:
+        raise UnsupportedModel(f"{folder}: a regression over {len(labels)} values")
+    return Classification(labels=labels, multi_label=kind == "multi_label_classification")
 
 
 def _config(folder: Path) -> Json:

@@ -212,7 +212,7 @@ def load(
         spec = Catalog.load(options.home).resolve(options.model)
         files = ModelStore(options.home).open(spec, progress)
         cache_dir = options.home / "cache"
-        if spec.task == "text-embeddings":
+        if spec.is_encoder:
             encoder = open_encoder(spec, files, threads=options.threads, cache_dir=cache_dir)
             return spec, files, encoder
         engine = open_engine(

@@ -142,6 +142,10 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     hand_over_from: HandOverFrom | None = None
 
 
+VectorKind = Literal["mean", "cls", "max", "classes"]
+"""A text's vector by pooling, or the scores of its classes before softmax or sigmoid."""
+
+
 class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
     """Start a stream whose one event is `Embedded`: each text's token ids to one vector."""
 
@@ -149,8 +153,10 @@ class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
     request_id: Annotated[str, Meta(max_length=128)]
     model: Name
     texts: Annotated[list[TokenIds], Meta(min_length=1, max_length=MAX_TEXTS)]
-    pooling: Literal["mean", "cls", "max"]
+    pooling: VectorKind
     normalize: bool
+    seconds: Annotated[list[Count], Meta(max_length=MAX_TEXTS)] = []
+    """Of texts of two parts: how many tokens come before the second one."""
 
 
 class Abort(Struct, frozen=True, kw_only=True, tag="abort"):
@@ -212,7 +218,7 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Embedded(Struct, frozen=True, kw_only=True, tag="embedded"):
-    """The vectors of an `Embed`: f32[texts, dimensions], little-endian, in the texts' order."""
+    """The vectors of an `Embed`: f32[texts, numbers], little-endian, in the texts' order."""
 
     stream: StreamId
     vectors: Annotated[bytes, Meta(min_length=4, max_length=MAX_VECTOR_BYTES)]

@@ -233,7 +233,7 @@ def _weights(spec: ModelSpec, folder: Path) -> Path:
 def _write_metadata(spec: ModelSpec, weights_folder: Path, folder: Path) -> None:
     weights = _weights(spec, weights_folder)
     write: Callable[[Path, Path, str], ModelMetadata]
-    if spec.task == "text-embeddings":
+    if spec.is_encoder:
         write = tokenizer_files.write_from_encoder
     elif weights == weights_folder:
         write = tokenizer_files.write_from_directory

@@ -400,7 +400,7 @@ class ClassificationInput(Struct):
 
     text: EmbeddedText
     truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
-    options: dict[str, Any] | None = None
+    options: RunOptions | None = None
 
 
 class LabelScore(Struct):
@@ -421,7 +421,7 @@ class RankingInput(Struct):
     contexts: Annotated[list[RankingContext], Meta(min_length=1, max_length=MAX_CONTEXTS)]
     top_k: Annotated[int, Meta(ge=1)] | None = None  # the best of them; all where it is absent
     truncate_inputs: bool | None = None  # cut off contexts that are too long
-    options: dict[str, Any] | None = None
+    options: RunOptions | None = None
 
 
 class RankedContext(Struct):

@@ -56,10 +56,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    """An installed encoder whose tokenizer states a length and padding, as published ones do."""
-    folder = write_encoder(tmp_path_factory.mktemp("encoder"))
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer that states a length and padding, as published ones do."""
     tokenizer = Tokenizer(
         models.WordPiece({word: id_ for id_, word in enumerate(WORDS)}, unk_token="[UNK]")
     )
@@ -67,11 +65,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(WORDS[:4])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
     )
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=8)
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    """An installed encoder."""
+    folder = write_encoder(tmp_path_factory.mktemp("encoder"))
+    write_tokenizer(folder)
     store = ModelStore(tmp_path_factory.mktemp("home"))
     return store.pull(describe(folder, MODEL), lambda _what, _share: None)
 
@@ -319,7 +326,7 @@ async def test_an_encoder_does_not_chat(client: httpx.AsyncClient) -> None:
     reply = await client.post(chat, json=asked)
     assert reply.status_code == 400
     assert reply.json()["error"]["code"] == "task_not_supported"
-    assert f"The model {MODEL} embeds text; it makes none." in reply.text
+    assert f"The model {MODEL} is for text-embeddings; it makes no text." in reply.text
 
 
 # --- around it -----------------------------------------------------------------------------------

@@ -161,9 +161,10 @@ def attend(
 def encode(
     token_ids: Int32,  # i32[tokens]
     starts: Int64,  # i64[sequences + 1]: where each begins, and the number of tokens
+    seconds: Int64,  # i64[sequences]: tokens before each one's second part
     first_position: int,  # of a sequence's first token
     words: Address,  # f32[vocabulary, hidden], perhaps in a mapped file
-    positions: Float32,  # f32[positions, hidden], with the only token type's embedding added
+    positions: Float32,  # f32[parts, positions, hidden], with each part's token type added
     norm: Float32,  # f32[2, hidden]: scale and shift of the embeddings' norm
     layers: Int64,  # i64[num_layers, NUM_FIELDS]: addresses
     intermediate: int,  # width of the feed-forward part, a multiple of 16
@@ -186,7 +187,9 @@ def encode(
 
     for s in range(starts.shape[0] - 1):
         for t in range(starts[s], starts[s + 1]):
-            place = first_position + t - starts[s]
+            index = t - starts[s]
+            part = 1 if index >= seconds[s] else 0
+            place = part * positions.shape[1] + first_position + index
             add_layer_norm(
                 words + np.int64(token_ids[t]) * row,
                 address_of(positions) + place * row,
@@ -279,9 +282,10 @@ _F32_ROWS = types.Array(types.float32, 2, "C")
 ENCODE = (
     types.Array(types.int32, 1, "C"),
     types.Array(types.int64, 1, "C"),
+    types.Array(types.int64, 1, "C"),
     types.int64,
     types.int64,
-    _F32_ROWS,
+    types.Array(types.float32, 3, "C"),
     _F32_ROWS,
     types.Array(types.int64, 2, "C"),
     types.int64,

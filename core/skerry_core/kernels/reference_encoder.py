@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.models.bert import BertFile, Layer
+from skerry_core.models.bert import BertFile, Head, Layer
 
 Float64 = NDArray[np.float64]
 
@@ -42,11 +42,16 @@ def attend(qkv: NDArray[Any], head_dim: int) -> Float64:
     return context
 
 
-def encode(file: BertFile, token_ids: list[int]) -> Float64:
-    """The last layer's states of one sequence: f64[tokens, hidden]."""
+def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> Float64:
+    """The last layer's states of one sequence: f64[tokens, hidden].
+
+    `second` is the number of tokens before its second part, if it has one.
+    """
     config = file.config
-    first = config.first_position
-    positions = file.positions()[first : first + len(token_ids)]
+    parts = np.arange(len(token_ids)) >= (len(token_ids) if second is None else second)
+    parts &= config.parts > 1
+    places = config.first_position + np.arange(len(token_ids))
+    positions = file.positions()[parts.astype(int), places]
     gamma, beta = file.norm()
     hidden = layer_norm(file.words()[token_ids] + positions, gamma, beta, config.layer_norm_eps)
     for index in range(config.num_hidden_layers):
@@ -73,3 +78,11 @@ def pool(hidden: NDArray[Any], pooling: str, *, normalize: bool) -> Float64:
     }
     vector = vectors[pooling]
     return vector / max(float(np.linalg.norm(vector)), 1e-12) if normalize else vector
+
+
+def classify(state: NDArray[Any], head: Head) -> Float64:
+    """One score per class: f[hidden] to f64[classes]."""
+    inner = head.dense.astype(np.float64) @ state.astype(np.float64) + head.dense_bias
+    inner = np.maximum(inner, 0.0) if head.rectifies else np.tanh(inner)
+    scores: Float64 = head.out.astype(np.float64) @ inner + head.out_bias
+    return scores

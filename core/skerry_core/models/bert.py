@@ -1,7 +1,8 @@
-"""Weights and configuration of BERT-like encoders: BERT, RoBERTa and XLM-RoBERTa.
+"""Weights of BERT-like encoders: BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
 
-Read from `model.safetensors` and the `config.json` beside it, with Hugging Face's names. Heads for
-pooling, classification and masked words are left out; what else is unknown is refused by name.
+Read from `model.safetensors` and the `config.json` beside it, with Hugging Face's names. A head for
+classification is read too; those for pooling and masked words are left out, and what else is
+unknown is refused by name.
 """
 
 from __future__ import annotations
@@ -11,56 +12,39 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
-import msgspec
 import numpy as np
-from msgspec import Meta, Struct
 
-from skerry_core.safetensors_file import read_json_object, read_safetensors
+from skerry_core.models.encoder_config import EncoderConfig, read_config
+from skerry_core.safetensors_file import read_safetensors
 from skerry_core.tensors import Float32, Tensor, WeightsError, check_shapes, dequantize
 
-_MAX_CONFIG_JSON = 1 << 20  # bytes
-_LANES = 16  # widths are multiples of the kernels' vectors
-_PREFIX = re.compile(r"(bert|roberta)\.")
+MAX_CLASSES = 4096
+_PREFIX = re.compile(r"(bert|roberta|distilbert)\.")
 _NOT_WEIGHTS = re.compile(
-    r"((bert|roberta)\.)?(embeddings\.(position_ids|token_type_ids)|pooler\..*)"
-    r"|cls\..*|lm_head\..*|classifier\..*"
+    r"((bert|roberta|distilbert)\.)?embeddings\.(position_ids|token_type_ids)"
+    r"|cls\..*|lm_head\..*|vocab_(transform|layer_norm|projector)\..*"
 )
-
-Width = Annotated[int, Meta(ge=_LANES, le=1 << 16, multiple_of=_LANES)]
-
-
-class EncoderConfig(Struct, frozen=True, kw_only=True):
-    """`config.json` of an encoder, as far as it decides what is computed."""
-
-    model_type: Literal["bert", "roberta", "xlm-roberta"]
-    hidden_size: Width
-    intermediate_size: Width
-    num_attention_heads: Annotated[int, Meta(ge=1, le=1024)]
-    num_hidden_layers: Annotated[int, Meta(ge=1, le=1024)]
-    vocab_size: Annotated[int, Meta(ge=1, le=1 << 24)]
-    max_position_embeddings: Annotated[int, Meta(ge=3, le=1 << 17)]
-    type_vocab_size: Annotated[int, Meta(ge=1, le=16)] = 1
-    layer_norm_eps: Annotated[float, Meta(gt=0.0, lt=1.0)] = 1e-12
-    hidden_act: Literal["gelu"] = "gelu"
-    position_embedding_type: Literal["absolute"] | None = "absolute"
-    is_decoder: Literal[False] | None = False
-    pad_token_id: Annotated[int, Meta(ge=0, le=1 << 24)] | None = 0
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_attention_heads
-
-    @property
-    def first_position(self) -> int:
-        """Of a sequence's first token: RoBERTa counts from behind the padding's id."""
-        return 0 if self.model_type == "bert" else (self.pad_token_id or 0) + 1
-
-    @property
-    def max_tokens(self) -> int:
-        """Of one sequence, special tokens included."""
-        return self.max_position_embeddings - self.first_position
+# DistilBERT's names, as BERT has them.
+_DISTILLED = (
+    (re.compile(r"^transformer\.layer\."), "encoder.layer."),
+    (re.compile(r"\.attention\.q_lin\."), ".attention.self.query."),
+    (re.compile(r"\.attention\.k_lin\."), ".attention.self.key."),
+    (re.compile(r"\.attention\.v_lin\."), ".attention.self.value."),
+    (re.compile(r"\.attention\.out_lin\."), ".attention.output.dense."),
+    (re.compile(r"\.sa_layer_norm\."), ".attention.output.LayerNorm."),
+    (re.compile(r"\.ffn\.lin1\."), ".intermediate.dense."),
+    (re.compile(r"\.ffn\.lin2\."), ".output.dense."),
+    (re.compile(r"\.output_layer_norm\."), ".output.LayerNorm."),
+)
+_HEAD = re.compile(r"(pooler|pre_classifier|classifier)\..*")
+# Names of a head's two matrices: the first is followed by tanh, in DistilBERT by a ReLU.
+_HEADS = {
+    "bert": ("pooler.dense", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+    "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
+    "distilbert": ("pre_classifier", "classifier"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +65,17 @@ class Layer:
     down_beta: Float32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What turns the first token's state into one score per class; matrices [outputs, inputs]."""
+
+    dense: Float32
+    dense_bias: Float32
+    rectifies: bool  # a ReLU between the two matrices; else tanh
+    out: Float32  # f32[classes, hidden]
+    out_bias: Float32
+
+
 class BertFile:
     """An open encoder: `model.safetensors` in a folder with its `config.json`.
 
@@ -96,19 +91,26 @@ class BertFile:
     @classmethod
     def open(cls, path: Path) -> BertFile:
         """Raises WeightsError naming the file, and the tensor or field at fault; OSError."""
-        config = _read_config(path.with_name("config.json"))
+        config = read_config(path.with_name("config.json"))
         with path.open("rb") as stream:
             try:
                 mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             except ValueError:  # what mmap says to a length of zero
                 raise WeightsError(f"{path}: the file is empty") from None
         contents = np.frombuffer(mapped, np.uint8)
-        tensors = {
-            _PREFIX.sub("", name, count=1): tensor
-            for name, tensor in read_safetensors(contents, str(path), ignored=_NOT_WEIGHTS).items()
-        }
-        check_shapes(tensors, _shapes(config), str(path))
+        read = read_safetensors(contents, str(path), ignored=_NOT_WEIGHTS)
+        tensors = {_bert_name(name, config): tensor for name, tensor in read.items()}
+        classes = _classes(tensors, config, str(path))
+        if not classes:  # an encoder alone: what belongs to a head that is not there is unused
+            tensors = {name: each for name, each in tensors.items() if not _HEAD.fullmatch(name)}
+        check_shapes(tensors, _shapes(config, classes), str(path))
         return cls(config, tensors, str(path))
+
+    @property
+    def num_classes(self) -> int:
+        """Of the head for classification; 0 when there is none."""
+        tensor = self._tensors.get(f"{_HEADS[self.config.model_type][1]}.weight")
+        return 0 if tensor is None else tensor.shape[0]
 
     def words(self) -> Float32:
         """f32[vocabulary, hidden]: a view of the file where its format allows."""
@@ -119,10 +121,12 @@ class BertFile:
         return dequantize(tensor)
 
     def positions(self) -> Float32:
-        """f32[positions, hidden], with the embedding of token type 0 added: all tokens have it."""
+        """f32[parts, positions, hidden], with the embedding of each part's token type added."""
         positions = self._get("embeddings.position_embeddings.weight")
-        positions += self._get("embeddings.token_type_embeddings.weight")[0]
-        return positions
+        if self.config.type_vocab_size == 0:
+            return positions[None]
+        types = self._get("embeddings.token_type_embeddings.weight")[: self.config.parts]
+        return positions[None] + types[:, None]
 
     def norm(self) -> Float32:
         """f32[2, hidden]: scale and shift of the embeddings' norm."""
@@ -151,39 +155,51 @@ class BertFile:
             down_beta=get("output.LayerNorm.bias"),
         )
 
+    def head(self) -> Head:
+        """The head for classification. Raises WeightsError when there is none."""
+        if not self.num_classes:
+            raise WeightsError(f"{self._file}: the model has no head for classification")
+        dense, out = _HEADS[self.config.model_type]
+        return Head(
+            dense=self._get(f"{dense}.weight"),
+            dense_bias=self._get(f"{dense}.bias"),
+            rectifies=self.config.model_type == "distilbert",
+            out=self._get(f"{out}.weight"),
+            out_bias=self._get(f"{out}.bias"),
+        )
+
     def _get(self, name: str) -> Float32:
         return dequantize(self._tensors[name])
 
 
-def _read_config(path: Path) -> EncoderConfig:
-    with path.open("rb") as stream:
-        raw = stream.read(_MAX_CONFIG_JSON + 1)
-    if len(raw) > _MAX_CONFIG_JSON:
-        raise WeightsError(f"{path}: more than {_MAX_CONFIG_JSON} bytes")
-    try:
-        config = msgspec.convert(read_json_object(raw, str(path)), EncoderConfig)
-    except msgspec.ValidationError as error:
-        raise WeightsError(f"{path}: {error}") from None
-    heads = config.num_attention_heads
-    if config.hidden_size % heads or config.head_dim % _LANES:
-        raise WeightsError(
-            f"{path}: {heads} heads of a hidden size of {config.hidden_size}: a head must have a "
-            f"multiple of {_LANES} dimensions"
-        )
-    if config.max_tokens < 1:
-        raise WeightsError(f"{path}: max_position_embeddings leaves room for no token")
-    return config
+def _bert_name(name: str, config: EncoderConfig) -> str:
+    name = _PREFIX.sub("", name, count=1)
+    if config.model_type == "distilbert":
+        for theirs, ours in _DISTILLED:
+            name = theirs.sub(ours, name, count=1)
+    return name
 
 
-def _shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+def _classes(tensors: Mapping[str, Tensor], config: EncoderConfig, file: str) -> int:
+    dense, out = _HEADS[config.model_type]
+    tensor = tensors.get(f"{out}.weight")
+    if tensor is None or f"{dense}.weight" not in tensors:
+        return 0
+    if tensor.shape[0] > MAX_CLASSES:
+        raise WeightsError(f"{file}: {tensor.shape[0]} classes, more than {MAX_CLASSES}")
+    return tensor.shape[0]
+
+
+def _shapes(config: EncoderConfig, classes: int) -> dict[str, tuple[int, ...]]:
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
         "embeddings.position_embeddings.weight": (config.max_position_embeddings, hidden),
-        "embeddings.token_type_embeddings.weight": (config.type_vocab_size, hidden),
         "embeddings.LayerNorm.weight": (hidden,),
         "embeddings.LayerNorm.bias": (hidden,),
     }
+    if config.type_vocab_size:
+        shapes["embeddings.token_type_embeddings.weight"] = (config.type_vocab_size, hidden)
     dense: dict[str, tuple[int, int]] = {
         "attention.self.query": (hidden, hidden),
         "attention.self.key": (hidden, hidden),
@@ -192,11 +208,19 @@ def _shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         "intermediate.dense": (inner, hidden),
         "output.dense": (hidden, inner),
     }
+    matrices = {
+        f"encoder.layer.{index}.{name}": shape
+        for index in range(config.num_hidden_layers)
+        for name, shape in dense.items()
+    }
+    if classes:
+        first, second = _HEADS[config.model_type]
+        matrices |= {first: (hidden, hidden), second: (classes, hidden)}
+    for name, (outputs, inputs) in matrices.items():
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
     for index in range(config.num_hidden_layers):
-        prefix = f"encoder.layer.{index}."
-        for name, (outputs, inputs) in dense.items():
-            shapes[f"{prefix}{name}.weight"] = (outputs, inputs)
-            shapes[f"{prefix}{name}.bias"] = (outputs,)
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            shapes[f"{prefix}{name}.weight"] = shapes[f"{prefix}{name}.bias"] = (hidden,)
+            prefix = f"encoder.layer.{index}.{name}"
+            shapes[f"{prefix}.weight"] = shapes[f"{prefix}.bias"] = (hidden,)
     return shapes

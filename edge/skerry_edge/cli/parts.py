@@ -42,7 +42,7 @@ class Model:
     @property
     def embeds(self) -> bool:
         """Whether it turns texts to vectors; else it makes text."""
-        return self.spec.task == "text-embeddings"
+        return self.spec.is_encoder
 
 
 def install_models(

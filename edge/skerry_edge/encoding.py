@@ -1,0 +1,200 @@
+"""What every task of an encoder shares: texts to token ids, bounds, and vectors from the region."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from skerry.errors import InvalidInput, PromptTooLong, SkerryError
+from skerry.wire import EmbeddingUsage
+from skerry_edge.edge import Edge
+from skerry_edge.encoder_text import EncoderText
+from skerry_edge.generation import Call
+from skerry_edge.prompts import INLINE_CHARS
+from skerry_regions.catalog import ModelSpec
+from skerry_regions.protocol import MAX_TEXTS, MAX_VECTOR_BYTES, Embed, VectorKind
+
+FLOAT_BYTES = 4
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The vectors that are wanted: what they are, and how many numbers one has."""
+
+    kind: VectorKind
+    width: int
+    normalize: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Token ids of each text; `seconds` of texts of two parts: tokens before the second one."""
+
+    ids: list[list[int]]
+    seconds: list[int] = field(default_factory=list[int])
+
+    def usage(self) -> EmbeddingUsage:
+        tokens = sum(map(len, self.ids))
+        return EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
+
+
+async def encoded(edge: Edge, spec: ModelSpec, texts: Texts, form: Form, call: Call) -> list[bytes]:
+    """One vector per text, in order: f32[width], little-endian.
+
+    Raises what `RegionClient.embed` raises, or Overloaded by the edge's own bound.
+    """
+    edge.check_room()
+    edge.metrics.in_progress += 1
+    try:
+        vectors = [
+            vector
+            for batch in _batches(texts, form.width)
+            for vector in await _encoded_batch(edge, spec, batch, form, call)
+        ]
+    except SkerryError as error:
+        edge.metrics.generations_failed.add(1, spec.id, error.code)
+        raise
+    finally:
+        edge.metrics.in_progress -= 1
+    edge.metrics.prompt_tokens.add(sum(map(len, texts.ids)), spec.id)
+    edge.metrics.latency.observe(edge.clock() - call.started, spec.id)
+    return vectors
+
+
+async def _encoded_batch(
+    edge: Edge, spec: ModelSpec, batch: Texts, form: Form, call: Call
+) -> Iterator[bytes]:
+    message = Embed(
+        stream=1,
+        request_id=call.request_id,
+        model=spec.id,
+        texts=batch.ids,
+        pooling=form.kind,
+        normalize=form.normalize,
+        seconds=batch.seconds,
+    )
+    data = await edge.region.embed(message)
+    size = FLOAT_BYTES * form.width
+    if len(data) != size * len(batch.ids):
+        raise ValueError(f"{len(data)} bytes for {len(batch.ids)} vectors of {size}")
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+def _batches(texts: Texts, width: int) -> Iterator[Texts]:
+    """What one message each can carry there and back."""
+    size = min(MAX_TEXTS, MAX_VECTOR_BYTES // (FLOAT_BYTES * width))
+    for start in range(0, len(texts.ids), size):
+        yield Texts(texts.ids[start : start + size], texts.seconds[start : start + size])
+
+
+def floats(vector: bytes) -> array[float]:
+    """A vector's numbers."""
+    values = array("f", vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+# --- texts to token ids --------------------------------------------------------------------------
+
+
+async def tokenised(
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    texts: Sequence[str],
+    names: Sequence[str],
+    *,
+    truncate: bool,
+) -> Texts:
+    """Token ids of each text, none longer than the model takes. Raises InvalidInput, PromptTooLong.
+
+    `names` say in errors where the texts were.
+    """
+    check_chars(edge, spec, text, texts, names, truncate=truncate)
+    ids = await _inline_or_thread(
+        sum(map(len, texts)), lambda: text.encode(texts, truncate=truncate)
+    )
+    check_lengths(ids, spec, text, names)
+    return Texts(ids)
+
+
+async def tokenised_pairs(
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    query: str,
+    contexts: Sequence[str],
+    *,
+    truncate: bool,
+) -> Texts:
+    """Token ids of the query with each context. Raises as `tokenised` does."""
+    names = [f"contexts[{number}].text" for number in range(len(contexts))]
+    check_chars(edge, spec, text, [query], ["query"], truncate=False)
+    check_chars(edge, spec, text, contexts, names, truncate=truncate)
+    room = text.room_beside(query)
+    if room < 1:
+        raise PromptTooLong(
+            f"Bad input: query leaves no room for a context among the {text.max_tokens} tokens "
+            f"that {spec.id} takes",
+            param="query",
+        )
+    chars = sum(map(len, contexts)) + len(contexts) * len(query)
+    pairs = await _inline_or_thread(
+        chars, lambda: text.encode_pairs(query, contexts, truncate=truncate)
+    )
+    texts = Texts([ids for ids, _ in pairs], [second for _, second in pairs])
+    check_lengths(texts.ids, spec, text, names)
+    return texts
+
+
+async def _inline_or_thread(chars: int, work: Callable[[], T]) -> T:
+    """On a thread if it takes long, so that one request cannot hold up the streams of others."""
+    return work() if chars <= INLINE_CHARS else await asyncio.to_thread(work)
+
+
+def check_chars(
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    texts: Sequence[str],
+    names: Sequence[str],
+    *,
+    truncate: bool,
+) -> None:
+    """Refuse what is empty or far too long before it is tokenised."""
+    most = text.max_tokens * edge.limits.prompt_chars_per_token
+    for name, each in zip(names, texts, strict=True):
+        if not each:
+            raise InvalidInput(f"Bad input: {name} is empty", param=_field(name))
+        if len(each) > most and not truncate:
+            raise PromptTooLong(
+                f"Bad input: {name} has {len(each)} characters, far more than the "
+                f"{text.max_tokens} tokens that {spec.id} takes hold; `truncate_inputs: true` "
+                "cuts them off",
+                param=_field(name),
+            )
+
+
+def check_lengths(
+    ids: Sequence[Sequence[int]], spec: ModelSpec, text: EncoderText, names: Sequence[str]
+) -> None:
+    """Refuse what is longer than the model takes."""
+    for name, each in zip(names, ids, strict=True):
+        if len(each) > text.max_tokens:
+            raise PromptTooLong(
+                f"Bad input: {name} has {len(each)} tokens; {spec.id} takes "
+                f"{text.max_tokens}, special ones included. `truncate_inputs: true` cuts off what "
+                "is more",
+                param=_field(name),
+            )
+
+
+def _field(name: str) -> str:
+    return name.partition("[")[0]
