@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skerry_edge.idempotency import REPLAYED_HEADER
-from skerry_edge.replay import Lookup, ReplayedStream, lookup_for, retry_key
-from skerry_edge.response_cache import STATUS_HEADER
+from skerry_edge.replay import (
+    Lookup,
+    RecordedStream,
+    ReplayedStream,
+    are_repeatable,
+    asked_by,
+    form_of,
+    look_up,
+)
+from skerry_edge.response_cache import StoredAnswer
 from skerry_edge.usage_journal import Amount, Outcome, UsageEntry
 
 if TYPE_CHECKING:
@@ -23,46 +30,52 @@ if TYPE_CHECKING:
 class Books:
     """The stores' part in one request for text, from before it is placed until it is over."""
 
-    def __init__(self, edge: Edge, jobs: Sequence[Job], call: Call, lookup: Lookup | None) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        call: Call,
+        jobs: Sequence[Job],
+        lookup: Lookup | None,
+        found: StoredAnswer | None,
+    ) -> None:
         self.jobs = jobs  # with the seeds that they are to be run with
+        self.is_hit = found is not None  # the answer was found: nothing is computed
         self._edge = edge
         self._call = call
         self._lookup = lookup
+        self._to_replay = [] if found is None else list(found.streams)
+        self._recorded: list[RecordedStream] = []
         self._entry: UsageEntry | None = None
-
-    @property
-    def is_hit(self) -> bool:
-        """Whether the answer was found, so that nothing is computed."""
-        return self._lookup is not None and self._lookup.found_under is not None
 
     def replay(self) -> ReplayedStream | None:
         """The next choice of an answer that was found."""
-        return None if self._lookup is None else self._lookup.replay()
+        return ReplayedStream(self._to_replay.pop(0)) if self._to_replay else None
 
     def record(self, stream: TokenStream) -> TokenStream:
-        """A choice that is computed; its answer is kept if it is to be."""
-        if self._lookup is None or self.is_hit:
+        """A choice that is computed, to be kept if the answer is."""
+        if self._lookup is None:
             return stream
-        return self._lookup.record(stream)
+        self._recorded.append(RecordedStream(stream))
+        return self._recorded[-1]
 
     def admit(self, generations: Sequence[Generation]) -> None:
         """All choices have their places."""
         prompt_tokens = 0 if self.is_hit else sum(len(job.prompt_ids) for job in self.jobs)
-        self._entry = admit(self._edge, self.jobs[0].model, self._call, prompt_tokens)
+        self._entry = _admit(self._edge, self.jobs[0].model, self._call, prompt_tokens)
         if self._entry is not None and not self.is_hit:
             self._entry.progress = lambda: sum(each.num_tokens for each in generations)
 
     def close(self, by_prompt: Sequence[Sequence[Generation]]) -> None:
         """The request is over, whichever way. Returns at once."""
-        generations = [each for choices in by_prompt for each in choices]
-        is_complete = all(each.finish_reason is not None for each in generations)
-        if is_complete and self._lookup is not None and not self.is_hit:
-            self._lookup.keep()
+        outcome = _outcome([each for choices in by_prompt for each in choices])
+        if outcome == "completed" and self._lookup is not None and not self.is_hit:
+            streams = [recorded.record for recorded in self._recorded]
+            self._lookup.keep(StoredAnswer(streams=streams))
         if self._entry is not None:
             if self.is_hit:
                 self._entry.settle("cached", Amount())
             else:
-                self._entry.settle(_outcome(generations), self._amount(by_prompt))
+                self._entry.settle(outcome, self._amount(by_prompt))
 
     def _amount(self, by_prompt: Sequence[Sequence[Generation]]) -> Amount:
         usages = [each.usage for choices in by_prompt for each in choices if each.usage is not None]
@@ -78,28 +91,76 @@ class Books:
 
 async def open_books(edge: Edge, jobs: Sequence[Job], call: Call) -> Books:
     """Keep what the request's headers promise. Raises `IdempotencyMismatch`."""
+    await _claim(edge, call)
     if call.idempotency is not None:
-        await claim(edge, call)
         seed = call.idempotency.seed(edge.secret, call.tenant)
         jobs = [job if job.seeded else _with_seed(job, seed) for job in jobs]
-    lookup = lookup_for(edge.stores.cache, jobs, call)
-    if lookup is not None:
-        await lookup.look(sum(job.num_choices for job in jobs))
-    found_under = None if lookup is None else lookup.found_under
-    if call.cache is not None:
-        call.headers[STATUS_HEADER] = "MISS" if found_under is None else "HIT"
-    if call.idempotency is not None and found_under == retry_key(jobs, call.idempotency.key):
-        call.headers[REPLAYED_HEADER] = "true"
-    return Books(edge, jobs, call, lookup)
+    num_streams = sum(job.num_choices for job in jobs)
+    lookup, found = await look_up(
+        edge.stores.cache,
+        call,
+        asked=asked_by(jobs),
+        form=form_of(jobs),
+        is_repeatable=are_repeatable(jobs),
+        is_whole=lambda answer: len(answer.streams) == num_streams,
+    )
+    return Books(edge, call, jobs, lookup, found)
 
 
-async def claim(edge: Edge, call: Call) -> None:
+class VectorBooks:
+    """The same for a request that turns texts to vectors."""
+
+    def __init__(
+        self, edge: Edge, model: ModelSpec, call: Call, lookup: Lookup | None, num_tokens: int
+    ) -> None:
+        self._lookup = lookup
+        self._amount = Amount(prompt_tokens=num_tokens)
+        self._entry = _admit(edge, model, call, num_tokens)
+
+    def finish(self, vectors: list[bytes]) -> None:
+        """All of them are there. Returns at once."""
+        self._settle("completed")
+        if self._lookup is not None:
+            self._lookup.keep(StoredAnswer(vectors=vectors))
+
+    def give_up(self, *, has_failed: bool) -> None:
+        """There was an error, or nobody waits any more. Nothing after `finish`."""
+        self._settle("failed" if has_failed else "cancelled")
+
+    def _settle(self, outcome: Outcome) -> None:
+        if self._entry is not None:
+            self._entry.settle(outcome, self._amount)
+
+
+async def open_vector_books(
+    edge: Edge, model: ModelSpec, call: Call, texts: Sequence[object], form: object, num_tokens: int
+) -> VectorBooks | list[bytes]:
+    """The vectors of `texts`, if they are kept; they are counted then. Raises as `open_books`."""
+    await _claim(edge, call)
+    build = [file.sha256 for file in model.files]
+    lookup, found = await look_up(
+        edge.stores.cache,
+        call,
+        asked=texts,
+        form=(model.id, build, form, len(texts)),
+        is_repeatable=True,
+        is_whole=lambda answer: bool(answer.vectors),
+    )
+    if found is None:
+        return VectorBooks(edge, model, call, lookup, num_tokens)
+    entry = _admit(edge, model, call, 0)
+    if entry is not None:
+        entry.settle("cached", Amount())
+    return found.vectors
+
+
+async def _claim(edge: Edge, call: Call) -> None:
     """Use the request's idempotency key, if it has one. Raises `IdempotencyMismatch`."""
     if call.idempotency is not None and edge.stores.idempotency is not None:
         await edge.stores.idempotency.claim(call.tenant, call.idempotency)
 
 
-def admit(edge: Edge, model: ModelSpec, call: Call, prompt_tokens: int) -> UsageEntry | None:
+def _admit(edge: Edge, model: ModelSpec, call: Call, prompt_tokens: int) -> UsageEntry | None:
     """A row in the journal, if there is one; the same for each retry with an idempotency key."""
     if edge.stores.journal is None:
         return None

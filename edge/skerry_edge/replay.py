@@ -1,15 +1,16 @@
-"""Answers on their way to and from the response cache: recorded, named, and told again."""
+"""Answers on their way to and from the response cache: named, recorded, and told again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from skerry_edge.idempotency import REPLAYED_HEADER
 from skerry_edge.idempotency import TTL_SECONDS as IDEMPOTENT_SECONDS
-from skerry_edge.response_cache import Event, ResponseCache, StoredAnswer, key_of
+from skerry_edge.response_cache import STATUS_HEADER, Event, ResponseCache, StoredAnswer, key_of
 from skerry_regions.client import Explained, TokenStream
 from skerry_regions.protocol import Sampling
 
@@ -64,70 +65,72 @@ class ReplayedStream:
 
 
 class Lookup:
-    """One request's dealings with the cache: under which keys, for how long, and what was found."""
+    """One request's part in the cache: the keys of its answer, and for how long it is kept."""
 
     def __init__(self, cache: ResponseCache, tenant: str, ttl_by_key: Mapping[bytes, int]) -> None:
         self._cache = cache
         self._tenant = tenant
         self._ttl_by_key = ttl_by_key
-        self._found: list[list[Event]] = []
-        self._recorded: list[RecordedStream] = []
-        self.found_under: bytes | None = None
 
-    async def look(self, num_streams: int) -> None:
-        """See whether the answer is there."""
+    async def find(
+        self, is_whole: Callable[[StoredAnswer], bool]
+    ) -> tuple[StoredAnswer, bytes] | None:
+        """The answer, and the key that has it."""
         for key in self._ttl_by_key:
             answer = await self._cache.find(self._tenant, key)
-            if answer is not None and len(answer.streams) == num_streams:
-                self._found, self.found_under = answer.streams, key
-                return
-
-    def replay(self) -> ReplayedStream | None:
-        """The next choice of an answer that was found, in the order of `record`."""
-        return ReplayedStream(self._found.pop(0)) if self._found else None
-
-    def record(self, stream: TokenStream) -> TokenStream:
-        """A stream whose answer is to be kept."""
-        recorded = RecordedStream(stream)
-        self._recorded.append(recorded)
-        return recorded
-
-    def keep(self) -> None:
-        """Keep what was recorded, all of which has ended well. Returns at once."""
-        streams = [recorded.record for recorded in self._recorded]
-        self._cache.keep(self._tenant, self._ttl_by_key, StoredAnswer(streams=streams))
-
-
-def lookup_for(cache: ResponseCache | None, jobs: Sequence[Job], call: Call) -> Lookup | None:
-    """How the cache takes part in a request; None when it does not."""
-    ttl_by_key: dict[bytes, int] = {}
-    if call.idempotency is not None:
-        ttl_by_key[retry_key(jobs, call.idempotency.key)] = IDEMPOTENT_SECONDS
-    if call.cache is not None and (call.cache.key is not None or is_repeatable(jobs)):
-        ttl_by_key[answer_key(jobs, call.cache.key)] = call.cache.ttl_seconds
-    if cache is None or not ttl_by_key:
+            if answer is not None and is_whole(answer):
+                return answer, key
         return None
-    return Lookup(cache, call.tenant, ttl_by_key)
+
+    def keep(self, answer: StoredAnswer) -> None:
+        """Keep an answer that is whole. Returns at once."""
+        self._cache.keep(self._tenant, self._ttl_by_key, answer)
 
 
-def answer_key(jobs: Sequence[Job], own_key: str | None = None) -> bytes:
-    """The name of what these jobs make. Everything that changes the answer is part of it.
+async def look_up(
+    cache: ResponseCache | None,
+    call: Call,
+    *,
+    asked: object,
+    form: object,
+    is_repeatable: bool,
+    is_whole: Callable[[StoredAnswer], bool],
+) -> tuple[Lookup | None, StoredAnswer | None]:
+    """What of the cache a request has to do with, and its answer if it is there.
 
-    A caller's own key takes the place of prompt and sampling; what the answer's form depends on
-    remains, so that no answer is told in a form that it does not have.
+    `asked` and `form` are plain data and wire structs that tell all that changes the answer. A key
+    of the caller's own takes the place of what is asked; the form remains, so that no answer is
+    told in a form that it does not have.
     """
-    forms = [_form(job) for job in jobs]
-    if own_key is not None:
-        return key_of("own", own_key, forms)
-    return key_of("asked", forms, [(job.prompt_ids, _sampling(job)) for job in jobs])
+    ttl_by_key: dict[bytes, int] = {}
+    retry = None
+    if call.idempotency is not None:
+        retry = key_of("retry", call.idempotency.key, asked, form)
+        ttl_by_key[retry] = IDEMPOTENT_SECONDS
+    if call.cache is not None and call.cache.key is not None:
+        ttl_by_key[key_of("own", call.cache.key, form)] = call.cache.ttl_seconds
+    elif call.cache is not None and is_repeatable:
+        ttl_by_key[key_of("asked", asked, form)] = call.cache.ttl_seconds
+    lookup = None if cache is None or not ttl_by_key else Lookup(cache, call.tenant, ttl_by_key)
+    found = None if lookup is None else await lookup.find(is_whole)
+    if call.cache is not None:
+        call.headers[STATUS_HEADER] = "MISS" if found is None else "HIT"
+    if found is not None and found[1] == retry:
+        call.headers[REPLAYED_HEADER] = "true"
+    return lookup, None if found is None else found[0]
 
 
-def retry_key(jobs: Sequence[Job], idempotency_key: str) -> bytes:
-    """The name of the answer that a retry of these jobs gets."""
-    return key_of("retry", idempotency_key, answer_key(jobs))
+def asked_by(jobs: Sequence[Job]) -> object:
+    """What jobs ask for, besides its form."""
+    return [(job.prompt_ids, _sampling(job)) for job in jobs]
 
 
-def is_repeatable(jobs: Sequence[Job]) -> bool:
+def form_of(jobs: Sequence[Job]) -> object:
+    """What the form of the jobs' answers depends on, and the model that makes them."""
+    return [_form(job) for job in jobs]
+
+
+def are_repeatable(jobs: Sequence[Job]) -> bool:
     """Whether the answer would come out the same again."""
     return all(job.seeded or _is_greedy(job) for job in jobs)
 
