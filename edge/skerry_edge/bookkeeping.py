@@ -108,34 +108,45 @@ async def open_books(edge: Edge, jobs: Sequence[Job], call: Call) -> Books:
 
 
 class VectorBooks:
-    """The same for a request that turns texts to vectors."""
+    """The same for a request that turns texts to vectors. `found` are those that were kept."""
 
     def __init__(
-        self, edge: Edge, model: ModelSpec, call: Call, lookup: Lookup | None, num_tokens: int
+        self,
+        edge: Edge,
+        model: ModelSpec,
+        call: Call,
+        num_tokens: int,
+        lookup: Lookup | None,
+        found: list[bytes] | None,
     ) -> None:
+        self.found = found
+        self._edge = edge
+        self._model = model
+        self._call = call
         self._lookup = lookup
-        self._amount = Amount(prompt_tokens=num_tokens)
-        self._entry = _admit(edge, model, call, num_tokens)
+        self._amount = Amount() if found else Amount(prompt_tokens=num_tokens)
+        self._entry: UsageEntry | None = None
+
+    def admit(self) -> None:
+        """The request has its place, or needs none."""
+        self._entry = _admit(self._edge, self._model, self._call, self._amount.prompt_tokens)
 
     def finish(self, vectors: list[bytes]) -> None:
-        """All of them are there. Returns at once."""
-        self._settle("completed")
+        """All of them were computed. Returns at once."""
+        self.settle("completed")
         if self._lookup is not None:
             self._lookup.keep(StoredAnswer(vectors=vectors))
 
-    def give_up(self, *, has_failed: bool) -> None:
-        """There was an error, or nobody waits any more. Nothing after `finish`."""
-        self._settle("failed" if has_failed else "cancelled")
-
-    def _settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: Outcome) -> None:
+        """The request is over. Nothing when it was settled before."""
         if self._entry is not None:
             self._entry.settle(outcome, self._amount)
 
 
 async def open_vector_books(
     edge: Edge, model: ModelSpec, call: Call, texts: Sequence[object], form: object, num_tokens: int
-) -> VectorBooks | list[bytes]:
-    """The vectors of `texts`, if they are kept; they are counted then. Raises as `open_books`."""
+) -> VectorBooks:
+    """As `open_books`; `texts` and `form` are plain data that tell what is asked, and how."""
     await _claim(edge, call)
     build = [file.sha256 for file in model.files]
     lookup, found = await look_up(
@@ -146,12 +157,12 @@ async def open_vector_books(
         is_repeatable=True,
         is_whole=lambda answer: bool(answer.vectors),
     )
-    if found is None:
-        return VectorBooks(edge, model, call, lookup, num_tokens)
-    entry = _admit(edge, model, call, 0)
-    if entry is not None:
-        entry.settle("cached", Amount())
-    return found.vectors
+    vectors = None if found is None else found.vectors
+    books = VectorBooks(edge, model, call, num_tokens, lookup, vectors)
+    if vectors is not None:
+        books.admit()
+        books.settle("cached")
+    return books
 
 
 async def _claim(edge: Edge, call: Call) -> None:
