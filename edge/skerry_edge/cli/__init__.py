@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         node,
         talk,
         tokens,
+        top,
         up,
     )
 
@@ -66,6 +67,6 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, lifecycle, talk, models, tokens, control_plane, node, edge, dns):
+    for module in (up, lifecycle, top, talk, models, tokens, control_plane, node, edge, dns):
         module.register(commands)
     return parser
