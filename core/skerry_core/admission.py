@@ -96,6 +96,7 @@ class Admission:
 
     def __init__(self, config: EngineConfig, clock: Callable[[], float]) -> None:
         self._places = config.max_running + config.max_waiting
+        self._running_places = config.max_running
         self._reserved = config.max_waiting // 8
         self._clock = clock
         self._lock = Lock()
@@ -110,11 +111,17 @@ class Admission:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    def admit(self, request_id: str, tenant: str) -> None:
-        """Take a place. Raises EngineOverloaded, or RequestRejected when the id is taken."""
+    def admit(self, request_id: str, tenant: str, *, reject_if_busy: bool = False) -> None:
+        """Take a place; with `reject_if_busy` one that need not be waited for.
+
+        Raises EngineOverloaded, or RequestRejected when the id is taken.
+        """
         with self._lock:
             if request_id in self._tenants:
                 raise RequestRejected(f"request id {request_id!r} is in use")
+            if reject_if_busy and len(self._tenants) >= self._running_places:
+                message = f"all {self._running_places} places to run are taken"
+                raise EngineOverloaded(message, self._retry_after())
             free = self._places - len(self._tenants)
             if free <= (self._reserved if tenant in self._requests else 0):
                 message = f"all places are taken: {len(self._tenants)} requests"

@@ -93,6 +93,7 @@ class Request:
     cache_key: bytes = b""  # the tenant's derived key (<= 64 bytes) of the block digests
     private_blocks: bool = False  # even blocks of the operator's prompts are named under that key
     priority: Priority = Priority.INTERACTIVE
+    reject_if_busy: bool = False  # rather than wait for other requests to end
     pin_seconds: float = 0.0  # that the prompt's blocks stay cached, while there is room
     prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
     kv: tuple[KVBlock, ...] = ()

@@ -11,6 +11,7 @@ and what it did not use is given back. Nothing is kept of whom nothing limits; o
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,15 +22,16 @@ from msgspec.structs import replace
 from skerry.errors import Overloaded, RateLimited, SkerryError, Unavailable
 from skerry_edge.auth import UNCAPPED, Caps
 from skerry_edge.buckets import Bucket, Pace
+from skerry_edge.limits import Limits
 from skerry_edge.quotas import Allowance, Quotas
 from skerry_edge.spending import Hold, Spending, dollars
 from skerry_regions.catalog import Price
 
 MAX_METERS = 100_000
+DEFAULT_LIMITS = Limits()
 BUSY = "Capacity temporarily exceeded, please try again."
 
 Clock = Callable[[], float]  # seconds, monotonic
-Header = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +130,8 @@ class Admission:
     def __init__(
         self,
         *,
-        max_requests: int,
-        clock: Clock,
+        max_requests: int = DEFAULT_LIMITS.max_requests,
+        clock: Clock = time.monotonic,
         quotas: Quotas | None = None,
         edges: Callable[[], int] = lambda: 1,
         spending: Spending | None = None,
@@ -146,8 +148,9 @@ class Admission:
         self._num_places = 0
         self._pace = Pace()
 
-    def __len__(self) -> int:
-        """Requests that are in."""
+    @property
+    def num_requests(self) -> int:
+        """Those that are in."""
         return self._num_places
 
     @property
@@ -155,7 +158,7 @@ class Admission:
         return len(self._meters)
 
     async def enter(
-        self, demand: Demand, tell: Callable[[list[Header]], None] = lambda headers: None
+        self, demand: Demand, tell: Callable[[dict[str, str]], None] = lambda headers: None
     ) -> Place:
         """Take a place.
 
@@ -177,7 +180,7 @@ class Admission:
             raise Unavailable("This API token has a spending cap, and nobody counts here.")
         return self._spending
 
-    def _enter(self, demand: Demand, tell: Callable[[list[Header]], None]) -> Place:
+    def _enter(self, demand: Demand, tell: Callable[[dict[str, str]], None]) -> Place:
         now = self._clock()
         self._check_places(demand.tenant)
         kept = self._kept(demand, now)
@@ -238,9 +241,9 @@ class Admission:
         return kept
 
 
-def rate_headers(meters: list[Meter], now: float) -> list[Header]:
+def rate_headers(meters: list[Meter], now: float) -> dict[str, str]:
     """OpenAI's `x-ratelimit-…` headers, each of the meter that has least left."""
-    headers: list[Header] = []
+    headers: dict[str, str] = {}
     for name, buckets in (
         ("requests", [meter.requests for meter in meters]),
         ("tokens", [meter.tokens for meter in meters]),
@@ -248,15 +251,11 @@ def rate_headers(meters: list[Meter], now: float) -> list[Header]:
         kept = [bucket for bucket in buckets if bucket is not None]
         if kept:
             tightest = min(kept, key=lambda bucket: bucket.left(now))
-            values = {
-                "limit": f"{math.floor(tightest.per_minute)}",
-                "remaining": f"{max(0, math.floor(tightest.left(now)))}",
-                "reset": f"{tightest.seconds_to_full(now):.3f}s",
+            headers |= {
+                f"x-ratelimit-limit-{name}": f"{math.floor(tightest.per_minute)}",
+                f"x-ratelimit-remaining-{name}": f"{max(0, math.floor(tightest.left(now)))}",
+                f"x-ratelimit-reset-{name}": f"{tightest.seconds_to_full(now):.3f}s",
             }
-            headers += [
-                (f"x-ratelimit-{what}-{name}".encode(), value.encode())
-                for what, value in values.items()
-            ]
     return headers
 
 

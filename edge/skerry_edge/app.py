@@ -3,6 +3,7 @@
 cors           answers browsers' preflights, if any page may call
 Rim            request id, metrics, one log line, errors → the dialect's answer
 Authenticate   deny by default
+KeepResidency  refuse what must not leave another zone
 routes         native `/ai/run`, the binding's `/run`, OpenAI and Anthropic `/v1`, lists,
                health
 """
@@ -42,6 +43,7 @@ from skerry_edge import (
 from skerry_edge.auth import Authenticate
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
+from skerry_edge.residency import KeepResidency
 from skerry_edge.routing import edge_of
 
 ACCOUNT = "/client/v4/accounts/{account_id}"
@@ -72,6 +74,7 @@ def create_app(edge: Edge) -> Starlette:
             *cors.middleware(edge.cors_origins),
             Middleware(Rim, edge=edge),
             Middleware(Authenticate, tokens=edge.tokens),
+            Middleware(KeepResidency, zone=edge.residency),
         ],
         exception_handlers={404: _no_route, 405: _no_method},
         lifespan=lifespan,

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
+from skerry.wire import RunOptions
 from skerry_edge import native
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import BINDING
@@ -22,9 +23,10 @@ MODEL_HEADER = "cf-consn-model-id"
 
 
 class BindingRequest(msgspec.Struct):
-    """Body of a call through the binding."""
+    """Body of a call through the binding. Options among the inputs do not count."""
 
     inputs: msgspec.Raw
+    options: RunOptions | None = None
 
 
 _decoder = msgspec.json.Decoder(BindingRequest)
@@ -39,4 +41,5 @@ async def run(request: Request) -> Response:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
     spec = edge.spec(name)
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
-    return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING)
+    options = asked.options or RunOptions()
+    return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)

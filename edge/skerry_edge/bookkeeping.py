@@ -101,7 +101,7 @@ async def open_books(edge: Edge, jobs: Sequence[Job], call: Call) -> Books:
         call,
         asked=asked_by(jobs),
         form=form_of(jobs),
-        is_repeatable=are_repeatable(jobs),
+        is_repeatable=are_repeatable(jobs) and not call.mixed_builds,
         is_whole=lambda answer: len(answer.streams) == num_streams,
     )
     return Books(edge, call, jobs, lookup, found)

@@ -85,6 +85,7 @@ async def completions(request: Request) -> Response:
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
+        first_seconds=call.first_seconds,
     )
 
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from skerry.errors import ModelNotFound, Overloaded, TaskNotSupported
+from skerry.errors import ModelNotFound, TaskNotSupported
+from skerry_edge.admission import Admission
 from skerry_edge.auth import TokenStore
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
@@ -17,6 +18,7 @@ from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, ModelSpec
 from skerry_regions.client import RegionClient
+from skerry_regions.residency import GLOBAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,12 @@ class Edge:
     catalog: Catalog
     texts: Mapping[str, TextModel]
     region: RegionClient
+    residency: str = GLOBAL  # the zone in which it stands
     encoders: Mapping[str, EncoderText] = field(default_factory=dict)
     tokens: TokenStore
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
+    admission: Admission = field(default_factory=Admission)
     responses: ResponseStore | None = None  # None: answers are not remembered
     stores: Stores = field(default_factory=Stores)
     cors_origins: tuple[str, ...] = ()  # web pages that may call
@@ -79,14 +83,11 @@ class Edge:
         """The models served here, in the catalog's order."""
         return [spec for spec in self.catalog if spec.id in self.texts or spec.id in self.encoders]
 
-    def cache_key(self, tenant: str) -> bytes:
-        """The tenant's key of KV block digests: nobody else can name, or time, its prefixes."""
-        return hashlib.blake2b(tenant.encode(), key=self.secret, digest_size=32).digest()
+    def cache_key(self, tenant: str, zone: str | None = None) -> bytes:
+        """The tenant's key of KV block digests: nobody else can name, or time, its prefixes.
 
-    def check_room(self) -> None:
-        """Raises `Overloaded` when the edge has as many requests in progress as it may have."""
-        if self.metrics.in_progress >= self.limits.max_requests:
-            raise Overloaded(
-                "Capacity temporarily exceeded, please try again.",
-                retry_after=self.limits.overload_retry_seconds,
-            )
+        Requests bound to a zone have a key of their own, so that what they left in caches is
+        nothing that an unbound request could find or fetch.
+        """
+        scope = tenant.encode() if zone is None else b"%b\0%b" % (tenant.encode(), zone.encode())
+        return hashlib.blake2b(scope, key=self.secret, digest_size=32).digest()

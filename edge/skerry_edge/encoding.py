@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeVar
 
 from skerry.errors import InvalidInput, PromptTooLong, SkerryError
 from skerry.wire import EmbeddingUsage
+from skerry_edge.bookkeeping import open_vector_books
 from skerry_edge.edge import Edge
 from skerry_edge.encoder_text import EncoderText
+from skerry_edge.entrance import enter
 from skerry_edge.generation import Call
 from skerry_edge.prompts import INLINE_CHARS
 from skerry_regions.catalog import ModelSpec
@@ -47,9 +51,16 @@ class Texts:
 async def encoded(edge: Edge, spec: ModelSpec, texts: Texts, form: Form, call: Call) -> list[bytes]:
     """One vector per text, in order: f32[width], little-endian.
 
-    Raises what `RegionClient.embed` raises, or Overloaded by the edge's own bound.
+    Raises what `RegionClient.embed` and `Admission.enter` raise, or `IdempotencyMismatch`.
     """
-    edge.check_room()
+    num_tokens = sum(map(len, texts.ids))
+    asked = [*zip_longest(texts.ids, texts.seconds)]
+    form_asked = dataclasses.astuple(form)
+    books = await open_vector_books(edge, spec, call, asked, form_asked, num_tokens)
+    if books.found is not None:
+        return books.found
+    place = await enter(edge, spec, call, num_tokens)
+    books.admit()
     edge.metrics.in_progress += 1
     try:
         vectors = [
@@ -57,12 +68,17 @@ async def encoded(edge: Edge, spec: ModelSpec, texts: Texts, form: Form, call: C
             for batch in _batches(texts, form.width)
             for vector in await _encoded_batch(edge, spec, batch, form, call)
         ]
+        place.leave(num_tokens)
+        books.finish(vectors)
     except SkerryError as error:
+        books.settle("failed")
         edge.metrics.generations_failed.add(1, spec.id, error.code)
         raise
     finally:
         edge.metrics.in_progress -= 1
-    edge.metrics.prompt_tokens.add(sum(map(len, texts.ids)), spec.id)
+        books.settle("cancelled")
+        place.leave()
+    edge.metrics.prompt_tokens.add(num_tokens, spec.id)
     edge.metrics.latency.observe(edge.clock() - call.started, spec.id)
     return vectors
 
@@ -78,6 +94,7 @@ async def _encoded_batch(
         pooling=form.kind,
         normalize=form.normalize,
         seconds=batch.seconds,
+        residency=call.residency,
     )
     data = await edge.region.embed(message)
     size = FLOAT_BYTES * form.width

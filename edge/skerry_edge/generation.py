@@ -17,8 +17,11 @@ import msgspec
 
 from skerry.errors import SkerryError, Unavailable
 from skerry.wire import FinishReason, PromptTokensDetails, TokenLogprob, Usage
+from skerry_edge.admission import Place
+from skerry_edge.auth import UNCAPPED, Caps
 from skerry_edge.bookkeeping import Books, open_books
 from skerry_edge.edge import Edge
+from skerry_edge.entrance import enter
 from skerry_edge.idempotency import IdempotencyKey
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.response_cache import CachePolicy
@@ -59,11 +62,16 @@ class Call:
     tenant: str
     started: float  # on the edge's clock
     seconds_left: float
+    residency: str | None = None  # zone that it must not leave
     explain: Callable[[str], None] | None = None  # wants to know why it runs where it does
     token: str = ""  # id of the API token
     cache: CachePolicy | None = None  # None: the response cache has no part in it
     idempotency: IdempotencyKey | None = None
+    caps: Caps = UNCAPPED  # of what the API token may spend
     headers: dict[str, str] = field(default_factory=dict)  # of the answer, until it begins
+    first_seconds: float | None = None  # until the answer begins; None: as long as the whole
+    reject_if_busy: bool = False  # rather than wait for a place in an engine
+    mixed_builds: bool = False  # consents to KV of another numeric build
 
 
 @dataclass(slots=True)
@@ -128,14 +136,18 @@ class Generation:
         transcript: Transcript,
         meter: Meter,
         parser: ToolParser | None = None,
+        explain: Callable[[str], None] | None = None,
     ) -> None:
         self._stream = stream
+        self._explain = explain
+        self._explained = ""
         self._transcript = transcript
         self._meter = meter
         self._parser = parser
         self.usage: PhaseUsage | None = None  # known when it has ended well
         self.finish_reason: FinishReason | None = None  # in the same case
         self.has_failed = False
+        self._ended_by: SkerryError | None = None  # on the platform's part
 
     @property
     def num_tokens(self) -> int:
@@ -149,11 +161,25 @@ class Generation:
         """Stop computing. A plain call, because an `await` while cancelled is cancelled again."""
         self._stream.abort()
 
+    def end(self, error: SkerryError) -> None:
+        """Stop computing, and let the answer end with this error."""
+        self._ended_by = error
+        self.abort()
+
+    def explain(self) -> None:
+        """Tell who wants to know why it runs where it does, and again after it moved."""
+        if self._explain is None or not isinstance(self._stream, Explained):
+            return
+        if self._stream.explanation != self._explained:
+            self._explained = self._stream.explanation
+            self._explain(self._explained)
+
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Pieces in order; empty ones are left out, except the last, which says why it ended."""
         transcript = self._transcript
         try:
             async for event in self._stream:
+                self.explain()
                 if isinstance(event, Done):
                     self.usage = event.usage
                     self._meter.cost(event.usage)
@@ -186,7 +212,9 @@ class Generation:
         if self._transcript.stopped:
             reason = "stop"
         if reason == "cancelled":
-            raise Unavailable("The model's node stopped before the answer was complete.")
+            raise self._ended_by or Unavailable(
+                "The model's node stopped before the answer was complete."
+            )
         self._meter.finished(reason)
         finish_reason: FinishReason = "stop" if reason == "stop" else "length"
         calls: list[CallDelta] = []
@@ -220,12 +248,15 @@ class Choices:
         prompt_tokens: int,
         metrics: EdgeMetrics,
         books: Books,
+        place: Place,
     ) -> None:
         self._by_prompt = by_prompt
         self._generations = [each for generations in by_prompt for each in generations]
         self._prompt_tokens = prompt_tokens
         self._metrics = metrics
         self._books = books
+        self._place = place
+        place.on_end = self._end
         self._closed = False
         metrics.in_progress += 1
         books.admit(self._generations)
@@ -238,6 +269,20 @@ class Choices:
             for generation in self._generations:
                 generation.abort()
             self._books.close(self._by_prompt)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Give the place back, and what was reserved and not used."""
+        if self._books.is_hit:
+            self._place.leave()
+        else:
+            usage = self.usage()
+            cached = usage.prompt_tokens_details.cached_tokens
+            self._place.leave(usage.prompt_tokens, usage.completion_tokens, cached)
+
+    def _end(self, error: SkerryError) -> None:
+        for generation in self._generations:
+            generation.end(error)
 
     def usage(self) -> Usage:
         """Tokens so far: each prompt once, the output of every choice."""
@@ -301,11 +346,11 @@ async def start(edge: Edge, job: Job, call: Call) -> Choices:
 
 async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
     """`start` for several prompts of one request, all for the same model."""
-    edge.check_room()
-    model = jobs[0].model.id
-    books = await open_books(edge, jobs, call)
+    model = jobs[0].model
+    place = await enter(edge, model, call, *_most_tokens(jobs))
     by_prompt: list[list[Generation]] = []
     try:
+        books = await open_books(edge, jobs, call)
         for number, job in enumerate(books.jobs):
             by_prompt.append([])
             for choice in range(job.num_choices):
@@ -318,20 +363,25 @@ async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
         for generations in by_prompt:
             for generation in generations:
                 generation.abort()
+        place.leave()
         if isinstance(exc, SkerryError):
-            edge.metrics.generations_failed.add(1, model, exc.code)
+            edge.metrics.generations_failed.add(1, model.id, exc.code)
         raise
-    prompt_tokens = sum(len(job.prompt_ids) for job in jobs)
+    prompt_tokens, _ = _most_tokens(jobs)
     if not books.is_hit:
-        edge.metrics.prompt_tokens.add(prompt_tokens, model)
-    return Choices(by_prompt, prompt_tokens, edge.metrics, books)
+        edge.metrics.prompt_tokens.add(prompt_tokens, model.id)
+    return Choices(by_prompt, prompt_tokens, edge.metrics, books, place)
+
+
+def _most_tokens(jobs: Sequence[Job]) -> tuple[int, int]:
+    """Tokens of the prompts, and as many as may be generated."""
+    prompt = sum(len(job.prompt_ids) for job in jobs)
+    return prompt, sum(job.sampling.max_tokens * job.num_choices for job in jobs)
 
 
 def _generation(
     edge: Edge, job: Job, call: Call, stream: TokenStream, *, is_hit: bool
 ) -> Generation:
-    if call.explain is not None and isinstance(stream, Explained):
-        call.explain(stream.explanation)
     stop_ids = frozenset(job.sampling.stop_token_ids)
     transcript = Transcript(
         job.text,
@@ -342,7 +392,9 @@ def _generation(
     metrics = EdgeMetrics() if is_hit else edge.metrics  # engines do nothing for a hit
     meter = Meter(metrics, job.model.id, call.started, edge.clock)
     parser = None if job.tools is None else ToolParser(job.tools)
-    return Generation(stream, transcript, meter, parser)
+    generation = Generation(stream, transcript, meter, parser, call.explain)
+    generation.explain()
+    return generation
 
 
 def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -> Submit:
@@ -358,8 +410,11 @@ def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -
         prompt_ids=job.prompt_ids,
         sampling=msgspec.structs.replace(job.sampling, choice=choice),
         tenant=call.tenant,
-        cache_key=edge.cache_key(call.tenant),
+        cache_key=edge.cache_key(call.tenant, call.residency),
+        residency=call.residency,
         seconds_left=call.seconds_left,
+        reject_if_busy=call.reject_if_busy,
+        mixed_builds=call.mixed_builds,
         prompt_logprobs=job.prompt_logprobs,
         grammar=job.grammar,
     )

@@ -32,7 +32,6 @@ class Limits:
 
     # The whole edge.
     max_requests: int = 1024  # in progress at once; beyond it callers are told to come back
-    overload_retry_seconds: float = 1.0  # what they are told
     drain_seconds: int = 30  # streams may finish this long after SIGTERM
     retire_seconds: float = 2.0  # a successor serves: idle connections may ask once more so long
 

@@ -13,6 +13,7 @@ from skerry.errors import InvalidInput, JSONModeUnmet, LoraNotSupported
 from skerry.wire import (
     ApiMessage,
     Message,
+    RunOptions,
     TextGenerationChunk,
     TextGenerationInput,
     TextGenerationOutput,
@@ -75,17 +76,25 @@ async def run_named(request: Request) -> Response:
 
 
 async def answer(
-    request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    body: bytes,
+    dialect: Dialect,
+    options: RunOptions | None = None,
 ) -> Response:
-    """Run a model on an encoded input; the catalog says in which form it answers."""
+    """Run a model on an encoded input; the catalog says in which form it answers.
+
+    `options` are in place of those in the input.
+    """
     if spec.is_encoder:
         run_encoder = embeddings.run if spec.embedding is not None else classification.run
         return await run_encoder(request, edge, spec, edge.encoders[spec.id], body, dialect)
     text = edge.texts[spec.id]
     if spec.answer == "chat":
-        return await openai.run(request, edge, spec, body, dialect)
+        return await openai.run(request, edge, spec, body, dialect, options)
     asked = decode(_input_decoder, body)
-    call = call_of(request, authorise(request, "run"))
+    call = call_of(request, authorise(request, "run"), options or asked.options)
     plan = plan_output(text, asked)
     choices = await start(edge, await _job(edge, spec, text, asked, plan), call)
     if not asked.stream:
@@ -98,6 +107,7 @@ async def answer(
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
+        first_seconds=call.first_seconds,
     )
 
 

@@ -20,6 +20,7 @@ from skerry.wire import (
     ChoiceLogprobs,
     FinishReason,
     Message,
+    RunOptions,
     TokenLogprob,
 )
 from skerry_edge.bodies import decode, read_body
@@ -55,11 +56,17 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def run(
-    request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    body: bytes,
+    dialect: Dialect,
+    options: RunOptions | None = None,
 ) -> Response:
     """`/ai/run` of a model whose answers are chat completions: enveloped, or a stream with the
-    Workers AI tail."""
+    Workers AI tail. `options` are in place of those in the body."""
     asked = decode(_run_decoder, body)
+    asked.options = options or asked.options
     if (asked.prompt is None) == (not asked.messages):
         raise InvalidInput("Bad input: exactly one of 'prompt' and 'messages' is required")
     asked.model = spec.id
@@ -71,7 +78,7 @@ async def run(
 async def _answer(
     request: Request, edge: Edge, asked: ChatCompletionRequest, dialect: Dialect
 ) -> Response:
-    call = call_of(request, authorise(request, "run"))
+    call = call_of(request, authorise(request, "run"), asked.options)
     job = await chat_job(edge, asked)
     choices = await start(edge, job, call)
     answer = Answer(
@@ -93,6 +100,7 @@ async def _answer(
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
+        first_seconds=call.first_seconds,
     )
 
 

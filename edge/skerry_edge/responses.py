@@ -82,6 +82,7 @@ async def create(request: Request) -> Response:
         close=choices.close,
         keep_alive_seconds=edge.limits.keep_alive_seconds,
         seconds_left=call.seconds_left,
+        first_seconds=call.first_seconds,
     )
 
 

@@ -9,13 +9,16 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from skerry.errors import PermissionDenied
+from skerry.errors import InvalidInput, PermissionDenied
+from skerry.wire import RunOptions
 from skerry_edge import idempotency
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Call
 from skerry_edge.response_cache import policy_of
 from skerry_edge.sse import Attended, interruption
+
+TIMEOUT_HEADER = "cf-aig-request-timeout"
 
 T = TypeVar("T")
 
@@ -42,25 +45,45 @@ def request_id(request: Request) -> str:
     return str(request.scope["request_id"])
 
 
-def call_of(request: Request, principal: Principal) -> Call:
+def call_of(request: Request, principal: Principal, options: RunOptions | None = None) -> Call:
     """The call's identity, its deadline (counted from the request's header) and its wishes.
 
     The body must have been read. Raises `InvalidInput` for a wish that cannot be.
     """
     edge = edge_of(request)
     started = float(request.scope["started"])
-    left = edge.limits.request_seconds - (edge.clock() - started)
+    elapsed = edge.clock() - started
+    patience = _patience(request)
     return Call(
         request_id=request_id(request),
         tenant=principal.account_id,
         started=started,
-        seconds_left=max(0.0, left),
+        seconds_left=max(0.0, edge.limits.request_seconds - elapsed),
+        residency=request.scope["residency"],
         explain=_explainer(request),
+        first_seconds=None if patience is None else max(0.0, patience - elapsed),
+        reject_if_busy=bool(options and options.reject_if_busy),
         token=principal.token_id,
+        caps=principal.caps,
         cache=policy_of(request.headers, edge.stores.cache_ttl),
         idempotency=idempotency.key_of(request),
         headers=_answer_headers(request),
+        mixed_builds=request.headers.get("x-skerry-mixed-builds") == "1",
     )
+
+
+def _patience(request: Request) -> float | None:
+    """How long the caller waits for the answer to begin, as it told AI Gateway. Raises
+    `InvalidInput`."""
+    given = request.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and int(given[:10]) > 0 and len(given) <= 10):
+        raise InvalidInput(
+            f"Bad input: the header {TIMEOUT_HEADER} is a number of milliseconds above 0",
+            param=TIMEOUT_HEADER,
+        )
+    return int(given) / 1000
 
 
 def _explainer(request: Request) -> Callable[[str], None] | None:
@@ -78,11 +101,12 @@ def _answer_headers(request: Request) -> dict[str, str]:
 
 async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:
     """Await `work`, unless the client goes away (`ClientDisconnect`) or the deadline passes."""
+    seconds = call.seconds_left if call.first_seconds is None else call.first_seconds
     async with Attended(request.receive) as client:
         try:
-            async with asyncio.timeout(call.seconds_left):
+            async with asyncio.timeout(min(seconds, call.seconds_left)):
                 return await work
         except (TimeoutError, asyncio.CancelledError) as exc:
             if client.gone:
                 raise
-            raise interruption(exc) from None
+            raise interruption(exc, retryable=seconds >= call.seconds_left) from None

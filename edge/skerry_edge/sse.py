@@ -85,7 +85,8 @@ class EventStream(Response):
     """Sends `events` (whole events, already framed) as they come.
 
     `encode_error` frames a failure; `close` is called exactly when the stream is over, whichever
-    way, and must be a plain function. After `seconds_left` the stream ends with `RequestTimeout`.
+    way, and must be a plain function. After `seconds_left`, or without an event in `first_seconds`,
+    the stream ends with `RequestTimeout`.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class EventStream(Response):
         close: Callable[[], None],
         keep_alive_seconds: float,
         seconds_left: float,
+        first_seconds: float | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -105,8 +107,10 @@ class EventStream(Response):
         self._close = close
         self._keep_alive_seconds = keep_alive_seconds
         self._seconds_left = seconds_left
+        self._first_seconds = seconds_left if first_seconds is None else first_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        explained = _explanation(scope)  # told in the headers; a failover changes it
         silent = True
 
         async def comment() -> None:
@@ -120,11 +124,16 @@ class EventStream(Response):
             async with Attended(receive, self._keep_alive_seconds, comment) as attended:
                 try:
                     async with (
-                        asyncio.timeout(self._seconds_left),
+                        asyncio.timeout(min(self._first_seconds, self._seconds_left)) as deadline,
                         aclosing(self._events) as events,
                     ):
+                        end = asyncio.get_running_loop().time() + self._seconds_left
                         async for event in events:
+                            deadline.reschedule(end)
                             silent = False
+                            if (now := _explanation(scope)) != explained:
+                                explained = now
+                                await send(_part(f": x-skerry-explain: {now}\n\n".encode("ascii")))
                             await send(_part(event))
                 except (Exception, asyncio.CancelledError) as exc:
                     if attended.gone:
@@ -139,10 +148,23 @@ def _part(data: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
-def interruption(exc: TimeoutError | asyncio.CancelledError) -> SkerryError:
-    """Why an answer was broken off, when it was not the client's doing."""
+def _explanation(scope: Scope) -> str | None:
+    """Why the answer comes from where it does, for who asked (see `routing`). After the headers it
+    is told in comments, which no client takes for a part of the answer."""
+    headers: dict[str, str] = scope.get("answer_headers", {})
+    return headers.get("x-skerry-explain")
+
+
+def interruption(
+    exc: TimeoutError | asyncio.CancelledError, *, retryable: bool = True
+) -> SkerryError:
+    """Why an answer was broken off, when it was not the client's doing.
+
+    Not `retryable` when it was the caller's own deadline: nobody waits for a second try.
+    """
     if isinstance(exc, TimeoutError):
-        return RequestTimeout("The request's deadline passed before the answer was complete.")
+        message = "The request's deadline passed before the answer was complete."
+        return RequestTimeout(message, retryable=retryable)
     return Unavailable("The edge is shutting down.")
 
 

@@ -14,6 +14,7 @@ One connection per edge-node pair carries many streams. A stream is one attempt 
       │ ◀───── Done(stream) | Failed(stream) ─ │  exactly one, the last event of a stream
       │ ── Embed(stream, …) ───────────────▶ │
       │ ◀─ Embedded(stream) | Failed(stream) ─ │  the only event of such a stream
+      │ ── ShareKV ────────────────────────▶ │  its blocks go to another node; no answer
       │ ── Ping ─── ◀── Pong(steps) ────────  │   a hung engine shows: its steps stand still
 
 Constraints on fields bind whoever decodes: lengths, counts and ranges from another machine are
@@ -26,18 +27,23 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from skerry_regions.digests import BLOCK_SIZE, DIGEST_SIZE
 from skerry_regions.phases import Timeline
 from skerry_regions.prefixes import PrefixDelta, PrefixSnapshot
+from skerry_regions.residency import Zone
 from skerry_regions.speeds import StepSample
+from skerry_regions.summaries import RegionSummary
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.view import NodeLoad
 
 PROTOCOL_VERSION = 1
+REPORT_SECONDS = 0.25  # between reports of a node
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
 MAX_TEXTS = 64  # of one `Embed`
 MAX_VECTOR_BYTES = 1 << 19  # of one `Embedded`: 64 vectors of 2,048 dimensions, 32 of 4,096
 MAX_MESSAGE = 1024  # characters of an error's sentence
 MAX_GRAMMAR = 128 << 10  # characters of a grammar
+MAX_FETCHED = 64  # transfers told in one report
 MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every runner
@@ -47,6 +53,8 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 MAX_BANDWIDTH = 1e15
 Bandwidth = Annotated[float, Meta(ge=0.0, le=MAX_BANDWIDTH)]  # bytes per second
 Name = Annotated[str, Meta(max_length=256)]  # of a model, an edge, a node, a build
+Lease = Annotated[float, Meta(gt=0.0, le=600.0)]  # seconds that KV is waited for
+BlockName = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 TokenIds = Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 Logprob = tuple[TokenId, float]  # natural logarithm
 TokenLogprob = tuple[float, Annotated[list[Logprob], Meta(max_length=MAX_LOGPROBS)]]
@@ -101,7 +109,7 @@ class GrammarSpec(Struct, frozen=True, kw_only=True):
 
 
 class HandOverTo(Struct, frozen=True, kw_only=True):
-    """For the prefill node: push the prompt's KV there while computing it."""
+    """For a node that has KV, or computes it: push it there."""
 
     address: Name
     transfer: Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -109,12 +117,12 @@ class HandOverTo(Struct, frozen=True, kw_only=True):
 
 
 class HandOverFrom(Struct, frozen=True, kw_only=True):
-    """For the decode node: the prompt's KV will come; compute it here when it does not."""
+    """For a node that goes on from there: KV will come; compute it here when it does not."""
 
     transfer: Annotated[int, Meta(ge=0, lt=1 << 62)]
     token: Annotated[bytes, Meta(min_length=16, max_length=64)]
-    lease_seconds: Annotated[float, Meta(gt=0.0, le=600.0)]
-    any_build: bool = False  # take copies of another numeric build: bits may differ from here on
+    lease_seconds: Lease
+    source: Name = ""  # the node that shares its cached blocks; empty: a prefill node computes them
 
 
 class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
@@ -136,6 +144,9 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     cache_key: Annotated[bytes, Meta(max_length=64)] = b""
     priority: Literal["interactive", "batch"] = "interactive"
     seconds_left: Seconds | None = None
+    reject_if_busy: bool = False  # rather than wait for others to end
+    residency: Zone | None = None  # that it must not leave
+    mixed_builds: bool = False  # KV of another numeric build may be used: bits may differ then
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     grammar: GrammarSpec | None = None
     hand_over_to: HandOverTo | None = None
@@ -157,6 +168,20 @@ class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
     normalize: bool
     seconds: Annotated[list[Count], Meta(max_length=MAX_TEXTS)] = []
     """Of texts of two parts: how many tokens come before the second one."""
+    residency: Zone | None = None  # that it must not leave
+
+
+class ShareKV(Struct, frozen=True, kw_only=True, tag="share_kv"):
+    """Send a prompt's first blocks to the node that computes the rest, as far as they are cached.
+
+    That node hears of the outcome, not the edge. After `lease_seconds` nobody waits for it.
+    """
+
+    model: Name
+    digests: Annotated[list[BlockName], Meta(max_length=MAX_TOKENS // BLOCK_SIZE)]
+    to: HandOverTo
+    lease_seconds: Lease
+    residency: Zone | None = None  # that the request must not leave
 
 
 class Abort(Struct, frozen=True, kw_only=True, tag="abort"):
@@ -208,6 +233,16 @@ class PhaseUsage(Struct, frozen=True, kw_only=True):
     decode_seconds: Seconds
 
 
+NO_USAGE = PhaseUsage(
+    prompt_tokens=0,
+    cached_tokens=0,
+    output_tokens=0,
+    queue_seconds=0.0,
+    prefill_seconds=0.0,
+    decode_seconds=0.0,
+)
+
+
 class Done(Struct, frozen=True, kw_only=True, tag="done"):
     """The stream ended well, or was aborted."""
 
@@ -249,6 +284,14 @@ class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
     engines: Annotated[list[EngineBeat], Meta(max_length=1024)] = []
 
 
+class Fetched(Struct, frozen=True, kw_only=True):
+    """KV that the node was sent by another, from asking for it to the last byte."""
+
+    source: Name  # node
+    num_bytes: Count
+    seconds: Seconds
+
+
 class Report(Struct, frozen=True, kw_only=True, tag="report"):
     """How one engine of the node does, several times a second: what a router needs to know.
 
@@ -260,8 +303,10 @@ class Report(Struct, frozen=True, kw_only=True, tag="report"):
     load: NodeLoad
     load_age: Seconds = 0.0  # streams submitted since then are not in it
     sample: StepSample | None = None  # of the steps since the last report
+    fetched: Annotated[list[Fetched], Meta(max_length=MAX_FETCHED)] = []  # likewise
     file_bandwidth: Bandwidth = 0.0  # bytes per second that the file tier gives back; 0: none
     prefixes: PrefixDelta | PrefixSnapshot | None = None
+    region: RegionSummary | None = None  # from an edge: of its region's nodes; the rest is empty
 
 
 class SnapshotWanted(Struct, frozen=True, kw_only=True, tag="snapshot_wanted"):
@@ -272,5 +317,5 @@ class SnapshotWanted(Struct, frozen=True, kw_only=True, tag="snapshot_wanted"):
 
 Event = Tokens | Done | Failed  # of a stream of tokens
 AnyEvent = Event | Embedded
-EdgeMessage = Hello | Submit | Embed | Abort | Credit | Ping | SnapshotWanted
+EdgeMessage = Hello | Submit | Embed | ShareKV | Abort | Credit | Ping | SnapshotWanted
 NodeMessage = Hello | Accepted | Tokens | Done | Embedded | Failed | Pong | Report

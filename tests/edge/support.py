@@ -21,6 +21,7 @@ from tests.edge.serving import serving
 
 from skerry.errors import ModelNotFound
 from skerry.wire import Message
+from skerry_edge.admission import Admission
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
@@ -32,6 +33,7 @@ from skerry_edge.text import TextModel
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
+from skerry_regions.residency import GLOBAL
 
 MODEL = "@cf/test/bytes"
 ALIAS = "@cf/meta/another-name"
@@ -86,8 +88,15 @@ class Hold:
     """A step that never comes: the stream stays silent until it is aborted."""
 
 
+@dataclass(frozen=True)
+class Moved:
+    """The stream goes on elsewhere."""
+
+    explanation: str
+
+
 Reason = Literal["stop", "length", "cancelled"]
-Step = Sequence[int] | Tokens | Done | Hold | Exception
+Step = Sequence[int] | Tokens | Done | Hold | Moved | Exception
 
 
 def answer(text: str | bytes, *, reason: Reason = "stop", per_step: int = 1) -> list[Step]:
@@ -137,6 +146,9 @@ class ScriptedStream:
             case Hold():
                 await self._aborting.wait()
                 return self._end(done("cancelled", self._index))
+            case Moved():
+                self.explanation = step.explanation
+                return await anext(self)
             case Done():
                 return self._end(step)
             case Exception():
@@ -250,6 +262,8 @@ def deployed(
     cors_origins: tuple[str, ...] = (),
     stores_responses: bool = True,
     stores: Stores | None = None,
+    admission: Admission | None = None,
+    zone: str = GLOBAL,
     ailment: Callable[[], str | None] = lambda: None,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
@@ -260,9 +274,11 @@ def deployed(
         catalog=Catalog(specs()),
         texts={MODEL: cast(TextModel, ByteText()), CHAT: cast(TextModel, ByteText())},
         region=region,
+        residency=zone,
         tokens=tokens,
         secret=b"s" * 32,
         limits=limits,
+        admission=Admission(max_requests=limits.max_requests) if admission is None else admission,
         responses=ResponseStore(folder / "responses.db") if stores_responses else None,
         stores=stores or Stores(),
         cors_origins=cors_origins,

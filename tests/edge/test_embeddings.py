@@ -19,11 +19,14 @@ from tests.edge.support import ACCOUNT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from skerry_core.encoder import Encoder
+from skerry_edge.admission import Admission
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
+from skerry_edge.stores import Stores
+from skerry_edge.usage_report import journals, totals
 from skerry_regions.catalog import Catalog, Embedding, ModelSpec
 from skerry_regions.local import LocalRegion
 from skerry_regions.local_model import describe
@@ -97,7 +100,11 @@ def spec_of(files: ModelFiles, **changes: Any) -> ModelSpec:
 
 @asynccontextmanager
 async def client_of(
-    folder: Path, files: ModelFiles, spec: ModelSpec, limits: Limits | None = None
+    folder: Path,
+    files: ModelFiles,
+    spec: ModelSpec,
+    limits: Limits | None = None,
+    stores: Stores | None = None,
 ) -> AsyncGenerator[httpx.AsyncClient]:
     node = Node(id="node", region="here", loop=asyncio.get_running_loop())
     node.serve_encoder(spec.id, Encoder.open(files.weights, threads=1, cache_dir=KERNELS))
@@ -111,6 +118,8 @@ async def client_of(
         tokens=tokens,
         secret=b"s" * 32,
         limits=limits or Limits(),
+        admission=Admission(max_requests=(limits or Limits()).max_requests),
+        stores=stores or Stores(),
     )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(create_app(edge)),
@@ -370,3 +379,41 @@ async def test_usage_is_counted(client: httpx.AsyncClient) -> None:
         if "prompt_tokens_total" in line and MODEL in line and not line.startswith("#")
     ]
     assert line.endswith(" 7")
+
+
+# --- what is kept and counted --------------------------------------------------------------------
+
+
+async def test_vectors_are_kept_if_asked_and_counted_once(
+    tmp_path: Path, files: ModelFiles
+) -> None:
+    stores = Stores.in_folder(tmp_path / "stores", edge="e")
+    cached, keyed = {"cf-aig-cache-ttl": "60"}, {"idempotency-key": "k"}
+    spec = spec_of(files)
+    async with client_of(tmp_path, files, spec, stores=stores) as client:
+
+        async def status(path: str, headers: dict[str, str], **body: Any) -> str | None:
+            reply = await client.post(path, json=body, headers=headers)
+            assert reply.status_code == 200, reply.text
+            told.append(reply.json())
+            return reply.headers.get("cf-aig-cache-status")
+
+        told: list[Any] = []
+        assert await status(RUN, cached, text="the cat") == "MISS"
+        assert await status(RUN, cached, text="the cat") == "HIT"
+        assert told[0] == told[1]
+        assert await status(RUN, cached, text="the cat", pooling="cls") == "MISS"
+        assert await status(RUN, {}, text="the cat") is None
+        assert await status(V1, cached, model=MODEL, input="the cat") == "HIT"
+        assert await status(V1, keyed, model=MODEL, input="cat") is None
+        assert await status(V1, keyed, model=MODEL, input="cat") is None
+        assert told[-1] == told[-2]
+        body = {"model": MODEL, "input": "the"}
+        assert (await client.post(V1, json=body, headers=keyed)).status_code == 422
+        too_long = {"text": "cat " * MAX_TOKENS}
+        assert (await client.post(RUN, json=too_long)).status_code != 200
+    await asyncio.to_thread(stores.close)
+    with journals([tmp_path / "stores" / "usage.db"]) as database:
+        (total,) = totals(database)
+    assert (total.requests, total.completed, total.cached_responses) == (6, 4, 2)
+    assert total.prompt_tokens == 4 + 4 + 4 + 3

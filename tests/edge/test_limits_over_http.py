@@ -1,0 +1,280 @@
+"""What callers are told when they ask too much, in every dialect, and what ends at a revocation."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deployed, events
+
+from skerry.errors import AuthenticationError, Overloaded, PermissionDenied
+from skerry_edge.admission import Admission
+from skerry_edge.app import _routes
+from skerry_edge.auth import ALL_SCOPES, PUBLIC_PATHS, Caps
+from skerry_edge.limits import Limits
+from skerry_edge.quotas import Allowance, ModelAllowance, Quotas
+from skerry_edge.spending import Spending
+
+LIMITS = Limits(keep_alive_seconds=0.1, request_seconds=5.0, drain_seconds=1)
+PRICE = (0.5, 2.0)  # of MODEL: US$ per million tokens of prompt and output
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[Deployment]:
+    spending = Spending(tmp_path / "spending.db")
+    admission = Admission(spending=spending)
+    with deployed(tmp_path, LIMITS, admission=admission) as deployment:
+        yield deployment
+    spending.close()
+
+
+def allow(edge: Deployment, **allowance: float) -> None:
+    edge.edge.admission.quotas = Quotas(every_tenant=Allowance(**allowance))  # type: ignore[arg-type]
+
+
+def with_token(edge: Deployment, caps: Caps) -> tuple[str, dict[str, str]]:
+    token, record = edge.edge.tokens.create(account_id=ACCOUNT, caps=caps, now=0)
+    return record.id, {"authorization": f"Bearer {token}"}
+
+
+def test_nothing_is_told_where_nothing_is_limited(limited: Deployment) -> None:
+    reply = limited.run(prompt="x")
+    assert reply.status_code == 200
+    assert not [name for name in reply.headers if name.startswith("x-ratelimit")]
+
+
+def test_a_rate_limit_in_the_native_dialect(limited: Deployment) -> None:
+    allow(limited, requests_per_minute=1)
+    assert limited.run(prompt="x").headers["x-ratelimit-remaining-requests"] == "0"
+    reply = limited.run(prompt="x")
+    assert reply.status_code == 429
+    assert reply.json()["errors"][0]["code"] == 2003
+    assert "this account may ask 1 requests per minute" in reply.json()["errors"][0]["message"]
+    assert 55 <= int(reply.headers["retry-after"]) <= 60
+    assert "x-should-retry" not in reply.headers
+    assert reply.headers["x-ratelimit-limit-requests"] == "1"
+
+
+def test_a_rate_limit_in_openais_dialect(limited: Deployment) -> None:
+    allow(limited, tokens_per_minute=100)
+    reply = limited.chat(max_tokens=10)
+    assert reply.status_code == 200
+    assert reply.headers["x-ratelimit-limit-tokens"] == "100"
+    reserved = int(reply.headers["x-ratelimit-remaining-tokens"])
+    used = reply.json()["usage"]["total_tokens"]
+    assert limited.chat(max_tokens=300).status_code == 429  # more than is left
+    allow(limited, tokens_per_minute=1000)
+    assert 100 - used - 10 <= reserved <= 100 - used
+    allow(limited, requests_per_minute=1)
+    limited.chat()
+    error = limited.chat().json()["error"]
+    assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+
+
+def test_a_rate_limit_in_anthropics_dialect(limited: Deployment) -> None:
+    allow(limited, requests_per_minute=1)
+    limited.run(prompt="x")
+    body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
+    reply = limited.client.post("/v1/messages", json=body)
+    assert reply.status_code == 429
+    assert reply.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_a_full_model_is_capacity(limited: Deployment) -> None:
+    busy = ModelAllowance(model=MODEL, all_tenants=Allowance(requests_per_minute=1))
+    limited.edge.admission.quotas = Quotas(models={MODEL: busy})
+    limited.run(prompt="x")
+    reply = limited.run(prompt="x")
+    assert (reply.status_code, reply.json()["errors"][0]["code"]) == (429, 3040)
+    assert 55 <= int(reply.headers["retry-after"]) <= 60
+
+
+def test_a_stream_holds_its_place_until_it_ends(limited: Deployment) -> None:
+    allow(limited, concurrency=1)
+    limited.region.script = lambda submit: [list(b"abc"), Hold()]
+    body = {"prompt": "x", "stream": True}
+    with limited.client.stream("POST", limited.run_path, json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        reply = limited.run(prompt="x")
+        assert (reply.status_code, reply.json()["errors"][0]["code"]) == (429, 2003)
+    limited.region.streams[-1].aborted.wait(10)
+    limited.region.script = lambda submit: answer("Hello")
+    until_ok(limited)
+
+
+def until_ok(edge: Deployment) -> None:
+    """A place is free once the edge has noticed that its client is gone."""
+    while (reply := edge.run(prompt="x")).status_code == 429:
+        pass
+    assert reply.status_code == 200
+
+
+def test_a_refused_request_never_reaches_the_region(limited: Deployment) -> None:
+    allow(limited, requests_per_minute=1)
+    limited.run(prompt="x")
+    limited.run(prompt="x")
+    assert len(limited.region.submits) == 1
+
+
+def test_a_region_that_refuses_gives_tokens_back(limited: Deployment) -> None:
+    allow(limited, tokens_per_minute=100)
+
+    def refuse(submit: object) -> list[list[int]]:
+        raise Overloaded("full", retry_after=7.0)
+
+    limited.region.script = refuse
+    for _ in range(5):
+        reply = limited.run(prompt="x", max_tokens=40)
+        assert reply.json()["errors"][0]["code"] == 3040
+        assert reply.headers["retry-after"] == "7"
+
+
+# --- money ---------------------------------------------------------------------------------------
+
+
+def test_a_cap_in_both_dialects(limited: Deployment) -> None:
+    id, headers = with_token(limited, Caps(per_day=0.001))
+    reply = limited.client.post(
+        limited.run_path, json={"prompt": "x", "max_tokens": 100}, headers=headers
+    )
+    assert reply.status_code == 200
+    usage = reply.json()["result"]["usage"]
+    cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
+    spending = limited.edge.admission._spending
+    assert spending is not None
+    assert spending.spent(id)[0] == pytest.approx(cost, abs=1e-9)
+
+    limited.edge.tokens.set_caps(id, Caps(per_day=cost))
+    reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
+    assert (reply.status_code, reply.json()["errors"][0]["code"]) == (429, 4006)
+    assert reply.headers["x-should-retry"] == "false"
+    assert 0 < int(reply.headers["retry-after"]) <= 86_400
+
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+    error = limited.client.post(limited.chat_path, json=chat, headers=headers).json()["error"]
+    assert (error["code"], error["type"]) == ("insufficient_quota", "insufficient_quota")
+    assert limited.run(prompt="x").status_code == 200  # another token of the account
+
+
+def test_a_stream_that_is_broken_off_costs_what_it_made(limited: Deployment) -> None:
+    id, headers = with_token(limited, Caps(per_day=1.0))
+    limited.region.script = lambda submit: [list(b"abc"), Hold()]
+    body = {"prompt": "x", "stream": True, "raw": True}
+    with limited.client.stream("POST", limited.run_path, json=body, headers=headers) as stream:
+        next(stream.iter_lines())
+    limited.region.streams[-1].aborted.wait(10)
+    spending = limited.edge.admission._spending
+    assert spending is not None
+    while spending.spent(id)[0] > 1e-4:  # until it is settled
+        pass
+    prompt = len(limited.region.submits[-1].prompt_ids)
+    cost = (prompt * PRICE[0] + 3 * PRICE[1]) / 1e6
+    assert spending.spent(id)[0] == pytest.approx(cost, abs=1e-9)
+
+
+# --- the caller's patience -----------------------------------------------------------------------
+
+
+def test_reject_if_busy_reaches_the_engine(limited: Deployment) -> None:
+    limited.run(prompt="x")
+    limited.run(prompt="x", options={"rejectIfBusy": True, "tags": ["a"]})
+    limited.chat(options={"rejectIfBusy": True})
+    assert [submit.reject_if_busy for submit in limited.region.submits] == [False, True, True]
+    reply = limited.run(prompt="x", options={"rejectIfBusy": "yes"})
+    assert reply.json()["errors"][0]["code"] == 5006
+    assert "options.rejectIfBusy" in reply.json()["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("model", ["@cf/test/bytes", "@cf/test/chat"])
+def test_the_bindings_options_are_beside_the_inputs(limited: Deployment, model: str) -> None:
+    for inside, outside in ((True, False), (False, True)):
+        limited.client.post(
+            "/run?version=3",
+            headers={"cf-consn-model-id": model},
+            json={
+                "inputs": {"prompt": "x", "options": {"rejectIfBusy": inside}},
+                "options": {"rejectIfBusy": outside},
+            },
+        )
+    assert [submit.reject_if_busy for submit in limited.region.submits] == [False, True]
+
+
+def test_the_callers_deadline(limited: Deployment) -> None:
+    limited.region.script = lambda submit: [Hold()]
+    headers = {"cf-aig-request-timeout": "50"}
+    reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
+    assert (reply.status_code, reply.json()["errors"][0]["code"]) == (408, 3046)
+    assert reply.headers["x-should-retry"] == "false"
+    assert limited.region.streams[-1].aborted.wait(10)
+
+
+def test_of_a_stream_the_deadline_is_for_its_beginning(limited: Deployment) -> None:
+    headers = {"cf-aig-request-timeout": "100"}
+    body = {"prompt": "x", "stream": True}
+    limited.region.script = lambda submit: [Hold()]
+    reply = limited.client.post(limited.run_path, json=body, headers=headers)
+    assert '"code":3046' in reply.text
+    began = threading.Event()
+
+    def late(submit: object) -> list[list[int] | Hold]:
+        began.set()
+        return [list(b"abc"), Hold()]
+
+    limited.region.script = late
+    with limited.client.stream(
+        "POST", limited.run_path, json=body, headers=headers | {"accept": "text/event-stream"}
+    ) as stream:
+        lines = [line for line in stream.iter_lines() if line.startswith(":")]
+        assert lines  # it lived on to its own deadline, and was kept alive
+    assert began.is_set()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "9" * 11])
+def test_a_deadline_is_a_number_of_milliseconds(limited: Deployment, value: str) -> None:
+    headers = {"cf-aig-request-timeout": value}
+    reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
+    assert (reply.status_code, reply.json()["errors"][0]["code"]) == (400, 5006)
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+def test_running_streams_of_a_revoked_token_end(limited: Deployment) -> None:
+    id, headers = with_token(limited, Caps())
+    limited.region.script = lambda submit: [list(b"abc"), Hold()]
+    body = {"prompt": "x", "stream": True}
+    admission, tokens = limited.edge.admission, limited.edge.tokens
+    with limited.client.stream("POST", limited.run_path, json=body, headers=headers) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        tokens.revoke(id)
+        revoked = AuthenticationError("This API token was revoked.")
+        assert admission.end(lambda wanted: not tokens.is_live(wanted.token), revoked) == 1
+        rest = "\n".join(lines)
+    assert "event: error" in rest
+    assert events(rest)[-1]["errors"][0]["code"] == 10000
+    reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
+    assert reply.status_code == 401
+
+
+def test_every_route_that_is_not_public_needs_a_scope(limited: Deployment) -> None:
+    """Deny by default: no route serves whatever token comes."""
+    bearers = {
+        scope: limited.edge.tokens.create(account_id=ACCOUNT, scopes=(scope,), now=0)[0]
+        for scope in ALL_SCOPES
+    }
+    for route in _routes():
+        if route.path in PUBLIC_PATHS | {"/client/v4/user/tokens/verify"}:
+            continue
+        path = re.sub(r"{[^}]*}", "x", route.path.replace("{account_id}", ACCOUNT))
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            replies = [
+                limited.client.request(method, path, headers={"authorization": f"Bearer {token}"})
+                for token in bearers.values()
+            ]
+            statuses = [reply.status_code for reply in replies]
+            assert PermissionDenied.status in statuses, f"{method} {path}"
