@@ -115,7 +115,8 @@ def overview(
         _node(node, engine, known.get(node.id), seconds)
         for node, engine in zip(status.nodes, engines, strict=True)
     ]
-    places = {each.id: each.region for each in (*status.nodes, *status.edges)}
+    places = {node.id: node.region for node in status.nodes}
+    places |= {edge.id: edge.region for edge in status.edges}
     edges = [
         EdgeView(id=edge.id, region=edge.region, url=edge.url, rtt=_by_region(rtt, places))
         for edge, rtt in zip(status.edges, rtts, strict=True)
