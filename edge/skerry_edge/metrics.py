@@ -179,10 +179,13 @@ class EdgeMetrics:
     def _rtts(self) -> dict[LabelValues, float]:
         return {(node,): seconds for node, seconds in self.node_rtts().items()}
 
+    def families(self) -> list[Metric]:
+        """All of the edge's own."""
+        return [metric for metric in vars(self).values() if isinstance(metric, Metric)]
+
     def render(self) -> bytes:
         """The whole registry as Prometheus text."""
-        own = (metric for metric in vars(self).values() if isinstance(metric, Metric))
-        return exposition([*own, *self.engines()])
+        return exposition([*self.families(), *self.engines()])
 
 
 def _seconds(records: Sequence[AttemptRecord], name: PhaseName) -> Iterator[float]:

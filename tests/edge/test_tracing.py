@@ -7,7 +7,7 @@ import pytest
 from skerry_edge import tracing
 from skerry_edge.attempt_spans import add_attempts
 from skerry_edge.trace_store import TraceStore
-from skerry_edge.tracing import MAX_SPANS, Span, Trace
+from skerry_edge.tracing import MAX_SPANS, Span, Trace, TraceRecord
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.phases import Phase, Timeline
 from skerry_regions.placement import Placement
@@ -119,6 +119,17 @@ def split_attempt() -> AttemptRecord:
         outcome="done",
         timelines={"p": prefill, "d": decode},
     )
+
+
+def split_record() -> TraceRecord:
+    """A request of 4 s that ran on two nodes."""
+    clock = Clock()
+    trace = new_trace(clock, id="7d1f0c7e-3a52-4a33-9d0c-6a6f6d6f2a55")
+    trace.add("receive", 0.0, 0.5)
+    generate = trace.add("generate", 0.75, 3.5, {"model": "m", "outcome": "stop", "tokens": 10})
+    add_attempts(trace, generate, [split_attempt()])
+    clock.now += 4.0
+    return trace.record("edge-1", status=200, route="/run")
 
 
 def test_an_attempt_is_its_route_and_its_nodes_phases() -> None:

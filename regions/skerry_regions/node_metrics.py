@@ -1,0 +1,197 @@
+"""What a node counts, for Prometheus: its engines' figures, and the phases of finished streams.
+
+Names and meanings are those of `skerry_edge.metrics`, seen from the node: a stream begins when it
+reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from skerry_core.engine import Statistics
+from skerry_core.request import Usage
+from skerry_regions.phases import Phase, Timeline
+from skerry_regions.prometheus import (
+    ITL_BOUNDS,
+    LATENCY_BOUNDS,
+    SHORT_BOUNDS,
+    TOKEN_BOUNDS,
+    TTFT_BOUNDS,
+    Counter,
+    Histogram,
+    LabelValues,
+    Metric,
+    ReadCounter,
+    ReadGauge,
+)
+
+MODEL = ("model_name",)
+GAUGES: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
+    ("vllm:num_requests_running", "Sequences that hold KV blocks.", lambda s: s.running),
+    ("vllm:num_requests_waiting", "Sequences queued.", lambda s: s.waiting),
+    (
+        "vllm:kv_cache_usage_perc",
+        "Share of KV blocks in use, 0 to 1.",
+        lambda s: s.blocks_used / s.blocks,
+    ),
+    ("skerry_kv_blocks", "KV blocks there are.", lambda s: s.blocks),
+    ("skerry_kv_blocks_cached", "Idle KV blocks that hold a prefix.", lambda s: s.blocks_cached),
+    ("skerry_kv_blocks_filed", "KV blocks in the file tier.", lambda s: s.blocks_filed),
+)
+COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
+    ("vllm:generation_tokens_total", "Tokens made.", lambda s: s.output_tokens),
+    ("vllm:num_preemptions_total", "Sequences preempted.", lambda s: s.preemptions),
+    (
+        "vllm:prefix_cache_queries_total",
+        "Tokens looked for in the prefix cache.",
+        lambda s: s.cache_query_tokens,
+    ),
+    (
+        "vllm:prefix_cache_hits_total",
+        "Tokens found in the prefix cache.",
+        lambda s: s.cache_hit_tokens,
+    ),
+    ("skerry_engine_steps_total", "Engine steps.", lambda s: s.steps),
+    ("skerry_engine_busy_seconds_total", "Seconds spent in steps.", lambda s: s.busy_seconds),
+    (
+        "skerry_engine_computed_tokens_total",
+        "Tokens that ran through the model.",
+        lambda s: s.computed_tokens,
+    ),
+    (
+        "skerry_kv_blocks_restored_total",
+        "KV blocks read back from the file tier.",
+        lambda s: s.restored_blocks,
+    ),
+)
+
+
+class NodeMetrics:
+    """The metrics of one node. `statistics` tells its engines' figures of now, by model."""
+
+    def __init__(self, statistics: Callable[[], Mapping[str, Statistics]]) -> None:
+        self._statistics = statistics
+        self.streams = Counter(
+            "vllm:request_success_total", "Finished streams.", ("model_name", "finished_reason")
+        )
+        self.failures = Counter(
+            "skerry_stream_errors_total", "Streams that failed, by code.", ("model_name", "code")
+        )
+        self.prompt_tokens = Counter(
+            "vllm:prompt_tokens_total", "Prompt tokens, cached ones included.", MODEL
+        )
+        self.cached_tokens = Counter(
+            "vllm:prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.", MODEL
+        )
+        self.prompt_lengths = Histogram(
+            "vllm:request_prompt_tokens", "Tokens of one prompt.", TOKEN_BOUNDS, MODEL
+        )
+        self.output_lengths = Histogram(
+            "vllm:request_generation_tokens", "Tokens of one output.", TOKEN_BOUNDS, MODEL
+        )
+        self.time_to_first_token = Histogram(
+            "vllm:time_to_first_token_seconds",
+            "From the stream's arrival to its first token.",
+            TTFT_BOUNDS,
+            MODEL,
+        )
+        self.time_per_token = Histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Of one stream, decode seconds per token.",
+            ITL_BOUNDS,
+            MODEL,
+        )
+        self.latency = Histogram(
+            "vllm:e2e_request_latency_seconds",
+            "From the stream's arrival to its end.",
+            LATENCY_BOUNDS,
+            MODEL,
+        )
+        self.queue_time = Histogram(
+            "vllm:request_queue_time_seconds",
+            "Waiting for a place in the engine.",
+            LATENCY_BOUNDS,
+            MODEL,
+        )
+        self.prefill_time = Histogram(
+            "vllm:request_prefill_time_seconds",
+            "From the place in the engine to the first token.",
+            LATENCY_BOUNDS,
+            MODEL,
+        )
+        self.decode_time = Histogram(
+            "vllm:request_decode_time_seconds",
+            "From the first token to the last.",
+            LATENCY_BOUNDS,
+            MODEL,
+        )
+        self.send_time = Histogram(
+            "skerry_handover_seconds",
+            "From a prompt's last chunk to the decode node having all its KV.",
+            SHORT_BOUNDS,
+            MODEL,
+        )
+        self.receive_time = Histogram(
+            "skerry_handover_wait_seconds",
+            "Of a decode node, waiting for the KV of a stream.",
+            SHORT_BOUNDS,
+            MODEL,
+        )
+        self.handovers = Counter(
+            "skerry_handovers_total",
+            "KV hand-overs of this node by direction (send, receive) and outcome (whole, lost).",
+            ("model_name", "direction", "outcome"),
+        )
+        self.handover_bytes = Counter(
+            "skerry_handover_bytes_total", "KV handed over.", ("model_name", "direction")
+        )
+        self.readings: list[Metric] = [
+            *(ReadGauge(name, text, MODEL, self._reader(read)) for name, text, read in GAUGES),
+            *(ReadCounter(name, text, MODEL, self._reader(read)) for name, text, read in COUNTERS),
+        ]
+
+    def families(self) -> list[Metric]:
+        """All of them, for an exposition."""
+        own = (metric for metric in vars(self).values() if isinstance(metric, Metric))
+        return [*own, *self.readings]
+
+    def ended(self, model: str, reason: str, usage: Usage, timeline: Timeline) -> None:
+        """Count a stream that its engine finished."""
+        self.streams.add(1, model, reason)
+        self.prompt_tokens.add(usage.prompt_tokens, model)
+        self.cached_tokens.add(usage.cached_tokens, model)
+        self.prompt_lengths.observe(usage.prompt_tokens, model)
+        self.output_lengths.observe(usage.output_tokens, model)
+        self.latency.observe(timeline.seconds, model)
+        for phase in timeline.phases:
+            match phase.name:
+                case "queue":
+                    self.queue_time.observe(phase.seconds, model)
+                case "prefill":
+                    self.prefill_time.observe(phase.seconds, model)
+                    self.time_to_first_token.observe(phase.end, model)
+                case "decode":
+                    self.decode_time.observe(phase.seconds, model)
+                    self.time_per_token.observe(phase.seconds / phase.tokens, model)
+                case "receive":
+                    self.receive_time.observe(phase.seconds, model)
+                    self._handed_over(model, phase, "receive")
+                case "send":
+                    self._handed_over(model, phase, "send")
+                    if (prefill := timeline.phase("prefill")) is not None:
+                        self.send_time.observe(max(0.0, phase.end - prefill.end), model)
+                case "grammar":
+                    pass
+
+    def failed(self, model: str, code: str) -> None:
+        """Count a stream that ended in an error."""
+        self.failures.add(1, model, code)
+
+    def _handed_over(self, model: str, phase: Phase, direction: str) -> None:
+        self.handovers.add(1, model, direction, "lost" if phase.lost else "whole")
+        self.handover_bytes.add(phase.bytes, model, direction)
+
+    def _reader(
+        self, read: Callable[[Statistics], float]
+    ) -> Callable[[], Mapping[LabelValues, float]]:
+        return lambda: {(model,): read(figures) for model, figures in self._statistics().items()}

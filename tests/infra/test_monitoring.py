@@ -1,0 +1,106 @@
+"""Dashboard and alert rules ask only for metrics that the processes expose."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skerry_edge.metrics import EdgeMetrics
+from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.prometheus import Metric
+
+FOLDER = Path(__file__).parents[2] / "infra" / "monitoring"
+NAME = re.compile(r"\b(?:vllm:|skerry_)\w+")
+
+
+def families() -> dict[str, Metric]:
+    """Of an edge and of a node, by name."""
+    node = NodeMetrics(dict).families()
+    return {metric.name: metric for metric in (*EdgeMetrics().families(), *node)}
+
+
+def samples() -> set[str]:
+    """Names of everything that can be asked for."""
+    names = set(families())
+    for name, metric in families().items():
+        if metric.kind == "histogram":
+            names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    return names
+
+
+def rules() -> list[dict[str, Any]]:
+    content = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    return [rule for group in content["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    content = json.loads((FOLDER / "dashboard.json").read_text())
+    return [panel for panel in content["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in rules())
+    yield from (target["expr"] for panel in panels() for target in panel["targets"])
+
+
+def test_every_metric_that_is_asked_for_is_exposed() -> None:
+    asked = {name for expression in expressions() for name in NAME.findall(expression)}
+    assert asked - samples() == set()
+    assert len(asked) > 25
+
+
+def test_every_label_that_is_asked_for_exists() -> None:
+    """Inside braces and behind `by`: those of the metrics, and what a scrape adds."""
+    known = {"le", "job", "instance"}.union(*(metric.labels for metric in families().values()))
+    for expression in expressions():
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
+        for group in re.findall(r"by \(([^)]*)\)", expression):
+            labels |= {label.strip() for label in group.split(",")}
+        assert labels <= known, expression
+
+
+def test_rules_say_what_is_wrong_and_how_bad_it_is() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+
+
+def test_panels_are_whole_and_do_not_overlap() -> None:
+    content = json.loads((FOLDER / "dashboard.json").read_text())
+    ids = [panel["id"] for panel in content["panels"]]
+    assert len(ids) == len(set(ids))
+    cells: set[tuple[int, int]] = set()
+    for panel in content["panels"]:
+        place = panel["gridPos"]
+        covered = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in covered) < 24
+        assert not cells & covered, panel["title"]
+        cells |= covered
+    for panel in panels():
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert all(target["legendFormat"] for target in panel["targets"])
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("check", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
+def test_prometheus_takes_them(check: tuple[str, str]) -> None:
+    kind, file = check
+    done = subprocess.run(
+        ["promtool", "check", kind, str(FOLDER / file)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
