@@ -38,6 +38,7 @@ from skerry_edge import (
     openapi,
     responses,
     schemas,
+    traces,
     usage_routes,
 )
 from skerry_edge.auth import Authenticate
@@ -45,6 +46,8 @@ from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
 from skerry_edge.residency import KeepResidency
 from skerry_edge.routing import edge_of
+from skerry_edge.tracing import Trace, tracing
+from skerry_regions.trace_context import context_of
 
 ACCOUNT = "/client/v4/accounts/{account_id}"
 OPENAI_PREFIXES = (f"{ACCOUNT}/ai/v1", "/ai/v1", "/v1")
@@ -98,6 +101,7 @@ def _routes() -> list[Route]:
         Route(f"{ACCOUNT}/ai/authors/search", listings.search_authors),
         Route(f"{ACCOUNT}/ai/tasks/search", listings.search_tasks),
         Route(f"{ACCOUNT}/ai/usage", usage_routes.usage),
+        Route(f"{ACCOUNT}/ai/traces/{{request_id}}", traces.show_trace),
         Route(BINDING_PATH, binding.run, methods=["POST"]),
         Route("/ai-api/models/search", listings.search_models),
     ]
@@ -128,9 +132,20 @@ class Rim:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        identity = str(uuid.uuid4())
-        scope["request_id"], scope["started"] = identity, self._edge.clock()
-        id_headers = [(b"cf-ai-req-id", identity.encode()), (b"x-request-id", identity.encode())]
+        edge, identity = self._edge, str(uuid.uuid4())
+        caller = context_of(scope["headers"])
+        trace = Trace(identity, caller, clock=edge.clock, wall_clock=edge.wall_clock)
+        scope["request_id"], scope["started"] = identity, trace.started
+        with tracing(trace):
+            await self._answer(scope, receive, send, trace)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, trace: Trace) -> None:
+        identity = trace.request_id
+        id_headers = [
+            (b"cf-ai-req-id", identity.encode()),
+            (b"x-request-id", identity.encode()),
+            (b"traceresponse", trace.traceresponse.encode()),
+        ]
         status: int | None = None
 
         async def send_identified(message: Message) -> None:
@@ -150,21 +165,33 @@ class Rim:
             response = error_response(_known(exc, identity), scope["path"], identity)
             await response(scope, receive, send_identified)
         finally:
-            self._record(scope, status)
+            self._record(scope, status, trace)
 
-    def _record(self, scope: Scope, status: int | None) -> None:
+    def _record(self, scope: Scope, status: int | None, trace: Trace) -> None:
         route, method = scope.get("route"), scope["method"]
         path = route.path if isinstance(route, Route) else "unmatched"
         shown = method if method in METHODS else "other"
         self._edge.metrics.http_requests.add(1, path, shown, str(status or CLIENT_GONE))
+        target = scope.get("raw_path", b"")[:256].decode("latin-1")
+        fields = {
+            "method": shown,
+            "path": target,
+            "status": status or CLIENT_GONE,
+            "seconds": round(trace.now(), 6),
+        }
         access_logger.info(
             "%s %s %d %.1f ms %s",
             shown,
-            scope.get("raw_path", b"")[:256].decode("latin-1"),
+            target,
             status or CLIENT_GONE,
-            (self._edge.clock() - scope["started"]) * 1e3,
-            scope["request_id"],
+            trace.now() * 1e3,
+            trace.request_id,
+            extra={"fields": fields},
         )
+        record = self._edge.traces.end(trace, status, path)
+        if record is not None:
+            self._edge.metrics.traced(record)
+            self._edge.export(record)
 
 
 def _own_headers(scope: Scope) -> list[tuple[bytes, bytes]]:

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
+from skerry.errors import SkerryError
 from skerry_edge.attempt_spans import add_attempts
 from skerry_edge.tracing import Attributes, Trace
 from skerry_regions.attempts import AttemptRecord, Traced
 from skerry_regions.client import TokenStream
+from skerry_regions.trace_context import TraceContext
 
 
 class ChoiceTrace:
-    """One span of a trace, from the region being asked to the last token."""
+    """One span of a trace, from the region being asked to the last token; nothing without one."""
 
-    def __init__(self, trace: Trace, model: str, prompt: int, choice: int) -> None:
-        self.context = trace.context.child()  # what its nodes are told
+    def __init__(self, trace: Trace | None, model: str, prompt: int, choice: int) -> None:
         self._trace = trace
-        self._start = trace.now()
+        self._start = 0.0 if trace is None else trace.now()
         self._attributes: Attributes = {"model": model, "prompt": prompt, "choice": choice}
+        self._stream: TokenStream | None = None  # None: nothing was computed for it
         self._ended = False
+        # What its nodes are told.
+        self.context: TraceContext | None = None if trace is None else trace.context.child()
 
-    def end(self, outcome: str, num_tokens: int = 0, records: Sequence[AttemptRecord] = ()) -> None:
+    @property
+    def attempts(self) -> Sequence[AttemptRecord]:
+        """Where it ran; nothing when that is not told."""
+        return self._stream.attempts if isinstance(self._stream, Traced) else ()
+
+    async def placed(self, placing: Awaitable[TokenStream]) -> TokenStream:
+        """The stream that the region gives, noted. Raises what the region raises."""
+        try:
+            self._stream = await placing
+        except SkerryError as error:
+            self.end(error.code)
+            raise
+        return self._stream
+
+    def end(self, outcome: str, num_tokens: int = 0) -> None:
         """Note the span and its attempts. Idempotent."""
-        if self._ended:
+        if self._ended or self._trace is None or self.context is None:
             return
         self._ended = True
         attributes = {**self._attributes, "outcome": outcome, "tokens": num_tokens}
+        if self._stream is None:
+            attributes["computed"] = False
         id = self.context.span_id
         self._trace.add("generate", self._start, self._trace.now(), attributes, id=id)
-        add_attempts(self._trace, id, records)
-
-
-def attempts_of(stream: TokenStream) -> Sequence[AttemptRecord]:
-    """The attempts that a stream tells of; none when it has only one place to run."""
-    return stream.attempts if isinstance(stream, Traced) else ()
+        add_attempts(self._trace, id, self.attempts)

@@ -16,6 +16,8 @@ from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
+from skerry_edge.trace_store import TraceStore
+from skerry_edge.tracing import TraceRecord
 from skerry_regions.catalog import Catalog, ModelSpec
 from skerry_regions.client import RegionClient
 from skerry_regions.residency import GLOBAL
@@ -46,6 +48,9 @@ class Edge:
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
+    traces: TraceStore = field(default_factory=TraceStore)
+    export: Callable[[TraceRecord], None] = lambda record: None  # sends finished traces elsewhere
+    log_prompts: bool = False  # the operator wants their text in the log
     clock: Callable[[], float] = time.monotonic  # seconds; for durations
     wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers
 

@@ -9,6 +9,7 @@ model's node (`Overloaded`, `Unavailable`, `PromptTooLong`) and still becomes an
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ import msgspec
 
 from skerry.errors import SkerryError, Unavailable
 from skerry.wire import FinishReason, PromptTokensDetails, TokenLogprob, Usage
+from skerry_edge import tracing
 from skerry_edge.admission import Place
 from skerry_edge.auth import UNCAPPED, Caps
 from skerry_edge.bookkeeping import Books, open_books
+from skerry_edge.choice_trace import ChoiceTrace
 from skerry_edge.edge import Edge
 from skerry_edge.entrance import enter
 from skerry_edge.idempotency import IdempotencyKey
+from skerry_edge.meter import Meter
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.response_cache import CachePolicy
 from skerry_edge.text import TextModel
@@ -34,7 +38,9 @@ from skerry_regions.catalog import ModelSpec
 from skerry_regions.client import Explained, TokenStream
 from skerry_regions.protocol import Done, GrammarSpec, PhaseUsage, Sampling, Submit
 
-Clock = Callable[[], float]  # seconds, monotonic
+MAX_LOGGED_PROMPT = 8192  # characters
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,46 +93,6 @@ class Piece:
     calls: list[CallDelta] = field(default_factory=list)  # of tools
 
 
-class Meter:
-    """What the metrics learn of one choice, whichever way it ends."""
-
-    def __init__(self, metrics: EdgeMetrics, model: str, started: float, clock: Clock) -> None:
-        self._metrics = metrics
-        self._model = model
-        self._started = started
-        self._clock = clock
-        self._last_step: float | None = None
-        self._outcome_known = False
-
-    def step(self) -> None:
-        now = self._clock()
-        if self._last_step is None:
-            self._metrics.time_to_first_token.observe(now - self._started, self._model)
-        else:
-            self._metrics.inter_token_latency.observe(now - self._last_step, self._model)
-        self._last_step = now
-
-    def cost(self, usage: PhaseUsage) -> None:
-        self._metrics.cached_tokens.add(usage.cached_tokens, self._model)
-        self._metrics.queue_time.observe(usage.queue_seconds, self._model)
-        self._metrics.prefill_time.observe(usage.prefill_seconds, self._model)
-        self._metrics.decode_time.observe(usage.decode_seconds, self._model)
-
-    def finished(self, reason: str) -> None:
-        self._outcome_known = True
-        self._metrics.generations.add(1, self._model, reason)
-        self._metrics.latency.observe(self._clock() - self._started, self._model)
-
-    def failed(self, code: str) -> None:
-        self._outcome_known = True
-        self._metrics.generations_failed.add(1, self._model, code)
-
-    def ended(self, num_tokens: int) -> None:
-        self._metrics.output_tokens.add(num_tokens, self._model)
-        if not self._outcome_known:
-            self._metrics.generations.add(1, self._model, "abort")
-
-
 class Generation:
     """One choice: a region's stream of token ids, turned into pieces of text."""
 
@@ -137,10 +103,14 @@ class Generation:
         meter: Meter,
         parser: ToolParser | None = None,
         explain: Callable[[str], None] | None = None,
+        *,
+        noted: ChoiceTrace,
     ) -> None:
         self._stream = stream
         self._explain = explain
         self._explained = ""
+        self._noted = noted
+        self._closed = False
         self._transcript = transcript
         self._meter = meter
         self._parser = parser
@@ -173,6 +143,14 @@ class Generation:
         if self._stream.explanation != self._explained:
             self._explained = self._stream.explanation
             self._explain(self._explained)
+
+    def close(self) -> None:
+        """It is over: abort what runs, count it, tell the trace. Idempotent and synchronous."""
+        self.abort()
+        if not self._closed:
+            self._closed = True
+            self._meter.attempted(self._noted.attempts)
+            self._noted.end(self._meter.outcome, self.num_tokens)
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Pieces in order; empty ones are left out, except the last, which says why it ended."""
@@ -267,7 +245,7 @@ class Choices:
             self._closed = True
             self._metrics.in_progress -= 1
             for generation in self._generations:
-                generation.abort()
+                generation.close()
             self._books.close(self._by_prompt)
             self._leave()
 
@@ -346,23 +324,28 @@ async def start(edge: Edge, job: Job, call: Call) -> Choices:
 
 async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
     """`start` for several prompts of one request, all for the same model."""
+    if edge.log_prompts:
+        _log_prompts(jobs)
     model = jobs[0].model
-    place = await enter(edge, model, call, *_most_tokens(jobs))
+    with tracing.span("admission"):
+        place = await enter(edge, model, call, *_most_tokens(jobs))
     by_prompt: list[list[Generation]] = []
     try:
         books = await open_books(edge, jobs, call)
         for number, job in enumerate(books.jobs):
             by_prompt.append([])
             for choice in range(job.num_choices):
+                noted = ChoiceTrace(tracing.current(), job.model.id, number, choice)
                 stream: TokenStream | None = books.replay()
                 if stream is None:
-                    submit = submission(edge, job, call, choice, number)
-                    stream = books.record(await edge.region.generate(submit))
-                by_prompt[-1].append(_generation(edge, job, call, stream, is_hit=books.is_hit))
+                    submit = submission(edge, job, call, noted, choice, number)
+                    stream = books.record(await noted.placed(edge.region.generate(submit)))
+                generation = _generation(edge, job, call, stream, noted, is_hit=books.is_hit)
+                by_prompt[-1].append(generation)
     except BaseException as exc:
         for generations in by_prompt:
             for generation in generations:
-                generation.abort()
+                generation.close()
         place.leave()
         if isinstance(exc, SkerryError):
             edge.metrics.generations_failed.add(1, model.id, exc.code)
@@ -380,7 +363,7 @@ def _most_tokens(jobs: Sequence[Job]) -> tuple[int, int]:
 
 
 def _generation(
-    edge: Edge, job: Job, call: Call, stream: TokenStream, *, is_hit: bool
+    edge: Edge, job: Job, call: Call, stream: TokenStream, noted: ChoiceTrace, *, is_hit: bool
 ) -> Generation:
     stop_ids = frozenset(job.sampling.stop_token_ids)
     transcript = Transcript(
@@ -392,12 +375,14 @@ def _generation(
     metrics = EdgeMetrics() if is_hit else edge.metrics  # engines do nothing for a hit
     meter = Meter(metrics, job.model.id, call.started, edge.clock)
     parser = None if job.tools is None else ToolParser(job.tools)
-    generation = Generation(stream, transcript, meter, parser, call.explain)
+    generation = Generation(stream, transcript, meter, parser, call.explain, noted=noted)
     generation.explain()
     return generation
 
 
-def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -> Submit:
+def submission(
+    edge: Edge, job: Job, call: Call, noted: ChoiceTrace, choice: int, prompt: int
+) -> Submit:
     """The frame for one choice. `stream` is assigned by the region's client.
 
     Prompts of one request have ids of their own: a node takes a second attempt at the same id and
@@ -417,4 +402,13 @@ def submission(edge: Edge, job: Job, call: Call, choice: int, prompt: int = 0) -
         mixed_builds=call.mixed_builds,
         prompt_logprobs=job.prompt_logprobs,
         grammar=job.grammar,
+        trace=noted.context,
     )
+
+
+def _log_prompts(jobs: Sequence[Job]) -> None:
+    """What the operator asked for with `--log-prompts`: the only place where a text is logged."""
+    for number, job in enumerate(jobs):
+        text = job.text.detokenizer().push(job.prompt_ids)
+        fields = {"model": job.model.id, "prompt": text[:MAX_LOGGED_PROMPT]}
+        logger.info("prompt %d of the request", number, extra={"fields": fields})

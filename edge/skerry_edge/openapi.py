@@ -22,6 +22,7 @@ from skerry_edge.auth import PUBLIC_PATHS
 from skerry_edge.binding import MODEL_HEADER, BindingRequest
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode
 from skerry_edge.native import UniversalRequest
+from skerry_edge.tracing import TraceRecord
 from skerry_edge.usage_report import DIMENSIONS, Totals
 
 Schema = dict[str, Any]
@@ -171,6 +172,7 @@ MODEL = _parameter(
     "model", "path", {"type": "string"}, "A model's id or alias; slashes may be raw."
 )
 RESPONSE_ID = _parameter("id", "path", {"type": "string"}, "Of a stored response.")
+REQUEST_ID = _parameter("request_id", "path", {"type": "string"}, "An answer's `x-request-id`.")
 NATURAL: Schema = {"type": "integer", "minimum": 1}
 TEXT: Schema = {"type": "string"}
 SEARCH = (
@@ -243,6 +245,13 @@ OPERATIONS = (
             _parameter("by", "query", TEXT, f"Of {', '.join(DIMENSIONS)}; several with commas."),
             _parameter("since", "query", TEXT, "90m, 24h or 7d ago, or a UTC day; 30d if absent."),
         ),
+    ),
+    Operation(
+        id="getTrace",
+        path=f"{ACCOUNT}/ai/traces/{{request_id}}",
+        summary="What a request did, and when",
+        results=(TraceRecord,),
+        parameters=(REQUEST_ID,),
     ),
     Operation(
         id="verifyToken",

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from skerry.errors import InvalidInput, PermissionDenied
 from skerry.wire import RunOptions
-from skerry_edge import idempotency
+from skerry_edge import idempotency, tracing
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Call
@@ -51,6 +51,9 @@ def call_of(request: Request, principal: Principal, options: RunOptions | None =
     The body must have been read. Raises `InvalidInput` for a wish that cannot be.
     """
     edge = edge_of(request)
+    if (trace := tracing.current()) is not None:
+        trace.add("receive", 0.0, trace.now())
+        edge.traces.begin(trace, principal.account_id)
     started = float(request.scope["started"])
     elapsed = edge.clock() - started
     patience = _patience(request)

@@ -265,6 +265,7 @@ def deployed(
     admission: Admission | None = None,
     zone: str = GLOBAL,
     ailment: Callable[[], str | None] = lambda: None,
+    log_prompts: bool = False,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
@@ -283,6 +284,7 @@ def deployed(
         stores=stores or Stores(),
         cors_origins=cors_origins,
         ailment=ailment,
+        log_prompts=log_prompts,
     )
     with serving(create_app(edge), limits) as port:
         base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}

@@ -73,7 +73,7 @@ def check(reply: httpx.Response, path: str, verb: str) -> None:
 
 
 def call(edge: Deployment, operation: Any, **values: str) -> httpx.Response:
-    values = {"account_id": ACCOUNT, "model": MODEL, "id": "resp_none", **values}
+    values = {"account_id": ACCOUNT, "model": MODEL, "id": "resp_none", "request_id": "r", **values}
     path = operation.path.format(**values)
     query = {"model": values["model"]} if path.endswith("/schema") else None
     headers = {"cf-consn-model-id": values["model"]}
@@ -87,7 +87,8 @@ def test_answers_are_as_described(edge: Deployment, operation: Any) -> None:
         f"{ACCOUNT_PATH.format(account_id=ACCOUNT)}/ai/v1/responses",
         json=BODIES["createResponse"],
     )
-    reply = call(edge, operation, id=stored.json()["id"])
+    request_id = stored.headers["x-request-id"]
+    reply = call(edge, operation, id=stored.json()["id"], request_id=request_id)
     if operation.id in BODIES or not operation.inputs:
         assert reply.status_code == 200
     check(reply, operation.path, operation.verb)

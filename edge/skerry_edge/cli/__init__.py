@@ -56,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         talk,
         tokens,
         top,
+        trace,
         up,
     )
 
@@ -67,6 +68,6 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, lifecycle, top, talk, models, tokens, control_plane, node, edge, dns):
+    for module in (up, lifecycle, top, trace, talk, models, tokens, control_plane, node, edge, dns):
         module.register(commands)
     return parser

@@ -1,4 +1,9 @@
-"""Where log lines go: JSON lines into a file or a pipe, short text to a person."""
+"""Where log lines go: JSON lines into a file or a pipe, short text to a person.
+
+A line carries ids, names and numbers, and no text of prompts or answers, unless the operator asked
+for prompts (`--log-prompts`). What a program is to read of a line is given to the logger as
+`extra={"fields": {…}}`; a line about a request gets its id and trace by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,9 @@ import json
 import logging
 import sys
 import time
+from typing import Any
+
+from skerry_edge import tracing
 
 
 def configure_logging() -> None:
@@ -21,15 +29,22 @@ def configure_logging() -> None:
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line: UTC time, level, logger, message and traceback if there is one."""
+    """One JSON object a line: UTC time, level, logger, message; the request and its trace; the
+    line's own fields; a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, Any] = {
             "time": f"{time.strftime('%FT%T', time.gmtime(record.created))}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if (trace := tracing.current()) is not None:
+            line["request_id"] = trace.request_id
+            line["trace_id"] = trace.context.trace_id
+        fields = getattr(record, "fields", None)
+        if isinstance(fields, dict):
+            line |= fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False, default=str)
