@@ -14,6 +14,7 @@ from skerry_core.batch import StepResult
 from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_core.exports import Exports
 from skerry_core.file_tier import FileTier
 from skerry_core.grammar import GrammarError
 from skerry_core.handover import Handover
@@ -95,6 +96,7 @@ class Engine:
         self.config = config
         self._names = BlockNames(model_key)
         self.handover = Handover(runner, self.pool, self._names)
+        self.exports = Exports(runner, self.pool)
         self.second_tier: SecondTier | None = None
         if file_tier is not None:
             self.second_tier = SecondTier(file_tier, runner, self.pool)
@@ -141,7 +143,7 @@ class Engine:
     def admit(self, request: Request) -> None:
         """First half of `add`: check a request and take its place. From any thread."""
         check_request(request, self.runner.model, self.pool.num_blocks)
-        self._admission.admit(request.id, request.tenant)
+        self._admission.admit(request.id, request.tenant, reject_if_busy=request.reject_if_busy)
 
     def enqueue(self, request: Request) -> None:
         """Second half of `add`, for an admitted request: queue it for the next step."""
@@ -196,18 +198,20 @@ class Engine:
         """End every request; the last outputs of all that have not been told their end."""
         for request_id in list(self._sequences):
             self.abort(request_id)
+        self.exports.clear()
         ended, self._ended = self._ended, []
         return ended
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._sequences) or bool(self._ended)
+        return bool(self._sequences or self._ended or self.exports)
 
     # --- the heartbeat ---------------------------------------------------------------------------
 
     def step(self) -> list[Output]:
         """Run one step; what it made, of each request at most one output."""
+        self.exports.advance()
         if self._stale:
             self._fill_masks()
         outputs, self._ended = self._ended, []

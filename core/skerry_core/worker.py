@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Condition, Thread
 
+from skerry_core.blocks import Digest
 from skerry_core.engine import Engine, Statistics
+from skerry_core.exports import TakeBlocks
 from skerry_core.request import EngineOverloaded, KVBlock, Output, Request
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Worker:
         self._inbox: list[Request] = []
         self._restoring: dict[str, Request] = {}  # wait for blocks of the second tier
         self._aborts: set[str] = set()
+        self._exports: list[tuple[Sequence[Digest], TakeBlocks]] = []
         self._closing = False
         self._error: BaseException | None = None
 
@@ -108,6 +111,16 @@ class Worker:
                 self._stop_waiting([request_id])
                 self._wake.notify()
 
+    def export(self, digests: Sequence[Digest], take: TakeBlocks) -> None:
+        """Copy cached blocks out, piece by piece, up to the first that is not there.
+
+        The caller bounds how many exports it has under way. When the engine crashes, `take` is not
+        called any more.
+        """
+        with self._wake:
+            self._exports.append((digests, take))
+            self._wake.notify()
+
     def statistics(self) -> Statistics:
         """Figures of now. Never waits for the step in progress."""
         return self._engine.statistics()
@@ -149,9 +162,12 @@ class Worker:
                 self._stop_waiting(list(self._restoring))
             arrivals, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
+            exports, self._exports = self._exports, []
             closing = self._closing
         for request in arrivals:
             self._engine.enqueue(request)
+        for digests, take in exports:
+            self._engine.exports.add(digests, take)
         for request_id in aborts:
             self._engine.abort(request_id)
         return not closing
@@ -163,4 +179,5 @@ class Worker:
                 self._inbox.append(request)
 
     def _has_work(self) -> bool:
-        return bool(self._closing or self._inbox or self._aborts or self._engine.has_work)
+        waiting = self._inbox or self._aborts or self._exports
+        return bool(self._closing or waiting or self._engine.has_work)

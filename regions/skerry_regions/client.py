@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
 from skerry.errors import InternalError, SkerryError
-from skerry_regions.protocol import Done, Embed, Embedded, Failed, Submit, Tokens
+from skerry_regions.protocol import MAX_MESSAGE, Done, Embed, Embedded, Failed, Submit, Tokens
 
 
 class TokenStream(Protocol):
@@ -68,6 +68,16 @@ def error_of(failed: Failed) -> SkerryError:
     """The exception that a node's `Failed` stands for. An unknown code is a bug of the node's."""
     kind = SkerryError.by_code.get(failed.code, InternalError)
     return kind(failed.message, retry_after=failed.retry_after)
+
+
+def failed_event(stream: int, error: SkerryError) -> Failed:
+    """The last event of a stream that ends with `error`."""
+    return Failed(
+        stream=stream,
+        code=error.code,
+        message=error.message[:MAX_MESSAGE],
+        retry_after=error.retry_after,
+    )
 
 
 def vectors_of(event: Embedded | Failed) -> bytes:

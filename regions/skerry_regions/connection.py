@@ -44,6 +44,7 @@ from skerry_regions.protocol import (
     Ping,
     Pong,
     Report,
+    ShareKV,
     SnapshotWanted,
     Submit,
     Tokens,
@@ -225,6 +226,12 @@ class EdgeConnection(_Connection[NodeMessage, _EdgeStream]):
     def ping(self, nonce: int) -> None:
         self._send(Ping(nonce=nonce))
 
+    def share_kv(self, share: ShareKV) -> None:
+        """Have the node send KV to another. Raises `Unavailable` as `submit` does."""
+        if share.model not in self._terms().models:
+            raise Unavailable(f"the node does not serve {share.model} as this edge knows it")
+        self._send(share)
+
     def want_snapshot(self, model: str) -> None:
         self._send(SnapshotWanted(model=model))
 
@@ -284,7 +291,7 @@ class NodeConnection(_Connection[EdgeMessage, _NodeStream]):
 
     def receive(
         self, data: bytes
-    ) -> Iterator[Hello | Submit | Embed | Abort | Ping | SnapshotWanted]:
+    ) -> Iterator[Hello | Submit | Embed | ShareKV | Abort | Ping | SnapshotWanted]:
         """The edge's messages; iterate to the end. `Abort` comes once, for running streams only.
 
         Raises `ProtocolError` after the last good message.

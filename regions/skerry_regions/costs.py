@@ -5,8 +5,8 @@ makes others wait:
 
     network    edge to prefill node, and back from the decode node
     queue      prefill work that is already waiting at the prefill node
-    fetch      copying cached blocks to the prefill node (from its file tier or a peer), beyond
-               what the queue hides
+    fetch      copying cached blocks to the prefill node (from its file tier, or from a peer once
+               the step that runs there is over), beyond what the queue hides
     prefill    computing what is not cached
     handover   KV that reaches the decode node after the last prefill step, and the way there
     lag        what hand-overs to the decode node took beyond that so far
@@ -94,7 +94,23 @@ class Pair(Struct):
     lag: float
     stall: float  # of this request on the decode node, if that is another
     evict: float  # likewise
-    same_build: bool
+    builds_before: frozenset[str]  # that made the output so far
+
+    @property
+    def builds(self) -> frozenset[str]:
+        return frozenset((self.prefill.node.numeric_build, self.decode.node.numeric_build))
+
+    @property
+    def same_build(self) -> bool:
+        """Whether the output goes on with the build that made it so far."""
+        return not self.builds_before or len(self.builds | self.builds_before) == 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it goes on with the bits of an undisturbed run."""
+        nodes = self.prefill.node, self.decode.node
+        invariant = all(node.batch_invariant for node in nodes)
+        return not self.builds_before or (self.same_build and invariant)
 
     @property
     def seconds(self) -> float:
@@ -124,6 +140,8 @@ class Pair(Struct):
             terms=MappingProxyType(terms),
             seconds=sum(terms.values()),
             same_build=self.same_build,
+            is_exact=self.is_exact,
+            is_mixed=len(self.builds) > 1,
         )
 
 
@@ -167,8 +185,6 @@ class Costs:
 
     def pair(self, prefill: PrefillSide, decode: DecodeSide) -> Pair:
         """Both together. The caller has checked that KV may go from one to the other."""
-        builds = {prefill.node.numeric_build, decode.node.numeric_build}
-        same_build = self.demand.numeric_build is None or builds == {self.demand.numeric_build}
         if prefill.node.id == decode.node.id:
             return Pair(
                 prefill=prefill,
@@ -177,7 +193,7 @@ class Costs:
                 lag=0.0,
                 stall=0.0,
                 evict=0.0,
-                same_build=same_build,
+                builds_before=self.demand.numeric_builds,
             )
         missing = self.demand.prompt_tokens - decode.cached_tokens
         handover = self._handover(prefill, decode, missing)
@@ -190,7 +206,7 @@ class Costs:
             lag=lag,
             stall=self._config.stall_weight * max(0.0, decode.backlog - arrives),
             evict=self._evicted(decode.node, missing),
-            same_build=same_build,
+            builds_before=self.demand.numeric_builds,
         )
 
     def least_handover(
@@ -238,10 +254,12 @@ class Costs:
             fetch = Fetch(source=node.id, first=own.resident, last=own.blocks)
             options.append((fetch, own.blocks, own.in_file * block_bytes / node.file_bandwidth))
         for peer, held in self._around.peers:
-            if held <= own.resident or not may_copy(peer, node, self.demand):
+            if held <= own.resident or not _may_fetch(peer, node, self.demand):
                 continue
             link = self._view.link(peer.region, node.region)
-            seconds = link.transfer_seconds((held - own.resident) * block_bytes)
+            seconds = _running_step(peer) / 2 + link.transfer_seconds(
+                (held - own.resident) * block_bytes
+            )
             options.append((Fetch(source=peer.id, first=own.resident, last=held), held, seconds))
         return options
 
@@ -285,5 +303,22 @@ def may_copy(source: NodeState, target: NodeState, demand: Demand) -> bool:
         return False
     if demand.residency not in (None, source.residency):
         return False
-    same = (source.numeric_build, source.kv_format) == (target.numeric_build, target.kv_format)
-    return same or demand.mixed_builds
+    return _same_build(source, target) or demand.mixed_builds
+
+
+def _may_fetch(source: NodeState, target: NodeState, demand: Demand) -> bool:
+    """As `may_copy`, of one build whatever the demand: a fetched block is a cache hit, and one of
+    another build has another name."""
+    return may_copy(source, target, demand) and _same_build(source, target)
+
+
+def _same_build(a: NodeState, b: NodeState) -> bool:
+    return (a.numeric_build, a.kv_format) == (b.numeric_build, b.kv_format)
+
+
+def _running_step(node: NodeState) -> float:
+    """Seconds of a step as the node makes them now: a chunk of prefill beside its streams."""
+    load, speed = node.load, node.speed
+    chunk = min(load.prefill_tokens, speed.chunk_tokens)
+    pace = speed.step_seconds(load.streams, load.context_tokens) if chunk or load.streams else 0.0
+    return pace + speed.per_token * chunk

@@ -1,6 +1,10 @@
-"""An edge's knowledge of the nodes: who is there by the registry, and a connection to each.
+"""An edge's knowledge of nodes and of other regions: who is there by the registry, and a connection
+to each.
 
-What was read last stays true while the registry is away. A lease that lapsed removes a node only
+The nodes of the edge's own region are known one by one. Another region is known by its edges, which
+stand for it (`gateway`); while none of them answers, by its nodes as well.
+
+What was read last stays true while the registry is away. A lease that lapsed removes a member only
 when its connection is down as well: a registry that was wiped costs no stream, a frozen node loses
 both.
 """
@@ -9,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from skerry_regions.address import Address, AddressError
@@ -20,82 +24,145 @@ from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUna
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02  # between looks at links that come up
+GATEWAY_SECONDS = 2.0  # that a region's edges may be silent before its nodes are asked
+
+Reach = Callable[[str, str, str], str]
+"""An address, the region it is in, and that of who wants it: where it is reached from there."""
+
+
+def directly(address: str, region: str, source: str) -> str:
+    """At its own address."""
+    return address
 
 
 class Directory:
-    """Links to nodes, by node id. Lives on one event loop."""
+    """Links by member id. Lives on one event loop.
+
+    `region` is that of the edge; None knows every node of every region one by one.
+    """
 
     def __init__(
         self,
         registry: Registry,
         hello: Hello,
         *,
+        region: str | None = None,
+        reach: Reach = directly,
         patience: Patience | None = None,
         poll_seconds: float = RENEW_SECONDS / 2,
     ) -> None:
         self._registry = registry
         self._hello = hello
+        self._region = region
+        self._reach = reach
         self._patience = patience
         self._poll_seconds = poll_seconds
         self.on_change: Callable[[], None] = lambda: None  # set by who wants to know
+        self._read: list[Member] = []  # last, from the registry
         self._members: dict[str, Member] = {}
         self._links: dict[str, NodeLink] = {}
+        self._heard: dict[str, float] = {}  # of gateways, when their link was last up
         self._closing: set[asyncio.Task[None]] = set()
         self._is_away = False
         self._task = asyncio.create_task(self._follow(), name="directory")
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """Nodes as they last described themselves."""
+        """Nodes and edges that there is a link to, as they last described themselves."""
         return MappingProxyType(self._members)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all regions, by the registry's last word."""
+        return sum(member.kind == "edge" for member in self._read)
 
     def links(self) -> list[NodeLink]:
         return list(self._links.values())
 
-    def link(self, node: str) -> NodeLink | None:
-        return self._links.get(node)
+    def links_here(self) -> list[NodeLink]:
+        """To the nodes of this edge's region."""
+        return [
+            link
+            for id_, link in self._links.items()
+            if self._members[id_].kind == "node" and self._members[id_].region == self._region
+        ]
+
+    def link(self, id_: str) -> NodeLink | None:
+        return self._links.get(id_)
+
+    def transfer_address(self, node: str, source: str) -> str:
+        """Where the node `source` sends KV for `node`; empty when either is unknown."""
+        if node not in self._members or source not in self._members:
+            return ""
+        target = self._members[node]
+        return self._reach(target.transfer_address, target.region, self._members[source].region)
 
     async def wait_until_served(self, models: frozenset[str]) -> None:
         """Return once each of these models has a node that can be given streams."""
         while not models <= self._served():  # noqa: ASYNC110  (many links, each with its event)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def apply(self, members: list[Member]) -> None:
+    def apply(self, members: Sequence[Member]) -> None:
         """Take in a reading of the registry."""
-        present = {member.id: member for member in members if member.kind == "node"}
-        for node in list(self._members):
-            if node not in present and not self._links[node].is_up:
-                self._forget(node)
-        for node, member in present.items():
-            if member.address:
-                self._know(node, member)
+        self._read = list(members)
+        gateways = {member.id: member for member in members if self._is_gateway(member)}
+        covered = self._covered(gateways)
+        nodes = {member.id: member for member in members if member.kind == "node"}
+        wanted = gateways | {
+            id_: node for id_, node in nodes.items() if node.region not in covered and node.address
+        }
+        for id_ in self._members.keys() - wanted.keys():
+            link = self._links[id_]
+            if not link.is_up or (id_ in nodes and not link.num_streams):
+                self._forget(id_)
+        for id_, member in wanted.items():
+            self._know(id_, member)
         self.on_change()
 
     async def close(self) -> None:
         self._task.cancel()
-        for node in list(self._links):
-            self._forget(node)
+        for id_ in list(self._links):
+            self._forget(id_)
         await asyncio.gather(self._task, *self._closing, return_exceptions=True)
+
+    def _is_gateway(self, member: Member) -> bool:
+        return self._region not in (None, member.region) and bool(member.gateway)
+
+    def _covered(self, gateways: Mapping[str, Member]) -> set[str]:
+        """Regions with an edge that answers, or has only just been heard of."""
+        now = asyncio.get_running_loop().time()
+        self._heard = {id_: self._heard.get(id_, now) for id_ in gateways}
+        for id_ in gateways:
+            if (link := self._links.get(id_)) is not None and link.is_up:
+                self._heard[id_] = now
+        return {
+            member.region
+            for id_, member in gateways.items()
+            if now - self._heard[id_] < GATEWAY_SECONDS
+        }
 
     def _served(self) -> frozenset[str]:
         return frozenset(model for link in self.links() if link.is_up for model in link.models)
 
-    def _know(self, node: str, member: Member) -> None:
-        known = self._members.get(node)
-        if known is not None and known.address != member.address:
-            self._forget(node)
-        if node not in self._links:
+    def _know(self, id_: str, member: Member) -> None:
+        known = self._members.get(id_)
+        if known is not None and _place(known) != _place(member):
+            self._forget(id_)
+        if id_ not in self._links:
+            written = member.gateway or member.address
             try:
-                address = Address.parse(member.address)
+                address = Address.parse(self._reach(written, member.region, self._region or ""))
             except AddressError as error:
-                logger.warning("node %s cannot be reached: %s", node, error)
+                logger.warning("%s cannot be reached: %s", id_, error)
                 return
-            self._links[node] = NodeLink(node, address, self._hello, self._patience)
-        self._members[node] = member
+            self._links[id_] = NodeLink(
+                id_, address, self._hello, self._patience, zone=member.residency
+            )
+        self._members[id_] = member
 
-    def _forget(self, node: str) -> None:
-        self._members.pop(node, None)
-        if (link := self._links.pop(node, None)) is not None:
+    def _forget(self, id_: str) -> None:
+        self._members.pop(id_, None)
+        if (link := self._links.pop(id_, None)) is not None:
             closing = asyncio.create_task(link.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
@@ -109,4 +176,10 @@ class Directory:
                 if not self._is_away:
                     logger.warning("the registry is away, its last word stands: %s", error)
                 self._is_away = True
+                self.apply(self._read)  # connections come and go all the same
             await asyncio.sleep(self._poll_seconds)
+
+
+def _place(member: Member) -> tuple[str, str, str]:
+    """What a link to it was made for."""
+    return member.address, member.gateway, member.residency

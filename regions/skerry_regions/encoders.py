@@ -1,7 +1,4 @@
-"""Encoders of a node: texts to vectors or scores, beside the engines that make tokens.
-
-Like `node`, a seam between the core and the platform: core's exceptions become `skerry.errors`.
-"""
+"""Encoders of a node: texts to vectors or scores, beside the engines that make tokens."""
 
 from __future__ import annotations
 
@@ -9,18 +6,15 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
-from skerry.errors import InvalidInput, Overloaded, SkerryError, Unavailable
+from skerry.errors import InvalidInput, SkerryError, Unavailable
 from skerry_core.encoder import Encoder
 from skerry_core.encoder_worker import EncodeRequest, EncoderWorker
-from skerry_core.request import EngineOverloaded, RequestRejected
 from skerry_core.tensors import Float32
-from skerry_core.worker import WorkerStopped
+from skerry_regions.client import failed_event
 from skerry_regions.protocol import (
-    MAX_MESSAGE,
     MAX_VECTOR_BYTES,
     Embed,
     Embedded,
@@ -28,13 +22,12 @@ from skerry_regions.protocol import (
     Failed,
     VectorKind,
 )
+from skerry_regions.rejections import State, translated, unavailable
 
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[Embedded | Failed], None]
 """Takes the one event of a stream, on the event loop. It must not block and not raise."""
-
-RESTART_SECONDS = 1.0  # advice to a client whose node is gone
 
 
 class Encoding:
@@ -58,7 +51,7 @@ class ServedEncoder:
 
     def __init__(self, model: str, encoder: Encoder, loop: asyncio.AbstractEventLoop) -> None:
         self.model = model
-        self.state: Literal["ready", "failed", "closed"] = "ready"
+        self.state: State = "ready"
         self._encoder = encoder
         self._loop = loop
         self._running: dict[str, Encoding] = {}
@@ -91,14 +84,8 @@ class ServedEncoder:
             normalize=embed.normalize,
             seconds=tuple(embed.seconds),
         )
-        try:
+        with translated(self._gone):
             self._worker.submit(request)
-        except RequestRejected as error:
-            raise InvalidInput(str(error)) from None
-        except EngineOverloaded as error:
-            raise Overloaded(str(error), retry_after=error.retry_after) from None
-        except WorkerStopped:  # the news of it is on its way to this thread
-            raise self._gone() from None
         self._running[encoding.id] = encoding
         return encoding
 
@@ -155,16 +142,7 @@ class ServedEncoder:
 
     def _fail(self, encoding: Encoding, error: SkerryError) -> None:
         del self._running[encoding.id]
-        message = error.message[:MAX_MESSAGE]
-        encoding.sink(
-            Failed(
-                stream=encoding.stream,
-                code=error.code,
-                message=message,
-                retry_after=error.retry_after,
-            )
-        )
+        encoding.sink(failed_event(encoding.stream, error))
 
     def _gone(self) -> SkerryError:
-        why = "is shutting down" if self.state == "closed" else "stopped on an error of its own"
-        return Unavailable(f"the encoder of {self.model} {why}", retry_after=RESTART_SECONDS)
+        return unavailable(f"the encoder of {self.model}", self.state)

@@ -1,16 +1,18 @@
-"""A node's part in handing KV over: engine blocks to transfers, and transfers to engine blocks.
+"""A node's part in moving KV: engine blocks to transfers, and transfers to engine blocks.
 
-The prefill node offers all names of the prompt's blocks at once, since they follow from the tokens,
-and sends each block when its engine has sealed it. The decode node waits for the commit, then gives
-the request to its engine together with the blocks; when the lease lapses it gives the request
-alone, and the engine computes what it lacks.
+A prefill node offers all names of the prompt's blocks at once, since they follow from the tokens,
+and sends each block when its engine has sealed it. A node that only shares what it has cached sends
+that, and computes nothing. Whoever expects KV waits for the commit, then gives the request to its
+engine together with the blocks; when the lease lapses, or nothing came, it gives the request alone,
+and the engine computes what it lacks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,23 +20,33 @@ import numpy as np
 from skerry.errors import InvalidInput
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine import Engine
+from skerry_core.exports import TakeBlocks
 from skerry_core.kv import kv_dtype
 from skerry_core.request import KVBlock, Output, Request
 from skerry_regions.address import Address, AddressError
-from skerry_regions.protocol import HandOverFrom, HandOverTo
-from skerry_regions.transfer import Arrived, Made, Offer, Receiver
+from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
+from skerry_regions.transfer import Arrived, Digest, Made, Offer, Receiver
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
+
+logger = logging.getLogger(__name__)
 
 STAGING_BYTES = 256 << 20  # KV on its way in, over all transfers of a model
 CREDIT_BYTES = 32 << 20  # of one transfer under way
+SHARED_BYTES = 256 << 20  # cached KV on its way out, likewise
+MAX_SHARES = 256  # under way at once, of a model
+
+Export = Callable[[Sequence[Digest], TakeBlocks], None]
+"""Has the engine copy cached blocks out; see `Worker.export`."""
 
 
 class KVDesk:
-    """Hand-over for one served model. Lives on the node's event loop."""
+    """KV that comes and goes, of one served model. Lives on the node's event loop."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, export: Export) -> None:
         self._engine = engine
+        self._export = export
         self._format = engine.runner.kv_format
+        self._shares: set[Share] = set()
         elements = int(np.prod(self._format.shape))
         receiver = Receiver(
             numeric_build=engine.runner.numeric_build,
@@ -44,34 +56,66 @@ class KVDesk:
         )
         self.incoming = TransferServer(receiver, engine.handover.held)
 
-    # --- prefill side ----------------------------------------------------------------------------
+    # --- out -------------------------------------------------------------------------------------
 
     def send(self, to: HandOverTo, request: Request, epoch: int) -> Outgoing:
         """Start offering a request's blocks. Raises InvalidInput on a wrong address."""
-        try:
-            address = Address.parse(to.address)
-        except AddressError as error:
-            raise InvalidInput(str(error), param="hand_over_to.address") from None
-        offer = Offer(
+        tail_tokens = 0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE
+        names = self._engine.handover.names(request)
+        offer = self._offer(to, names, request.id[:128], epoch, tail_tokens)
+        return Outgoing(OutgoingTransfer(_address(to), offer))
+
+    def share(self, share: ShareKV) -> None:
+        """Send the first blocks of a prompt to a node that goes on from there: those that are
+        cached, and perhaps none. Raises InvalidInput on a wrong address."""
+        address, digests = _address(share.to), share.digests
+        if len(self._shares) >= MAX_SHARES:  # the peer computes when its lease lapses
+            logger.warning("shares no KV: %d transfers are under way", MAX_SHARES)
+            return
+        room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
+        num_blocks = min(self._engine.pool.match(digests), room // self._format.block_bytes)
+        offer = self._offer(share.to, digests[:num_blocks])
+        sharing = Share(address, offer, self._export, share.lease_seconds)
+        self._shares.add(sharing)
+        sharing.when_over(lambda _: self._shares.discard(sharing))
+
+    @property
+    def num_shares(self) -> int:
+        """Shares under way."""
+        return len(self._shares)
+
+    def end_shares(self) -> None:
+        """The engine is gone, and with it what was to be sent."""
+        for sharing in list(self._shares):
+            sharing.end()
+
+    def _offer(
+        self,
+        to: HandOverTo,
+        digests: list[Digest],
+        request_id: str = "",
+        epoch: int = 0,
+        tail_tokens: int = 0,
+    ) -> Offer:
+        return Offer(
             transfer=to.transfer,
             token=to.token,
-            request_id=request.id[:128],
+            request_id=request_id,
             epoch=epoch,
             numeric_build=self._engine.runner.numeric_build,
             kv_dtype=self._format.dtype,
             block_bytes=self._format.block_bytes,
             num_layers=self._format.num_layers,
-            digests=self._engine.handover.names(request),
-            tail_tokens=0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE,
+            digests=digests,
+            tail_tokens=tail_tokens,
         )
-        return Outgoing(OutgoingTransfer(address, offer))
 
-    # --- decode side -----------------------------------------------------------------------------
+    # --- in --------------------------------------------------------------------------------------
 
-    def expect(self, source: HandOverFrom) -> asyncio.Future[Arrived | None]:
+    def expect(self, source: HandOverFrom, *, mixed_builds: bool) -> asyncio.Future[Arrived | None]:
         """What will arrive; None when it comes to nothing. Cancelling it gives the lease up."""
         return self.incoming.expect(
-            source.transfer, source.token, source.lease_seconds, any_build=source.any_build
+            source.transfer, source.token, source.lease_seconds, any_build=mixed_builds
         )
 
     def with_arrived(self, request: Request, arrived: Arrived) -> Request:
@@ -101,6 +145,7 @@ class KVDesk:
         return replace(request, kv=blocks)
 
     async def close(self) -> None:
+        self.end_shares()
         await self.incoming.close()
 
 
@@ -128,6 +173,61 @@ class Outgoing:
     def end(self) -> None:
         """Nobody wants it any more. Idempotent."""
         self._transfer.cancel()
+
+
+class Share:
+    """Cached blocks on their way to another node, which knows what it lacks of them.
+
+    They leave the engine's memory once the peer has said what it needs. When one of them has been
+    evicted since the offer, the transfer is called off: the peer computes.
+    """
+
+    def __init__(
+        self, address: Address, offer: Offer, export: Export, lease_seconds: float
+    ) -> None:
+        self._export = export
+        self._loop = asyncio.get_running_loop()
+        self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
+        self._num_missing = 0  # blocks that the peer needs and that were not copied yet
+        self._transfer = OutgoingTransfer(address, offer, when_needed=self._send)
+        self._lease = self._loop.call_later(lease_seconds, self.end)
+        self._transfer.when_over(lambda _: self._lease.cancel())
+
+    def when_over(self, callback: Callable[[bool], None]) -> None:
+        """As `Outgoing.when_over`."""
+        self._transfer.when_over(callback)
+
+    def end(self) -> None:
+        """Call it off. Idempotent."""
+        self._transfer.cancel()
+
+    def _send(self, digests: list[Digest]) -> None:
+        self._num_missing = len(digests)
+        if digests:
+            self._export(digests, self._copied)
+        else:
+            self._transfer.finish(None)
+
+    def _copied(self, blocks: tuple[KVBlock, ...], is_last: bool) -> None:
+        """On the engine's thread."""
+        self._loop.call_soon_threadsafe(self._pass_on, blocks, is_last)
+
+    def _pass_on(self, blocks: tuple[KVBlock, ...], is_last: bool) -> None:
+        for block in blocks:
+            self._transfer.seal(block.digest, _bytes_of(block))
+        self._num_missing -= len(blocks)
+        if is_last and self._num_missing:
+            self.end()
+        elif is_last:
+            self._transfer.finish(None)
+
+
+def _address(to: HandOverTo) -> Address:
+    """Raises InvalidInput on one that cannot be."""
+    try:
+        return Address.parse(to.address)
+    except AddressError as error:
+        raise InvalidInput(str(error), param="hand_over_to.address") from None
 
 
 def _bytes_of(block: KVBlock) -> memoryview:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from skerry_regions.client import error_of, vectors_of
-from skerry_regions.node import Node, NodeStream
+from skerry_regions.node import Node
 from skerry_regions.protocol import (
     Accepted,
     Done,
@@ -17,6 +17,7 @@ from skerry_regions.protocol import (
     Submit,
     Tokens,
 )
+from skerry_regions.served_model import NodeStream
 
 
 class LocalRegion:

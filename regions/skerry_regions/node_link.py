@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from skerry.errors import Unavailable
+from skerry_regions import residency
 from skerry_regions.address import Address
 from skerry_regions.connection import EdgeConnection
 from skerry_regions.frames import ProtocolError
@@ -28,6 +29,7 @@ from skerry_regions.protocol import (
     Hello,
     Pong,
     Report,
+    ShareKV,
     Submit,
     Tokens,
 )
@@ -53,9 +55,16 @@ class NodeLink:
     """Keeps one connection to a node. Create it on the event loop that uses it."""
 
     def __init__(
-        self, node: str, address: Address, hello: Hello, patience: Patience | None = None
+        self,
+        node: str,
+        address: Address,
+        hello: Hello,
+        patience: Patience | None = None,
+        *,
+        zone: str = residency.GLOBAL,
     ) -> None:
         self.node = node
+        self.zone = zone  # where the node stands
         self.address = address
         self._hello = hello
         self._patience = patience or Patience()
@@ -93,12 +102,19 @@ class NodeLink:
     def submit(self, submit: Submit, sink: Sink) -> int:
         """Start a stream; its events go to `sink`, the last one when the link breaks included.
 
-        Raises Unavailable, or Overloaded when the connection has no stream left.
+        Raises Unavailable, Overloaded when the connection has no stream left, or ResidencyUnmet.
         """
+        residency.check(submit.residency, self.zone, f"node {self.node}")
         return self._reached().submit(submit, sink)
+
+    def share_kv(self, share: ShareKV) -> None:
+        """Have the node send cached KV to another. Raises as `submit`."""
+        residency.check(share.residency, self.zone, f"node {self.node}")
+        self._reached().share_kv(share)
 
     def embed(self, embed: Embed, sink: EmbedSink) -> int:
         """As `submit`, for the one event of an embedding."""
+        residency.check(embed.residency, self.zone, f"node {self.node}")
         return self._reached().embed(embed, sink)
 
     def _reached(self) -> _Wire:
@@ -285,6 +301,10 @@ class _Wire(asyncio.Protocol):
         self._embed_sinks[stream] = sink
         self._schedule_flush()
         return stream
+
+    def share_kv(self, share: ShareKV) -> None:
+        self._connection.share_kv(share)
+        self._schedule_flush()
 
     def abort(self, stream: int) -> None:
         self._connection.abort(stream)

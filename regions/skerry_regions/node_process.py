@@ -30,13 +30,14 @@ from skerry_regions.canary import Canary
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
 from skerry_regions.grammars import grammars_of
-from skerry_regions.node import Node, Role
+from skerry_regions.node import Node
 from skerry_regions.node_control import ControlAPI
 from skerry_regions.node_server import NodeServer
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.registry import Member, Registry
 from skerry_regions.startup import on_thread, unless
 from skerry_regions.store import ModelCorrupt, ModelFiles, ModelNotInstalled, ModelStore
+from skerry_regions.view import Role
 from skerry_regions.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class NodeOptions:
 
     id: str
     region: str
+    zone: str  # of residency
     role: Role
     model: str  # catalog id or alias; its files must be installed
     runner: RunnerKind
@@ -93,6 +95,7 @@ class NodeProcess:
             id=options.id,
             kind="node",
             region=options.region,
+            residency=options.zone,
             pid=os.getpid(),
             incarnation=new_incarnation(),
             role=options.role,
@@ -144,6 +147,7 @@ class NodeProcess:
             loop=loop,
             role=options.role,
             incarnation=self._member.incarnation,
+            zone=options.zone,
         )
         stack.push_async_callback(node.close)
         engine = model if isinstance(model, Engine) else None

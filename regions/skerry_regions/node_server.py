@@ -8,43 +8,79 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import cast
+from collections.abc import Callable
+from typing import Protocol, cast
 
 from msgspec.structs import replace
 
 from skerry.errors import SkerryError, Unavailable
 from skerry_regions.address import Address
+from skerry_regions.client import failed_event
 from skerry_regions.connection import NodeConnection
-from skerry_regions.encoders import Encoding
 from skerry_regions.frames import MessageTooLarge, ProtocolError
-from skerry_regions.node import Node, NodeStream, failed_event
 from skerry_regions.protocol import (
+    REPORT_SECONDS,
     Abort,
     Accepted,
     AnyEvent,
     Done,
     Embed,
     Embedded,
+    EngineBeat,
     Failed,
     Hello,
     Ping,
     Report,
+    ShareKV,
     SnapshotWanted,
     Submit,
 )
-from skerry_regions.reporting import REPORT_SECONDS
 
 logger = logging.getLogger(__name__)
 
 MAX_EDGES = 256  # connections at once
 
 
+class Abortable(Protocol):
+    """One request of a `Serving`; its last event comes whatever happens."""
+
+    def abort(self) -> None:
+        """Stop it. Idempotent, never fails."""
+        ...
+
+
+class Running(Abortable, Protocol):
+    """A stream of tokens."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """From the start; else `Accepted` comes, or `Failed`."""
+        ...
+
+
+class Serving(Protocol):
+    """Who takes the streams: a node, or an edge that stands for its region. See `Node`."""
+
+    def submit(self, submit: Submit, sink: Callable[[Accepted | AnyEvent], None]) -> Running: ...
+
+    def embed(self, embed: Embed, sink: Callable[[Embedded | Failed], None]) -> Abortable: ...
+
+    def share(self, share: ShareKV) -> None: ...
+
+    def beats(self) -> list[EngineBeat]: ...
+
+    def reports(self) -> list[Report]: ...
+
+    def snapshots(self) -> list[Report]: ...
+
+
 class NodeServer:
     """Accepts edges for one node. `drain` before `close` loses no stream."""
 
-    def __init__(self, node: Node, hello: Hello) -> None:
+    def __init__(self, node: Serving, hello: Hello, report_seconds: float = REPORT_SECONDS) -> None:
         self.node = node
         self.hello = hello
+        self._report_seconds = report_seconds
         self.draining = False
         self.links: set[EdgeLink] = set()
         self.stream_ended = asyncio.Event()
@@ -90,7 +126,7 @@ class NodeServer:
 
     async def _report(self) -> None:
         while True:
-            await asyncio.sleep(REPORT_SECONDS)
+            await asyncio.sleep(self._report_seconds)
             reports = self.node.reports()
             for link in self.links:
                 link.tell(reports)
@@ -102,7 +138,7 @@ class EdgeLink(asyncio.Protocol):
     def __init__(self, server: NodeServer) -> None:
         self._server = server
         self._connection = NodeConnection(server.hello)
-        self._streams: dict[int, NodeStream | Encoding] = {}
+        self._streams: dict[int, Abortable] = {}
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
 
@@ -125,6 +161,8 @@ class EdgeLink(asyncio.Protocol):
                 match message:
                     case Submit() | Embed():
                         self._submit(message)
+                    case ShareKV():
+                        self._share(message)
                     case Abort():
                         self._streams[message.stream].abort()
                     case Hello() | SnapshotWanted():
@@ -179,6 +217,13 @@ class EdgeLink(asyncio.Protocol):
                 self._connection.accept(submit.stream)
         except SkerryError as error:
             self._connection.send(failed_event(submit.stream, error))
+
+    def _share(self, share: ShareKV) -> None:
+        """Also while draining: it costs no step, and spares another node many."""
+        try:
+            self._server.node.share(share)
+        except SkerryError as error:  # its peer computes when the lease lapses
+            logger.warning("KV is not shared: %s", error.message)
 
     def _push(self, event: Accepted | AnyEvent) -> None:
         """The node's sink, called once per stream and step."""

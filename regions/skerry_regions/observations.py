@@ -1,7 +1,8 @@
 """All that an edge has seen of its nodes, and the `View` that a router needs of it.
 
 What nodes are comes from the registry (`Member`), what they do from their reports: load, measured
-steps, cached prefixes. Distances come from pings. A view is made anew only when something changed.
+steps, cached prefixes. Distances come from pings, bandwidth from KV that nodes fetched. A view is
+made anew only when something changed.
 
 Pure: members, reports, round trips and the time are arguments.
 """
@@ -9,6 +10,7 @@ Pure: members, reports, round trips and the time are arguments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import combinations_with_replacement
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -17,7 +19,7 @@ from skerry_regions.prefixes import PrefixDirectory
 from skerry_regions.protocol import Report
 from skerry_regions.registry import Member
 from skerry_regions.speeds import LagLearner, LinkLearner, LinkSpeed, NodeSpeed, SpeedBook
-from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, NodeLoad, NodeState, View
+from skerry_regions.view import NodeLoad, NodeState, View
 
 # A small model on a few CPU cores. The first measurement of a kind of node mends the scale.
 PRIOR = NodeSpeed(
@@ -41,8 +43,8 @@ class Observations:
         self.region = region
         self.prefixes = PrefixDirectory()
         self.speeds = SpeedBook()
-        self._prior_links = links
-        self._links: dict[str, LinkLearner] = {}  # by region at the other end
+        self._priors = {_ordered(*pair): speed for pair, speed in links.items()}
+        self._links: dict[tuple[str, str], LinkLearner] = {}  # by regions, in order
         self._members: dict[str, Member] = {}
         self._reports: dict[str, tuple[Report, float]] = {}  # the last one, and of when it is
         self._lags: dict[str, LagLearner] = {}  # of hand-overs, by decode node
@@ -74,9 +76,13 @@ class Observations:
         member = self._members.get(node)
         if member is None or report.model != member.model:
             return False
-        self._reports[node] = replace(report, prefixes=None), now - report.load_age
+        self._reports[node] = replace(report, fetched=[], prefixes=None), now - report.load_age
         if report.sample is not None:
             self.speeds.learn(node, report.sample)
+        for fetched in report.fetched:
+            if (source := self._members.get(fetched.source)) is not None:
+                link = self._link(source.region, member.region)
+                link.learn_transfer(fetched.num_bytes, fetched.seconds)
         if report.prefixes is not None and report.prefixes.node == node:
             self.prefixes.apply(report.prefixes)
         self._view = None
@@ -86,9 +92,11 @@ class Observations:
         """A round trip to a node took `rtt` seconds."""
         if (member := self._members.get(node)) is None:
             return
-        if (learner := self._links.get(member.region)) is None:
-            learner = self._links[member.region] = LinkLearner(self._prior_link(member.region))
-        learner.learn_rtt(rtt)
+        self.reached(member.region, rtt)
+
+    def reached(self, region: str, rtt: float) -> None:
+        """A round trip to a region took `rtt` seconds."""
+        self._link(self.region, region).learn_rtt(rtt)
         self._view = None
 
     def handed_over(self, decode: str, observed: float, predicted: float, now: float) -> None:
@@ -103,11 +111,8 @@ class Observations:
         """The picture now."""
         if self._view is None:
             self._version += 1
-            learned = {
-                (self.region, region): learner.speed() for region, learner in self._links.items()
-            }
             nodes = [self._state(member, now) for member in self._members.values()]
-            self._view = View(nodes, {**self._prior_links, **learned}, version=self._version)
+            self._view = View(nodes, self._link_speeds(), version=self._version)
         return self._view
 
     def _state(self, member: Member, now: float) -> NodeState:
@@ -116,10 +121,11 @@ class Observations:
         return NodeState(
             id=member.id,
             region=member.region,
-            residency="",
+            residency=member.residency,
             role=member.role,
             model=member.model,
             numeric_build=member.numeric_build,
+            batch_invariant=member.batch_invariant,
             kv_format=member.kv_format,
             kv_bytes_per_token=member.kv_bytes_per_token,
             cache_tokens=member.cache_tokens or None,
@@ -133,10 +139,19 @@ class Observations:
             draining=member.state != "ready",
         )
 
-    def _prior_link(self, region: str) -> LinkSpeed:
-        both = (self.region, region), (region, self.region)
-        written = [self._prior_links[pair] for pair in both if pair in self._prior_links]
-        return written[0] if written else LOCAL_LINK if region == self.region else UNKNOWN_LINK
+    def _link_speeds(self) -> dict[tuple[str, str], LinkSpeed]:
+        """Between the regions that matter: ours, and those with nodes."""
+        regions = sorted({self.region, *(member.region for member in self._members.values())})
+        pairs = combinations_with_replacement(regions, 2)
+        priors = {pair: self._priors[pair] for pair in pairs if pair in self._priors}
+        return priors | {pair: learner.speed() for pair, learner in self._links.items()}
+
+    def _link(self, a: str, b: str) -> LinkLearner:
+        """Between two regions, or inside one; from the prior on."""
+        pair = _ordered(a, b)
+        if (learner := self._links.get(pair)) is None:
+            learner = self._links[pair] = LinkLearner(View((), self._priors).link(a, b))
+        return learner
 
     def _wants_snapshot(self, node: str, now: float) -> bool:
         wanted = node in self.prefixes.wanted_snapshots()
@@ -150,6 +165,11 @@ class Observations:
         self.speeds.remove_node(node)
         for table in (self._reports, self._lags, self._asked):
             table.pop(node, None)
+
+
+def _ordered(a: str, b: str) -> tuple[str, str]:
+    """A link is the same in either direction."""
+    return (a, b) if a <= b else (b, a)
 
 
 def _no_report(member: Member) -> Report:

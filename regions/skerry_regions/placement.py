@@ -40,7 +40,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     output_tokens: float = 256.0  # still expected
     residency: str | None = None  # zone that the request must not leave
     exclude: frozenset[str] = frozenset()  # nodes that failed this request before
-    numeric_build: str | None = None  # of the transcript so far; others only as a last resort
+    numeric_builds: frozenset[str] = frozenset()  # that made the output so far; others come last
     mixed_builds: bool = False  # whether KV of another build may be used
 
 
@@ -61,7 +61,9 @@ class Placement(Struct, frozen=True, kw_only=True):
     cached_tokens: int  # expected on the prefill node, fetched ones included
     terms: Mapping[str, float]
     seconds: float
-    same_build: bool = True  # False: goes on with another numeric build than the transcript's
+    same_build: bool = True  # False: goes on with another numeric build than the output so far
+    is_exact: bool = True  # False: goes on, but perhaps not with the bits of an undisturbed run
+    is_mixed: bool = False  # KV goes to a node of another numeric build
 
     @property
     def is_split(self) -> bool:
@@ -97,8 +99,12 @@ def _explain_one(placement: Placement) -> str:
     ]
     if placement.fetch is not None:
         parts.append(f"from={_quoted(placement.fetch.source)}")
-    if not placement.same_build:
-        parts.append("other-build")
+    notes = {
+        "other-build": not placement.same_build,
+        "best-effort": not placement.is_exact,
+        "mixed-builds": placement.is_mixed,
+    }
+    parts += [note for note, holds in notes.items() if holds]
     parts += [
         f"{name}={_milliseconds(value)}" for name, value in placement.terms.items() if value >= 5e-7
     ]

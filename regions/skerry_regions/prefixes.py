@@ -296,6 +296,11 @@ class PrefixDirectory:
         index = self._nodes.get(node)
         return len(index.tiers) if index else 0
 
+    def newest(self, node: str, count: int) -> list[bytes]:
+        """Blocks that a node told last, at most so many."""
+        index = self._nodes.get(node)
+        return list(islice(reversed(index.tiers), count)) if index else []
+
     # ── one node's sequence ─────────────────────────────────────────────────────────────────────
 
     def _index(self, node: str) -> _NodeIndex | None:

@@ -11,11 +11,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import secrets
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -27,22 +24,20 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
+from skerry_regions import residency
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import (
-    Accepted,
     Done,
     Embed,
     Embedded,
-    Event,
     Failed,
-    HandOverFrom,
-    HandOverTo,
     PhaseUsage,
     Submit,
     TokenLogprob,
     Tokens,
 )
+from skerry_regions.routes import Attempt, Past, Placer
 
 logger = logging.getLogger(__name__)
 
@@ -66,46 +61,6 @@ class RetryPolicy:
             pause = min(2 * pause, self.longest_pause)
 
 
-class RouteWatcher(Protocol):
-    """Who chose a route, and learns what became of it. Called on the event loop; must not raise."""
-
-    def started(self) -> None:
-        """The request is on its way there."""
-
-    def first_tokens(self, node: str) -> None:
-        """The first tokens of this node came. On a split route both nodes tell theirs."""
-
-    def ended(self) -> None:
-        """The route is free of the request, whichever way. Also without a start; once or more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """Where an attempt runs. With `prefill`, that node computes the prompt and hands it over."""
-
-    decode: NodeLink
-    prefill: NodeLink | None = None
-    kv_address: str = ""  # where the decode node takes KV
-    any_build: bool = False  # the two nodes may differ in numeric build
-    explanation: str = ""  # the terms of the decision
-    watcher: RouteWatcher | None = None
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return (
-            (self.decode.node,) if self.prefill is None else (self.prefill.node, self.decode.node)
-        )
-
-
-class Placer(Protocol):
-    """Chooses nodes: the router, and whatever it knows of the region."""
-
-    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
-        """Routes to try, best first, for a request with the output it has so far. `failed` nodes
-        failed it before: only as a last resort."""
-        ...
-
-
 class RemoteRegion:
     """`RegionClient` over connections to nodes.
 
@@ -124,10 +79,10 @@ class RemoteRegion:
 
     async def generate(self, submit: Submit) -> RemoteStream:
         """See `RegionClient.generate`."""
-        links = self._links()
+        links = self._links_for(submit)
         serves = any(submit.model in link.models for link in links)
         if not serves and any(link.is_up for link in links):
-            raise ModelNotFound(f"no node serves {submit.model}", param="model")
+            raise ModelNotFound(f"no node{_where(submit)} serves {submit.model}", param="model")
         stream = RemoteStream(self.placer, self.policy, submit)
         await stream.start()
         return stream
@@ -137,8 +92,10 @@ class RemoteRegion:
 
         What one node began another can do again: a text's vector has the same bits everywhere.
         """
-        error: SkerryError = Unavailable(f"no node embeds by {embed.model} now", retry_after=1.0)
-        links = [link for link in self._links() if embed.model in link.models]
+        error: SkerryError = Unavailable(
+            f"no node{_where(embed)} embeds by {embed.model} now", retry_after=1.0
+        )
+        links = [link for link in self._links_for(embed) if embed.model in link.models]
         links.sort(key=lambda link: (not link.is_up, link.num_streams, link.rtt or 0.0))
         for link in links:
             try:
@@ -148,6 +105,10 @@ class RemoteRegion:
                 if not _elsewhere_may_help(refusal):
                     break
         raise error
+
+    def _links_for(self, request: Submit | Embed) -> list[NodeLink]:
+        """To the nodes of the zone that the request is bound to."""
+        return [link for link in self._links() if residency.allows(request.residency, link.zone)]
 
     def models(self) -> frozenset[str]:
         return frozenset(model for link in self._links() if link.is_up for model in link.models)
@@ -171,127 +132,6 @@ async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
             link.forget(stream)
 
 
-class Attempt:
-    """One try at a request on one route, and what its nodes said that nobody has read yet.
-
-    On a split route both nodes are submitted at once, the decode node told to wait for the KV. The
-    first token comes from whoever has it first; the decode node's stream is whole by itself, so
-    once it speaks, what the prefill node fails at changes nothing. Until then either one's failure
-    is the attempt's: the KV may not have arrived.
-    """
-
-    def __init__(self, route: Route, submit: Submit, lease_seconds: float) -> None:
-        self.route = route
-        self.prefill_usage: PhaseUsage | None = None
-        self.blamed = route.decode.node  # for a failure
-        self._events: deque[Accepted | Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._parts: list[tuple[NodeLink, int]] = []
-        self._last: Done | None = None  # of the decode node, while the prefill node owes its part
-        self._prefilling = route.prefill is not None
-        self._told_first: set[str] = set()  # nodes whose first tokens came
-        self._unaccepted = 0
-        try:
-            self._start_parts(route, submit, lease_seconds)
-        except CapacityError:
-            self.forget()
-            raise
-        if route.watcher is not None:
-            route.watcher.started()
-
-    def _start_parts(self, route: Route, submit: Submit, lease_seconds: float) -> None:
-        """On one node or two. Raises CapacityError when one takes nothing."""
-        if route.prefill is None:
-            self._start(route.decode, submit, self._push)
-            return
-        transfer, token = secrets.randbits(62), secrets.token_bytes(32)
-        source = HandOverFrom(
-            transfer=transfer, token=token, lease_seconds=lease_seconds, any_build=route.any_build
-        )
-        self._start(route.decode, replace(submit, hand_over_from=source), self._push)
-        to = HandOverTo(address=route.kv_address, transfer=transfer, token=token)
-        max_tokens = min(len(submit.output_ids) + 1, submit.sampling.max_tokens)
-        one_token = replace(submit.sampling, max_tokens=max_tokens)
-        first = replace(submit, sampling=one_token, hand_over_to=to)
-        self._start(route.prefill, first, self._push_prefill)
-
-    def _start(
-        self, link: NodeLink, submit: Submit, sink: Callable[[Accepted | Event], None]
-    ) -> None:
-        self._parts.append((link, link.submit(submit, sink)))
-        self._unaccepted += 1
-
-    async def next(self) -> Accepted | Event:
-        """The next event, in order. Cancelling the wait loses none."""
-        while not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._events.popleft()
-
-    def abort(self) -> None:
-        """Stop it; its last event still comes."""
-        for link, stream in self._parts:
-            link.abort(stream)
-
-    def forget(self) -> None:
-        """Stop it; nothing it says is wanted any more."""
-        for link, stream in self._parts:
-            link.forget(stream)
-        self._tell_end()
-
-    def _push(self, event: Accepted | Event) -> None:
-        """Of the decode node, whose last event is the attempt's."""
-        self._tell_first(event, self.route.decode.node)
-        if isinstance(event, Done | Failed):
-            self._tell_end()
-        if isinstance(event, Done) and self._prefilling:
-            self._last = event
-        else:
-            self._add(event)
-
-    def _add(self, event: Accepted | Event) -> None:
-        if isinstance(event, Accepted):
-            self._unaccepted -= 1
-            if self._unaccepted:
-                return
-        self._events.append(event)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _push_prefill(self, event: Accepted | Event) -> None:
-        """Of the prefill node: its tokens, and a failure before the decode node has spoken."""
-        assert self.route.prefill is not None
-        node = self.route.prefill.node
-        self._tell_first(event, node)
-        match event:
-            case Done():
-                self.prefill_usage = event.usage
-                self._end_prefill()
-            case Failed() if self.route.decode.node in self._told_first or self._last is not None:
-                self._end_prefill()
-            case Failed():
-                self.blamed = node
-                self._add(event)
-            case _:
-                self._add(event)
-
-    def _end_prefill(self) -> None:
-        self._prefilling = False
-        if self._last is not None:
-            self._add(self._last)
-
-    def _tell_first(self, event: Accepted | Event, node: str) -> None:
-        if node in self._told_first or not (isinstance(event, Tokens) and event.token_ids):
-            return
-        self._told_first.add(node)
-        if self.route.watcher is not None:
-            self.route.watcher.first_tokens(node)
-
-    def _tell_end(self) -> None:
-        if self.route.watcher is not None:
-            self.route.watcher.ended()
-
-
 class RemoteStream:
     """A `TokenStream` that outlives its nodes.
 
@@ -310,6 +150,7 @@ class RemoteStream:
         self._prompt_logprobs = 0  # entries passed on …
         self._attempt_prompt_logprobs = 0  # … and told by this attempt, which starts anew
         self._failed_nodes: set[str] = set()
+        self._numeric_builds: frozenset[str] = frozenset()  # of those that made tokens
         self._failing_since: float | None = None  # the first failure after the last token
         self._num_attempts = 0
         self._num_fruitless = 0  # attempts since the last token
@@ -379,6 +220,8 @@ class RemoteStream:
         token_ids = tokens.token_ids[known:]
         logprobs = tokens.logprobs[known:] if tokens.logprobs is not None else None
         self._output += token_ids
+        if token_ids and self._attempt is not None:
+            self._numeric_builds |= self._attempt.route.numeric_builds
         prompt_logprobs = self._fresh_prompt_logprobs(tokens.prompt_logprobs or [])
         if not token_ids and not prompt_logprobs:
             return None
@@ -444,13 +287,14 @@ class RemoteStream:
         """
         submit = self._continuation()
         refusal: SkerryError = Unavailable(
-            f"no node can serve {self._submit.model} now", retry_after=1.0
+            f"no node{_where(submit)} can serve {submit.model} now", retry_after=1.0
         )
-        for route in self._placer.place(submit, frozenset(self._failed_nodes)):
+        past = Past(failed=frozenset(self._failed_nodes), numeric_builds=self._numeric_builds)
+        for route in self._placer.place(submit, past):
             if self._num_fruitless >= self._policy.attempts:
                 break
-            if submit.prompt_logprobs is not None:  # they pass the cache by: no KV to hand over
-                route = dataclasses.replace(route, prefill=None)
+            if submit.prompt_logprobs is not None:  # they pass the cache by: no KV helps
+                route = dataclasses.replace(route, prefill=None, fetch=None)
             self._attempt_prompt_logprobs = 0
             try:
                 attempt = self._attempt = Attempt(route, submit, self._policy.lease_seconds)
@@ -486,6 +330,10 @@ class RemoteStream:
         if self._attempt is not None:
             self._attempt.forget()
             self._attempt = None
+
+
+def _where(request: Submit | Embed) -> str:
+    return f" in the zone {request.residency!r}" if request.residency is not None else ""
 
 
 def _elsewhere_may_help(error: SkerryError) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,11 +19,10 @@ from skerry_core.blocks import CacheChanges
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine import Engine, Load
 from skerry_regions.prefixes import PrefixPublisher
-from skerry_regions.protocol import MAX_BANDWIDTH, Report
+from skerry_regions.protocol import MAX_BANDWIDTH, MAX_FETCHED, Fetched, Report
 from skerry_regions.speeds import StepSample
 from skerry_regions.view import NodeLoad
 
-REPORT_SECONDS = 0.25
 LOOK_SECONDS = 0.05  # between looks at every sequence of an engine
 
 
@@ -54,6 +54,7 @@ class Reporter:
         self._looked = -math.inf
         self._queue = NodeLoad()
         self._as_of = clock()  # of the queue
+        self._fetched: deque[Fetched] = deque(maxlen=MAX_FETCHED)  # since the last report
         self._tier = engine.second_tier
         filed = [] if self._tier is None else self._tier.digests()
         self._filed = set(filed)  # as last heard
@@ -87,15 +88,22 @@ class Reporter:
             free_tokens=load.free_tokens,
         )
 
+    def fetched(self, sample: Fetched) -> None:
+        """Take in how long KV took from another node."""
+        self._fetched.append(sample)
+
     def report(self) -> Report:
         """What is new since the last report."""
         self._take_file_changes()
+        fetched = list(self._fetched)
+        self._fetched.clear()
         self._notice_idleness()
         return Report(
             model=self._model,
             load=self._queue,
             load_age=self._clock() - self._as_of,
             sample=self._sample(),
+            fetched=fetched,
             file_bandwidth=self._file_bandwidth(),
             prefixes=self._publisher.delta(),
         )

@@ -12,12 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 
-from skerry_regions.bookings import Booking, Bookings
+from skerry_regions.bookings import Booking, Bookings, CurrentLoad
 from skerry_regions.costs import Costs, DecodeSide, Pair, PrefillSide, Surroundings, may_copy
 from skerry_regions.placement import Demand, Placement, RouterConfig
-from skerry_regions.prefixes import CachedPrefix, PrefixDirectory, longest_matches
+from skerry_regions.prefixes import NOTHING_CACHED, CachedPrefix, PrefixDirectory, longest_matches
 from skerry_regions.view import NodeState, View
+
+NOTHING_TOLD: Mapping[str, CachedPrefix] = MappingProxyType({})
 
 
 class Router:
@@ -31,15 +34,24 @@ class Router:
         self._bookings = Bookings(self._config.booking_seconds, self._config.max_bookings)
         self._traffic: dict[str, _Traffic] = {}  # by model
 
-    def rank(self, view: View, demand: Demand, *, now: float) -> list[Placement]:
+    def rank(
+        self,
+        view: View,
+        demand: Demand,
+        *,
+        now: float,
+        told: Mapping[str, CachedPrefix] = NOTHING_TOLD,
+    ) -> list[Placement]:
         """The best placements, cheapest first; empty when none is possible.
+
+        `told` is what is known of caches beside the directory of blocks, by node.
 
         Suspect nodes and foreign builds come after everything else. Never leaves the residency.
         """
         self._bookings.expire(now)
         self._directory.expire(now)
         feasible = [node for node in view.nodes.values() if _feasible(node, demand)]
-        cached = self._directory.match_all(demand.digests)
+        cached = _longest(self._directory.match_all(demand.digests), told)
         traffic = self._of(demand.model)
         costs = Costs(
             self._config,
@@ -58,11 +70,15 @@ class Router:
         )
         prefills, decodes = [], []
         for node in self._sample(feasible, cached):
-            load = self._bookings.load(node, view.link(demand.origin, node.region).rtt, now)
+            load = self.load(view, node, demand.origin, now=now)
             prefills.append(costs.prefill(node, load))
             if node.can_decode:
                 decodes.append(costs.decode(node, load))
         return self._cheapest_pairs(costs, prefills, decodes)
+
+    def load(self, view: View, node: NodeState, origin: str, *, now: float) -> CurrentLoad:
+        """What a request sent now from region `origin` will find on a node."""
+        return self._bookings.load(node, view.link(origin, node.region).rtt, now)
 
     def book(self, placement: Placement, demand: Demand, *, now: float) -> Booking:
         """Count this request on its nodes until they report it themselves, or it is released."""
@@ -179,6 +195,18 @@ class _Traffic:
     def reuse(self) -> float:
         """Times that a token, once stored, is found in a cache."""
         return self._cached / self._new if self._new else 0.0
+
+
+def _longest(
+    known: dict[str, CachedPrefix], told: Mapping[str, CachedPrefix]
+) -> dict[str, CachedPrefix]:
+    """By node, the longer of two prefixes."""
+    better = {
+        node: prefix
+        for node, prefix in told.items()
+        if prefix.blocks > known.get(node, NOTHING_CACHED).blocks
+    }
+    return known | better
 
 
 def _num_sharing(nodes: Sequence[NodeState]) -> int:

@@ -1,6 +1,6 @@
 """Moving KV blocks between nodes: offer, need, segments, commit. Bytes in, frames out; no sockets.
 
-The prefill node pushes while it computes; the decode node says first what it lacks:
+A node pushes blocks, while it computes them or from its cache; its peer says first what it lacks:
 
     sender                                   receiver
       │ ── Offer(transfer, token, digests) ──▶ │  staging is reserved by token beforehand
@@ -236,6 +236,11 @@ class Sender:
         """No more blocks will be sealed."""
         self._finished = True
         self._made = made
+
+    @property
+    def needed(self) -> list[Digest]:
+        """Blocks that the peer lacks, as far as it has said, in the order of the offer."""
+        return [digest for digest in self.offer.digests if digest in (self._needed or ())]
 
     def receive(self, frame: Frame) -> None:
         """Take the peer's answer. Raises TransferError on one that makes no sense."""

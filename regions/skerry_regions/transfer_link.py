@@ -1,7 +1,7 @@
-"""KV transfers over sockets: the decode node listens, a prefill node connects once per transfer.
+"""KV transfers over sockets: whoever takes KV listens, a sender connects once per transfer.
 
 A transfer may always come to nothing: its lease lapses, a connection breaks for good, the peer
-refuses. Then the decode node computes the prompt itself; time is lost, and nothing else.
+refuses. Then the receiver computes the prompt itself; time is lost, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from skerry_regions.transfer import (
     Frame,
     FrameDecoder,
     Made,
+    Need,
     Offer,
     Receiver,
     Refused,
@@ -34,13 +35,15 @@ CONNECT_SECONDS = 2.0
 RECONNECTS = 3  # of one transfer; checked blocks are not sent again
 RECONNECT_PAUSE = 0.05  # seconds
 RETURN_SECONDS = 1.0  # in which a sender that lost its connection must be back
+EARLY_SECONDS = 2.0  # in which a request must come whose KV was offered before it
+MAX_EARLY = 64  # such offers
 
 Held = Callable[[Collection[Digest]], set[Digest]]
 """Which of some digests the node's pool has. An answer may be old by now: that costs time."""
 
 
 class TransferServer:
-    """The decode side. Lives on one event loop."""
+    """The receiving side. Lives on one event loop."""
 
     def __init__(self, receiver: Receiver, held: Held) -> None:
         self._receiver = receiver
@@ -50,6 +53,7 @@ class TransferServer:
         self._leases: dict[int, asyncio.TimerHandle] = {}
         self._links: set[_IncomingLink] = set()
         self._carriers: dict[int, _IncomingLink] = {}  # the newest connection of each transfer
+        self._early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that nobody expects yet
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -60,6 +64,11 @@ class TransferServer:
     @property
     def num_expected(self) -> int:
         return len(self._expected)
+
+    @property
+    def num_early(self) -> int:
+        """Offers that wait for their request."""
+        return len(self._early)
 
     @property
     def staged_bytes(self) -> int:
@@ -78,6 +87,9 @@ class TransferServer:
         self._expected[transfer] = future
         self._leases[transfer] = self._loop.call_later(lease_seconds, self._settle, transfer, None)
         future.add_done_callback(lambda _: self._settle(transfer, None))
+        if (early := self._early.pop(transfer, None)) is not None:
+            offer, link = early
+            link.send(self._answers(offer, link))
         return future
 
     async def close(self) -> None:
@@ -90,7 +102,17 @@ class TransferServer:
         await asyncio.sleep(0)
 
     def receive(self, frame: Frame, link: _IncomingLink) -> list[Control]:
-        """Answers to one frame. Raises TransferError when the peer is to be dropped."""
+        """Answers to one frame. Raises TransferError when the peer is to be dropped.
+
+        The edge tells both nodes at once: the offer may be here before the request that it is for.
+        """
+        if isinstance(frame, Offer) and self._hold(frame, link):
+            return []
+        if isinstance(frame, Refused):
+            self._early.pop(frame.transfer, None)
+        return self._answers(frame, link)
+
+    def _answers(self, frame: Frame, link: _IncomingLink) -> list[Control]:
         held: set[Digest] = set()
         if isinstance(frame, Offer) and frame.numeric_build == self._receiver.numeric_build:
             held = self._held(frame.digests)  # a copy of another build has another name here
@@ -109,6 +131,20 @@ class TransferServer:
             self._carriers[frame.transfer] = link
         return answers
 
+    def _hold(self, offer: Offer, link: _IncomingLink) -> bool:
+        """Keep an offer for a moment, if nobody expects it yet and there are not too many."""
+        if self._receiver.is_reserved(offer.transfer) or len(self._early) >= MAX_EARLY:
+            return False
+        self._early[offer.transfer] = early = offer, link
+        self._loop.call_later(EARLY_SECONDS, self._refuse_early, early)
+        return True
+
+    def _refuse_early(self, early: tuple[Offer, _IncomingLink]) -> None:
+        offer, link = early
+        if self._early.get(offer.transfer) is early:
+            del self._early[offer.transfer]
+            link.send(self._answers(offer, link))
+
     def _settle(self, transfer: int, arrived: Arrived | None) -> None:
         """End a lease, one way or the other; its staging is free, or the caller's."""
         self._receiver.release(transfer)
@@ -125,6 +161,7 @@ class TransferServer:
     def discard(self, link: _IncomingLink) -> None:
         """A connection is lost: its senders come back soon, or never."""
         self._links.discard(link)
+        self._early = {id_: held for id_, held in self._early.items() if held[1] is not link}
         for transfer, carrier in self._carriers.items():
             if carrier is link:
                 self._loop.call_later(RETURN_SECONDS, self._give_up, transfer, link)
@@ -135,7 +172,7 @@ class TransferServer:
 
 
 class _IncomingLink(asyncio.Protocol):
-    """One connection of a prefill node."""
+    """One connection of a sender."""
 
     def __init__(self, server: TransferServer) -> None:
         self._server = server
@@ -149,12 +186,15 @@ class _IncomingLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
-                for answer in self._server.receive(frame, self):
-                    if self._transport is not None:
-                        self._transport.writelines(encode(answer))
+                self.send(self._server.receive(frame, self))
         except TransferError as error:
-            logger.warning("a prefill node was dropped: %s", error)
+            logger.warning("a sender of KV was dropped: %s", error)
             self.drop()
+
+    def send(self, answers: list[Control]) -> None:
+        if self._transport is not None:
+            for answer in answers:
+                self._transport.writelines(encode(answer))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -166,10 +206,20 @@ class _IncomingLink(asyncio.Protocol):
 
 
 class OutgoingTransfer:
-    """The prefill side of one transfer: `seal` blocks as they are computed, then `finish`."""
+    """The sending side of one transfer: `seal` blocks as there are any, then `finish`.
 
-    def __init__(self, address: Address, offer: Offer) -> None:
+    `when_needed` is called once, with the blocks that the peer has not: others need not be sealed.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        offer: Offer,
+        *,
+        when_needed: Callable[[list[Digest]], None] = lambda _: None,
+    ) -> None:
         self._address = address
+        self._when_needed: Callable[[list[Digest]], None] | None = when_needed
         self._sender = Sender(offer)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
@@ -227,6 +277,9 @@ class OutgoingTransfer:
     def received(self, frame: Frame) -> None:
         """Raises TransferError when the peer is to be dropped."""
         self._sender.receive(frame)
+        if isinstance(frame, Need) and self._when_needed is not None:
+            when_needed, self._when_needed = self._when_needed, None
+            when_needed(self._sender.needed)
         if self._sender.outcome is not None:
             self._over.set()
             self._drop()
@@ -248,7 +301,7 @@ class OutgoingTransfer:
 
 
 class _OutgoingLink(asyncio.Protocol):
-    """One connection to the decode node."""
+    """One connection to the receiver."""
 
     def __init__(self, transfer: OutgoingTransfer) -> None:
         self._transfer = transfer
@@ -264,7 +317,7 @@ class _OutgoingLink(asyncio.Protocol):
             for frame in self._decoder.feed(data):
                 self._transfer.received(frame)
         except TransferError as error:
-            logger.warning("a decode node was dropped: %s", error)
+            logger.warning("a receiver of KV was dropped: %s", error)
             if self._transport is not None:
                 self._transport.abort()
 

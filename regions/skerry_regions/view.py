@@ -40,6 +40,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     role: Role
     model: str  # catalog id
     numeric_build: str  # nodes with equal builds compute equal bits
+    batch_invariant: bool = True  # whether it does so in any batch, and from any cached prefix
     kv_format: str  # layout and dtype of KV blocks
     kv_bytes_per_token: float
     cache_tokens: int | None = None  # blocks beyond this many tokens displace others; None: no end

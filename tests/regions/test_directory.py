@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello
 
 from skerry_regions.announcer import Announcer, new_incarnation
-from skerry_regions.directory import Directory
+from skerry_regions.directory import GATEWAY_SECONDS, Directory
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, RegistryUnavailable
 
@@ -120,3 +121,47 @@ async def test_an_announcer_writes_again_what_was_lost(tmp_path: Path) -> None:
     assert reader.members() == []
     registry.close()
     reader.close()
+
+
+async def test_another_region_is_known_by_its_edges_while_one_answers(tmp_path: Path) -> None:
+    node, gateway = RunningNode("n", tmp_path), RunningNode("edge-far", tmp_path)
+    await node.listen()
+    await gateway.listen()
+    described = replace(member(node), region="far")
+    edge = Member(id="edge-far", kind="edge", region="far", gateway=str(gateway.address))
+    own = Member(id="edge-here", kind="edge", region="here", gateway="unix:/nowhere")
+    registry = MemoryRegistry()
+    for each in (described, edge, own):
+        registry.announce(each)
+    directory = Directory(
+        registry, hello("edge"), region="here", patience=PATIENCE, poll_seconds=100
+    )
+    async with asyncio.timeout(10):
+        directory.apply([described, edge, own])
+        assert list(directory.members) == ["edge-far"]
+        await directory.links()[0].wait_until_up()
+        await gateway.stop()
+        await until(lambda: not directory.links()[0].is_up)
+        directory.apply([described, edge, own])
+        assert list(directory.members) == ["edge-far"], "it may come back at once"
+        directory._heard["edge-far"] -= GATEWAY_SECONDS
+        directory.apply([described, edge, own])
+        assert set(directory.members) == {"edge-far", "n"}
+        assert directory.links_here() == []
+    await directory.close()
+    await node.stop()
+
+
+async def test_an_address_is_reached_as_told(tmp_path: Path) -> None:
+    directory = Directory(
+        MemoryRegistry(),
+        hello("edge"),
+        region="here",
+        reach=lambda address, region, source: f"{address}~{region}~{source}",
+        patience=PATIENCE,
+        poll_seconds=10,
+    )
+    directory.apply([Member(id="a", kind="node", region="far", address="unix:/a")])
+    assert [str(link.address) for link in directory.links()] == ["unix:/a~far~here"]
+    assert directory.transfer_address("a", "b") == ""
+    await directory.close()

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from tests.core.byte_grammars import END, text, write_byte_tokenizer
 from tests.regions.toy_nodes import (
-    PATIENCE,
     VOCABULARY,
     RunningNode,
     after_tokens,
-    hello,
+    linked,
     read,
     submit,
 )
@@ -26,7 +25,8 @@ from skerry_regions.grammars import Grammars
 from skerry_regions.local import LocalRegion
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import Done, GrammarSpec, Sampling, Submit, Tokens
-from skerry_regions.remote import RemoteRegion, Route
+from skerry_regions.remote import RemoteRegion
+from skerry_regions.routes import Past, Route
 
 pytestmark = pytest.mark.anyio
 
@@ -68,9 +68,9 @@ class Platform:
         self.is_split = False
         self.region = RemoteRegion(lambda: links, self)
 
-    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
         for node, link in zip(self.nodes, self.links, strict=True):
-            if link.is_up and link.node not in failed:
+            if link.is_up and link.node not in past.failed:
                 prefill = self.links[-1] if self.is_split and not submit.output_ids else None
                 yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
 
@@ -78,19 +78,9 @@ class Platform:
 @asynccontextmanager
 async def platform(path: Path, vocabulary: Vocabulary, count: int = 2) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(f"n{i}", path, grammars=Grammars(vocabulary)) for i in range(count)]
-    for each in nodes:
-        await each.listen()
-    links = [NodeLink(n.node.id, n.address, hello("edge"), PATIENCE) for n in nodes]
-    try:
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+    async with linked(nodes) as links:
         yield Platform(nodes, links)
-    finally:
-        for link in links:
-            await link.close()
-        for each in nodes:
-            await each.stop()
-        assert all(each.engine.pool.num_used == 0 for each in nodes)
+    assert all(each.engine.pool.num_used == 0 for each in nodes)
 
 
 async def test_the_same_in_process_over_a_connection_and_split(

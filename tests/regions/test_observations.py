@@ -8,7 +8,7 @@ import pytest
 
 from skerry_regions.observations import PRIOR, PRIOR_HANDOVER_LAG, Observations
 from skerry_regions.prefixes import CachedPrefix, PrefixPublisher
-from skerry_regions.protocol import Report
+from skerry_regions.protocol import Fetched, Report
 from skerry_regions.registry import Member
 from skerry_regions.speeds import LinkSpeed, StepSample
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, NodeLoad
@@ -139,3 +139,27 @@ def test_late_hand_overs_are_remembered_by_decode_node(seen: Observations) -> No
     nodes = seen.view(1.0).nodes
     assert nodes["a"].handover_lag == pytest.approx(0.1, rel=0.05)
     assert nodes["b"].handover_lag == PRIOR_HANDOVER_LAG
+
+
+def test_bandwidth_is_learned_from_what_nodes_fetched() -> None:
+    far = LinkSpeed(rtt=0.1, bandwidth=1e7)
+    seen = Observations("here", links={("gru", "fra"): far})
+    seen.know([member("a", region="fra"), member("b", region="gru")])
+    for _ in range(50):
+        fetched = [
+            Fetched(source="a", num_bytes=1 << 20, seconds=0.1 + (1 << 20) / 5e7),
+            Fetched(source="stranger", num_bytes=1 << 30, seconds=1.0),
+        ]
+        seen.take("b", report(fetched=fetched), now=1.0)
+    for pair in (("fra", "gru"), ("gru", "fra")):
+        link = seen.view(1.0).link(*pair)
+        assert (link.rtt, link.bandwidth) == (0.1, pytest.approx(5e7, rel=0.1))
+
+
+@pytest.mark.parametrize("pair", [("here", "gru"), ("gru", "here")])
+def test_a_link_is_the_same_in_either_direction(pair: tuple[str, str]) -> None:
+    seen = Observations("here", links={pair: LinkSpeed(rtt=0.2, bandwidth=1e7)})
+    seen.know([member("far", region="gru")])
+    seen.pinged("far", 0.19)
+    for source, target in (pair, pair[::-1]):
+        assert seen.view(0.0).link(source, target) == LinkSpeed(rtt=0.19, bandwidth=1e7)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.regions.toy_nodes import (
-    PATIENCE,
     PROMPT,
     SAMPLINGS,
     VOCABULARY,
@@ -17,7 +16,7 @@ from tests.regions.toy_nodes import (
     RunningNode,
     after_tokens,
     greedy_oracle,
-    hello,
+    linked,
     read,
     submit,
 )
@@ -51,18 +50,8 @@ async def platform(
     config: EngineConfig | None = None,
 ) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(f"node-{i}", path, config) for i in range(count)]
-    for each in nodes:
-        await each.listen()
-    links = [NodeLink(n.node.id, n.address, hello("edge"), PATIENCE) for n in nodes]
-    try:
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+    async with linked(nodes) as links:
         yield Platform(nodes, links, policy or RetryPolicy())
-    finally:
-        for link in links:
-            await link.close()
-        for each in nodes:
-            await each.stop()
 
 
 async def test_a_stream_over_a_socket_gives_the_models_tokens(tmp_path: Path) -> None:

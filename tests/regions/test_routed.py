@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.regions.toy_nodes import (
+    CALM,
     MODEL,
     PATIENCE,
     PROMPT,
@@ -21,6 +22,7 @@ from tests.regions.toy_nodes import (
     hello,
     read,
     submit,
+    until,
 )
 
 from skerry.errors import Overloaded, Unavailable
@@ -41,7 +43,6 @@ from skerry_regions.view import NodeLoad
 pytestmark = pytest.mark.anyio
 
 DIGESTS = full_block_digests(b"toy", b"", PROMPT)
-CALM = Patience(ping=0.02)  # an engine that stands still is left alone for a while
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def member(node: RunningNode, **changes: Any) -> Member:
         "model": MODEL,
         "runner": "toy",
         "numeric_build": node.engine.runner.numeric_build,
+        "batch_invariant": True,
         "kv_format": kv_format.dtype,
         "kv_bytes_per_token": kv_format.block_bytes / 64,
         "state": "ready",
@@ -118,7 +120,7 @@ class Platform:
 
     def computed(self, name: str) -> int:
         """Tokens that a node's engine ran."""
-        return sum(self.nodes[name].gate.tokens)
+        return self.nodes[name].num_computed
 
     def seems_idle(self) -> bool:
         """By the nodes' last reports."""
@@ -147,13 +149,6 @@ async def platform(
         await made.directory.close()
         for each in made.nodes.values():
             await each.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what nodes are about to tell."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  (many conditions, each in another thread)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_prompt_goes_where_its_prefix_is(tmp_path: Path) -> None:
@@ -332,6 +327,54 @@ async def test_a_stream_goes_on_where_the_build_is_the_same(
         assert stream.explanation.startswith('"b";')
         assert "other-build" in stream.explanation
         assert "leaves its numeric build" in caplog.text
+
+
+async def test_the_answer_of_a_runner_that_is_not_batch_invariant_goes_on_as_well_as_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with platform(tmp_path, "a", "b") as p:
+        p.describe(a={"batch_invariant": False}, b={"batch_invariant": False})
+        stream = await p.region.generate(submit())
+        first = stream.explanation[1]
+        assert "best-effort" not in stream.explanation
+        ids, _ = await after_tokens(stream, 5)
+        await p.nodes[first].stop()
+        await read(stream, ids)
+        assert "best-effort" in stream.explanation
+        assert "other-build" not in stream.explanation
+        assert "not batch-invariant" in caplog.text
+
+
+async def test_a_prefix_is_fetched_from_a_node_that_must_not_serve(tmp_path: Path) -> None:
+    async with platform(tmp_path, "a", "b") as p:
+        await read(await p.region.generate(submit()))
+        holder = next(name for name in p.nodes if p.computed(name))
+        await until(lambda: p.knows_prefix(holder) and p.seems_idle())
+        p.describe(**{holder: {"state": "draining"}})
+        stream = await p.region.generate(submit(request_id="again"))
+        (other,) = p.nodes.keys() - {holder}
+        assert stream.explanation.startswith(f'"{other}";')
+        assert f';from="{holder}";' in stream.explanation
+        assert ";fetch=" in stream.explanation
+        ids, _, done = await read(stream)
+        assert (ids, done.usage.cached_tokens) == (greedy_oracle(40), 128)
+        assert p.computed(other) == len(PROMPT) - 128 + 39
+
+
+@pytest.mark.parametrize("mixed_builds", [False, True])
+async def test_unlike_pools_share_a_request_that_consents(
+    tmp_path: Path, mixed_builds: bool
+) -> None:
+    async with platform(tmp_path, "p", "d") as p:
+        p.describe(p={"role": "prefill"}, d={"role": "decode", "numeric_build": "another"})
+        busy = NodeLoad(prefill_tokens=10_000.0, streams=4, context_tokens=400)
+        p.placer.observations.take("d", Report(model=MODEL, load=busy), p.placer.clock())
+        stream = await p.region.generate(submit(mixed_builds=mixed_builds))
+        assert stream.explanation.startswith('"p>d";' if mixed_builds else '"d";')
+        assert ("mixed-builds" in stream.explanation) == mixed_builds
+        assert "best-effort" not in stream.explanation
+        assert (await read(stream))[0] == greedy_oracle(40)
+        assert bool(p.computed("p")) == mixed_builds
 
 
 async def test_a_stream_can_be_explained(tmp_path: Path) -> None:

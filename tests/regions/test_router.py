@@ -290,7 +290,7 @@ def test_suspects_come_last_whatever_they_cost(setup: Setup) -> None:
 
 def test_a_transcript_stays_on_its_build_while_it_can(setup: Setup) -> None:
     nodes = view(node("b2", numeric_build="b2"), node("b1", speed=SPEED.scaled(5)))
-    best, second = setup.rank(nodes, demand(numeric_build="b1"))
+    best, second = setup.rank(nodes, demand(numeric_builds=frozenset(["b1"])))
     assert (best.path, best.same_build) == ("b1", True)
     assert (second.path, second.same_build) == ("b2", False)
 
@@ -398,7 +398,7 @@ def test_rank_is_the_true_order_of_all_pairs(seed: int) -> None:
     need = demand(
         digests=DIGESTS,
         output_tokens=rng.randint(0, 300),
-        numeric_build=rng.choice([None, "b1"]),
+        numeric_builds=frozenset(rng.choice([[], ["b1"], ["b1", "b2"]])),
         mixed_builds=rng.random() < 0.5,
     )
     holders = {n.id: rng.randint(1, 10) for n in nodes if rng.random() < 0.5}
@@ -423,8 +423,8 @@ def test_a_decision_explains_itself(setup: Setup) -> None:
     prefill = node("p", role="prefill", load=NodeLoad(prefill_tokens=100))
     ranked = setup.rank(view(prefill, node("d", role="decode")), demand(digests=DIGESTS))
     assert explain(ranked) == (
-        '"d";total=370.912;cached=640;from="p"'
-        ";network=0.200;fetch=0.712;prefill=370.000, "
+        '"d";total=425.912;cached=640;from="p"'
+        ";network=0.200;fetch=55.712;prefill=370.000, "
         '"p>d";total=480.388;cached=640'
         ";network=0.200;queue=109.800;prefill=370.000;handover=0.388"
     )

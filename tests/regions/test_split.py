@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,20 +11,23 @@ import pytest
 from msgspec.structs import replace
 from tests.regions.toy_nodes import (
     MODEL,
-    PATIENCE,
     PROMPT,
     SAMPLINGS,
+    OnlyOn,
     RunningNode,
     after_tokens,
     greedy_oracle,
-    hello,
+    linked,
     read,
+    silent_socket,
     submit,
+    until,
 )
 
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import Sampling, Submit, Tokens
-from skerry_regions.remote import RemoteRegion, RetryPolicy, Route
+from skerry_regions.remote import RemoteRegion, RetryPolicy
+from skerry_regions.routes import Past, Route
 
 pytestmark = pytest.mark.anyio
 
@@ -43,9 +46,9 @@ class Platform:
         self.nodes, self.links = nodes, links
         self.kv_address = str(nodes[DECODE].kv_address)
 
-    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
         prefill, decode, spare = self.links
-        healthy = [link.is_up and link.node not in failed for link in self.links]
+        healthy = [link.is_up and link.node not in past.failed for link in self.links]
         if healthy[PREFILL] and healthy[DECODE]:
             yield Route(decode=decode, prefill=prefill, kv_address=self.kv_address)
         for link, is_healthy in ((decode, healthy[DECODE]), (spare, healthy[SPARE])):
@@ -56,7 +59,7 @@ class Platform:
         return RemoteRegion(lambda: self.links, self, RetryPolicy(lease_seconds=lease_seconds))
 
     def tokens_computed(self) -> list[int]:
-        return [sum(node.gate.tokens) for node in self.nodes]
+        return [node.num_computed for node in self.nodes]
 
     def pools_are_whole(self) -> bool:
         return all(node.engine.pool.num_used == 0 for node in self.nodes)
@@ -65,37 +68,19 @@ class Platform:
 @asynccontextmanager
 async def platform(path: Path) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(name, path) for name in ("prefill", "decode", "spare")]
-    for each in nodes:
-        await each.listen()
-    links = [NodeLink(n.node.id, n.address, hello("edge"), PATIENCE) for n in nodes]
-    try:
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+    async with linked(nodes) as links:
         yield Platform(nodes, links)
-    finally:
-        for link in links:
-            await link.close()
-        for each in nodes:
-            await each.stop()
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 async def test_a_split_stream_is_the_undisturbed_one(tmp_path: Path, sampling: str) -> None:
     async with platform(tmp_path) as p:
         asked = submit(sampling=SAMPLINGS[sampling])
-        alone = RemoteRegion(lambda: p.links, OnlySpare(p.links[SPARE]))
+        alone = RemoteRegion(lambda: p.links, OnlyOn(p.links[SPARE]))
         want = await read(await alone.generate(asked))
         got = await read(await p.region().generate(asked))
         assert got[:2] == want[:2]
         assert p.tokens_computed()[:2] == [len(PROMPT), 39]
-
-
-class OnlySpare:
-    def __init__(self, link: NodeLink) -> None:
-        self._link = link
-
-    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
-        yield Route(decode=self._link)
 
 
 async def test_usage_tells_what_only_the_prefill_node_knows(tmp_path: Path) -> None:
@@ -167,22 +152,22 @@ async def test_the_prefill_node_dies_after_the_hand_over(tmp_path: Path) -> None
 
 
 async def test_the_prefill_node_dies_between_its_token_and_the_hand_over(tmp_path: Path) -> None:
-    async with platform(tmp_path) as p, held_up(tmp_path) as p.kv_address:
+    async with platform(tmp_path) as p, silent_socket(tmp_path) as p.kv_address:
         stream = await p.region(lease_seconds=60).generate(submit())
         ids, _ = await after_tokens(stream, 1)  # the prefill node's; its KV reaches nobody
         await p.nodes[PREFILL].stop()
         assert (await read(stream, ids))[0] == greedy_oracle(40)
         assert stream.num_attempts == 2
-        await settled(p.pools_are_whole)
+        await until(p.pools_are_whole)
 
 
 async def test_a_draining_node_gives_back_who_waits_for_kv(tmp_path: Path) -> None:
-    async with platform(tmp_path) as p, held_up(tmp_path) as p.kv_address:
+    async with platform(tmp_path) as p, silent_socket(tmp_path) as p.kv_address:
         stream = await p.region(lease_seconds=60).generate(submit())
         ids, _ = await after_tokens(stream, 1)
         await p.nodes[DECODE].server.drain(0.0)
         assert (await read(stream, ids))[0] == greedy_oracle(40)
-        await settled(lambda: p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0)
+        await until(lambda: p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0)
 
 
 async def test_a_draining_prefill_node_hands_over_first(tmp_path: Path) -> None:
@@ -193,18 +178,6 @@ async def test_a_draining_prefill_node_hands_over_first(tmp_path: Path) -> None:
         assert (await read(stream, ids))[0] == greedy_oracle(40)
         assert stream.num_attempts == 1
         assert p.tokens_computed()[:2] == [len(PROMPT), 39]
-
-
-@asynccontextmanager
-async def held_up(path: Path) -> AsyncGenerator[str]:
-    """Address of somebody who takes KV and never says a word."""
-
-    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(listen, path / "silent.sock"):
-        yield f"unix:{path}/silent.sock"
 
 
 async def test_a_transcript_is_handed_over_with_what_it_said(tmp_path: Path) -> None:
@@ -236,7 +209,7 @@ async def test_a_transcript_that_lacks_only_its_end_gets_no_token_more(
         )
         got, _, done = await read(stream, said)
         assert (got, done.finish_reason) == (said, end)
-        await settled(p.pools_are_whole)
+        await until(p.pools_are_whole)
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
@@ -252,18 +225,9 @@ async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) 
         async for event in stream:
             if not isinstance(event, Tokens):
                 assert event.finish_reason == "cancelled"
-        await settled(p.pools_are_whole)
+        await until(p.pools_are_whole)
         assert p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0
         assert p.nodes[DECODE].node.desk(MODEL).incoming.staged_bytes == 0
-
-
-async def settled(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do."""
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never happened")
 
 
 async def test_many_streams_at_once(tmp_path: Path) -> None:
@@ -275,12 +239,12 @@ async def test_many_streams_at_once(tmp_path: Path) -> None:
 
         async def alone(number: int) -> list[int]:
             asked = replace(submit(request_id=f"a{number}"), prompt_ids=PROMPT[: 20 + 11 * number])
-            region = RemoteRegion(lambda: p.links, OnlySpare(p.links[SPARE]))
+            region = RemoteRegion(lambda: p.links, OnlyOn(p.links[SPARE]))
             return (await read(await region.generate(asked)))[0]
 
         split = await asyncio.gather(*map(one, range(12)))
         assert split == await asyncio.gather(*map(alone, range(12)))
-        await settled(p.pools_are_whole)
+        await until(p.pools_are_whole)
 
 
 async def test_a_scored_prompt_is_computed_by_one_node(tmp_path: Path) -> None:

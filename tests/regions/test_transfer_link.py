@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.regions.toy_nodes import until
 
+from skerry_regions import transfer_link
 from skerry_regions.address import Address
 from skerry_regions.transfer import Arrived, Committed, Made, Offer, Receiver, Refused
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
@@ -204,4 +206,49 @@ async def test_a_refusal_ends_the_wait(tmp_path: Path) -> None:
     refused = await OutgoingTransfer(bound, other).outcome()
     assert isinstance(refused, Refused)
     assert await arriving is None
+    await to.close()
+
+
+async def test_an_offer_may_come_before_the_request_it_is_for(tmp_path: Path) -> None:
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    sending = OutgoingTransfer(bound, offer())
+    for i in range(COUNT):
+        sending.seal(digest(i), block(i))
+    sending.finish(MADE)
+    await until(lambda: to.num_early == 1)
+    arrived = await to.expect(1, TOKEN, lease_seconds=5)
+    assert isinstance(arrived, Arrived)
+    assert len(arrived.blocks) == COUNT
+    assert await sending.outcome() == Committed(1)
+    assert to.num_early == 0
+    await to.close()
+
+
+@pytest.mark.parametrize("end", ["in time", "the sender gives up"])
+async def test_an_offer_that_nobody_asks_for_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(transfer_link, "EARLY_SECONDS", 0.05 if end == "in time" else 60.0)
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    sending = OutgoingTransfer(bound, offer())
+    await until(lambda: to.num_early == 1)
+    if end == "in time":
+        refusal = await sending.outcome()
+        assert isinstance(refusal, Refused)
+        assert "no such transfer" in refusal.reason
+    else:
+        sending.cancel()
+    await until(lambda: to.num_early == 0)
+    await to.close()
+
+
+async def test_offers_that_nobody_asks_for_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_link, "MAX_EARLY", 0)
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    assert isinstance(await OutgoingTransfer(bound, offer()).outcome(), Refused)
     await to.close()

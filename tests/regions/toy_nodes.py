@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Event as ThreadEvent
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from skerry_core.batch import Batch
-from skerry_core.config import EngineConfig
+from skerry_core.config import EngineConfig, KVDtype
 from skerry_core.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_regions.address import Address
@@ -20,12 +21,15 @@ from skerry_regions.node import Node
 from skerry_regions.node_link import NodeLink, Patience
 from skerry_regions.node_server import NodeServer
 from skerry_regions.protocol import Done, Hello, ModelBuild, Sampling, Submit, Tokens
-from skerry_regions.remote import RemoteStream, Route
+from skerry_regions.remote import RemoteStream
+from skerry_regions.residency import GLOBAL
+from skerry_regions.routes import Past, Route
 
 MODEL = "@cf/skerry/toy"
 VOCABULARY = 257
 PROMPT = [(7 * i + 3) % VOCABULARY for i in range(150)]
 PATIENCE = Patience(ping=0.02, silence=0.3, stuck=0.3, reconnect=0.01)
+CALM = Patience(ping=0.02)  # an engine that stands still is left alone for a while
 
 
 def hello(id: str) -> Hello:
@@ -60,17 +64,31 @@ class RunningNode:
         num_blocks: int = 64,
         incarnation: int = 0,
         grammars: Grammars | None = None,
+        zone: str = GLOBAL,
+        dtype: KVDtype = "float16",
     ) -> None:
+        """Nodes with KV of another `dtype` are of another numeric build; their tokens are equal."""
         self.gate = Gate()
-        runner = ToyRunner(num_blocks=num_blocks, vocab_size=VOCABULARY, before_step=self.gate)
+        runner = ToyRunner(
+            num_blocks=num_blocks, vocab_size=VOCABULARY, dtype=dtype, before_step=self.gate
+        )
         self.engine = Engine(runner, config or EngineConfig(), model_key=b"toy")
         self.node = Node(
-            id=name, region="here", loop=asyncio.get_running_loop(), incarnation=incarnation
+            id=name,
+            region="here",
+            loop=asyncio.get_running_loop(),
+            incarnation=incarnation,
+            zone=zone,
         )
         self.node.serve(MODEL, self.engine, grammars)
         self.server = NodeServer(self.node, hello(name))
         self.address = Address(path=str(path / f"{name}.sock"))
         self.kv_address = Address(path=str(path / f"{name}.kv.sock"))
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that its engine ran."""
+        return sum(self.gate.tokens)
 
     async def listen(self) -> None:
         await self.server.listen(self.address)
@@ -82,17 +100,65 @@ class RunningNode:
         await self.node.close()
 
 
+@asynccontextmanager
+async def linked(
+    nodes: Sequence[RunningNode], patience: Patience = PATIENCE
+) -> AsyncGenerator[list[NodeLink]]:
+    """Have the nodes listen, and an edge connected to each; in the end all of it is closed."""
+    for each in nodes:
+        await each.listen()
+    links = [NodeLink(n.node.id, n.address, hello("edge"), patience) for n in nodes]
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(link.wait_until_up() for link in links))
+        yield links
+    finally:
+        for link in links:
+            await link.close()
+        for each in nodes:
+            await each.stop()
+
+
 class InOrder:
     """Places on the first node that has not failed the request."""
 
     def __init__(self, links: Sequence[NodeLink]) -> None:
         self.links = links
 
-    def place(self, submit: Submit, failed: frozenset[str]) -> Iterator[Route]:
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
         for tried in (False, True):
             for link in self.links:
-                if link.is_up and (link.node in failed) is tried:
+                if link.is_up and (link.node in past.failed) is tried:
                     yield Route(decode=link)
+
+
+class OnlyOn:
+    """Places on one node."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+        yield Route(decode=self._link)
+
+
+@asynccontextmanager
+async def silent_socket(path: Path) -> AsyncGenerator[str]:
+    """Address of somebody who takes KV and never says a word."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(listen, path / "silent.sock"):
+        yield f"unix:{path}/silent.sock"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  (many conditions, each in another thread)
+            await asyncio.sleep(0.005)
 
 
 def submit(**changes: object) -> Submit:

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from skerry_edge.cli.arguments import Commands, add_command, port
+from skerry_edge.cli.arguments import Commands, add_command, add_residency, port
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads
 from skerry_edge.cli.output import complain, note
@@ -28,6 +28,7 @@ def register(commands: Commands) -> None:
     )
     edge.add_argument("--id", required=True, help="its name, unique among all edges")
     edge.add_argument("--region", default="local", help="where it stands (default: %(default)s)")
+    add_residency(edge)
     edge.add_argument(
         "--model",
         action="append",
@@ -39,7 +40,19 @@ def register(commands: Commands) -> None:
     edge.add_argument(
         "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
     )
+    edge.add_argument(
+        "--topology",
+        type=Path,
+        metavar="FILE",
+        help="YAML whose links say what to assume of paths until they are measured",
+    )
     edge.add_argument("--home", type=Path, help="tokens, models, registry (default: SKERRY_HOME)")
+    edge.add_argument(
+        "--gateway",
+        metavar="ADDRESS",
+        default="",
+        help="take streams of other regions' edges here: unix:/path or tcp:host:port",
+    )
     edge.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     edge.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
 
@@ -53,15 +66,19 @@ def start(args: argparse.Namespace) -> int:
     from skerry_regions.startup import Interrupted
 
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
+    home = home.in_zone(args.residency)
     home.create()
     options = EdgeOptions(
         id=args.id,
         region=args.region,
+        zone=args.residency,
         models=tuple(args.model),
         host=args.host,
         port=args.port,
+        gateway=args.gateway,
         listener=args.listener_fd,
         lifeline=args.lifeline_fd,
+        topology=args.topology,
     )
     try:
         serve_edge(options, home)

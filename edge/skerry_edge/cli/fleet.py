@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import sys
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from skerry_edge.cli.parts import (
     install_models,
     listen_at,
     reachable,
+    read_topology,
     url_of,
 )
 from skerry_edge.cli.report import Reporter
@@ -37,11 +39,12 @@ from skerry_edge.limits import Limits
 from skerry_regions.address import Address
 from skerry_regions.catalog import Catalog
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.emulation import relays
 from skerry_regions.health import is_healthy
 from skerry_regions.registry import Member, RegistryUnavailable
 from skerry_regions.startup import on_thread, stop_on_signals, unless
 from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
-from skerry_regions.topology import EdgeSpec, Pool, Topology, TopologyError, load_topology
+from skerry_regions.topology import EdgeSpec, Pool, Topology
 
 EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
 NODE_STOP_SECONDS = 15.0  # the edges are gone: nobody waits for what still runs
@@ -55,16 +58,21 @@ def serve_topology(path: Path, home: Home, control: str, reporter: Reporter) -> 
     """
     topology = _load(path)
     with SocketFolder.create(home.run) as sockets:
+        keep_topology(path, sockets)
         asyncio.run(_serve(topology, home, sockets, control, reporter))
 
 
+def keep_topology(path: Path, sockets: SocketFolder) -> None:
+    """For edges, which read it whenever they are started again."""
+    shutil.copyfile(path, _topology_file(sockets))
+
+
+def _topology_file(sockets: SocketFolder) -> Path:
+    return sockets.path("topology", "yaml")
+
+
 def _load(path: Path) -> Topology:
-    try:
-        topology = load_topology(path)
-    except TopologyError as error:
-        raise CannotStart(str(error)) from None
-    except OSError as error:
-        raise CannotStart(f"cannot read {path}: {error.strerror}") from None
+    topology = read_topology(path)
     if not topology.edges:
         raise CannotStart(f"{path}: `edges` is empty: nobody could reach the nodes")
     return topology
@@ -152,11 +160,14 @@ class Fleet:
             catalog.resolve(warm_up.model).id: warm_up.system_prompts
             for warm_up in topology.warm_up
         }
+        self._relays = relays(topology, self._sockets_between()) if topology.emulate else []
         self._nodes: dict[str, Supervised] = {}
         self._edges: dict[str, Supervised] = {}
 
     async def start(self) -> None:
         """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
+        for relay in self._relays:
+            await relay.listen()
         for place, threads in zip(self._places, self._threads, strict=True):
             self._nodes[place.id] = self._supervise(self._node(place, threads))
         await _all_ready(self._nodes)
@@ -172,6 +183,7 @@ class Fleet:
         """Edges first: they finish their streams while the nodes still compute. Idempotent."""
         await asyncio.gather(*(edge.stop(EDGE_STOP_SECONDS) for edge in self._edges.values()))
         await asyncio.gather(*(node.stop(NODE_STOP_SECONDS) for node in self._nodes.values()))
+        await asyncio.gather(*(relay.close() for relay in self._relays))
 
     def status(self) -> Status:
         members = self._members()
@@ -208,7 +220,7 @@ class Fleet:
         )
         pool = place.pool
         command = [
-            "node", "--id", place.id, "--role", pool.role, "--region", pool.region,
+            "node", "--id", place.id, "--role", pool.role, *self._where(pool.region),
             "--model", place.model, "--runner", pool.runner, "--threads", str(threads),
             "--address", address, "--transfer", transfer, "--control", control,
             "--drain-seconds", str(NODE_DRAIN_SECONDS),
@@ -223,15 +235,29 @@ class Fleet:
             command += ["--warm-up", str(path)]
         return self._process(place.id, command, Address.parse(control))
 
+    def _sockets_between(self) -> list[tuple[str, str]]:
+        """What other regions reach, with the region that it is in."""
+        return [
+            (self._address(place.id, kind), place.pool.region)
+            for place in self._places
+            for kind in ("node", "kv")
+        ] + [(self._address(edge.name, "gateway"), edge.region) for edge in self._topology.edges]
+
+    def _where(self, region: str) -> list[str]:
+        return ["--region", region, "--residency", self._topology.region(region).residency]
+
     def _address(self, node: str, kind: str) -> str:
         return f"unix:{self._sockets.path(node, kind)}"
 
     def _edge(self, edge: EdgeSpec) -> ProcessSpec:
         listener = self._listeners[edge.name]
         models = list(dict.fromkeys(place.model for place in self._places))
-        command = ["edge", "--id", edge.name, "--region", edge.region]
+        command = ["edge", "--id", edge.name, *self._where(edge.region)]
+        command += ["--topology", str(_topology_file(self._sockets))]
         for model in models:
             command += ["--model", model]
+        if len(self._topology.regions) > 1:
+            command += ["--gateway", self._address(edge.name, "gateway")]
         command += ["--listener-fd", str(listener.fileno())]
         host, port = reachable(listener)
         return self._process(edge.name, command, Address(host=host, port=port), listener.fileno())

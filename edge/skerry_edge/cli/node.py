@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from skerry_edge.cli.arguments import (
     Commands,
     add_command,
+    add_residency,
     byte_size_or_none,
     count,
     positive_seconds,
@@ -40,6 +41,7 @@ def register(commands: Commands) -> None:
     node.add_argument("--id", required=True, help="its name, unique among all nodes")
     node.add_argument("--role", choices=("prefill", "decode", "hybrid"), default="hybrid")
     node.add_argument("--region", default="local", help="where it stands (default: %(default)s)")
+    add_residency(node)
     node.add_argument("--model", required=True, metavar="ID", help="id or alias, installed here")
     node.add_argument(
         "--runner",
@@ -115,6 +117,7 @@ def start(args: argparse.Namespace) -> int:
         options = NodeOptions(
             id=args.id,
             region=args.region,
+            zone=args.residency,
             role=args.role,
             model=args.model,
             runner=args.runner,

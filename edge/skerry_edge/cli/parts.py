@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from skerry.errors import SkerryError
 from skerry_edge import cors
@@ -19,11 +20,13 @@ from skerry_edge.cli.state import Config, Home, read_config, write_config
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.server import listen
+from skerry_edge.stores import Stores, cache_ttl_from
 from skerry_edge.template import TemplateError
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.sources import Hub, Progress
 from skerry_regions.store import ModelCorrupt, ModelFiles, ModelStore, PullError, UnsupportedModel
+from skerry_regions.topology import Topology, TopologyError, load_topology
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
 
@@ -43,6 +46,16 @@ class Model:
     def embeds(self) -> bool:
         """Whether it turns texts to vectors; else it makes text."""
         return self.spec.is_encoder
+
+
+def read_topology(path: Path) -> Topology:
+    """A topology file, checked. Raises `CannotStart`, which says where it is wrong."""
+    try:
+        return load_topology(path)
+    except TopologyError as error:
+        raise CannotStart(str(error)) from None
+    except OSError as error:
+        raise CannotStart(f"cannot read {path}: {error.strerror}") from None
 
 
 def install_models(
@@ -101,6 +114,14 @@ def cors_origins() -> tuple[str, ...]:
         raise CannotStart(str(error)) from None
 
 
+def open_stores(home: Home, edge: str) -> Stores:
+    """Where an edge keeps what it remembers of requests. Raises `CannotStart`."""
+    try:
+        return Stores.in_folder(home.stores, edge=edge, cache_ttl=cache_ttl_from(os.environ))
+    except ValueError as error:
+        raise CannotStart(str(error)) from None
+
+
 def load_encoder_texts(models: list[Model]) -> dict[str, EncoderText]:
     """Tokenizers, by id, of models that embed text."""
     return {
@@ -110,15 +131,15 @@ def load_encoder_texts(models: list[Model]) -> dict[str, EncoderText]:
     }
 
 
-def credentials(home: Home, tokens: TokenStore, url: str) -> Config:
+def credentials(home: Home, tokens: TokenStore, url: str, *, control_url: str = "") -> Config:
     """The account and token of this home, made on first use, written where the SDK reads them."""
     config = read_config(home)
     if config is not None and tokens.authenticate(config.api_token) is not None:
-        config = Config(url=url, account_id=config.account_id, api_token=config.api_token)
+        account_id, token = config.account_id, config.api_token
     else:
         account_id = config.account_id if config is not None else new_account_id()
         token, _ = tokens.create(account_id=account_id, name="skerry up", now=int(time.time()))
-        config = Config(url=url, account_id=account_id, api_token=token)
+    config = Config(url=url, account_id=account_id, api_token=token, control_url=control_url)
     write_config(home, config)
     return config
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvloop
 
 from skerry_edge.cli.output import note, say
-from skerry_edge.cli.parts import CannotStart
+from skerry_edge.cli.parts import CannotStart, read_topology
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
@@ -31,7 +31,7 @@ from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
 from skerry_regions.startup import stop_on_signals
-from skerry_regions.topology import EdgeSpec, Topology, TopologyError, load_topology
+from skerry_regions.topology import EdgeSpec, Topology
 
 COOKIE_SECRET = 16  # bytes
 
@@ -41,7 +41,7 @@ def serve_dns(path: Path, home: Home, host: str | None, port: int | None) -> Non
 
     The cookie secret comes from the platform's, so that servers that share it take each other's.
     """
-    topology = _load(path)
+    topology = read_topology(path)
     spec = topology.dns
     if spec is None:
         raise CannotStart(f"{path}: there is no `dns` section")
@@ -88,7 +88,7 @@ async def _serve(
 
 def explain(path: Path, address: IPAddress) -> None:
     """Say where an address is and which regions it gets. Raises `CannotStart`."""
-    topology = _load(path)
+    topology = read_topology(path)
     try:
         places = places_of(topology)
     except ZoneError as error:
@@ -106,15 +106,6 @@ def explain(path: Path, address: IPAddress) -> None:
         say(f"{rank}. {name} ({reason})")
     if not order:
         say("No region may serve it.")
-
-
-def _load(path: Path) -> Topology:
-    try:
-        return load_topology(path)
-    except TopologyError as error:
-        raise CannotStart(str(error)) from None
-    except OSError as error:
-        raise CannotStart(f"cannot read {path}: {error.strerror}") from None
 
 
 def _probes(topology: Topology) -> dict[str, Probe]:

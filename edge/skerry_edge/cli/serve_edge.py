@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import uvloop
@@ -27,17 +28,21 @@ from skerry_edge.cli.parts import (
     listen_at,
     load_encoder_texts,
     load_texts,
+    open_stores,
+    read_topology,
     url_of,
 )
 from skerry_edge.cli.report import Lines
+from skerry_edge.cli.serve_gateway import gateway
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
 from skerry_regions.announcer import Announcer, new_incarnation
-from skerry_regions.directory import Directory
+from skerry_regions.directory import Directory, directly
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.emulation import through_relays
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.registry import Member
@@ -54,11 +59,14 @@ class EdgeOptions:
 
     id: str
     region: str
+    zone: str  # of residency
     models: tuple[str, ...]  # ids or aliases
     host: str
     port: int  # 0: a free one
+    gateway: str = ""  # address for other regions' edges
     listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
+    topology: Path | None = None  # whose links are what to assume of paths
 
 
 def serve_edge(options: EdgeOptions, home: Home) -> None:
@@ -77,6 +85,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         lifeline = Lifeline(options.lifeline)
         lifeline.watch(stop.set)
     progress = Lines().show if lifeline is None else lifeline.progress
+    topology = None if options.topology is None else read_topology(options.topology)
     limits = Limits()
     with _listener(options, limits) as listener:
         url = url_of(listener)
@@ -85,21 +94,36 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
         encoders = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
         registry = SqliteRegistry(home.registry)
-        directory = Directory(registry, _hello(options.id, models))
+        hello, incarnation = _hello(options.id, models), new_incarnation()
+        is_emulated = topology is not None and topology.emulate is not None
+        directory = Directory(
+            registry,
+            hello,
+            region=options.region,
+            reach=through_relays if is_emulated else directly,
+        )
         model_keys = {model.spec.id: model.files.model_key for model in models}
-        placer = Routed(directory, options.region, model_keys, Random())
-        announcer = Announcer(registry, _describe(options, url))
+        links = {} if topology is None else topology.link_priors()
+        placer = Routed(directory, options.region, model_keys, Random(), links=links)
+        stack = contextlib.AsyncExitStack()
         try:
+            address = await stack.enter_async_context(
+                gateway(options.gateway, hello, options.zone, incarnation, directory, placer)
+            )
+            announcer = Announcer(registry, _describe(options, url, address, incarnation))
+            stack.push_async_callback(announcer.withdraw)
             await _find_nodes(directory, frozenset({*texts, *encoders}), stop)
             edge = Edge(
                 catalog=catalog,
                 texts=texts,
                 encoders=encoders,
                 region=RemoteRegion(directory.links, placer),
+                residency=options.zone,
                 tokens=TokenStore(home.tokens),
                 secret=secret(home),
                 limits=limits,
                 responses=ResponseStore(home.responses),
+                stores=open_stores(home, options.id),
                 cors_origins=cors_origins(),
             )
 
@@ -113,7 +137,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
 
             await serve(create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop)
         finally:
-            await announcer.withdraw()
+            await stack.aclose()
             await directory.close()
             registry.close()
 
@@ -153,14 +177,18 @@ def _hello(id: str, models: list[Model]) -> Hello:
     return Hello(versions=[PROTOCOL_VERSION], id=id, models=builds)
 
 
-def _describe(options: EdgeOptions, url: str) -> Callable[[], Member]:
+def _describe(
+    options: EdgeOptions, url: str, gateway: str, incarnation: int
+) -> Callable[[], Member]:
     member = Member(
         id=options.id,
         kind="edge",
         region=options.region,
+        residency=options.zone,
         pid=os.getpid(),
-        incarnation=new_incarnation(),
+        incarnation=incarnation,
         address=url,
+        gateway=gateway,
         state="ready",
     )
     return lambda: member

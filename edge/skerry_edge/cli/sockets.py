@@ -26,7 +26,7 @@ class SocketFolder:
     def create(cls, run: Path) -> Generator[SocketFolder]:
         """Below `run`, or in a temporary place where that is too deep; removed at the end."""
         root = run / "nodes"
-        if len(os.fsencode(root)) + MAX_NAME + len("/.control") > MAX_PATH_BYTES:
+        if len(os.fsencode(root)) + MAX_NAME + len("/.gateway~01234567") > MAX_PATH_BYTES:
             root = Path(tempfile.mkdtemp(prefix="skerry-"))
         else:
             shutil.rmtree(root, ignore_errors=True)  # of a predecessor that was killed

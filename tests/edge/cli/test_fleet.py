@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from skerry_edge.cli.fleet import share_threads
+from skerry_edge.cli.fleet import Fleet, keep_topology, share_threads
+from skerry_edge.cli.parts import read_topology
+from skerry_edge.cli.report import PipeReporter
 from skerry_edge.cli.sockets import MAX_PATH_BYTES, SocketFolder
-from skerry_regions.topology import Pool
+from skerry_edge.cli.state import Home
+from skerry_regions.catalog import Catalog
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.topology import Pool, load_topology
 
 
 def pool(threads: int | None = None) -> Pool:
@@ -48,3 +55,38 @@ def test_paths_fit_the_kernel_however_deep_the_home_is(tmp_path: Path) -> None:
         paths = {folder.path(name * 60, "control") for name in "ab"}
         assert len(paths) == 2
         assert all(len(os.fsencode(path)) <= MAX_PATH_BYTES for path in paths)
+
+
+TOPOLOGY = """
+regions:
+  - {name: fra, iata: FRA}
+  - {name: iad, iata: IAD}
+pools:
+  - {name: p, region: fra, role: hybrid, model: m}
+edges:
+  - {name: edge, region: fra}
+links:
+  - {between: [fra, iad], rtt: 0.321}
+"""
+
+
+def test_edges_are_told_of_the_links(tmp_path: Path) -> None:
+    """Whatever becomes of the file: an edge that is started again reads the same."""
+    file = tmp_path / "topology.yaml"
+    file.write_text(TOPOLOGY)
+    topology = load_topology(file)
+    with SocketFolder.create(tmp_path) as sockets, socket.create_server(("127.0.0.1", 0)) as port:
+        keep_topology(file, sockets)
+        file.unlink()
+        fleet = Fleet(
+            replace(topology, pools=()),
+            Catalog.load(),
+            Home(tmp_path),
+            sockets,
+            {"edge": port},
+            SqliteRegistry(tmp_path / "registry"),
+            PipeReporter(os.open(os.devnull, os.O_WRONLY)),
+        )
+        command = fleet._edge(topology.edges[0]).command
+        told = Path(command[command.index("--topology") + 1])
+        assert read_topology(told).link_priors()["fra", "iad"].rtt == 0.321

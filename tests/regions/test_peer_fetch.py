@@ -1,0 +1,250 @@
+"""A cached prefix from a peer: what it sends is not computed, and what it does not costs time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.regions.toy_nodes import (
+    PROMPT,
+    SAMPLINGS,
+    OnlyOn,
+    RunningNode,
+    after_tokens,
+    greedy_oracle,
+    linked,
+    read,
+    silent_socket,
+    submit,
+    until,
+)
+
+from skerry_core.config import BLOCK_SIZE, KVDtype
+from skerry_core.exports import TakeBlocks
+from skerry_regions import handover
+from skerry_regions.digests import full_block_digests
+from skerry_regions.handover import KVDesk
+from skerry_regions.node_link import NodeLink
+from skerry_regions.protocol import Fetched, HandOverTo, Report, Sampling, ShareKV, Submit
+from skerry_regions.remote import RemoteRegion
+from skerry_regions.routes import KVFetch, Past, Route
+from skerry_regions.transfer import Digest
+
+pytestmark = pytest.mark.anyio
+
+HOLDER, SERVER, SPARE = range(3)
+CACHED = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
+FOREVER = 60.0  # no test waits that long: something else ends the wait
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Platform:
+    """A node that holds a prompt's blocks, and one that fetches them; a spare may decode."""
+
+    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
+        self.nodes, self.links = nodes, links
+        self.holder, self.server, self.spare = nodes
+        self.kv_address = str(self.server.kv_address)
+        self.lease_seconds = FOREVER
+        self.is_split = False
+        self.region = RemoteRegion(lambda: self.links, self)
+
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+        names = full_block_digests(b"toy", submit.cache_key, submit.prompt_ids)
+        fetch = KVFetch(
+            source=self.links[HOLDER],
+            digests=list(names),
+            kv_address=self.kv_address,
+            lease_seconds=self.lease_seconds,
+        )
+        server, spare = self.links[SERVER], self.links[SPARE]
+        if self.is_split:
+            address = str(self.spare.kv_address)
+            yield Route(decode=spare, prefill=server, kv_address=address, fetch=fetch)
+        else:
+            yield Route(decode=server, fetch=fetch)
+
+    def alone(self, node: int) -> RemoteRegion:
+        return RemoteRegion(lambda: self.links, OnlyOn(self.links[node]))
+
+    async def warm(self, node: int, prompt: Sequence[int] = PROMPT) -> None:
+        """Have a node compute a prompt."""
+        asked = submit(prompt_ids=list(prompt), sampling=Sampling(max_tokens=1))
+        await read(await self.alone(node).generate(asked))
+
+    async def answer(self) -> int:
+        """Ask with a fetch; what the serving node computed of the prompt."""
+        before = self.server.num_computed
+        async with asyncio.timeout(FOREVER / 2):
+            ids, _, _ = await read(await self.region.generate(submit()))
+        assert ids == greedy_oracle(40)
+        return self.server.num_computed - before - 39
+
+
+@asynccontextmanager
+async def platform(path: Path, *, holder_dtype: KVDtype = "float16") -> AsyncGenerator[Platform]:
+    nodes = [
+        RunningNode("holder", path, dtype=holder_dtype),
+        RunningNode("server", path),
+        RunningNode("spare", path),
+    ]
+    async with linked(nodes) as links:
+        made = Platform(nodes, links)
+        await made.warm(HOLDER)
+        yield made
+        desks = [node.node.desk(model) for node in nodes for model in node.node.models]
+        await until(lambda: all(desk.num_shares == 0 for desk in desks))
+        await until(lambda: all(node.engine.pool.num_used == 0 for node in nodes))
+        assert all(desk.incoming.num_expected == 0 for desk in desks)
+        assert all(desk.incoming.staged_bytes == 0 for desk in desks)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+async def test_fetched_blocks_are_not_computed(tmp_path: Path, sampling: str) -> None:
+    async with platform(tmp_path) as p:
+        asked = submit(sampling=SAMPLINGS[sampling])
+        want = await read(await p.alone(SPARE).generate(asked))
+        before = p.holder.num_computed
+        got = await read(await p.region.generate(asked))
+        assert got[:2] == want[:2]
+        assert got[2].usage.cached_tokens == CACHED
+        assert p.server.num_computed == len(PROMPT) - CACHED + 39
+        assert p.holder.num_computed == before
+
+
+async def test_what_the_node_has_already_does_not_travel(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        await p.warm(SERVER, PROMPT[: BLOCK_SIZE + 1])
+        told: list[Fetched] = []
+
+        def listen(report: Report) -> None:
+            told.extend(report.fetched)
+
+        p.links[SERVER].on_report = listen
+        assert await p.answer() == len(PROMPT) - CACHED
+        await until(lambda: bool(told))
+        (fetched,) = told
+        block_bytes = p.server.engine.runner.kv_format.block_bytes
+        assert (fetched.source, fetched.num_bytes) == (
+            "holder",
+            CACHED - BLOCK_SIZE and block_bytes,
+        )
+        assert fetched.seconds > 0
+
+
+async def test_the_holder_may_be_draining(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.holder.server.draining = True
+        assert await p.answer() == len(PROMPT) - CACHED
+
+
+async def test_a_prefill_node_fetches_and_hands_over(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.is_split = True
+        ids, _, done = await read(await p.region.generate(submit()))
+        assert ids == greedy_oracle(40)
+        assert done.usage.cached_tokens == CACHED
+        assert [p.server.num_computed, p.spare.num_computed] == [len(PROMPT) - CACHED, 39]
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+async def test_a_stale_belief_costs_one_round_trip(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        for number in range(40):  # 64 blocks: not all prompts fit
+            await p.warm(HOLDER, [number, *PROMPT])
+        assert await p.answer() == len(PROMPT)
+
+
+async def test_only_a_part_is_left(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        pool = p.holder.engine.pool
+        names = full_block_digests(b"toy", b"", PROMPT)
+        kept = pool.acquire(names[:1])
+        pool.release(pool.allocate(pool.num_idle))
+        pool.release(kept)
+        assert await p.answer() == len(PROMPT) - BLOCK_SIZE
+
+
+async def test_a_holder_that_is_gone(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        await p.holder.stop()
+        await until(lambda: not p.links[HOLDER].is_up)
+        assert await p.answer() == len(PROMPT)
+
+
+async def test_a_holder_of_another_numeric_build(tmp_path: Path) -> None:
+    async with platform(tmp_path, holder_dtype="float32") as p:
+        assert await p.answer() == len(PROMPT)
+
+
+async def test_a_holder_that_hangs_is_not_waited_for_longer_than_the_lease(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.holder.gate.steps_left = 0
+        hanging = await p.alone(HOLDER).generate(submit(prompt_ids=[1, *PROMPT]))
+        await until(lambda: p.holder.engine.statistics().running > 0)
+        p.lease_seconds = 0.1
+        assert await p.answer() == len(PROMPT)
+        p.holder.gate.open.set()
+        hanging.abort()
+
+
+async def test_blocks_that_never_arrive(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p, silent_socket(tmp_path) as p.kv_address:
+        p.lease_seconds = 0.1
+        assert await p.answer() == len(PROMPT)
+
+
+async def test_a_client_that_leaves_meanwhile(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p, silent_socket(tmp_path) as p.kv_address:
+        stream = await p.region.generate(submit())
+        stream.abort()
+        done = await anext(stream)
+        assert done.finish_reason == "cancelled"  # type: ignore[union-attr]
+        for desk in (node.node.desk(submit().model) for node in p.nodes):
+            desk.end_shares()
+
+
+async def test_the_fetching_node_hands_the_stream_back(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p, silent_socket(tmp_path) as p.kv_address:
+        p.lease_seconds = 0.2
+        stream = await p.region.generate(submit())
+        await p.server.server.drain(0.0)
+        p.server.server.draining = False
+        p.kv_address = str(p.server.kv_address)
+        ids, _ = await after_tokens(stream, 5)
+        assert (await read(stream, ids))[0] == greedy_oracle(40)
+        assert stream.num_attempts == 2
+
+
+async def test_what_is_shared_at_once_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with platform(tmp_path) as p:
+        block_bytes = p.holder.engine.runner.kv_format.block_bytes
+        monkeypatch.setattr(handover, "SHARED_BYTES", block_bytes)
+        assert await p.answer() == len(PROMPT) - BLOCK_SIZE
+
+
+async def test_a_block_evicted_since_the_offer_calls_it_off(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+
+        def lose(digests: Sequence[Digest], take: TakeBlocks) -> None:
+            take((), True)
+
+        desk = KVDesk(p.holder.engine, lose)
+        names = list(full_block_digests(b"toy", b"", PROMPT))
+        incoming = p.server.node.desk(submit().model).incoming
+        arriving = incoming.expect(7, bytes(32), FOREVER)
+        to = HandOverTo(address=str(p.server.kv_address), transfer=7, token=bytes(32))
+        desk.share(ShareKV(model="m", digests=names, to=to, lease_seconds=FOREVER))
+        assert await arriving is None
+        await desk.close()

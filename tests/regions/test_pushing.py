@@ -1,0 +1,54 @@
+"""KV leaves while the prompt is computed: how early it starts, how little is left at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.regions.toy_nodes import CALM, VOCABULARY, RunningNode, linked, read, submit, until
+
+from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_regions.protocol import Sampling, Submit
+from skerry_regions.remote import RemoteRegion
+from skerry_regions.routes import Past, Route
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [(5 * i + 1) % VOCABULARY for i in range(2048)]
+CHUNK = 512  # tokens of a step
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("steps_done", [1, 2, 3])
+async def test_every_chunk_travels_while_the_next_is_computed(
+    tmp_path: Path, steps_done: int
+) -> None:
+    """The prefill node is held in a step: all blocks of the steps before it arrive meanwhile. So
+    the first ones are there before the second chunk ends, and at most the last chunk is left to
+    move after the last step."""
+    config = EngineConfig(max_step_tokens=CHUNK)
+    prefill, decode = (RunningNode(name, tmp_path, config) for name in ("prefill", "decode"))
+    async with linked([prefill, decode], CALM) as links:
+
+        class Split:
+            def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+                yield Route(decode=links[1], prefill=links[0], kv_address=str(decode.kv_address))
+
+        prefill.gate.steps_left = steps_done
+        asked = submit(prompt_ids=PROMPT, sampling=Sampling(max_tokens=2))
+        stream = await RemoteRegion(lambda: links, Split()).generate(asked)
+        desk = decode.node.desk(asked.model)
+        num_blocks = steps_done * CHUNK // BLOCK_SIZE
+        block_bytes = decode.engine.runner.kv_format.block_bytes
+        await until(lambda: desk.incoming.staged_bytes == num_blocks * block_bytes)
+        assert prefill.gate.tokens == [CHUNK] * steps_done
+        prefill.gate.open.set()
+        ids, _, _ = await read(stream)
+        assert len(ids) == 2
+        assert prefill.gate.tokens == [CHUNK] * (len(PROMPT) // CHUNK)
+        assert decode.gate.tokens == [1]

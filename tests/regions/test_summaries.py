@@ -1,0 +1,166 @@
+"""Summaries of regions: whatever is lost, doubled or late, the newest word counts; a region priced
+as one node waits as long as its best node does."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skerry_regions.bookings import Bookings, CurrentLoad
+from skerry_regions.prefix_filter import MAX_NAMES, PrefixFilter
+from skerry_regions.prefixes import CachedPrefix
+from skerry_regions.registry import Member
+from skerry_regions.speeds import NodeSpeed
+from skerry_regions.summaries import RegionSummary, Summaries, summarise
+from skerry_regions.view import NodeState, Role
+
+SPEED = NodeSpeed(base=0.01, per_token=1e-4, per_pair=1e-9, per_stream=1e-3, per_context=1e-7)
+EDGE = Member(id="edge-fra", kind="edge", region="fra", residency="eu", gateway="unix:/x")
+
+HELD = PrefixFilter.of([b"x" * 16])
+
+names = st.binary(min_size=16, max_size=16)
+seconds = st.floats(0.0, 1e4)
+
+
+def node(id: str, *, role: Role = "hybrid", draining: bool = False, build: str = "b") -> NodeState:
+    return NodeState(
+        id=id, region="fra", residency="eu", role=role, model="m", numeric_build=build,
+        kv_format="f", kv_bytes_per_token=1.0, speed=SPEED, draining=draining,
+    )  # fmt: skip
+
+
+def load(queue: float, streams: int = 0, free: float | None = None) -> CurrentLoad:
+    return CurrentLoad(
+        queue_seconds=queue, streams=streams, context=100.0 * streams, free_tokens=free
+    )
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.sets(names, max_size=300))
+def test_a_filter_misses_nothing_that_is_in_it(held: set[bytes]) -> None:
+    made = PrefixFilter.of(held)
+    assert all(name in made for name in held)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=PrefixFilter) == made
+
+
+@pytest.mark.parametrize("count", [1, 100, 5000, MAX_NAMES])
+def test_a_filter_takes_few_strangers_for_members(count: int) -> None:
+    rng = Random(count)
+    made = PrefixFilter.of([rng.randbytes(16) for _ in range(count)])
+    strangers = sum(rng.randbytes(16) in made for _ in range(5000))
+    assert strangers < 0.03 * 5000
+    assert len(made.bits) <= max(2 * 20 * count // 8, 16)
+
+
+def test_an_empty_filter_holds_nothing() -> None:
+    assert bytes(16) not in PrefixFilter.of([])
+    assert PrefixFilter().leading([bytes(16)]) == 0
+    with pytest.raises(ValueError, match="at most"):
+        PrefixFilter.of([number.to_bytes(16, "big") for number in range(MAX_NAMES + 1)])
+
+
+@settings(deadline=None)
+@given(st.lists(names, min_size=1, max_size=20, unique=True), st.data())
+def test_what_leads_a_prompt_is_counted_to_the_first_gap(
+    prompt: list[bytes], data: st.DataObject
+) -> None:
+    held = data.draw(st.integers(0, len(prompt)))
+    made = PrefixFilter.of(prompt[:held])
+    leading = made.leading(prompt)
+    assert leading >= held
+    assert all(name in made for name in prompt[:leading])
+
+
+# --- summaries -----------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(seconds, st.integers(0, 50)), min_size=1, max_size=40))
+def test_a_region_waits_as_its_best_nodes_do(queues: list[tuple[float, int]]) -> None:
+    nodes = [(node(f"n{i}"), load(queue, streams)) for i, (queue, streams) in enumerate(queues)]
+    summary = summarise(nodes, PrefixFilter(), incarnation=1, seq=1)
+    ascending = sorted(queue for queue, _ in queues)
+    assert summary.num_nodes == len(queues)
+    assert summary.residual[0] == ascending[len(queues) // 10]
+    assert summary.residual == tuple(sorted(summary.residual))
+    region = summary.as_node(EDGE, "m", at=5.0)
+    assert (region.id, region.region, region.residency) == ("edge-fra", "fra", "eu")
+    now = Bookings(10.0, 10).load(region, 0.0, 5.0)
+    assert now.queue_seconds == pytest.approx(summary.residual[0])
+    assert now.streams == min(nodes, key=lambda pair: pair[1].queue_seconds)[1].streams
+
+
+def test_only_nodes_that_take_streams_count() -> None:
+    nodes = [
+        (node("a", draining=True), load(0.0)),
+        (node("b", role="prefill"), load(0.0)),
+        (node("c"), load(2.0, 3, free=50.5)),
+    ]
+    summary = summarise(nodes, HELD, incarnation=1, seq=1)
+    assert (summary.num_nodes, summary.residual, summary.streams) == (1, (2.0, 2.0, 2.0), 3)
+    assert (summary.free_tokens, summary.numeric_build) == (50, "b")
+    assert b"x" * 16 in summary.hot
+    assert summarise(nodes[:2], PrefixFilter(), incarnation=1, seq=2).num_nodes == 0
+
+
+def test_nodes_of_two_builds_promise_neither() -> None:
+    nodes = [(node("a", build="x"), load(0.0)), (node("b", build="y"), load(0.0))]
+    assert summarise(nodes, PrefixFilter(), incarnation=1, seq=1).numeric_build == ""
+
+
+versions = st.tuples(st.integers(0, 3), st.integers(0, 5))  # incarnation, seq
+
+
+@settings(deadline=None)
+@given(st.lists(versions, min_size=1, max_size=30))
+def test_the_newest_word_counts_in_whatever_order_they_come(told: list[tuple[int, int]]) -> None:
+    summaries = Summaries()
+    summaries.know({"edge-fra": EDGE})
+    for incarnation, seq in told:
+        summary = RegionSummary(incarnation=incarnation, seq=seq, num_nodes=1)
+        summaries.take("edge-fra", "m", summary, now=0.0)
+        summaries.take("stranger", "m", summary, now=0.0)
+    kept = summaries.get("edge-fra", "m")
+    assert kept is not None
+    assert (kept.incarnation, kept.seq) == max(told)
+    assert summaries.get("stranger", "m") is None
+
+
+def test_a_region_is_known_by_model_until_its_edge_goes() -> None:
+    summaries = Summaries()
+    summaries.know({"edge-fra": EDGE})
+    summary = summarise([(node("a"), load(1.0))], HELD, incarnation=1, seq=1)
+    summaries.take("edge-fra", "m", summary, now=0.0)
+    summaries.take("edge-fra", "empty", RegionSummary(incarnation=1, seq=1), now=0.0)
+    assert [each.id for each in summaries.nodes("m")] == ["edge-fra"]
+    assert summaries.nodes("empty") == summaries.nodes("other") == []
+    assert summaries.cached("m", [b"x" * 16, b"y" * 16]) == {
+        "edge-fra": CachedPrefix(blocks=1, resident=1)
+    }
+    assert summaries.cached("m", [b"y" * 16]) == {}
+    summaries.know({})
+    assert summaries.nodes("m") == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"residual": (-1.0, 0.0, 0.0)},
+        {"residual": (float("nan"), 0.0, 0.0)},
+        {"speed": (1e9, 0.0, 0.0, 0.0, 0.0)},
+        {"num_nodes": -1},
+        {"hot": [bytes(1 << 16)]},
+    ],
+)
+def test_a_hostile_summary_is_refused(wrong: dict[str, object]) -> None:
+    plain = msgspec.to_builtins(RegionSummary(incarnation=1, seq=1), builtin_types=(bytes,))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(plain | wrong), type=RegionSummary)
