@@ -21,6 +21,7 @@ class Lifeline:
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)  # our own children must not keep it open
         self._last: tuple[str, int] = ("", 0)
         self._lock = threading.Lock()
 

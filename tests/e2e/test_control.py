@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
+from tests.e2e.control_client import ControlClient, until
 
 from skerry import AI
 from skerry_regions.control.socket_paths import SocketPaths
@@ -27,7 +27,7 @@ POOL = {"region": "fra", "model": MODEL, "runner": "toy", "threads": 1, "file_ti
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
-class ControlPlane:
+class ControlPlane(ControlClient):
     """A `skerry control` process, and a client of its API."""
 
     def __init__(self, skerry: Skerry) -> None:
@@ -42,13 +42,7 @@ class ControlPlane:
                 env=self.skerry.environ, stdin=subprocess.DEVNULL, stderr=stderr,
             )  # fmt: skip
         until(lambda: "is ready at" in log.read_text() or self.process.poll())
-        config = json.loads((self.skerry.home / "config.json").read_text())
-        self.token, self.account = config["api_token"], config["account_id"]
-        self.http = httpx.Client(
-            base_url=f"{config['control_url']}/control/v1",
-            headers={"authorization": f"Bearer {self.token}"},
-            timeout=30,
-        )
+        super().__init__(self.skerry)
 
     def kill(self) -> None:
         self.process.kill()
@@ -63,41 +57,9 @@ class ControlPlane:
         self.process.wait(SECONDS)
         self.http.close()
 
-    def make(self, collection: str, **values: Any) -> None:
-        answer = self.http.post(f"/{collection}", json=values)
-        assert answer.status_code == 201, answer.text
-
-    def patch(self, path: str, **values: Any) -> None:
-        answer = self.http.patch(f"/{path}", json=values)
-        assert answer.status_code == 200, answer.text
-
-    def get(self, path: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(f"/{path}").json()
-        return found
-
-    def until_ready(self, path: str) -> dict[str, Any]:
-        def ready() -> Any:
-            found = self.get(path)
-            return found if found["status"]["phase"] == "ready" else None
-
-        found: dict[str, Any] = until(ready)
-        return found
-
-    def nodes(self) -> dict[str, dict[str, Any]]:
-        return {node["id"]: node for node in self.get("nodes")["items"]}
-
     def ai(self) -> AI:
         url = self.get("edge_nodes/edge")["status"]["url"]
         return AI(base_url=url, account_id=self.account, api_token=self.token)
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """The first truthy value of `condition`."""
-    deadline = time.monotonic() + 90
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
-    return value
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +165,35 @@ def test_what_is_removed_drains_and_nothing_is_left(control: ControlPlane) -> No
     assert not any(map(is_alive, pids))
     home = control.skerry.home
     assert not [*(home / "run" / "launched").iterdir(), *SocketPaths.of(home).root.iterdir()]
+
+
+def test_up_brings_a_control_plane_and_down_ends_all(
+    tmp_path: Path, default_model: ModelFiles
+) -> None:
+    skerry = new_home(tmp_path, default_model)
+    skerry.up()
+    client = ControlClient(skerry)
+    client.make("regions", name="iad", iata="IAD")
+    client.make("pools", name="all", role="hybrid", **(POOL | {"region": "iad"}))
+    client.until_ready("pools/iad-all")
+    [node] = client.nodes().values()
+    platform = skerry.status()["edges"][0]["pid"]
+    children = Path(f"/proc/{platform}/task/{platform}/children").read_text().split()
+    assert len(children) == 1, "the control plane"
+    os.kill(int(children[0]), signal.SIGKILL)
+    until(lambda: answers(client))
+    again = client.until_ready("pools/iad-all")
+    assert again["status"]["ready_replicas"] == 1
+    assert [each["pid"] for each in client.nodes().values()] == [node["pid"]]
+
+    assert skerry("down", "--timeout", "60").returncode == 0
+    until(lambda: not is_alive(node["pid"]))
+    assert sorted(path.name for path in (skerry.home / "run").iterdir()) == ["skerry.lock"]
+    client.http.close()
+
+
+def answers(client: ControlClient) -> bool:
+    try:
+        return client.http.get("/status").status_code == 200
+    except httpx.TransportError:  # it was asked as it died
+        return False

@@ -25,6 +25,7 @@ from skerry_core.weights import WeightFile, WeightsError
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
+from skerry_edge.cli.control_child import control_listener, control_plane
 from skerry_edge.cli.memory import MemoryTooSmall, Need, plan_blocks
 from skerry_edge.cli.parts import (
     CannotStart,
@@ -120,7 +121,10 @@ async def _serve(
     installing = on_thread(lambda: install_models(options.models, home, reporter.progress))
     limits = Limits()
     # First of all, so that a taken port is told at once.
-    with listen_at(options.host, options.port, limits) as listener:
+    with (
+        listen_at(options.host, options.port, limits) as listener,
+        control_listener(home) as control_socket,
+    ):
         catalog, models = await unless(stop, installing)
         loading = on_thread(lambda: load_engines(models, options, home, reporter))
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
@@ -135,7 +139,8 @@ async def _serve(
             node.serve_encoder(model, encoder)
         watchdog = Watchdog(node, _when_lost(restart, reachable(listener)[1]))
         tokens = TokenStore(home.tokens)
-        platform = Platform(node, credentials(home, tokens, url_of(listener)))
+        config = credentials(home, tokens, url_of(listener), control_url=url_of(control_socket))
+        platform = Platform(node, config)
         edge = Edge(
             catalog=catalog,
             texts=texts,
@@ -163,7 +168,10 @@ async def _serve(
             gc.freeze()  # what is loaded stays: later collections need not look at it
 
         try:
-            async with answer_status(control, platform.status):
+            async with (
+                answer_status(control, platform.status),
+                control_plane(home, control_socket),
+            ):
                 await serve(
                     create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop
                 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 from skerry_edge.cli.state import Home
+
+LOOK_SECONDS = 0.1  # a lock cannot be waited for with a deadline
 
 
 class ControlRunning(Exception):
@@ -19,14 +22,19 @@ def control_database(home: Home) -> Path:
 
 
 @contextlib.contextmanager
-def claim_control(home: Home) -> Generator[None]:
-    """Be the control plane of this home for a while. Raises ControlRunning.
+def claim_control(home: Home, *, patience: float = 0.0) -> Generator[None]:
+    """Be the control plane of this home for a while. The kernel ends the claim with the process.
 
-    The kernel lets go of the lock however the process ends.
+    Raises ControlRunning when another one still runs after `patience` seconds.
     """
-    with (home.run / "control.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ControlRunning(f"a control plane of {home.root} runs already") from None
+    deadline = time.monotonic() + patience
+    with (home.root / "control.lock").open("wb") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise ControlRunning(f"a control plane of {home.root} runs already") from None
+                time.sleep(LOOK_SECONDS)
         yield

@@ -1,9 +1,10 @@
-"""`skerry down`, `skerry status` and `skerry env`."""
+"""`skerry down`, `skerry reload`, `skerry status` and `skerry env`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import select
 import shlex
 import signal
 import sys
@@ -15,7 +16,8 @@ from skerry_edge.cli.state import Home, Instance, StateError, read_config, runni
 
 DRAIN_SECONDS = 40.0  # more than the edge gives its streams to finish
 KILL_SECONDS = 10.0
-LOOK_SECONDS = 0.05  # a lock cannot be waited for with a deadline
+RELOAD_SECONDS = 120.0  # for edges to be replaced
+LOOK_SECONDS = 0.05  # a lock, or a process, cannot be waited for with a deadline
 
 
 def register(commands: Commands) -> None:
@@ -33,6 +35,16 @@ def register(commands: Commands) -> None:
         default=DRAIN_SECONDS,
         metavar="SECONDS",
         help="kill it when it has not ended by then (default: %(default)g)",
+    )
+    add_command(
+        commands,
+        "reload",
+        reload,
+        help="read the configuration again, without a pause",
+        description="Read limits, tokens and certificates again, which happens by itself within a "
+        "second of a change, too. Edges of a topology are replaced by new processes, one after the "
+        "other: streams that run finish where they are.",
+        example="skerry reload",
     )
     status = add_command(
         commands,
@@ -59,15 +71,47 @@ def stop(args: argparse.Namespace) -> int:
     if instance is None:
         note("Skerry is not running.")
         return 0
+    try:
+        process = os.pidfd_open(instance.pid)
+    except ProcessLookupError:
+        note("Skerry has just ended.")
+        return 0
     _signal(instance, signal.SIGTERM)
-    if _ended(home, args.timeout):
+    if _ended(home, process, args.timeout):
         say(f"Stopped (process {instance.pid}).")
         return 0
     note(f"Process {instance.pid} has not ended within {args.timeout:g} s: killing it.")
     _signal(instance, signal.SIGKILL)
-    if _ended(home, KILL_SECONDS):
+    if _ended(home, process, KILL_SECONDS):
         return 0
     return complain(f"process {instance.pid} cannot be killed; see `ps -p {instance.pid}`.")
+
+
+def reload(args: argparse.Namespace) -> int:
+    from skerry_edge.cli.control import NoAnswer, ask_status
+
+    instance = running(Home.from_environ(os.environ))
+    if instance is None or not instance.ready:
+        return complain("Skerry is not running, or not ready yet; see `skerry status`.")
+    try:
+        before = {edge.id: edge.pid for edge in ask_status(instance.control).edges}
+        _signal(instance, signal.SIGHUP)
+        if instance.pid in before.values():  # one process for all
+            say(f"Told process {instance.pid} to read its configuration again; its log says more.")
+            return 0
+        deadline = time.monotonic() + RELOAD_SECONDS
+        while waiting := [
+            edge.id
+            for edge in ask_status(instance.control).edges
+            if edge.pid in (0, before.get(edge.id))
+        ]:
+            if time.monotonic() > deadline:
+                return complain(f"not replaced yet: {', '.join(waiting)}; see their logs.")
+            time.sleep(LOOK_SECONDS)
+    except NoAnswer as error:
+        return complain(str(error))
+    say(f"Replaced: {', '.join(before)}. Streams that run finish where they are.")
+    return 0
 
 
 def show_status(args: argparse.Namespace) -> int:
@@ -124,11 +168,11 @@ def _signal(instance: Instance, number: signal.Signals) -> None:
         raise StateError(f"Process {instance.pid} belongs to another user.") from None
 
 
-def _ended(home: Home, seconds: float) -> bool:
-    """Wait until nobody holds the platform's lock."""
+def _ended(home: Home, process: int, seconds: float) -> bool:
+    """Wait until nobody holds the platform's lock, and the process (a pidfd) has ended."""
     deadline = time.monotonic() + seconds
     while running(home) is not None:
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK_SECONDS)
-    return True
+    return bool(select.select([process], [], [], max(0.0, deadline - time.monotonic()))[0])

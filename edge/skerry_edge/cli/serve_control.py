@@ -51,6 +51,7 @@ from skerry_regions.registry import RegistryUnavailable
 from skerry_regions.startup import stop_on_signals
 from skerry_regions.topology import Topology, TopologyError, load_topology
 
+CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (
     ControlRunning, NewerSchema, RegistryUnavailable, CatalogError, sqlite3.Error, OSError,
 )  # fmt: skip
@@ -73,7 +74,7 @@ def serve_control(options: ControlOptions, home: Home) -> None:
     topology = _load(options.topology) if options.topology is not None else None
     try:
         with (
-            claim_control(home),
+            claim_control(home, patience=0.0 if options.lifeline is None else CLAIM_SECONDS),
             _listener(options) as listener,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
@@ -168,6 +169,7 @@ def _listener(options: ControlOptions) -> Generator[socket.socket]:
     """The socket that a supervisor keeps open for us, or one of our own. Raises `CannotStart`."""
     if options.listener is not None:
         listener = socket.socket(fileno=options.listener)
+        listener.set_inheritable(False)  # what we start must not keep it open
     else:
         listener = listen_at(options.host, options.port, Limits())
     with listener:

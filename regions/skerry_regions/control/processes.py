@@ -140,8 +140,9 @@ class ProcessLauncher:
         for known in list(self._known.values()):
             self._let_go(known)
         await asyncio.gather(*watches, return_exceptions=True)
-        with contextlib.suppress(OSError):  # in use by what runs on
-            self._sockets.root.rmdir()
+        for folder in (self._folder, self._sockets.root):
+            with contextlib.suppress(OSError):  # in use by what runs on
+                folder.rmdir()
 
     # --- what runs -------------------------------------------------------------------------------
 
