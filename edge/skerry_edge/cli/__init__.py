@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         top,
         trace,
         up,
+        usage,
     )
 
     parser = argparse.ArgumentParser(
@@ -68,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, lifecycle, top, trace, talk, models, tokens, control_plane, node, edge, dns):
+    modules = (up, lifecycle, top, trace, usage, talk, models, tokens, control_plane)
+    for module in (*modules, node, edge, dns):
         module.register(commands)
     return parser

@@ -36,6 +36,7 @@ from skerry_edge.cli.parts import (
     listen_at,
     load_encoder_texts,
     load_texts,
+    open_stores,
     reachable,
     url_of,
 )
@@ -150,6 +151,7 @@ async def _serve(
             secret=secret(home),
             limits=limits,
             responses=ResponseStore(home.responses),
+            stores=open_stores(home, EDGE_ID),
             cors_origins=cors_origins(),
             ailment=lambda: watchdog.ailment,
         )

@@ -1,0 +1,73 @@
+"""The usage journal outlives `kill -9` of the process that writes it, and counts all once."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.e2e.command import MODEL, Skerry, new_home
+
+from skerry_regions.model_files import ModelFiles
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def skerry(tmp_path: Path, default_model: ModelFiles) -> Skerry:
+    return new_home(tmp_path, default_model)
+
+
+def kill(pid: int) -> None:
+    """End a process as a crash would, and wait until it is gone."""
+    process = os.pidfd_open(pid)
+    signal.pidfd_send_signal(process, signal.SIGKILL)
+    select.select([process], [], [])
+    os.close(process)
+
+
+def break_off(skerry: Skerry) -> None:
+    """Kill the platform while it streams an answer that does not end by itself."""
+    pid = int(skerry.status()["edges"][0]["pid"])
+    config = json.loads((skerry.home / "config.json").read_text())
+    asked = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Go on."}],
+        "max_tokens": 8000,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    url, headers = config["url"], {"authorization": f"Bearer {config['api_token']}"}
+    with (
+        httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client,
+        client.stream("POST", "/v1/chat/completions", json=asked) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        kill(pid)
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+
+
+def test_after_kill_9_every_request_is_settled_once(skerry: Skerry) -> None:
+    keyed = {"idempotency-key": "once"}
+    asked = {"prompt": "Hi", "max_tokens": 5}
+    skerry.up()
+    try:
+        with skerry.ai() as ai:
+            first = ai.run(MODEL, asked, extra_headers=keyed)
+        break_off(skerry)
+        skerry.up()
+        with skerry.ai() as ai:
+            again = ai.run(MODEL, asked, extra_headers=keyed)
+        assert again["response"] == first["response"]
+        [total] = json.loads(skerry("usage", "--format", "json").stdout)
+    finally:
+        skerry("down")
+    assert (total["requests"], total["completed"], total["aborted"]) == (2, 1, 1)
+    assert (total["running"], total["model"]) == (0, MODEL)
+    assert total["cost"] > 0
