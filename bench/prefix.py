@@ -5,11 +5,11 @@
     cold     nothing is cached: all of it is computed
     memory   the node has its blocks in memory
     file     the node evicted them: they come back from its file tier
-    peer     another node of this host has them: it makes the first token and hands the KV over
+    peer     another node of this host has them: it sends them, and computes nothing
 
 Two nodes with the real model in this process, two threads each and never both at work; timed from
-the submission to the first token on the event loop, decode node in the case of the peer. Of the
-file, the page cache has what was just written: a disk would add its own time.
+the submission to the first token on the event loop. Of the file, the page cache has what was just
+written: a disk would add its own time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import sys
 import tempfile
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -28,23 +27,21 @@ from rich.table import Table
 
 from bench import machine, stats
 from bench.models import default_model, home
+from bench.node_stream import NodeStream
 from bench.quiet import Watch
 from skerry_core.config import EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.second_tier import open_file
 from skerry_regions.address import Address
+from skerry_regions.digests import full_block_digests
 from skerry_regions.node import Node
 from skerry_regions.protocol import (
-    Accepted,
-    Done,
-    Event,
-    Failed,
     HandOverFrom,
     HandOverTo,
     Sampling,
+    ShareKV,
     Submit,
-    Tokens,
 )
 
 MODEL = "bench"
@@ -57,33 +54,8 @@ PLACES = ("memory", "file", "peer")
 TRANSFER_TOKEN = b"0123456789abcdef"
 
 
-class Stream:
-    """Events of one submission, and when the first token came."""
-
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
-        self.seconds = 0.0
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[Done] = self._loop.create_future()
-
-    def __call__(self, event: Accepted | Event) -> None:
-        match event:
-            case Tokens() if not self.seconds:
-                self.seconds = time.perf_counter() - self.started
-            case Done():
-                self._ended.set_result(event)
-            case Failed():
-                self._ended.set_exception(RuntimeError(event.message))
-            case _:
-                pass
-
-    async def ended(self) -> int:
-        """Wait for the end; tokens of the prompt that were cached."""
-        return (await self._ended).usage.cached_tokens
-
-
 class Bench:
-    """Node A with a file tier, and node B, to which A can hand over."""
+    """Node A with a file tier, and node B, which fetches from A."""
 
     def __init__(self, weights: Path, folder: Path) -> None:
         self._weights, self._folder = weights, folder
@@ -116,7 +88,7 @@ class Bench:
         prompt = prompt_of(self._count)
         seconds = {"cold": await self._ask(self.a, prompt, cached=False)}
         seconds["memory"] = await self._ask(self.a, prompt, cached=True)
-        seconds["peer"] = await self._hand_over(prompt)
+        seconds["peer"] = await self._fetch(prompt)
         for other in (1, 2):
             await self._ask(self.a, prompt_of(-2 * self._count - other), cached=False)
         if self._engine.second_tier is not None:
@@ -125,24 +97,27 @@ class Bench:
         return seconds
 
     async def _ask(self, node: Node, prompt: list[int], *, cached: bool) -> float:
-        stream = Stream()
+        stream = NodeStream()
         node.submit(self._submit(prompt), stream)
         expect(await stream.ended(), cached=cached)
-        return stream.seconds
+        return stream.first_seconds
 
-    async def _hand_over(self, prompt: list[int]) -> float:
-        source = HandOverFrom(transfer=self._count, token=TRANSFER_TOKEN, lease_seconds=30.0)
-        target = HandOverTo(address=self._kv_address, transfer=self._count, token=TRANSFER_TOKEN)
-        submit = self._submit(prompt)
-        decoding, prefilling = Stream(), Stream()
-        two_tokens = msgspec.structs.replace(submit.sampling, max_tokens=2)
-        self.b.submit(
-            msgspec.structs.replace(submit, sampling=two_tokens, hand_over_from=source), decoding
+    async def _fetch(self, prompt: list[int]) -> float:
+        source = HandOverFrom(
+            transfer=self._count, token=TRANSFER_TOKEN, lease_seconds=30.0, source="a"
         )
-        self.a.submit(msgspec.structs.replace(submit, hand_over_to=target), prefilling)
-        expect(await prefilling.ended(), cached=True)
-        expect(await decoding.ended(), cached=True)
-        return decoding.seconds
+        target = HandOverTo(address=self._kv_address, transfer=self._count, token=TRANSFER_TOKEN)
+        share = ShareKV(
+            model=MODEL,
+            digests=list(full_block_digests(KEY, b"", prompt)),
+            to=target,
+            lease_seconds=30.0,
+        )
+        stream = NodeStream()
+        self.a.share(share)
+        self.b.submit(msgspec.structs.replace(self._submit(prompt), hand_over_from=source), stream)
+        expect(await stream.ended(), cached=True)
+        return stream.first_seconds
 
     def _submit(self, prompt: list[int]) -> Submit:
         sampling = Sampling(max_tokens=1)

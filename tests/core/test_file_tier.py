@@ -6,8 +6,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.core.mid_write import kill_in_mid_write
 
 from skerry_core.file_tier import PAGE, FileTier, FileTierError
 
@@ -183,7 +182,7 @@ import random, sys
 from pathlib import Path
 from skerry_core.file_tier import FileTier
 tier = FileTier(Path(sys.argv[1]), block_bytes=1 << 20, capacity_bytes=8 << 20, identity=b"b")
-print("ready", flush=True)
+print("writing", flush=True)
 number = 0
 while True:
     number += 1
@@ -196,16 +195,7 @@ def test_kill_in_mid_write_leaves_only_whole_blocks(
     tmp_path: Path, seed: int, subprocess_env: dict[str, str]
 ) -> None:
     path = tmp_path / "kv"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=subprocess_env
-    )
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == b"ready\n"
-    with pytest.raises(subprocess.TimeoutExpired):
-        writer.wait(timeout=0.2 + 0.05 * seed)
-    writer.send_signal(signal.SIGKILL)
-    writer.wait()
-    writer.stdout.close()
+    kill_in_mid_write(WRITER, path, 0.2 + 0.05 * seed, subprocess_env)
     tier = FileTier(path, block_bytes=1 << 20, capacity_bytes=8 << 20, identity=b"b")
     names = tier.digests()
     assert names

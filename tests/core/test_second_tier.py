@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.core import toy_oracle
+from tests.core.mid_write import kill_in_mid_write
 from tests.core.test_worker import TIMEOUT, Client
 from tests.core.toy_oracle import VOCAB, expected, run
 
@@ -460,7 +458,7 @@ while True:
     run(engine)
     salt += 1
     if salt == 6:
-        print("evicting", flush=True)
+        print("writing", flush=True)
 """
 
 
@@ -469,16 +467,7 @@ def test_kill_in_mid_write_leaves_only_true_blocks(
     tmp_path: Path, moment: int, subprocess_env: dict[str, str]
 ) -> None:
     path = tmp_path / "kv"
-    child = subprocess.Popen(
-        [sys.executable, "-c", NODE, str(path)], stdout=subprocess.PIPE, env=subprocess_env
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"evicting\n"
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(timeout=0.1 * moment + 0.05)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    kill_in_mid_write(NODE, path, 0.1 * moment + 0.05, subprocess_env)
     engine = open_engine(path, capacity=100 << 10)
     assert tier_of(engine).digests()
     for salt in range(6):

@@ -101,6 +101,12 @@ def test_another_request_is_another_answer(edge: Deployment, change: dict[str, A
     assert status(run(edge, CACHED, **change)) == "MISS"
 
 
+def test_what_two_numeric_builds_made_together_is_not_kept(edge: Deployment) -> None:
+    mixed = {**CACHED, "x-skerry-mixed-builds": "1"}
+    assert [status(run(edge, mixed)) for _ in range(2)] == ["MISS", "MISS"]
+    assert status(run(edge, CACHED)) == "MISS"
+
+
 def test_what_would_come_out_otherwise_is_not_kept(edge: Deployment) -> None:
     free = {"temperature": 0.7}
     assert [status(run(edge, CACHED, **free)) for _ in range(2)] == ["MISS", "MISS"]
