@@ -108,12 +108,12 @@ class Supervised:
         """Do not start it again when it ends."""
         self._stopping.set()
 
-    async def stop(self, seconds: float) -> None:
-        """Drain and end it; kill it after `seconds`. Idempotent."""
+    async def stop(self, seconds: float, how: signal.Signals = signal.SIGTERM) -> None:
+        """Tell it to drain and end; kill it after `seconds`. Idempotent."""
         self.retire()
         if self.state in ("ready", "starting"):
             self.state = "draining"
-        self._signal(signal.SIGTERM)
+        self._signal(how)
         try:
             await asyncio.wait_for(asyncio.shield(self._task), seconds)
         except TimeoutError:

@@ -87,6 +87,13 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [f"{self.region}-{self.name}-{i}" for i in range(self.replicas)]
 
 
+class TLSFiles(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """PEM files of an edge, read again when they change: a certificate with its chain, its key."""
+
+    cert: Annotated[str, Meta(pattern="^/", max_length=4096)]
+    key: Annotated[str, Meta(pattern="^/", max_length=4096)]
+
+
 class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A gateway. Listens on loopback unless told otherwise; port 0 takes a free one."""
 
@@ -95,6 +102,10 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()  # that clients reach
+    placement: Literal["cost", "nearest", "round-robin"] = "cost"  # the others to compare with
+    url: Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$", max_length=300)] | None = None
+    """What clients of this machine are told, where host and port are not what they should use."""
+    tls: TLSFiles | None = None
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvloop
 
@@ -24,6 +24,7 @@ from skerry_core.engine import Engine
 from skerry_core.weights import WeightFile, WeightsError
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
+from skerry_edge.cli.configured import configured
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.control_child import control_listener, control_plane
 from skerry_edge.cli.memory import MemoryTooSmall, Need, plan_blocks
@@ -171,12 +172,12 @@ async def _serve(
 
         try:
             async with (
+                configured(home, catalog, tokens, limits) as admission,
                 answer_status(control, platform.status),
                 control_plane(home, control_socket),
             ):
-                await serve(
-                    create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop
-                )
+                app = create_app(replace(edge, admission=admission))
+                await serve(app, listener=listener, limits=limits, ready=ready, stop=stop)
         finally:
             await watchdog.close()
             await node.close()

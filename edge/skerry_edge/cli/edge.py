@@ -46,7 +46,20 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="YAML whose links say what to assume of paths until they are measured",
     )
+    edge.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="serve HTTPS with this certificate: PEM, with the chain; read again when it changes",
+    )
+    edge.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
     edge.add_argument("--home", type=Path, help="tokens, models, registry (default: SKERRY_HOME)")
+    edge.add_argument(
+        "--placement",
+        choices=("cost", "nearest", "round-robin"),
+        default="cost",
+        help="where requests go: by cost in seconds, or, to compare, by a plain rule",
+    )
     edge.add_argument(
         "--gateway",
         metavar="ADDRESS",
@@ -58,6 +71,8 @@ def register(commands: Commands) -> None:
 
 
 def start(args: argparse.Namespace) -> int:
+    if (args.tls_cert is None) != (args.tls_key is None):
+        return complain("--tls-cert and --tls-key belong together")
     configure_threads(1)
     configure_logging()
     from skerry_edge.cli.parts import CannotStart
@@ -71,11 +86,13 @@ def start(args: argparse.Namespace) -> int:
     options = EdgeOptions(
         id=args.id,
         region=args.region,
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
         zone=args.residency,
         models=tuple(args.model),
         host=args.host,
         port=args.port,
         gateway=args.gateway,
+        placement=args.placement,
         listener=args.listener_fd,
         lifeline=args.lifeline_fd,
         topology=args.topology,

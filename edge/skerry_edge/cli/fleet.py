@@ -1,7 +1,9 @@
 """`skerry up --topology`: the nodes and edges of a YAML file, as supervised processes.
 
-    up    models ─▶ ports ─▶ nodes, all at once ─▶ edges ─▶ ready
-    down  ports closed ─▶ edges drain ─▶ nodes drain ─▶ sockets and records removed
+    up      models ─▶ ports ─▶ nodes, all at once ─▶ edges ─▶ ready
+    reload  each edge in turn: its successor ready at the same port ─▶ it accepts no more ─▶ its
+            last stream ends, and so does it
+    down    ports closed ─▶ edges drain ─▶ nodes drain ─▶ sockets and records removed
 
 The supervisor owns the edges' listening sockets: while an edge is restarted, connections wait in
 the backlog instead of being refused.
@@ -11,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -46,7 +50,10 @@ from skerry_regions.startup import on_thread, stop_on_signals, unless
 from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
 from skerry_regions.topology import EdgeSpec, Pool, Topology
 
+logger = logging.getLogger(__name__)
+
 EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
+EDGE_RETIRE_SECONDS = Limits().request_seconds + 10.0  # longer than any stream
 NODE_STOP_SECONDS = 15.0  # the edges are gone: nobody waits for what still runs
 NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
 
@@ -82,6 +89,8 @@ async def _serve(
     topology: Topology, home: Home, sockets: SocketFolder, control: str, reporter: Reporter
 ) -> None:
     stop = stop_on_signals()
+    renew = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew.set)
     _forget_registry(home)
     with contextlib.ExitStack() as listening:
         listeners = {
@@ -93,7 +102,9 @@ async def _serve(
             stop, on_thread(lambda: install_models(names, home, reporter.progress))
         )
         config = credentials(
-            home, TokenStore(home.tokens), url_of(listeners[topology.edges[0].name])
+            home,
+            TokenStore(home.tokens),
+            edge_url(topology.edges[0], listeners[topology.edges[0].name]),
         )
         registry = SqliteRegistry(home.registry)
         listening.callback(registry.close)
@@ -110,7 +121,9 @@ async def _serve(
                         "models": list(dict.fromkeys(catalog.resolve(name).id for name in names)),
                     }
                 )
+                renewing = asyncio.create_task(fleet.renew_edges_on(renew))
                 await stop.wait()
+                renewing.cancel()
                 fleet.retire_edges()  # they could not inherit what is closed now
                 for listener in listeners.values():
                     listener.close()  # once the edges have closed theirs, callers are refused
@@ -163,6 +176,8 @@ class Fleet:
         self._relays = relays(topology, self._sockets_between()) if topology.emulate else []
         self._nodes: dict[str, Supervised] = {}
         self._edges: dict[str, Supervised] = {}
+        self._beside: set[Supervised] = set()  # edges that are to replace one, or were replaced
+        self._retiring: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
@@ -175,13 +190,47 @@ class Fleet:
             self._edges[edge.name] = self._supervise(self._edge(edge))
         await _all_ready(self._edges)
 
+    async def renew_edges_on(self, renew: asyncio.Event) -> None:
+        """`renew_edges` each time the event is set."""
+        while True:
+            await renew.wait()
+            renew.clear()
+            await self.renew_edges()
+
+    async def renew_edges(self) -> None:
+        """Replace every edge by a new process, one after the other, without losing a stream.
+
+        Both accept at one socket until the old one is told to leave to its successor. An edge whose
+        successor does not start stays.
+        """
+        for edge in self._topology.edges:
+            successor = self._supervise(self._edge(edge))
+            self._beside.add(successor)
+            try:
+                await successor.wait_until_ready()
+            except FirstStartFailed as error:
+                logger.error("%s stays as it is: %s", edge.name, error)
+                self._beside.discard(successor)
+                continue
+            self._beside.discard(successor)
+            replaced, self._edges[edge.name] = self._edges[edge.name], successor
+            self._beside.add(replaced)
+            retiring = asyncio.create_task(self._retire(replaced))
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, edge: Supervised) -> None:
+        await edge.stop(EDGE_RETIRE_SECONDS, signal.SIGUSR2)
+        self._beside.discard(edge)
+
     def retire_edges(self) -> None:
-        for edge in self._edges.values():
+        for edge in (*self._edges.values(), *self._beside):
             edge.retire()
 
     async def stop(self) -> None:
         """Edges first: they finish their streams while the nodes still compute. Idempotent."""
-        await asyncio.gather(*(edge.stop(EDGE_STOP_SECONDS) for edge in self._edges.values()))
+        edges = (*self._edges.values(), *self._beside)
+        await asyncio.gather(*(edge.stop(EDGE_STOP_SECONDS) for edge in edges))
         await asyncio.gather(*(node.stop(NODE_STOP_SECONDS) for node in self._nodes.values()))
         await asyncio.gather(*(relay.close() for relay in self._relays))
 
@@ -191,7 +240,7 @@ class Fleet:
             EdgeStatus(
                 id=edge.name,
                 pid=self._edges[edge.name].pid,
-                url=url_of(self._listeners[edge.name]),
+                url=edge_url(edge, self._listeners[edge.name]),
                 region=edge.region,
             )
             for edge in self._topology.edges
@@ -253,6 +302,7 @@ class Fleet:
         listener = self._listeners[edge.name]
         models = list(dict.fromkeys(place.model for place in self._places))
         command = ["edge", "--id", edge.name, *self._where(edge.region)]
+        command += ["--placement", edge.placement]
         command += ["--topology", str(_topology_file(self._sockets))]
         for model in models:
             command += ["--model", model]
@@ -260,10 +310,18 @@ class Fleet:
             command += ["--gateway", self._address(edge.name, "gateway")]
         command += ["--listener-fd", str(listener.fileno())]
         host, port = reachable(listener)
-        return self._process(edge.name, command, Address(host=host, port=port), listener.fileno())
+        if edge.tls is not None:
+            command += ["--tls-cert", edge.tls.cert, "--tls-key", edge.tls.key]
+        return self._process(
+            edge.name,
+            command,
+            Address(host=host, port=port),
+            listener.fileno(),
+            tls=edge.tls is not None,
+        )
 
     def _process(
-        self, id: str, command: list[str], health: Address, *descriptors: int
+        self, id: str, command: list[str], health: Address, *descriptors: int, tls: bool = False
     ) -> ProcessSpec:
         return ProcessSpec(
             id=id,
@@ -271,7 +329,7 @@ class Fleet:
             environ=os.environ | {"SKERRY_HOME": str(self._home.root)},
             log=self._home.logs / f"{id}.log",
             descriptors=descriptors,
-            healthy=lambda: is_healthy(health),
+            healthy=lambda: is_healthy(health, tls=tls),
         )
 
 
@@ -283,6 +341,10 @@ def share_threads(pools: list[Pool], cores: int) -> list[int]:
     left = cores - sum(pool.threads for pool in pools if pool.threads is not None)
     sharing = sum(pool.threads is None for pool in pools)
     return [pool.threads or max(1, left // sharing) for pool in pools]
+
+
+def edge_url(edge: EdgeSpec, listener: socket.socket) -> str:
+    return edge.url or url_of(listener, tls=edge.tls is not None)
 
 
 async def _all_ready(processes: dict[str, Supervised]) -> None:

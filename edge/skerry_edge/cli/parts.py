@@ -163,6 +163,7 @@ def reachable(listener: socket.socket) -> tuple[str, int]:
     return LOOPBACK.get(host, host), port
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     host, port = reachable(listener)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import socket
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from pathlib import Path
 from random import Random
 
 import uvloop
+from msgspec.structs import replace
 
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
+from skerry_edge.cli.configured import configured, open_certificate
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import (
     Model,
@@ -44,6 +47,7 @@ from skerry_regions.directory import Directory, directly
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.emulation import through_relays
 from skerry_regions.lifeline import Lifeline
+from skerry_regions.plain_placers import Rule, by_rule
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.registry import Member
 from skerry_regions.remote import RemoteRegion
@@ -59,11 +63,13 @@ class EdgeOptions:
 
     id: str
     region: str
+    tls: tuple[Path, Path] | None = None  # certificate and key
     zone: str  # of residency
     models: tuple[str, ...]  # ids or aliases
     host: str
     port: int  # 0: a free one
     gateway: str = ""  # address for other regions' edges
+    placement: Rule = "cost"
     listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
@@ -79,7 +85,8 @@ def serve_edge(options: EdgeOptions, home: Home) -> None:
 
 
 async def _serve(options: EdgeOptions, home: Home) -> None:
-    stop = stop_on_signals()
+    stop, retire = stop_on_signals(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, retire.set)
     lifeline = None
     if options.lifeline is not None:
         lifeline = Lifeline(options.lifeline)
@@ -87,8 +94,9 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
     progress = Lines().show if lifeline is None else lifeline.progress
     topology = None if options.topology is None else read_topology(options.topology)
     limits = Limits()
+    certificate = None if options.tls is None else open_certificate(*options.tls)
     with _listener(options, limits) as listener:
-        url = url_of(listener)
+        url = url_of(listener, tls=certificate is not None)
         installing = on_thread(lambda: install_models(options.models, home, progress))
         catalog, models = await unless(stop, installing)
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
@@ -110,16 +118,30 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
             address = await stack.enter_async_context(
                 gateway(options.gateway, hello, options.zone, incarnation, directory, placer)
             )
-            announcer = Announcer(registry, _describe(options, url, address, incarnation))
+            serving = asyncio.Event()
+            describe = _describe(options, url, address, incarnation, serving)
+            announcer = Announcer(registry, describe)
             stack.push_async_callback(announcer.withdraw)
             await _find_nodes(directory, frozenset({*texts, *encoders}), stop)
+            tokens = TokenStore(home.tokens)
+            admission = await stack.enter_async_context(
+                configured(
+                    home,
+                    catalog,
+                    tokens,
+                    limits,
+                    edges=lambda: directory.num_edges,
+                    certificate=certificate,
+                )
+            )
             edge = Edge(
                 catalog=catalog,
                 texts=texts,
                 encoders=encoders,
-                region=RemoteRegion(directory.links, placer),
+                region=RemoteRegion(directory.links, by_rule(options.placement, placer, directory)),
                 residency=options.zone,
-                tokens=TokenStore(home.tokens),
+                tokens=tokens,
+                admission=admission,
                 secret=secret(home),
                 limits=limits,
                 responses=ResponseStore(home.responses),
@@ -128,6 +150,8 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
             )
 
             def ready(host: str, port: int) -> None:
+                serving.set()
+                announcer.announce_now()
                 if lifeline is None:
                     note(f"Edge {options.id} is ready at {url}.")
                 else:
@@ -135,7 +159,15 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 gc.collect()
                 gc.freeze()  # what is loaded stays: later collections need not look at it
 
-            await serve(create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop)
+            await serve(
+                create_app(edge),
+                listener=listener,
+                limits=limits,
+                ready=ready,
+                stop=stop,
+                retire=retire,
+                ssl_context=None if certificate is None else certificate.context,
+            )
         finally:
             await stack.aclose()
             await directory.close()
@@ -178,7 +210,7 @@ def _hello(id: str, models: list[Model]) -> Hello:
 
 
 def _describe(
-    options: EdgeOptions, url: str, gateway: str, incarnation: int
+    options: EdgeOptions, url: str, gateway: str, incarnation: int, serving: asyncio.Event
 ) -> Callable[[], Member]:
     member = Member(
         id=options.id,
@@ -189,6 +221,6 @@ def _describe(
         incarnation=incarnation,
         address=url,
         gateway=gateway,
-        state="ready",
+        state="starting",
     )
-    return lambda: member
+    return lambda: replace(member, state="ready") if serving.is_set() else member
