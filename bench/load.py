@@ -19,6 +19,7 @@ class StreamTimes:
 
     events: list[float] = field(default_factory=list)  # one per content chunk
     tokens: int = 0  # as the server's usage says
+    cached: int = 0  # likewise, of the prompt
 
     @property
     def ttft(self) -> float:
@@ -62,7 +63,9 @@ async def stream(
             times.events.append(time.perf_counter() - start)
         if b'"completion_tokens"' in line:
             usage = json.loads(line[6:]).get("usage")
-            times.tokens = usage["completion_tokens"] if usage else times.tokens
+            if usage:
+                times.tokens = usage["completion_tokens"]
+                times.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     writer.close()
     return times
 

@@ -31,6 +31,7 @@ class Answer:
     completion_tokens: int = 0
     num_done: int = 0
     errors: list[str] = field(default_factory=list)
+    placed: str = field(default="", compare=False)  # the first node that ran it
 
     def take(self, line: str) -> None:
         """Take in one line of the event stream."""
@@ -84,8 +85,13 @@ async def ask(client: httpx.AsyncClient, question: Question) -> Answer:
     answer = Answer()
     try:
         async with client.stream(
-            "POST", question.path, json=question.body, timeout=SECONDS
+            "POST",
+            question.path,
+            json=question.body,
+            timeout=SECONDS,
+            headers={"x-skerry-explain": "1"},
         ) as response:
+            answer.placed = response.headers.get("x-skerry-explain", "").partition(";")[0]
             if response.status_code != 200:
                 answer.errors.append(f"{response.status_code} {await response.aread()!r}")
                 return answer

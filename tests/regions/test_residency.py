@@ -48,7 +48,8 @@ class Platform:
             member(node, region=name, residency=told.get(name, ZONES[name]))
             for name, node in nodes.items()
         ]
-        self.directory = Directory(FixedRegistry(members), hello("edge"), patience=PATIENCE)
+        registry = FixedRegistry(members)
+        self.directory = Directory(registry, hello("edge"), region="fra", patience=PATIENCE)
         placer = Routed(self.directory, "fra", {MODEL: b"toy"}, Random(1))
         policy = RetryPolicy(start_patience=0.1, patience=0.2, pause=0.01)
         self.region = RemoteRegion(self.directory.links, placer, policy)
@@ -88,7 +89,7 @@ async def test_a_stream_goes_on_in_its_zone_and_ends_with_it(tmp_path: Path) -> 
         p.nodes[first].gate.open.set()
         await p.nodes[first].stop()
         second = next(name for name in ("fra", "ams") if name != first)
-        ids, _ = await after_tokens(stream, 5, ids)
+        ids, _ = await after_tokens(stream, 7, ids)  # more than the first one had made
         p.nodes[second].gate.open.set()
         await p.nodes[second].stop()
         with pytest.raises(Unavailable, match="in the zone 'eu'"):
