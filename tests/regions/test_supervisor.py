@@ -17,13 +17,16 @@ from skerry_regions.supervisor import FirstStartFailed, HealthPolicy, ProcessSpe
 
 pytestmark = pytest.mark.anyio
 
-READY = """
-import os, signal, socket, sys, time
+IMPORTS = "import os, signal, socket, sys, time\n"
+TELL = """
 line = socket.socket(fileno=int(sys.argv[1]))
 line.sendall(b'{"what": "loading", "share": 0.5}\\n{"ready": {"port": 7}}\\n')
 """
-UNTIL_TOLD = READY + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsignal.pause()"
-STUBBORN = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nline.recv(1)\ntime.sleep(60)"
+READY = IMPORTS + TELL
+UNTIL_TOLD = f"{IMPORTS}signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n{TELL}signal.pause()"
+STUBBORN = (
+    f"{IMPORTS}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{TELL}line.recv(1)\ntime.sleep(60)"
+)
 QUICK = RestartPolicy(first=0.01, most=0.02)
 
 
