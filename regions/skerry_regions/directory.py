@@ -90,6 +90,10 @@ class Directory:
     def link(self, id_: str) -> NodeLink | None:
         return self._links.get(id_)
 
+    def rtts(self) -> dict[str, float]:
+        """Seconds to each and back, of its last ping."""
+        return {id_: link.rtt for id_, link in self._links.items() if link.rtt is not None}
+
     def transfer_address(self, node: str, source: str) -> str:
         """Where the node `source` sends KV for `node`; empty when either is unknown."""
         if node not in self._members or source not in self._members:

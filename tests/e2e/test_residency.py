@@ -134,6 +134,17 @@ def test_a_bound_token_binds_without_a_header(skerry: Skerry) -> None:
     assert Client(skerry, "edge-iad", token).run("hello", "us").status_code == 403
 
 
+def test_top_shows_regions_and_the_ways_between_them(skerry: Skerry) -> None:
+    seen = json.loads(skerry("top", "--json", "--interval", "0.2").stdout)
+    assert [(pool["region"], pool["nodes"]) for pool in seen["pools"]] == [("fra", 2), ("iad", 1)]
+    assert {node["id"] for node in seen["nodes"]} == {*INSIDE, OUTSIDE}
+    assert all(node["engine"]["blocks"] == 16 for node in seen["nodes"])
+    assert [set(edge["rtt"]) for edge in seen["edges"]] == [{"fra", "iad"}, {"fra", "iad"}]
+    shown = skerry("top", "--once", "--interval", "0.2")
+    assert shown.returncode == 0
+    assert "fra-a-1" in shown.stdout
+
+
 def _names_of_blocks(skerry: Skerry, model: ModelFiles, prompts: list[str]) -> list[bytes]:
     """What the prompts' KV blocks are called."""
     from skerry_edge.text import TextModel

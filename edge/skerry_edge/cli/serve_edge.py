@@ -148,6 +148,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 stores=open_stores(home, options.id),
                 cors_origins=cors_origins(),
             )
+            edge.metrics.node_rtts = directory.rtts
 
             def ready(host: str, port: int) -> None:
                 serving.set()
