@@ -20,6 +20,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node"):
     """All that decides what a node is. Another value is another node."""
 
     region: Name
+    residency: Name = "global"
     role: RoleName
     model: Name  # catalog id
     runner: RunnerName
@@ -33,6 +34,7 @@ class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge"):
     """All that decides what an edge is."""
 
     region: Name
+    residency: Name = "global"
     host: Name
     models: tuple[str, ...]  # catalog ids
 
@@ -54,6 +56,7 @@ class Launch:
     settings: Settings
     port: int = 0  # of an edge; 0: any free one
     num_sharing: int = 1  # nodes that share this machine's cores
+    topology: bytes = b""  # of an edge: the regions there are, as a topology file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

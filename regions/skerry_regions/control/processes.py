@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import fcntl
 import ipaddress
 import logging
 import os
@@ -23,13 +21,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from skerry_regions.address import Address
+from skerry_regions.control.commands import edge_command, node_command
+from skerry_regions.control.launched import LaunchRecord, judged
 from skerry_regions.control.launcher import (
     EdgeSettings,
     Ended,
@@ -37,35 +37,18 @@ from skerry_regions.control.launcher import (
     LaunchFailed,
     NodeSettings,
     Observation,
-    ProcessState,
     Running,
     fingerprint,
 )
+from skerry_regions.control.process_lock import holder, locked
 from skerry_regions.control.socket_paths import SocketPaths
 from skerry_regions.health import is_healthy
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.supervisor import MAX_LOG_BYTES, tail
 
 HEALTH_SECONDS = 2.0  # between two checks of one process
-AILING_SECONDS = 6.0  # without a healthy answer, before it counts as failed
-NODE_DRAIN_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
-
-
-class LaunchRecord(Struct, frozen=True, kw_only=True):
-    """What a process was launched as. Times are the machine's boot clock's."""
-
-    id: str
-    owner: str
-    kind: str
-    region: str
-    fingerprint: str
-    address: str
-    control: str  # where it answers health checks
-    started: float
-    was_ready: bool = False
-    draining_since: float | None = None
 
 
 @dataclass(slots=True)
@@ -152,32 +135,11 @@ class ProcessLauncher:
         if member is not None and member.pid != known.pid:
             member = None
         if member is not None and member.state == "draining" and record.draining_since is None:
-            record = self._note(known, draining_since=now)  # by its operator's word
-        is_ready = member is not None and member.state == "ready"
-        if is_ready and not record.was_ready:
+            self._note(known, draining_since=now)  # by its operator's word
+        if member is not None and member.state == "ready" and not record.was_ready:
             known.healthy_at = now
-            record = self._note(known, was_ready=True)
-        silence = now - known.healthy_at
-        running = Running(
-            id=record.id,
-            owner=record.owner,
-            kind="node" if record.kind == "node" else "edge",
-            region=record.region,
-            fingerprint=record.fingerprint,
-            pid=known.pid,
-            state="starting",
-            seconds=now - record.started,
-            streams=member.streams if member is not None else 0,
-            address=member.address if member is not None else record.address,
-            control=record.control,
-        )
-        if record.draining_since is not None:
-            return _in_state(running, "draining", now - record.draining_since)
-        if is_ready and silence < AILING_SECONDS:
-            return _in_state(running, "ready", now - record.started)
-        if record.was_ready:
-            return _in_state(running, "failed", silence)
-        return running
+            self._note(known, was_ready=True)
+        return judged(known.record, known.pid, member, now, silence=now - known.healthy_at)
 
     async def _watch(self, known: Known) -> None:
         """Ask how it is, as long as it runs."""
@@ -194,7 +156,7 @@ class ProcessLauncher:
             listener = None
             if isinstance(launch.settings, EdgeSettings):
                 listener = stack.enter_context(bound(launch.settings.host, launch.port))
-            lock = _locked(self._path(launch.id, "lock"))
+            lock = locked(self._path(launch.id, "lock"))
             stack.callback(os.close, lock)  # ours; the process keeps its own
             command = self._command(launch, listener)
             record = self._record(launch, listener)
@@ -242,35 +204,28 @@ class ProcessLauncher:
     def _command(self, launch: Launch, listener: socket.socket | None) -> list[str]:
         match launch.settings:
             case NodeSettings():
-                return self._node_command(launch, launch.settings)
+                prompts = None
+                if launch.settings.system_prompts:
+                    prompts = self._path(launch.id, "prompts")
+                    prompts.write_bytes(msgspec.json.encode(launch.settings.system_prompts))
+                return node_command(
+                    launch.id,
+                    launch.settings,
+                    address=partial(self._address, launch.id),
+                    threads=launch.settings.threads or max(1, self._cores // launch.num_sharing),
+                    prompts=prompts,
+                )
             case EdgeSettings():
                 assert listener is not None
-                settings = launch.settings
-                command = ["edge", "--id", launch.id, "--region", settings.region]
-                for model in settings.models:
-                    command += ["--model", model]
-                return [*command, "--listener-fd", str(listener.fileno())]
-
-    def _node_command(self, launch: Launch, settings: NodeSettings) -> list[str]:
-        threads = settings.threads or max(1, self._cores // launch.num_sharing)
-        address, transfer, control = (
-            self._address(launch.id, kind) for kind in ("node", "kv", "control")
-        )
-        command = [
-            "node", "--id", launch.id, "--role", settings.role, "--region", settings.region,
-            "--model", settings.model, "--runner", settings.runner, "--threads", str(threads),
-            "--address", address, "--transfer", transfer, "--control", control,
-            "--drain-seconds", str(NODE_DRAIN_SECONDS),
-        ]  # fmt: skip
-        if settings.kv_blocks is not None:
-            command += ["--kv-blocks", str(settings.kv_blocks)]
-        if settings.file_tier is not None:
-            command += ["--file-tier", settings.file_tier]
-        if settings.system_prompts:
-            path = self._path(launch.id, "prompts")
-            path.write_bytes(msgspec.json.encode(settings.system_prompts))
-            command += ["--warm-up", str(path)]
-        return command
+                topology = self._path(launch.id, "topology")
+                topology.write_bytes(launch.topology)
+                return edge_command(
+                    launch.id,
+                    launch.settings,
+                    gateway=self._address(launch.id, "gateway"),
+                    listener=listener.fileno(),
+                    topology=topology,
+                )
 
     def _address(self, id: str, kind: str) -> str:
         return f"unix:{self._sockets.path(id, kind)}"
@@ -290,7 +245,7 @@ class ProcessLauncher:
         """Find what an earlier control plane started, and clear away what has ended since."""
         for path in sorted(self._folder.glob("*.lock")):
             try:
-                lock = _locked(path)
+                lock = locked(path)
             except BlockingIOError:
                 self._adopt_one(path)
                 continue
@@ -362,9 +317,14 @@ class ProcessLauncher:
         known.watch.cancel()
 
     def _forget_files(self, id: str) -> None:
-        for kind in ("json", "prompts", "lock"):  # the lock last: it says that there is more
+        for kind in (
+            "json",
+            "prompts",
+            "topology",
+            "lock",
+        ):  # the lock last: it says that there is more
             self._path(id, kind).unlink(missing_ok=True)
-        for kind in ("node", "kv", "control"):
+        for kind in ("node", "kv", "control", "gateway"):
             self._sockets.path(id, kind).unlink(missing_ok=True)
 
 
@@ -380,39 +340,6 @@ def bound(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def holder(path: Path) -> int | None:
-    """The session leader that has this file open; None when there is none."""
-    wanted = path.stat()
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
-        pid = int(process.name)
-        try:
-            if os.getsid(pid) == pid and any(
-                os.path.samestat(os.stat(descriptor), wanted)
-                for descriptor in (process / "fd").iterdir()
-            ):
-                return pid
-        except OSError:  # gone, or not ours
-            continue
-    return None
-
-
-def _locked(path: Path) -> int:
-    """A descriptor of the file that holds its lock. Raises BlockingIOError when another does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _in_state(running: Running, state: ProcessState, seconds: float) -> Running:
-    return dataclasses.replace(running, state=state, seconds=seconds)
 
 
 def _signal(known: Known, number: signal.Signals) -> None:

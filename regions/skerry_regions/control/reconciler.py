@@ -33,7 +33,7 @@ from skerry_regions.control.plan import Action, Drain, Group, Kill, Start, plan
 from skerry_regions.control.resources import DEPLOYMENT, EDGE_NODE, POOL, REGION, Kind, Status
 from skerry_regions.control.store import Store
 from skerry_regions.control.views import NodeView
-from skerry_regions.control.wanted import Models, wanted
+from skerry_regions.control.wanted import Models, topology_of, wanted
 
 LOOK_SECONDS = 0.5
 PORT = "port"  # the decision's name
@@ -155,7 +155,11 @@ class Reconciler:
                     for group in self._groups.values()
                     if isinstance(group.settings, NodeSettings)
                 )
-                launch = dataclasses.replace(launch, num_sharing=max(1, num_nodes))
+                launch = dataclasses.replace(
+                    launch,
+                    num_sharing=max(1, num_nodes),
+                    topology=topology_of(self._store.desired),
+                )
                 try:
                     port = await self._launcher.start(launch)
                 except LaunchFailed as error:

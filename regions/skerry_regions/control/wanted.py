@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from skerry_regions.control.desired import Desired
 from skerry_regions.control.launcher import EdgeSettings, NodeSettings
 from skerry_regions.control.plan import Group
 from skerry_regions.control.resources import EDGE_NODE, POOL, REGION, PoolSpec
+from skerry_regions.residency import GLOBAL
+from skerry_regions.topology import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ def wanted(
             replicas=replicas_of(pool, scales.get(id)) if replicas is None else replicas,
             settings=NodeSettings(
                 region=pool.region,
+                residency=_residency(desired, pool.region),
                 role=pool.role,
                 model=model.id or name,
                 runner=pool.runner,
@@ -69,7 +74,12 @@ def wanted(
         groups[id] = Group(
             id=id,
             replicas=0 if leaving or not models_offered else 1,
-            settings=EdgeSettings(region=edge.region, host=edge.host, models=models_offered),
+            settings=EdgeSettings(
+                region=edge.region,
+                residency=_residency(desired, edge.region),
+                host=edge.host,
+                models=models_offered,
+            ),
             port=edge.port or ports.get(id, 0),
         )
     return groups
@@ -98,3 +108,24 @@ def _is_leaving(desired: Desired, kind: str, id: str, region: str) -> bool:
 def _system_prompts(desired: Desired, pool: str) -> tuple[str, ...]:
     deployment = desired.deployment_of(pool)
     return () if deployment is None else desired.deployments()[deployment].system_prompts
+
+
+def _residency(desired: Desired, region: str) -> str:
+    spec = desired.regions().get(region)
+    return spec.residency if spec is not None else GLOBAL
+
+
+def topology_of(desired: Desired) -> bytes:
+    """The regions, as a topology file that edges read: what paths cost before they are measured."""
+    regions = [
+        Region(
+            name=spec.name,
+            iata=spec.iata,
+            coordinates=None
+            if spec.latitude is None or spec.longitude is None
+            else (spec.latitude, spec.longitude),
+            residency=spec.residency,
+        )
+        for spec in desired.regions().values()
+    ]
+    return msgspec.json.encode({"regions": regions})  # JSON is YAML
