@@ -41,6 +41,8 @@ from skerry_regions.routes import Attempt, Past, Placer
 
 logger = logging.getLogger(__name__)
 
+EMBED_SECONDS = 0.02  # about what an embedding takes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -88,7 +90,7 @@ class RemoteRegion:
         return stream
 
     async def embed(self, embed: Embed) -> bytes:
-        """See `RegionClient.embed`. Tried once on each node, the least busy and nearest first.
+        """See `RegionClient.embed`. Tried once on each node, where it should be done first.
 
         What one node began another can do again: a text's vector has the same bits everywhere.
         """
@@ -96,7 +98,7 @@ class RemoteRegion:
             f"no node{_where(embed)} embeds by {embed.model} now", retry_after=1.0
         )
         links = [link for link in self._links_for(embed) if embed.model in link.models]
-        links.sort(key=lambda link: (not link.is_up, link.num_streams, link.rtt or 0.0))
+        links.sort(key=lambda link: (not link.is_up, _seconds_until_embedded(link)))
         for link in links:
             try:
                 return await _embed_on(link, embed)
@@ -115,6 +117,11 @@ class RemoteRegion:
 
     async def close(self) -> None:
         await asyncio.gather(*(link.close() for link in self._links()))
+
+
+def _seconds_until_embedded(link: NodeLink) -> float:
+    """The way there and back, and what of ours is there before."""
+    return (link.rtt or 0.0) + EMBED_SECONDS * link.num_streams
 
 
 async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
