@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -42,8 +41,11 @@ from skerry_edge import (
     usage_routes,
 )
 from skerry_edge.auth import Authenticate
+from skerry_edge.batch import batches, files
+from skerry_edge.batch.service import dispatching
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode, error_response
 from skerry_edge.edge import Edge
+from skerry_edge.inside import request_id_of
 from skerry_edge.residency import KeepResidency
 from skerry_edge.routing import edge_of
 from skerry_edge.tracing import Trace, tracing
@@ -65,7 +67,8 @@ def create_app(edge: Edge) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        yield
+        async with dispatching(app, edge):
+            yield
         await edge.region.close()
         if edge.responses is not None:
             edge.responses.close()
@@ -115,6 +118,15 @@ def _routes() -> list[Route]:
             Route(f"{prefix}/responses/{{id}}", responses.retrieve, methods=["GET"]),
             Route(f"{prefix}/responses/{{id}}", responses.delete, methods=["DELETE"]),
             Route(f"{prefix}/embeddings", embeddings.create, methods=["POST"]),
+            Route(f"{prefix}/files", files.upload, methods=["POST"]),
+            Route(f"{prefix}/files", files.list_files, methods=["GET"]),
+            Route(f"{prefix}/files/{{id}}", files.retrieve, methods=["GET"]),
+            Route(f"{prefix}/files/{{id}}", files.delete, methods=["DELETE"]),
+            Route(f"{prefix}/files/{{id}}/content", files.content),
+            Route(f"{prefix}/batches", batches.create, methods=["POST"]),
+            Route(f"{prefix}/batches", batches.list_batches, methods=["GET"]),
+            Route(f"{prefix}/batches/{{id}}", batches.retrieve, methods=["GET"]),
+            Route(f"{prefix}/batches/{{id}}/cancel", batches.cancel, methods=["POST"]),
             Route(f"{prefix}/models", listings.list_models),
             Route(f"{prefix}/models/{{model:path}}", listings.get_model),
         ]
@@ -132,7 +144,7 @@ class Rim:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        edge, identity = self._edge, str(uuid.uuid4())
+        edge, identity = self._edge, request_id_of(scope)
         caller = context_of(scope["headers"])
         trace = Trace(identity, caller, clock=edge.clock, wall_clock=edge.wall_clock)
         scope["request_id"], scope["started"] = identity, trace.started

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from skerry.errors import AuthenticationError, NotFound
+from skerry_edge.inside import inside_call
 from skerry_regions.residency import Zone, is_zone
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
@@ -195,6 +196,12 @@ class TokenStore:
         self._refresh_or_keep()
         return token_id in self._records
 
+    def principal(self, token_id: str) -> Principal | None:
+        """Whom a token stands for now. None when it was revoked."""
+        self._refresh_or_keep()
+        record = self._records.get(token_id)
+        return None if record is None else _principal(record)
+
     def records(self) -> list[TokenRecord]:
         """Every live token's record, oldest first."""
         self._refresh()
@@ -212,13 +219,7 @@ class TokenStore:
         matches = hmac.compare_digest(_digest(secret), expected)
         if record is None or not matches:
             return None
-        return Principal(
-            record.id,
-            record.account_id,
-            frozenset(record.scopes),
-            caps=record.caps,
-            residency=record.residency,
-        )
+        return _principal(record)
 
     def _refresh_or_keep(self) -> None:
         """Follow the file; if it became unreadable keep the last good tokens and say so."""
@@ -289,6 +290,10 @@ class Authenticate:
         await self._app(scope, receive, send)
 
     def _principal(self, scope: Scope) -> Principal:
+        if (inside := inside_call(scope)) is not None:
+            if inside.principal is None:
+                raise AuthenticationError("The API token was revoked.")
+            return inside.principal
         token = bearer_token(scope["headers"])
         if token is not None and (found := self._tokens.authenticate(token)):
             return found
@@ -322,6 +327,16 @@ def _checked_cap(dollars: float | None) -> float | None:
     if dollars is not None and not 0.0 <= dollars <= MAX_DOLLARS:
         raise ValueError(f"a cap is between 0 and {MAX_DOLLARS:g} US$, got {dollars}")
     return dollars
+
+
+def _principal(record: TokenRecord) -> Principal:
+    return Principal(
+        record.id,
+        record.account_id,
+        frozenset(record.scopes),
+        caps=record.caps,
+        residency=record.residency,
+    )
 
 
 def _digest(secret: str) -> str:

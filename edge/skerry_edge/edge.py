@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from skerry.errors import ModelNotFound, TaskNotSupported
 from skerry_edge.admission import Admission
 from skerry_edge.auth import TokenStore
+from skerry_edge.batch.parts import Batches
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.metrics import EdgeMetrics
@@ -44,6 +45,7 @@ class Edge:
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)
     responses: ResponseStore | None = None  # None: answers are not remembered
+    batches: Batches | None = None  # None: nothing is queued
     stores: Stores = field(default_factory=Stores)
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process

@@ -26,6 +26,7 @@ from skerry_edge.choice_trace import ChoiceTrace
 from skerry_edge.edge import Edge
 from skerry_edge.entrance import enter
 from skerry_edge.idempotency import IdempotencyKey
+from skerry_edge.inside import Priority
 from skerry_edge.meter import Meter
 from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.response_cache import CachePolicy
@@ -70,6 +71,7 @@ class Call:
     seconds_left: float
     residency: str | None = None  # zone that it must not leave
     explain: Callable[[str], None] | None = None  # wants to know why it runs where it does
+    priority: Priority = "interactive"
     token: str = ""  # id of the API token
     cache: CachePolicy | None = None  # None: the response cache has no part in it
     idempotency: IdempotencyKey | None = None
@@ -396,6 +398,7 @@ def submission(
         sampling=msgspec.structs.replace(job.sampling, choice=choice),
         tenant=call.tenant,
         cache_key=edge.cache_key(call.tenant, call.residency),
+        priority=call.priority,
         residency=call.residency,
         seconds_left=call.seconds_left,
         reject_if_busy=call.reject_if_busy,

@@ -38,8 +38,13 @@ def malformed(message: str) -> Refusal:
     return Refusal(400, 3003, message)
 
 
-def body_too_large(limits: Limits) -> Refusal:
-    return Refusal(413, 3006, f"The request body exceeds {limits.body_bytes} bytes.")
+def body_too_large(limit: int) -> Refusal:
+    return Refusal(413, 3006, f"The request body exceeds {limit} bytes.")
+
+
+def target_of(head: bytes) -> bytes:
+    """The request target of a head that was checked."""
+    return head.split(b" ", 2)[1]
 
 
 def check_partial(head: bytes, limits: Limits) -> Refusal | None:
@@ -76,7 +81,7 @@ def check_head(head: bytes, limits: Limits) -> Refusal | None:
         return framing
     if b"transfer-encoding" in framing and request_line.endswith(b"HTTP/1.0"):
         return malformed("HTTP/1.0 has no Transfer-Encoding.")
-    return _check_framing(framing, limits)
+    return _check_framing(framing, limits.body_limit(match[1]))
 
 
 def _framing_fields(fields: list[bytes]) -> dict[bytes, bytes] | Refusal:
@@ -96,7 +101,7 @@ def _framing_fields(fields: list[bytes]) -> dict[bytes, bytes] | Refusal:
     return framing
 
 
-def _check_framing(framing: dict[bytes, bytes], limits: Limits) -> Refusal | None:
+def _check_framing(framing: dict[bytes, bytes], body_limit: int) -> Refusal | None:
     """Refuse what two servers in a row could read in two ways (RFC 9112, 3.2 and 6.3)."""
     if not _HOST.fullmatch(framing.get(b"host", b"")):
         return malformed("The header field 'host' is not a host name.")
@@ -107,4 +112,4 @@ def _check_framing(framing: dict[bytes, bytes], limits: Limits) -> Refusal | Non
         return malformed("Content-Length and Transfer-Encoding exclude each other.")
     if not _DIGITS.fullmatch(length):
         return malformed("Content-Length must be a number of bytes.")
-    return body_too_large(limits) if int(length) > limits.body_bytes else None
+    return body_too_large(body_limit) if int(length) > body_limit else None

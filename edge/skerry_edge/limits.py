@@ -17,6 +17,7 @@ class Limits:
     target_bytes: int = 4 * 1024  # path and query
     header_seconds: float = 10.0  # from the connection, or the first byte, to the last header byte
     body_bytes: int = 8 * 1024 * 1024
+    upload_bytes: int = 64 * 1024 * 1024  # of a body sent to /v1/files
     body_seconds: float = 60.0  # from the header to the last body byte
     body_bytes_per_second: float = 1024.0  # the slowest upload that is still served …
     body_grace_seconds: float = 5.0  # … measured from here on
@@ -34,6 +35,11 @@ class Limits:
     max_requests: int = 1024  # in progress at once; beyond it callers are told to come back
     drain_seconds: int = 30  # streams may finish this long after SIGTERM
     retire_seconds: float = 2.0  # a successor serves: idle connections may ask once more so long
+
+    def body_limit(self, target: bytes) -> int:
+        """Bytes that the body of a request to this target may have."""
+        path = target.partition(b"?")[0]
+        return self.upload_bytes if path.endswith(b"/v1/files") else self.body_bytes
 
     def __post_init__(self) -> None:
         for field in fields(self):

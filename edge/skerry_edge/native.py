@@ -20,6 +20,7 @@ from skerry.wire import (
     ToolCall,
 )
 from skerry_edge import classification, embeddings, openai
+from skerry_edge.batch import queued
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
@@ -87,6 +88,8 @@ async def answer(
 
     `options` are in place of those in the input.
     """
+    if queued.is_asked(request, options):
+        return await queued.answer(request, edge, spec, body, dialect)
     if spec.is_encoder:
         run_encoder = embeddings.run if spec.embedding is not None else classification.run
         return await run_encoder(request, edge, spec, edge.encoders[spec.id], body, dialect)

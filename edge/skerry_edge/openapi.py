@@ -19,6 +19,8 @@ from skerry import __version__, wire
 from skerry.errors import SkerryError
 from skerry_edge import messages_wire, responses_wire
 from skerry_edge.auth import PUBLIC_PATHS
+from skerry_edge.batch import wire as batch_wire
+from skerry_edge.batch.files import FORM, MAX_LIMIT
 from skerry_edge.binding import MODEL_HEADER, BindingRequest
 from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode
 from skerry_edge.native import UniversalRequest
@@ -31,7 +33,7 @@ Errors = Literal["native", "openai", "anthropic", "binding"]
 
 ACCOUNT = "/client/v4/accounts/{account_id}"
 REFERENCE = "#/components/schemas/{name}"
-JSON, EVENTS = "application/json", "text/event-stream"
+JSON, EVENTS, BYTES = "application/json", "text/event-stream", "application/octet-stream"
 HEAD_STATUSES = (400, 408, 413, 414, 431, 503)  # of requests that are refused before routing
 RUN_INPUTS = (
     wire.TextGenerationInput,
@@ -39,6 +41,7 @@ RUN_INPUTS = (
     wire.EmbeddingsInput,
     wire.RankingInput,
     wire.ClassificationInput,
+    batch_wire.QueuedBody,
 )
 RUN_RESULTS = (
     wire.TextGenerationOutput,
@@ -46,6 +49,8 @@ RUN_RESULTS = (
     wire.EmbeddingsOutput,
     wire.RankingOutput,
     list[wire.LabelScore],
+    batch_wire.QueuedStatus,
+    batch_wire.QueuedAnswers,
 )
 
 
@@ -144,18 +149,20 @@ class Operation:
     path: str
     summary: str
     results: Sequence[Any]  # types
-    inputs: Sequence[Struct] = ()  # empty: GET, or DELETE where `method` says so
+    inputs: Sequence[Struct] = ()  # empty: GET, unless `method` says otherwise
+    form: Schema | None = None  # what is sent in place of inputs
     method: str = ""
     errors: Errors = "native"
     enveloped: bool = True
     paged: bool = False
     streams: bool = False
+    media: str = JSON  # of a good answer
     parameters: tuple[Schema, ...] = ()
     statuses: tuple[int, ...] = ()  # of answers like a good one
 
     @property
     def verb(self) -> str:
-        return self.method or ("post" if self.inputs else "get")
+        return self.method or ("post" if self.inputs or self.form else "get")
 
 
 def _parameter(name: str, where: str, schema: Schema, description: str) -> Schema:
@@ -175,6 +182,23 @@ RESPONSE_ID = _parameter("id", "path", {"type": "string"}, "Of a stored response
 REQUEST_ID = _parameter("request_id", "path", {"type": "string"}, "An answer's `x-request-id`.")
 NATURAL: Schema = {"type": "integer", "minimum": 1}
 TEXT: Schema = {"type": "string"}
+QUEUE = _parameter(
+    "queueRequest",
+    "query",
+    {"type": "string", "enum": ["true", "false"]},
+    "`true` queues requests, or asks for their answers.",
+)
+FILE_ID = _parameter("id", "path", TEXT, "Of a file.")
+BATCH_ID = _parameter("id", "path", TEXT, "Of a batch.")
+PAGE = (
+    _parameter("after", "query", TEXT, "The id that the page follows."),
+    _parameter("limit", "query", {**NATURAL, "maximum": MAX_LIMIT}, "By default 20."),
+)
+UPLOAD: Schema = {
+    "type": "object",
+    "properties": {"purpose": {"const": "batch"}, "file": {"type": "string", "format": "binary"}},
+    "required": ["purpose", "file"],
+}
 SEARCH = (
     _parameter("search", "query", TEXT, "Part of a name."),
     _parameter("task", "query", TEXT, "A task's name."),
@@ -199,7 +223,7 @@ OPERATIONS = (
         inputs=RUN_INPUTS,
         results=RUN_RESULTS,
         streams=True,
-        parameters=(MODEL,),
+        parameters=(MODEL, QUEUE),
     ),
     Operation(
         id="runNamed",
@@ -208,6 +232,7 @@ OPERATIONS = (
         inputs=(UniversalRequest,),
         results=RUN_RESULTS,
         streams=True,
+        parameters=(QUEUE,),
     ),
     Operation(
         id="searchModels",
@@ -333,6 +358,70 @@ OPERATIONS = (
         inputs=(messages_wire.CountRequest,),
         errors="anthropic",
     ),
+    _v1(
+        "uploadFile",
+        "/files",
+        "Keep a file for a batch",
+        (batch_wire.FileObject,),
+        form=UPLOAD,
+    ),
+    _v1(
+        "listFiles",
+        "/files",
+        "A tenant's files, newest first",
+        (batch_wire.FileList,),
+        parameters=(
+            *PAGE,
+            _parameter("purpose", "query", TEXT, "`batch` or `batch_output`."),
+            _parameter("order", "query", {"type": "string", "enum": ["asc", "desc"]}, "Of age."),
+        ),
+    ),
+    _v1("getFile", "/files/{id}", "One file", (batch_wire.FileObject,), parameters=(FILE_ID,)),
+    _v1(
+        "deleteFile",
+        "/files/{id}",
+        "Forget a file",
+        (batch_wire.DeletedFile,),
+        method="delete",
+        parameters=(FILE_ID,),
+    ),
+    _v1(
+        "getFileContent",
+        "/files/{id}/content",
+        "What a file holds",
+        (str,),
+        media=BYTES,
+        parameters=(FILE_ID,),
+    ),
+    _v1(
+        "createBatch",
+        "/batches",
+        "Run an input file's requests on idle capacity",
+        (batch_wire.BatchObject,),
+        inputs=(batch_wire.BatchRequest,),
+    ),
+    _v1(
+        "listBatches",
+        "/batches",
+        "A tenant's batches, newest first",
+        (batch_wire.BatchList,),
+        parameters=PAGE,
+    ),
+    _v1(
+        "getBatch",
+        "/batches/{id}",
+        "One batch",
+        (batch_wire.BatchObject,),
+        parameters=(BATCH_ID,),
+    ),
+    _v1(
+        "cancelBatch",
+        "/batches/{id}/cancel",
+        "End a batch now",
+        (batch_wire.BatchObject,),
+        method="post",
+        parameters=(BATCH_ID,),
+    ),
     _v1("listModels", "/models", "OpenAI model list", (wire.ModelList,)),
     _v1("getModel", "/models/{model}", "One model", (wire.ModelCard,), parameters=(MODEL,)),
     Operation(
@@ -391,7 +480,7 @@ def document() -> Schema:
 
 
 def _operation(operation: Operation, named: dict[str, Schema]) -> Schema:
-    good: Schema = {JSON: {"schema": _result(operation, named)}}
+    good: Schema = {operation.media: {"schema": _result(operation, named)}}
     if operation.streams:
         good[EVENTS] = {"schema": {"type": "string"}}
     responses: Schema = {}
@@ -413,6 +502,8 @@ def _operation(operation: Operation, named: dict[str, Schema]) -> Schema:
     if operation.inputs:
         body = _any_of([named[_key(kind)] for kind in operation.inputs])
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    if operation.form:
+        described["requestBody"] = {"required": True, "content": {FORM: {"schema": operation.form}}}
     return described
 
 

@@ -218,6 +218,7 @@ def _chat_request(
         max_completion_tokens=asked.max_output_tokens,
         temperature=asked.temperature,
         top_p=asked.top_p,
+        seed=asked.seed,
         logprobs=WITH_LOGPROBS in (asked.include or ()),
         top_logprobs=asked.top_logprobs,
         response_format=_response_format(asked.text.format if asked.text else None),

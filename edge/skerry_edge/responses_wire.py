@@ -57,6 +57,7 @@ class ResponsesRequest(Struct, kw_only=True):
     max_output_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None  # not OpenAI's
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     include: list[str] | None = None
     text: TextOptions | None = None

@@ -15,6 +15,7 @@ from skerry_edge import idempotency, tracing
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Call
+from skerry_edge.inside import priority_of
 from skerry_edge.response_cache import policy_of
 from skerry_edge.sse import Attended, interruption
 
@@ -64,6 +65,7 @@ def call_of(request: Request, principal: Principal, options: RunOptions | None =
         seconds_left=max(0.0, edge.limits.request_seconds - elapsed),
         residency=request.scope["residency"],
         explain=_explainer(request),
+        priority=priority_of(request.scope),
         first_seconds=None if patience is None else max(0.0, patience - elapsed),
         reject_if_busy=bool(options and options.reject_if_busy),
         token=principal.token_id,

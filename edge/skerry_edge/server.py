@@ -36,6 +36,7 @@ from skerry_edge.head import (
     check_head,
     check_partial,
     malformed,
+    target_of,
 )
 from skerry_edge.limits import Limits
 
@@ -113,6 +114,7 @@ class GuardedProtocol(H11Protocol):
             self._refuse(refusal)
         elif end >= 0:
             message, self._head = bytes(self._head), bytearray()
+            self._guard.body_limit = self._limits.body_limit(target_of(message))
             self._head_received()
             self._receive(message)
 
@@ -222,7 +224,7 @@ class GuardedConnection(h11.Connection):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
-        self._limits = limits
+        self.body_limit = limits.body_bytes  # of the request in progress
         self.body_size = 0
         self.head_approved = False  # the next request's head has passed `check_head`
         self.refusal: Refusal | None = None
@@ -239,8 +241,8 @@ class GuardedConnection(h11.Connection):
             self.head_approved = False
         elif isinstance(event, h11.Data):
             self.body_size += len(event.data)
-            if self.body_size > self._limits.body_bytes:
-                self.refusal = body_too_large(self._limits)
+            if self.body_size > self.body_limit:
+                self.refusal = body_too_large(self.body_limit)
                 raise h11.RemoteProtocolError(self.refusal.message)
         return event
 

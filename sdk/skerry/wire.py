@@ -49,6 +49,7 @@ class RunOptions(Struct, rename="camel"):
     """The `options` object that REST requests carry inside the body."""
 
     reject_if_busy: bool | None = None  # fail at once instead of waiting for a place
+    queue_request: bool | None = None  # of a call through the binding
 
 
 # --- text generation, Workers AI dialect ----------------------------------------------------------

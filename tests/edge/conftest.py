@@ -17,7 +17,7 @@ def shared_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Depl
     limits = Limits(keep_alive_seconds=0.1, request_seconds=5.0, max_requests=2, drain_seconds=1)
     folder: Path = tmp_path_factory.mktemp("edge")
     stores = Stores.in_folder(folder / "stores", edge="edge-1")
-    with deployed(folder, limits, stores=stores) as deployment:
+    with deployed(folder, limits, keeps_batches=True, stores=stores) as deployment:
         yield deployment
 
 

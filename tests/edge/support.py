@@ -24,6 +24,8 @@ from skerry.wire import Message
 from skerry_edge.admission import Admission
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
+from skerry_edge.batch.file_store import FileStore
+from skerry_edge.batch.parts import Batches
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.prompts import content_text
@@ -32,6 +34,7 @@ from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
+from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 from skerry_regions.residency import GLOBAL
 
@@ -261,6 +264,7 @@ def deployed(
     *,
     cors_origins: tuple[str, ...] = (),
     stores_responses: bool = True,
+    keeps_batches: bool = False,
     stores: Stores | None = None,
     admission: Admission | None = None,
     zone: str = GLOBAL,
@@ -281,6 +285,7 @@ def deployed(
         limits=limits,
         admission=Admission(max_requests=limits.max_requests) if admission is None else admission,
         responses=ResponseStore(folder / "responses.db") if stores_responses else None,
+        batches=_batches(folder) if keeps_batches else None,
         stores=stores or Stores(),
         cors_origins=cors_origins,
         ailment=ailment,
@@ -291,6 +296,10 @@ def deployed(
         with httpx.Client(base_url=base, headers=headers, timeout=20, trust_env=False) as client:
             yield Deployment(edge, region, port, token, client)
     assert region.closed
+
+
+def _batches(folder: Path) -> Batches:
+    return Batches(queue=SqliteQueue(folder / "queue.db"), files=FileStore(folder / "files.db"))
 
 
 def events(body: str) -> list[Any]:

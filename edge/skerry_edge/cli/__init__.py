@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     from skerry_edge.cli import (
+        batch,
         control_plane,
         dns,
         edge,
@@ -69,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    modules = (up, lifecycle, top, trace, usage, talk, models, tokens, control_plane)
+    modules = (up, lifecycle, top, trace, usage, talk, models, tokens, batch, control_plane)
     for module in (*modules, node, edge, dns):
         module.register(commands)
     return parser

@@ -16,6 +16,8 @@ from pathlib import Path
 from skerry.errors import SkerryError
 from skerry_edge import cors
 from skerry_edge.auth import TokenStore, new_account_id
+from skerry_edge.batch.file_store import FileStore
+from skerry_edge.batch.parts import Batches
 from skerry_edge.cli.state import Config, Home, read_config, write_config
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
@@ -24,6 +26,7 @@ from skerry_edge.stores import Stores, cache_ttl_from
 from skerry_edge.template import TemplateError
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.sources import Hub, Progress
 from skerry_regions.store import ModelCorrupt, ModelFiles, ModelStore, PullError, UnsupportedModel
 from skerry_regions.topology import Topology, TopologyError, load_topology
@@ -92,6 +95,11 @@ def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
         for spec in catalog
         if is_new or spec.id == first.id or spec.id not in packaged or store.is_installed(spec)
     ]
+
+
+def open_batches(home: Home) -> Batches:
+    """The home's queue and files; their files are made when they are first needed."""
+    return Batches(queue=SqliteQueue(home.queue), files=FileStore(home.files))
 
 
 def load_texts(models: list[Model]) -> dict[str, TextModel]:

@@ -31,6 +31,7 @@ from skerry_edge.cli.parts import (
     listen_at,
     load_encoder_texts,
     load_texts,
+    open_batches,
     open_stores,
     read_topology,
     url_of,
@@ -145,6 +146,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 secret=secret(home),
                 limits=limits,
                 responses=ResponseStore(home.responses),
+                batches=open_batches(home),
                 stores=open_stores(home, options.id),
                 cors_origins=cors_origins(),
             )

@@ -11,6 +11,7 @@
     ├── answers.db         answers that may be given again; idempotency.db: keys of requests
     ├── zones/ZONE/        all four of the edges in a residency zone
     ├── responses.db       answers that conversations may go on from, for a day
+    ├── queue.db files.db  batches that wait or were done of late, and their files
     ├── catalog.yaml       the operator's own models
     ├── models/  cache/    model files; compiled kernels and repacked weights
     ├── logs/              skerry.log of `skerry up --detach`, and one of each node and edge
@@ -126,6 +127,14 @@ class Home:
     @property
     def responses(self) -> Path:
         return self.stores / "responses.db"
+
+    @property
+    def queue(self) -> Path:
+        return self.root / "queue.db"
+
+    @property
+    def files(self) -> Path:
+        return self.root / "files.db"
 
     @property
     def cache(self) -> Path:

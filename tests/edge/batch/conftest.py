@@ -1,0 +1,26 @@
+"""An edge with a queue that the tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.edge.support import CHAT, MODEL, Deployment, answer, deployed
+
+from skerry_edge.limits import Limits
+
+
+@pytest.fixture(scope="session")
+def queueing_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    limits = Limits(request_seconds=20.0, drain_seconds=1)
+    with deployed(tmp_path_factory.mktemp("queueing"), limits, keeps_batches=True) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def edge(queueing_deployment: Deployment) -> Deployment:
+    """Answers "Hello" until a test scripts something else."""
+    queueing_deployment.region.script = lambda submit: answer("Hello")
+    queueing_deployment.region.served = frozenset({MODEL, CHAT})
+    queueing_deployment.region.streams.clear()
+    return queueing_deployment

@@ -1,0 +1,114 @@
+"""Files of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skerry.errors import BodyTooLarge, QuotaExceeded
+from skerry_edge.batch.file_store import PIECE_BYTES, FileStore
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def files(tmp_path: Path, clock: Clock) -> Iterator[FileStore]:
+    store = FileStore(
+        tmp_path / "files.db",
+        ttl_seconds=100.0,
+        max_file_bytes=3 * PIECE_BYTES,
+        max_tenant_bytes=5 * PIECE_BYTES,
+        max_tenant_files=4,
+        wall_clock=clock,
+    )
+    yield store
+    store.close()
+
+
+def put(files: FileStore, id: str, content: bytes = b"x", *, tenant: str = "t") -> None:
+    files.put(tenant, id, f"{id}.jsonl", "batch", [content])
+
+
+def content(files: FileStore, id: str, *, tenant: str = "t") -> bytes:
+    pieces: list[bytes] = []
+    while (piece := files.piece(tenant, id, len(pieces))) is not None:
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def test_a_file_comes_back(files: FileStore) -> None:
+    data = bytes(range(256)) * 2048  # two pieces
+    chunks = [data[start : start + 1000] for start in range(0, len(data), 1000)]
+    stored = files.put("t", "f", "a.jsonl", "batch", chunks)
+    assert (stored.id, stored.filename, stored.purpose) == ("f", "a.jsonl", "batch")
+    assert (stored.size, stored.created_at, stored.expires_at) == (len(data), 1000.0, 1100.0)
+    assert files.get("t", "f") == stored
+    assert content(files, "f") == data
+    assert files.piece("t", "f", 0) == data[:PIECE_BYTES]
+
+
+def test_nobody_finds_anothers(files: FileStore) -> None:
+    put(files, "f")
+    assert files.get("u", "f") is None
+    assert files.piece("u", "f", 0) is None
+    assert files.page("u") == []
+    assert not files.delete("u", "f")
+    put(files, "f", b"mine", tenant="u")
+    assert content(files, "f") == b"x"
+
+
+def test_files_are_listed_in_pages(files: FileStore) -> None:
+    for id in ("a", "b", "c"):
+        put(files, id)
+    files.put("t", "out", "out", "batch_output", [])
+    ids = [each.id for each in files.page("t", purpose="batch")]
+    assert ids == ["c", "b", "a"]
+    assert [each.id for each in files.page("t", after="c", limit=1)] == ["b"]
+    assert [each.id for each in files.page("t", newest_first=False, after="a", limit=1)] == ["b"]
+
+
+def test_a_file_takes_the_place_of_its_predecessor(files: FileStore) -> None:
+    put(files, "f", b"old")
+    put(files, "f", b"new")
+    assert content(files, "f") == b"new"
+    assert len(files.page("t")) == 1
+
+
+def test_files_are_deleted_and_expire(files: FileStore, clock: Clock) -> None:
+    put(files, "a")
+    put(files, "b")
+    assert files.delete("t", "a")
+    assert not files.delete("t", "a")
+    clock.now += 100.0
+    assert files.get("t", "b") is None
+    assert files.page("t") == []
+    put(files, "c")
+    assert files.piece("t", "b", 0) is None  # its pieces went when the next file came
+
+
+def test_what_tenants_send_is_bounded(files: FileStore) -> None:
+    large = b"x" * (3 * PIECE_BYTES)
+    with pytest.raises(BodyTooLarge, match="exceeds"):
+        put(files, "f", large + b"x")
+    assert files.get("t", "f") is None
+    put(files, "a", large)
+    with pytest.raises(QuotaExceeded, match="delete some"):
+        put(files, "b", large)
+    put(files, "b", large, tenant="u")
+    for id in ("c", "d", "e"):
+        put(files, id)
+    with pytest.raises(QuotaExceeded, match="4 files are stored already"):
+        put(files, "f")
+    files.put("t", "out", "out", "batch_output", [large])  # an answer is never lost for room
