@@ -80,6 +80,8 @@ class Call:
     first_seconds: float | None = None  # until the answer begins; None: as long as the whole
     reject_if_busy: bool = False  # rather than wait for a place in an engine
     mixed_builds: bool = False  # consents to KV of another numeric build
+    affinity: bytes = b""  # the session that it belongs to
+    pin_seconds: float = 0.0  # that its prompt stays cached
 
 
 @dataclass(slots=True)
@@ -403,6 +405,8 @@ def submission(
         seconds_left=call.seconds_left,
         reject_if_busy=call.reject_if_busy,
         mixed_builds=call.mixed_builds,
+        affinity=call.affinity,
+        pin_seconds=call.pin_seconds,
         prompt_logprobs=job.prompt_logprobs,
         grammar=job.grammar,
         trace=noted.context,

@@ -15,6 +15,7 @@ from skerry_edge import idempotency, tracing
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Call
+from skerry_edge.hints import affinity_of, pin_of
 from skerry_edge.inside import priority_of
 from skerry_edge.response_cache import policy_of
 from skerry_edge.sse import Attended, interruption
@@ -74,6 +75,8 @@ def call_of(request: Request, principal: Principal, options: RunOptions | None =
         idempotency=idempotency.key_of(request),
         headers=_answer_headers(request),
         mixed_builds=request.headers.get("x-skerry-mixed-builds") == "1",
+        affinity=affinity_of(request.headers, principal.account_id),
+        pin_seconds=pin_of(request.headers),
     )
 
 

@@ -18,6 +18,7 @@ makes others wait:
     behind     harm to requests that will queue behind this one while the node is busy
     evict      harm to later requests: the blocks that this one displaces from full caches, at the
                price of computing them again, times how often a stored token is found again
+    affinity   what it is worth that a session's prompts stay on one node
 
 Geography, load, warmth, affinity, hand-over and "prefill on the decode node" are such terms, not
 rules: there is no threshold below. A hot prefix spreads as soon as waiting for its holder costs
@@ -47,6 +48,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     stored_tokens: Mapping[str, int]  # by node: in its cache
     arrivals_per_node: float  # requests per second
     reuse: float  # times that a stored token is found again
+    home: str | None = None  # the node of the request's session
 
 
 class PrefillSide(Struct):
@@ -62,11 +64,12 @@ class PrefillSide(Struct):
     stall: float
     behind: float
     evict: float
+    affinity: float
 
     @property
     def seconds(self) -> float:
         wait = self.network + self.queue + self.fetching + self.compute
-        return wait + self.stall + self.behind + self.evict
+        return wait + self.stall + self.behind + self.evict + self.affinity
 
 
 class DecodeSide(Struct):
@@ -131,6 +134,7 @@ class Pair(Struct):
             "stall": prefill.stall + decode.stall + self.stall,
             "behind": prefill.behind,
             "evict": prefill.evict + self.evict,
+            "affinity": prefill.affinity,
         }
         return Placement(
             prefill=prefill.node.id,
@@ -243,7 +247,12 @@ class Costs:
             stall=self._config.stall_weight * load.streams * compute,
             behind=self._config.behind_weight * followers * compute,
             evict=self._evicted(node, new_tokens),
+            affinity=self._away_from_home(node),
         )
+
+    def _away_from_home(self, node: NodeState) -> float:
+        at_home = self._around.home in (None, node.id)
+        return 0.0 if at_home else self._config.affinity_seconds
 
     def _sources(self, node: NodeState) -> list[tuple[Fetch | None, int, float]]:
         """Ways to have blocks on `node`: (fetch, blocks then cached, seconds of transfer)."""

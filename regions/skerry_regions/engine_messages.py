@@ -29,6 +29,7 @@ def engine_request(submit: Submit, engine_id: str) -> Request:
         cache_key=submit.cache_key,
         priority=PRIORITIES[submit.priority],
         reject_if_busy=submit.reject_if_busy,
+        pin_seconds=submit.pin_seconds,
         prompt_logprobs=submit.prompt_logprobs,
         exports_kv=submit.hand_over_to is not None,
     )

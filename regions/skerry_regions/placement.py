@@ -24,6 +24,7 @@ class RouterConfig(Struct, frozen=True, kw_only=True):
     stall_weight: float = 0.2
     behind_weight: float = 1.0
     evict_weight: float = 1.0
+    affinity_seconds: float = 0.05  # that a session's own node may be dearer than another
     rate_seconds: float = 30.0  # memory of the arrival rate
     reuse_tokens: float = 1e6  # memory of the share of prompts found in caches
     booking_seconds: float = 600.0  # a booking that nobody released lapses after this
@@ -39,6 +40,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     digests: Sequence[bytes] = ()  # of the prompt's full blocks, in order
     output_tokens: float = 256.0  # still expected
     residency: str | None = None  # zone that the request must not leave
+    affinity: bytes = b""  # the session that it belongs to
     exclude: frozenset[str] = frozenset()  # nodes that failed this request before
     numeric_builds: frozenset[str] = frozenset()  # that made the output so far; others come last
     mixed_builds: bool = False  # whether KV of another build may be used

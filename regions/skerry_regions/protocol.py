@@ -146,6 +146,8 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     seconds_left: Seconds | None = None
     reject_if_busy: bool = False  # rather than wait for others to end
     residency: Zone | None = None  # that it must not leave
+    affinity: Annotated[bytes, Meta(max_length=16)] = b""  # the session that it belongs to
+    pin_seconds: Annotated[float, Meta(ge=0.0, le=86400.0)] = 0.0  # that its prompt stays cached
     mixed_builds: bool = False  # KV of another numeric build may be used: bits may differ then
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     grammar: GrammarSpec | None = None

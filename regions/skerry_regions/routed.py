@@ -128,6 +128,7 @@ class Routed:
             ),
             output_tokens=max(min(EXPECTED_OUTPUT, submit.sampling.max_tokens - done), 1),
             residency=submit.residency,
+            affinity=submit.affinity,
             numeric_builds=past.numeric_builds,
             mixed_builds=submit.mixed_builds,
         )

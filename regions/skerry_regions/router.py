@@ -18,6 +18,7 @@ from skerry_regions.bookings import Booking, Bookings, CurrentLoad
 from skerry_regions.costs import Costs, DecodeSide, Pair, PrefillSide, Surroundings, may_copy
 from skerry_regions.placement import Demand, Placement, RouterConfig
 from skerry_regions.prefixes import NOTHING_CACHED, CachedPrefix, PrefixDirectory, longest_matches
+from skerry_regions.sessions import home_of
 from skerry_regions.view import NodeState, View
 
 NOTHING_TOLD: Mapping[str, CachedPrefix] = MappingProxyType({})
@@ -53,6 +54,7 @@ class Router:
         feasible = [node for node in view.nodes.values() if _feasible(node, demand)]
         cached = _longest(self._directory.match_all(demand.digests), told)
         traffic = self._of(demand.model)
+        home = home_of(demand.affinity, feasible, demand.origin)
         costs = Costs(
             self._config,
             view,
@@ -66,10 +68,11 @@ class Router:
                 },
                 arrivals_per_node=traffic.arrivals(now) / max(_num_sharing(feasible), 1),
                 reuse=traffic.reuse,
+                home=home,
             ),
         )
         prefills, decodes = [], []
-        for node in self._sample(feasible, cached):
+        for node in self._sample(feasible, cached, home):
             load = self.load(view, node, demand.origin, now=now)
             prefills.append(costs.prefill(node, load))
             if node.can_decode:
@@ -103,9 +106,10 @@ class Router:
         return [(view.nodes[id_], present[id_].resident) for id_ in best]
 
     def _sample(
-        self, nodes: list[NodeState], cached: Mapping[str, CachedPrefix]
+        self, nodes: list[NodeState], cached: Mapping[str, CachedPrefix], home: str | None
     ) -> list[NodeState]:
-        """Few nodes: all. Many: some at random of each role, and the best holders of the prefix.
+        """Few nodes: all. Many: some at random of each role, the best holders of the prefix, and
+        the session's home.
 
         Two random choices already balance load (Mitzenmacher 2001); affinity is in the holders.
         """
@@ -115,6 +119,8 @@ class Router:
         by_id = {node.id: node for node in nodes}
         held = {id_: hit for id_, hit in cached.items() if id_ in by_id}
         chosen = {id_: by_id[id_] for id_ in longest_matches(held, count)}
+        if home is not None:
+            chosen[home] = by_id[home]
         for role in ("prefill", "decode", "hybrid"):
             of_role = [node for node in nodes if node.role == role]
             for node in self._rng.sample(of_role, min(count, len(of_role))):

@@ -107,6 +107,7 @@ def test_an_idle_node_costs_its_own_work(setup: Setup) -> None:
             "stall": 0,
             "behind": 0,
             "evict": 0,
+            "affinity": 0,
         }
     )
     assert best.seconds == pytest.approx(1.5102)

@@ -1,0 +1,34 @@
+"""What callers may tell of a prompt's future, so that its KV is where the next request finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from skerry.errors import InvalidInput
+
+AFFINITY_HEADER = "x-session-affinity"
+PIN_HEADER = "x-skerry-pin"
+MAX_PIN_SECONDS = 24 * 3600
+
+
+def affinity_of(headers: Mapping[str, str], tenant: str) -> bytes:
+    """The tenant's session, 16 bytes; empty when the caller names none. Any value will do."""
+    value = headers.get(AFFINITY_HEADER)
+    if not value:
+        return b""
+    return blake2b(f"{tenant}\0{value}".encode(), digest_size=16).digest()
+
+
+def pin_of(headers: Mapping[str, str]) -> float:
+    """Seconds that the prompt's blocks are to stay cached. Raises `InvalidInput`."""
+    value = headers.get(PIN_HEADER)
+    if value is None:
+        return 0.0
+    text = value.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= MAX_PIN_SECONDS):
+        raise InvalidInput(
+            f"Bad input: {PIN_HEADER} must be whole seconds, up to {MAX_PIN_SECONDS}",
+            param=PIN_HEADER,
+        )
+    return float(text)
