@@ -191,9 +191,12 @@ class Scheduler:
             sequence, share = row.sequence, row.num_tokens * seconds_per_token
             if row.is_decode:
                 sequence.decode_seconds += share
-                sequence.decode_steps += 1
             else:
                 sequence.prefill_seconds += share
+            # What was handed over starts with one token of its output: admitted, and yet a decode.
+            if row.is_decode or (row.num_tokens == 1 and row.start >= sequence.num_prompt):
+                sequence.decode_steps += 1
+            else:
                 sequence.prefill_steps += 1
                 sequence.prefill_tokens += row.num_tokens
             self._fair[sequence.request.priority].charge(sequence.request.tenant, share)

@@ -127,7 +127,7 @@ class EdgeMetrics:
         )
         self.attempts = Counter(
             "skerry_attempts_total",
-            "Attempts of streams on nodes, by how they ended: done, or an error's code.",
+            "Attempts of streams on nodes, by their finish reason or an error's code.",
             ("model_name", "outcome"),
         )
         self.resumes = Counter(

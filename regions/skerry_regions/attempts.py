@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from skerry.errors import CapacityError, InternalError, SkerryError
 from skerry_regions.phases import Timeline
 from skerry_regions.placement import Placement
 
@@ -24,13 +25,17 @@ class AttemptRecord:
     num_before: int = 0  # output tokens that earlier attempts made
     asked: float  # when a route was looked for
     began: float  # when its nodes were asked
-    accepted: float | None = None
     first_tokens: float | None = None
     ended: float | None = None
     num_tokens: int = 0  # output tokens that this one made
-    outcome: str = ""  # "done", or the code of the error that ended it; empty while it runs
+    outcome: str = ""  # the finish reason, or the code of the error that ended it; empty: it runs
     reason: str = ""  # the error's sentence
     timelines: dict[str, Timeline] = field(default_factory=dict)  # by node, of those that told one
+
+    def tell(self, node: str, timeline: Timeline | None) -> None:
+        """Note what a node says that it did."""
+        if timeline is not None:
+            self.timelines[node] = timeline
 
     def end(self, now: float, outcome: str, reason: str = "") -> None:
         """Note how it ended; the first call counts."""
@@ -38,6 +43,12 @@ class AttemptRecord:
             self.ended = now
             self.outcome = outcome
             self.reason = reason[:MAX_REASON]
+
+    def fail(self, now: float, error: SkerryError) -> None:
+        """Note the error that ended it. Its sentence is told only where no caller's text can be in
+        it: what is said of a wrong request may quote it."""
+        told = isinstance(error, CapacityError | InternalError)
+        self.end(now, error.code, error.message if told else "")
 
     @property
     def network_seconds(self) -> float | None:

@@ -10,6 +10,7 @@ from skerry_core.request import (
     TokenLogprobs,
     Usage,
 )
+from skerry_regions.phases import Timeline
 from skerry_regions.protocol import Done, PhaseUsage, Submit, TokenLogprob, Tokens
 
 PRIORITIES = {"interactive": Priority.INTERACTIVE, "batch": Priority.BATCH}
@@ -49,10 +50,15 @@ def _logprobs(logprobs: tuple[TokenLogprobs, ...]) -> list[TokenLogprob] | None:
     return [(entry.logprob, list(entry.top)) for entry in logprobs] or None
 
 
-def done_event(stream: int, output: Output) -> Done:
+def done_event(stream: int, output: Output, timeline: Timeline) -> Done:
     assert output.finish_reason is not None
     assert output.usage is not None  # the engine's promise about a last output
-    return Done(stream=stream, finish_reason=output.finish_reason, usage=_usage(output.usage))
+    return Done(
+        stream=stream,
+        finish_reason=output.finish_reason,
+        usage=_usage(output.usage),
+        timeline=timeline,
+    )
 
 
 def _usage(usage: Usage) -> PhaseUsage:

@@ -25,6 +25,7 @@ from skerry_core.kv import kv_dtype
 from skerry_core.request import KVBlock, Output, Request
 from skerry_regions.address import Address, AddressError
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
+from skerry_regions.trace_context import TraceContext
 from skerry_regions.transfer import Arrived, Digest, Made, Offer, Receiver
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
@@ -58,11 +59,13 @@ class KVDesk:
 
     # --- out -------------------------------------------------------------------------------------
 
-    def send(self, to: HandOverTo, request: Request, epoch: int) -> Outgoing:
+    def send(
+        self, to: HandOverTo, request: Request, epoch: int, trace: TraceContext | None = None
+    ) -> Outgoing:
         """Start offering a request's blocks. Raises InvalidInput on a wrong address."""
         tail_tokens = 0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE
         names = self._engine.handover.names(request)
-        offer = self._offer(to, names, request.id[:128], epoch, tail_tokens)
+        offer = self._offer(to, names, request.id[:128], epoch, tail_tokens, trace)
         return Outgoing(OutgoingTransfer(_address(to), offer))
 
     def share(self, share: ShareKV) -> None:
@@ -96,6 +99,7 @@ class KVDesk:
         request_id: str = "",
         epoch: int = 0,
         tail_tokens: int = 0,
+        trace: TraceContext | None = None,
     ) -> Offer:
         return Offer(
             transfer=to.transfer,
@@ -108,6 +112,7 @@ class KVDesk:
             num_layers=self._format.num_layers,
             digests=digests,
             tail_tokens=tail_tokens,
+            trace=trace,
         )
 
     # --- in --------------------------------------------------------------------------------------
@@ -164,6 +169,11 @@ class Outgoing:
             self.is_whole = True
             logprobs = [(entry.logprob, list(entry.top)) for entry in output.logprobs]
             self._transfer.finish(Made(list(output.token_ids), logprobs or None))
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Blocks that left so far, and their bytes."""
+        return self._transfer.sent
 
     def when_over(self, callback: Callable[[bool], None]) -> None:
         """Call it once nothing more will be sent: True when the peer took everything, or wants

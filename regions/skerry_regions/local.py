@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Sequence
 
+from skerry_regions.attempts import AttemptRecord
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node import Node
 from skerry_regions.protocol import (
@@ -28,7 +31,7 @@ class LocalRegion:
 
     async def generate(self, submit: Submit) -> LocalStream:
         """See `RegionClient.generate`: rejections are raised here, before any token."""
-        stream = LocalStream()
+        stream = LocalStream(self._node.id)
         attempt = self._node.submit(submit, stream.push)
         stream.attach(attempt)
         if not attempt.is_accepted:
@@ -64,13 +67,20 @@ class LocalStream:
     and an engine runs a bounded number of requests. The edge's write deadline ends the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        now = time.monotonic()
+        self._record = AttemptRecord(nodes=(node,), asked=now, began=now)
         self._events: deque[Event] = deque()
         self._attempt: NodeStream | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._aborted = False
         self._ended = False  # the reader has had the last event
         self._accepted = asyncio.Event()  # or rejected
+
+    @property
+    def attempts(self) -> Sequence[AttemptRecord]:
+        """See `Traced`."""
+        return (self._record,)
 
     def attach(self, attempt: NodeStream) -> None:
         self._attempt = attempt
@@ -92,9 +102,23 @@ class LocalStream:
             return
         if self._aborted and isinstance(event, Tokens):
             return
+        self._note(event)
         self._events.append(event)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _note(self, event: Event) -> None:
+        record = self._record
+        match event:
+            case Tokens():
+                if record.first_tokens is None and event.token_ids:
+                    record.first_tokens = time.monotonic()
+            case Done():
+                record.num_tokens = event.usage.output_tokens
+                record.tell(record.nodes[-1], event.timeline)
+                record.end(time.monotonic(), event.finish_reason)
+            case Failed():
+                record.fail(time.monotonic(), error_of(event))
 
     def abort(self) -> None:
         """Stop the node and forget tokens not yet read; `Done` still comes for the usage."""

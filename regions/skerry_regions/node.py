@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from skerry.errors import ModelNotFound
 from skerry_core.encoder import Encoder
-from skerry_core.engine import Engine
+from skerry_core.engine import Engine, Statistics
 from skerry_regions import residency
 from skerry_regions.encoders import Encoding, ServedEncoder
 from skerry_regions.encoders import Sink as EncoderSink
 from skerry_regions.grammars import Grammars
 from skerry_regions.handover import KVDesk
+from skerry_regions.node_metrics import NodeMetrics
 from skerry_regions.protocol import Embed, EngineBeat, Report, ShareKV, Submit
 from skerry_regions.rejections import State
 from skerry_regions.reporting import Reporter
@@ -59,6 +60,11 @@ class Node:
         self._loop = loop
         self._served: dict[str, ServedModel] = {}
         self._encoders: dict[str, ServedEncoder] = {}
+        self.metrics = NodeMetrics(self.statistics)
+
+    def statistics(self) -> dict[str, Statistics]:
+        """Figures of each engine, by model."""
+        return {model: served.statistics() for model, served in self._served.items()}
 
     def serve(self, model: str, engine: Engine, grammars: Grammars | None = None) -> None:
         """Start the engine's worker; from now on `model` (a catalog id) takes streams.
@@ -67,7 +73,9 @@ class Node:
         """
         self._check_new(model)
         reporter = Reporter(self.id, self.incarnation, model, engine)
-        self._served[model] = ServedModel(model, engine, reporter, grammars, self._loop)
+        self._served[model] = ServedModel(
+            model, engine, reporter, grammars, self._loop, self.metrics
+        )
 
     def serve_encoder(self, model: str, encoder: Encoder) -> None:
         """Start the encoder's worker; from now on `model` takes texts to embed."""

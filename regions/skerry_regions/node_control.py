@@ -12,7 +12,7 @@ a foreign `Host` is refused, because a web page may send requests to loopback to
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 
 import msgspec
@@ -21,6 +21,7 @@ from aiohttp import web
 from skerry_core.engine import Statistics
 from skerry_regions.address import Address, AddressError
 from skerry_regions.canary import Canary
+from skerry_regions.prometheus import CONTENT_TYPE, Metric, exposition
 from skerry_regions.registry import Member
 
 MAX_BODY_BYTES = 1024
@@ -35,11 +36,13 @@ class ControlAPI:
         *,
         describe: Callable[[], Member],
         statistics: Callable[[], Mapping[str, Statistics]],
+        metrics: Callable[[], Iterable[Metric]],
         canary: Canary,
         drain: Callable[[], None],
     ) -> None:
         self._describe = describe
         self._statistics = statistics
+        self._metrics_of = metrics
         self._canary = canary
         self._drain = drain
         self._runner: web.AppRunner | None = None
@@ -75,8 +78,8 @@ class ControlAPI:
         return web.json_response(body)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = render_metrics(self._statistics())
-        return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4"})
+        body = exposition(self._metrics_of())
+        return web.Response(body=body, headers={"content-type": CONTENT_TYPE})
 
     async def _start_drain(self, request: web.Request) -> web.Response:
         self._drain()
@@ -97,52 +100,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-_METRICS: tuple[tuple[str, str, str, Callable[[Statistics], float]], ...] = (
-    ("vllm:num_requests_running", "gauge", "Sequences that hold KV blocks.", lambda s: s.running),
-    ("vllm:num_requests_waiting", "gauge", "Sequences queued.", lambda s: s.waiting),
-    (
-        "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use, 0 to 1.",
-        lambda s: s.blocks_used / s.blocks,
-    ),
-    (
-        "vllm:num_preemptions_total", "counter", "Sequences preempted.",
-        lambda s: s.preemptions,
-    ),
-    (
-        "vllm:generation_tokens_total", "counter", "Tokens made.", lambda s: s.output_tokens,
-    ),
-    (
-        "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
-        lambda s: s.cache_hit_tokens,
-    ),
-    ("skerry_engine_steps_total", "counter", "Engine steps.", lambda s: s.steps),
-    (
-        "skerry_engine_busy_seconds_total", "counter", "Seconds spent in steps.",
-        lambda s: s.busy_seconds,
-    ),
-    (
-        "skerry_engine_computed_tokens_total", "counter", "Tokens that ran through the model.",
-        lambda s: s.computed_tokens,
-    ),
-    ("skerry_kv_blocks", "gauge", "KV blocks there are.", lambda s: s.blocks),
-    ("skerry_kv_blocks_cached", "gauge", "Idle KV blocks that hold a prefix.",
-     lambda s: s.blocks_cached),
-)  # fmt: skip
-
-
-def render_metrics(statistics: Mapping[str, Statistics]) -> str:
-    """Prometheus text of some engines, by model."""
-    lines = []
-    for name, kind, help, value in _METRICS:
-        lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
-        lines += [
-            f'{name}{{model_name="{_escaped(model)}"}} {value(figures)}'
-            for model, figures in statistics.items()
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -187,6 +187,10 @@ class NodeMetrics:
         """Count a stream that ended in an error."""
         self.failures.add(1, model, code)
 
+    def lost(self, model: str) -> None:
+        """Count KV that could not be given to its decode node."""
+        self.handovers.add(1, model, "send", "lost")
+
     def _handed_over(self, model: str, phase: Phase, direction: str) -> None:
         self.handovers.add(1, model, direction, "lost" if phase.lost else "whole")
         self.handover_bytes.add(phase.bytes, model, direction)

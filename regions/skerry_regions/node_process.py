@@ -163,7 +163,8 @@ class NodeProcess:
         stack.push_async_callback(server.close)
         control = ControlAPI(
             describe=self.member,
-            statistics=lambda: {} if engine is None else {spec.id: engine.statistics()},
+            statistics=node.statistics,
+            metrics=node.metrics.families,
             canary=Canary(node),
             drain=self._stop.set,
         )

@@ -30,7 +30,7 @@ class Phase(Struct, frozen=True, kw_only=True, omit_defaults=True):
     preemptions: Count = 0  # times that the stream lost its place in the engine
     blocks: Count = 0  # of KV, sent or received
     bytes: Count = 0  # of those
-    lost: bool = False  # the KV did not come, or the peer did not take it
+    lost: bool = False  # the KV did not come
 
     @property
     def end(self) -> float:

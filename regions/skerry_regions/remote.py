@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,7 @@ from skerry.errors import (
     Unavailable,
 )
 from skerry_regions import residency
+from skerry_regions.attempts import MAX_RECORDS, AttemptRecord
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import (
@@ -37,7 +40,7 @@ from skerry_regions.protocol import (
     TokenLogprob,
     Tokens,
 )
-from skerry_regions.routes import Attempt, Past, Placer
+from skerry_regions.routes import Attempt, Past, Placer, Route
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +166,14 @@ class RemoteStream:
         self._num_fruitless = 0  # attempts since the last token
         self._aborted = self._ended = False
         self.explanation = ""  # why it runs where it does, in the router's terms
+        self._records: deque[AttemptRecord] = deque(maxlen=MAX_RECORDS)
+
+    @property
+    def attempts(self) -> Sequence[AttemptRecord]:
+        """See `Traced`."""
+        if self._attempt is not None:
+            self._count_tokens(self._attempt.record)
+        return list(self._records)
 
     @property
     def num_attempts(self) -> int:
@@ -267,6 +278,8 @@ class RemoteStream:
         """Go on elsewhere, as long as the policy and the deadline allow. Raises what ends it."""
         error = error_of(failed)
         if self._attempt is not None:
+            self._count_tokens(self._attempt.record)
+            self._attempt.record.fail(time.monotonic(), error)
             self._failed_nodes.add(self._attempt.blamed)
         self._drop_attempt()
         if not _elsewhere_may_help(error):
@@ -297,17 +310,22 @@ class RemoteStream:
             f"no node{_where(submit)} can serve {submit.model} now", retry_after=1.0
         )
         past = Past(failed=frozenset(self._failed_nodes), numeric_builds=self._numeric_builds)
+        asked = time.monotonic()
         for route in self._placer.place(submit, past):
             if self._num_fruitless >= self._policy.attempts:
                 break
             if submit.prompt_logprobs is not None:  # they pass the cache by: no KV helps
                 route = dataclasses.replace(route, prefill=None, fetch=None)
             self._attempt_prompt_logprobs = 0
+            record = self._new_record(route, asked)
             try:
-                attempt = self._attempt = Attempt(route, submit, self._policy.lease_seconds)
+                attempt = Attempt(route, submit, self._policy.lease_seconds, record)
             except CapacityError as error:
+                asked = time.monotonic()
+                record.fail(asked, error)
                 refusal = error
                 continue
+            self._attempt = attempt
             self._num_attempts += 1
             self._num_fruitless += 1
             event = await attempt.next()
@@ -315,10 +333,29 @@ class RemoteStream:
                 self.explanation = route.explanation
                 return None
             self._drop_attempt()
-            refusal = error_of(event)
+            asked, refusal = time.monotonic(), error_of(event)
+            record.fail(asked, refusal)
             if not _elsewhere_may_help(refusal):
                 break
         return refusal
+
+    def _new_record(self, route: Route, asked: float) -> AttemptRecord:
+        chosen = route.candidates[0] if route.candidates else None
+        record = AttemptRecord(
+            nodes=route.nodes,
+            candidates=route.candidates,
+            is_exact=chosen is None or chosen.is_exact,
+            same_build=chosen is None or chosen.same_build,
+            num_before=len(self._output),
+            asked=asked,
+            began=time.monotonic(),
+        )
+        self._records.append(record)
+        return record
+
+    def _count_tokens(self, record: AttemptRecord) -> None:
+        """How far it got, once it is asked: nothing is counted per token."""
+        record.num_tokens = len(self._output) - record.num_before
 
     def _continuation(self) -> Submit:
         """The request as the next attempt must see it. Raises RequestTimeout past the deadline."""

@@ -156,6 +156,7 @@ class Routed:
             numeric_builds=frozenset(
                 view.nodes[node].numeric_build for node in (placement.prefill, placement.decode)
             ),
+            candidates=ranked,
             explanation=explain(ranked),
             watcher=_Watch(self, placement, demand),
         )

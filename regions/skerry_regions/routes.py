@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from skerry.errors import CapacityError
+from skerry_regions.attempts import AttemptRecord
 from skerry_regions.node_link import NodeLink
+from skerry_regions.placement import Placement
 from skerry_regions.protocol import (
     Accepted,
     Done,
@@ -67,6 +70,7 @@ class Route:
     kv_address: str = ""  # where the decode node takes KV
     fetch: KVFetch | None = None
     numeric_builds: frozenset[str] = frozenset()  # of its nodes
+    candidates: Sequence[Placement] = ()  # it, and what it was compared with
     explanation: str = ""  # the terms of the decision
     watcher: RouteWatcher | None = None
 
@@ -94,8 +98,11 @@ class Attempt:
     is the attempt's: the KV may not have arrived.
     """
 
-    def __init__(self, route: Route, submit: Submit, lease_seconds: float) -> None:
+    def __init__(
+        self, route: Route, submit: Submit, lease_seconds: float, record: AttemptRecord
+    ) -> None:
         self.route = route
+        self.record = record
         self.prefill_usage: PhaseUsage | None = None
         self.blamed = route.decode.node  # for a failure
         self._events: deque[Accepted | Event] = deque()
@@ -154,9 +161,13 @@ class Attempt:
 
     def _push(self, event: Accepted | Event) -> None:
         """Of the decode node, whose last event is the attempt's."""
-        self._tell_first(event, self.route.decode.node)
+        node = self.route.decode.node
+        self._tell_first(event, node)
         if isinstance(event, Done | Failed):
             self._tell_end()
+        if isinstance(event, Done):
+            self.record.tell(node, event.timeline)
+            self.record.end(time.monotonic(), event.finish_reason)
         if isinstance(event, Done) and self._prefilling:
             self._last = event
         else:
@@ -179,6 +190,7 @@ class Attempt:
         match event:
             case Done():
                 self.prefill_usage = event.usage
+                self.record.tell(node, event.timeline)
                 self._end_prefill()
             case Failed() if self.route.decode.node in self._told_first or self._last is not None:
                 self._end_prefill()
@@ -197,6 +209,8 @@ class Attempt:
         if node in self._told_first or not (isinstance(event, Tokens) and event.token_ids):
             return
         self._told_first.add(node)
+        if self.record.first_tokens is None:
+            self.record.first_tokens = time.monotonic()
         if self.route.watcher is not None:
             self.route.watcher.first_tokens(node)
 

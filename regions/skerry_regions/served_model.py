@@ -14,14 +14,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from skerry.errors import InternalError, InvalidInput, RequestTimeout, SkerryError, Unavailable
-from skerry_core.engine import Engine
+from skerry_core.engine import Engine, Statistics
 from skerry_core.grammar import Grammar, Matcher
-from skerry_core.request import Output, Request
+from skerry_core.request import Output, Request, Usage
 from skerry_core.worker import Worker
 from skerry_regions.client import failed_event
 from skerry_regions.engine_messages import done_event, engine_request, tokens_event
 from skerry_regions.grammars import Grammars
 from skerry_regions.handover import KVDesk, Outgoing
+from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.phases import Timeline
 from skerry_regions.protocol import (
     NO_USAGE,
     Accepted,
@@ -36,6 +38,7 @@ from skerry_regions.protocol import (
 )
 from skerry_regions.rejections import State, translated, unavailable
 from skerry_regions.reporting import Reporter, StepNews
+from skerry_regions.stream_times import StreamTimes
 from skerry_regions.transfer import Arrived, Made
 
 logger = logging.getLogger(__name__)
@@ -64,6 +67,8 @@ class NodeStream:
         "number",
         "outgoing",
         "sink",
+        "times",
+        "trace",
     )
 
     def __init__(self, served: ServedModel, submit: Submit, engine_id: str, sink: Sink) -> None:
@@ -80,6 +85,14 @@ class NodeStream:
         self.compiling: asyncio.Task[Matcher] | None = None  # its grammar
         self.is_accepted = submit.grammar is None  # whether it cannot be rejected any more
         self.in_engine = False
+        self.trace = submit.trace
+        self.times = StreamTimes()
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What a log line says of whose stream it is."""
+        ids = {"request_id": self.key[1]}
+        return ids if self.trace is None else {**ids, "trace_id": self.trace.trace_id}
 
     def abort(self) -> None:
         """Stop and free the blocks; `Done` ("cancelled") still comes. Idempotent, never fails."""
@@ -96,8 +109,10 @@ class ServedModel:
         reporter: Reporter,
         grammars: Grammars | None,
         loop: asyncio.AbstractEventLoop,
+        metrics: NodeMetrics,
     ) -> None:
         self.model = model
+        self._metrics = metrics
         self._grammars = grammars
         self.reporter = reporter
         self.state: State = "ready"
@@ -155,6 +170,7 @@ class ServedModel:
         try:
             request = replace(request, matcher=future.result())
             stream.is_accepted = True
+            stream.times.compiled()
             self._tell(stream, Accepted(stream=stream.number))
             self._begin(stream, request, submit)
         except SkerryError as error:
@@ -179,6 +195,9 @@ class ServedModel:
         if stream.engine_id not in self._streams or future.cancelled():
             return
         arrived = future.result()
+        blocks = [] if arrived is None else arrived.blocks
+        num_bytes = sum(len(data) for _, data in blocks)
+        stream.times.received(len(blocks), num_bytes, lost=arrived is None)
         if arrived is not None:
             request = self.desk.with_arrived(request, arrived)
             if arrived.made is not None:
@@ -214,7 +233,10 @@ class ServedModel:
         Raises what `Node.submit` raises.
         """
         if submit.hand_over_to is not None:
-            stream.outgoing = self.desk.send(submit.hand_over_to, request, submit.epoch)
+            stream.outgoing = self.desk.send(
+                submit.hand_over_to, request, submit.epoch, submit.trace
+            )
+        stream.times.submitted()
         try:
             with translated(self._gone):
                 self._worker.submit(request)
@@ -242,8 +264,12 @@ class ServedModel:
         else:
             self._end(stream, Done(stream=stream.number, finish_reason="cancelled", usage=NO_USAGE))
 
+    def statistics(self) -> Statistics:
+        """The engine's figures of now."""
+        return self._worker.statistics()
+
     def beat(self) -> EngineBeat:
-        statistics = self._worker.statistics()
+        statistics = self.statistics()
         return EngineBeat(
             model=self.model,
             steps=statistics.steps,
@@ -283,23 +309,37 @@ class ServedModel:
         if output.token_ids or output.prompt_logprobs:
             self._tell(stream, tokens_event(stream.number, stream.next_index, output))
             stream.next_index += len(output.token_ids)
+            if output.token_ids and not stream.times.has_first_tokens:
+                stream.times.first_tokens()
         if output.failure is not None:
             stream.in_engine = False
             kind = InternalError if stream.compiling is None else InvalidInput
             self._end(stream, failed_event(stream.number, kind(output.failure)))
         elif output.finish_reason is not None:
+            assert output.usage is not None  # the engine's promise about a last output
             stream.in_engine = False
-            done = done_event(stream.number, output)
+            stream.times.ended(output.usage)
             if stream.outgoing is None or not stream.outgoing.is_whole:
-                self._end(stream, done)
+                self._finish(stream, output, output.usage, stream.times.timeline())
             else:
-                stream.outgoing.when_over(functools.partial(self._handed_over, stream, done))
+                over = functools.partial(self._handed_over, stream, output, output.usage)
+                stream.outgoing.when_over(over)
 
-    def _handed_over(self, stream: NodeStream, done: Done, arrived: bool) -> None:
+    def _handed_over(self, stream: NodeStream, output: Output, usage: Usage, arrived: bool) -> None:
         """A prefill's stream lasts until its KV is with the peer: until then it can fail."""
-        if stream.engine_id in self._streams:
+        if stream.engine_id not in self._streams or stream.outgoing is None:
+            return
+        if arrived:
+            self._finish(stream, output, usage, stream.times.timeline(stream.outgoing.sent))
+        else:
+            self._metrics.lost(self.model)
             error = Unavailable("the decode node could not be given the KV")
-            self._end(stream, done if arrived else failed_event(stream.number, error))
+            self._end(stream, failed_event(stream.number, error))
+
+    def _finish(self, stream: NodeStream, output: Output, usage: Usage, timeline: Timeline) -> None:
+        done = done_event(stream.number, output, timeline)
+        self._metrics.ended(self.model, done.finish_reason, usage, timeline)
+        self._end(stream, done)
 
     def _on_failure(self, error: BaseException) -> None:
         logger.error("the engine of %s stopped", self.model, exc_info=error)
@@ -335,6 +375,8 @@ class ServedModel:
             stream.arriving.cancel()
         if stream.outgoing is not None:
             stream.outgoing.end()
+        if isinstance(event, Failed):
+            self._metrics.failed(self.model, event.code)
         self._tell(stream, event)
 
     def _tell(self, stream: NodeStream, event: Accepted | Event) -> None:
@@ -342,5 +384,9 @@ class ServedModel:
         try:
             stream.sink(event)
         except Exception:
-            logger.exception("the sink of stream %s failed", stream.engine_id)
+            logger.exception(
+                "the sink of stream %s failed",
+                stream.engine_id,
+                extra={"fields": stream.log_fields},
+            )
             self.abort(stream)

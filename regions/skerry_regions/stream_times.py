@@ -65,9 +65,8 @@ class StreamTimes:
         self._ended = self._now()
         self._usage = usage
 
-    def timeline(self, sent: tuple[int, int] | None = None, *, lost: bool = False) -> Timeline:
-        """The phases, with the hand-over that ends now: (blocks, bytes) that were `sent`, and
-        whether the peer was `lost`."""
+    def timeline(self, sent: tuple[int, int] | None = None) -> Timeline:
+        """The phases, with the hand-over that ends now: (blocks, bytes) that were `sent`."""
         phases: list[Phase] = []
         if self._compiled:
             phases.append(Phase(name="grammar", start=0.0, seconds=self._compiled))
@@ -85,7 +84,6 @@ class StreamTimes:
                     seconds=self._now() - start,
                     blocks=blocks,
                     bytes=num_bytes,
-                    lost=lost,
                 )
             )
         phases.sort(key=lambda phase: phase.start)

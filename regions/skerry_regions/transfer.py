@@ -29,6 +29,8 @@ import msgspec
 import xxhash
 from msgspec import Meta, Struct
 
+from skerry_regions.trace_context import TraceContext
+
 MAGIC = b"SKKV"
 VERSION = 1
 DIGEST_BYTES = 16
@@ -65,6 +67,7 @@ class Offer(Struct, frozen=True, tag="offer"):
     num_layers: Annotated[int, Meta(ge=1, le=1 << 12)]
     digests: Annotated[list[bytes], Meta(max_length=MAX_BLOCKS)]
     tail_tokens: Annotated[int, Meta(ge=0, lt=64)] = 0
+    trace: TraceContext | None = None  # the span that it is part of
 
 
 class Need(Struct, frozen=True, tag="need"):
@@ -214,6 +217,7 @@ class Sender:
         self._finished = False
         self._made: Made | None = None
         self._commit_sent = False
+        self.num_sent = 0  # blocks, those sent again included
         self.outcome: Committed | Refused | None = None
 
     def reconnect(self) -> Offer:
@@ -279,6 +283,7 @@ class Sender:
                 return
             self._credit -= size
             self._in_flight.add(digest)
+            self.num_sent += 1
             yield Segment(self.offer.transfer, digest, 0, self.offer.num_layers, block)
         if self._finished and not self._needed and not self._commit_sent:
             self._commit_sent = True

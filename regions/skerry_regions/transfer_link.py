@@ -123,7 +123,12 @@ class TransferServer:
                 answers.append(Committed(frame.transfer))
             else:
                 if isinstance(answer, Refused):
-                    logger.warning("KV transfer %d refused: %s", frame.transfer, answer.reason)
+                    logger.warning(
+                        "KV transfer %d refused: %s",
+                        frame.transfer,
+                        answer.reason,
+                        extra={"fields": _fields(frame)},
+                    )
                 answers.append(answer)
         if not self._receiver.is_reserved(frame.transfer):
             self._settle(frame.transfer, None)
@@ -226,6 +231,12 @@ class OutgoingTransfer:
         self._over = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"KV transfer {offer.transfer}")
 
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Blocks that left so far, and their bytes."""
+        num_sent = self._sender.num_sent
+        return num_sent, num_sent * self._sender.offer.block_bytes
+
     def seal(self, digest: Digest, block: bytes | memoryview) -> None:
         """A block's bytes are final; they leave within the peer's credit."""
         self._sender.seal(digest, block)
@@ -323,3 +334,11 @@ class _OutgoingLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transfer.disconnected()
+
+
+def _fields(frame: Frame) -> dict[str, str]:
+    """What a log line says of whose transfer it is, where that is known."""
+    if not isinstance(frame, Offer):
+        return {}
+    ids = {"request_id": frame.request_id}
+    return ids if frame.trace is None else {**ids, "trace_id": frame.trace.trace_id}

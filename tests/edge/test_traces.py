@@ -95,7 +95,7 @@ def test_where_it_ran_is_part_of_it(edge: Deployment) -> None:
     assert names >= {"route", "attempt", "queue", "prefill", "hand-over", "await KV", "decode"}
     assert only(record, "attempt").parent == only(record, "generate").id
     text = edge.client.get("/metrics").text
-    assert f'skerry_attempts_total{{model_name="{MODEL}",outcome="done"}} 1\n' in text
+    assert f'skerry_attempts_total{{model_name="{MODEL}",outcome="stop"}} 1\n' in text
     assert f'skerry_handover_seconds_count{{model_name="{MODEL}"}} 1\n' in text
     assert f'vllm:request_prefill_time_seconds_sum{{model_name="{MODEL}"}} 0.25\n' in text
 

@@ -116,7 +116,7 @@ def split_attempt() -> AttemptRecord:
         first_tokens=501.7,
         ended=503.1,
         num_tokens=10,
-        outcome="done",
+        outcome="stop",
         timelines={"p": prefill, "d": decode},
     )
 
@@ -161,7 +161,7 @@ def test_a_resume_says_why_and_how_exact_it_is() -> None:
     trace = new_trace(clock)
     lost = AttemptRecord(nodes=("d0",), asked=500.0, began=500.0, num_tokens=4)
     lost.end(501.0, "unavailable", "the connection to node d0 was lost")
-    lost.end(502.0, "done")  # too late
+    lost.end(502.0, "stop")  # too late
     again = AttemptRecord(
         nodes=("d1",), asked=501.0, began=501.0, num_before=4, is_exact=False, same_build=False
     )

@@ -33,7 +33,8 @@ async def control(
     async with node_of(engine) as node:
         api = ControlAPI(
             describe=lambda: Member(id="node-1", kind="node", region="here", state="ready"),
-            statistics=lambda: {MODEL: engine.statistics()},
+            statistics=node.statistics,
+            metrics=node.metrics.families,
             canary=Canary(node, seconds=0.2),
             drain=lambda: drained.append(True),
         )
@@ -85,6 +86,7 @@ async def test_strange_hosts_and_public_addresses_are_refused(tmp_path: Path) ->
     api = ControlAPI(
         describe=lambda: Member(id="n", kind="node", region="here"),
         statistics=dict,
+        metrics=tuple,
         canary=Canary.__new__(Canary),
         drain=lambda: None,
     )
