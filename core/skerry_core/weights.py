@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -28,12 +28,13 @@ from skerry_core.weights_config import config_from_gguf, config_from_json
 __all__ = ["Tensor", "WeightFile", "WeightsError", "dequantize"]
 
 _MAX_CONFIG_JSON = 1 << 20  # bytes
+_MAX_FILES = 1000  # that one model is split over
 # What rotary embeddings are computed from: the configuration says it too.
 _NOT_WEIGHTS = re.compile(r"rope_freqs\.weight|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
 class WeightFile:
-    """An open weight file: `.gguf`, or `.safetensors` with its `config.json` beside it.
+    """Open weights: a `.gguf` file, or `.safetensors` files with their `config.json` beside them.
 
     Tensors are read-only views of the mapped file, so opening costs milliseconds and a page is read
     when it is first used. The mapping lasts as long as any of them does.
@@ -45,13 +46,17 @@ class WeightFile:
 
     @classmethod
     def open(cls, path: Path) -> WeightFile:
-        """Map and check a file. Raises WeightsError naming it, and the tensor if it is one's fault;
-        OSError when it cannot be read."""
+        """Map and check a file, or all safetensors files of a folder.
+
+        Raises WeightsError naming the file, and the tensor if it is one's fault; OSError when it
+        cannot be read.
+        """
+        files = weight_files(path)
+        if files[0].suffix == ".safetensors":
+            return cls._open_safetensors(files)
         contents = _map(path)
         if contents[:4].tobytes() == MAGIC:
             return cls._open_gguf(contents, str(path))
-        if path.suffix == ".safetensors":
-            return cls._open_safetensors(contents, path)
         raise WeightsError(f"{path}: neither a GGUF nor a .safetensors file")
 
     @classmethod
@@ -65,14 +70,14 @@ class WeightFile:
         return cls(config, tensors)
 
     @classmethod
-    def _open_safetensors(cls, contents: Bytes, path: Path) -> WeightFile:
-        tensors = {
-            (renamed := _gguf_name(name, str(path))): Tensor(
-                renamed, tensor.format, tensor.shape, tensor.data
-            )
-            for name, tensor in read_safetensors(contents, str(path)).items()
-            if not _NOT_WEIGHTS.fullmatch(name)
-        }
+    def _open_safetensors(cls, files: Sequence[Path]) -> WeightFile:
+        tensors: dict[str, Tensor] = {}
+        for file in files:
+            for name, tensor in _safetensors(file).items():
+                if name in tensors:
+                    raise WeightsError(f"{file}: tensor {name!r} is in another file too")
+                tensors[name] = tensor
+        path = files[0]
         config_path = path.with_name("config.json")
         with config_path.open("rb") as stream:
             raw = stream.read(_MAX_CONFIG_JSON + 1)
@@ -82,7 +87,9 @@ class WeightFile:
         config = config_from_json(values, tensors, str(config_path))
         if config.tied_embeddings:
             tensors.pop("output.weight", None)  # some exporters write the embedding twice
-        check_shapes(tensors, expected_shapes(config), str(path))
+        check_shapes(
+            tensors, expected_shapes(config), str(path if len(files) == 1 else path.parent)
+        )
         return cls(config, tensors)
 
     def __enter__(self) -> WeightFile:
@@ -99,6 +106,37 @@ class WeightFile:
     def close(self) -> None:
         """Let go of the file; tensors taken from it before stay valid."""
         self.tensors = {}
+
+
+def content_files(path: Path) -> list[Path]:
+    """All files that decide what a model computes. Raises WeightsError."""
+    files = weight_files(path)
+    is_described = files[0].suffix == ".safetensors"
+    return [*files, files[0].with_name("config.json")] if is_described else files
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The file itself, or the safetensors files of a folder, by name. Raises WeightsError."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.safetensors"))
+    if not 1 <= len(files) <= _MAX_FILES:
+        raise WeightsError(f"{path}: {len(files)} .safetensors files, 1 to {_MAX_FILES} are read")
+    return files
+
+
+def _safetensors(file: Path) -> dict[str, Tensor]:
+    """A file's tensors under GGUF names."""
+    read = read_safetensors(_map(file), str(file))
+    renamed = {
+        _gguf_name(name, str(file)): tensor
+        for name, tensor in read.items()
+        if not _NOT_WEIGHTS.fullmatch(name)
+    }
+    return {
+        name: Tensor(name, tensor.format, tensor.shape, tensor.data)
+        for name, tensor in renamed.items()
+    }
 
 
 def _map(path: Path) -> Bytes:

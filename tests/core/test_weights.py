@@ -1,6 +1,7 @@
 """Weight files: what is read equals what was written, and hostile files are refused by name."""
 
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 from tests.core.random_models import (
     quantize_matrices,
     random_weights,
@@ -22,9 +24,10 @@ from tests.core.reference_model import ReferenceModel
 
 from skerry_core.config import ModelConfig, RopeScaling
 from skerry_core.gguf_file import read_gguf
+from skerry_core.runners.packed import PackedModel, load_packed
 from skerry_core.safetensors_file import read_safetensors
 from skerry_core.tensors import FORMATS
-from skerry_core.weights import Tensor, WeightFile, WeightsError, dequantize
+from skerry_core.weights import Tensor, WeightFile, WeightsError, content_files, dequantize
 from skerry_regions.model_files import ModelFiles
 
 CONFIG = ModelConfig(
@@ -104,6 +107,56 @@ def test_safetensors_gives_back_configuration_and_weights(
         assert set(file.tensors) == set(weights)
         for name, tensor in file.tensors.items():
             np.testing.assert_array_equal(dequantize(tensor), weights[name], err_msg=name)
+
+
+def split(folder: Path, parts: int) -> Path:
+    """The folder's one safetensors file as several, as hubs keep large models."""
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(whole)
+    for part in range(parts):
+        chosen = {name: whole[name] for name in names[part::parts]}
+        save_file(chosen, folder / f"model-{part + 1:05}-of-{parts:05}.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_folder_is_read_whole(tmp_path: Path, parts: int) -> None:
+    weights = random_weights(CONFIG)
+    folder = split(write_safetensors(tmp_path, CONFIG, weights).parent, parts)
+    with WeightFile.open(folder) as file:
+        assert file.config == CONFIG
+        assert set(file.tensors) == set(weights)
+        for name, tensor in file.tensors.items():
+            np.testing.assert_array_equal(dequantize(tensor), weights[name], err_msg=name)
+    assert len(content_files(folder)) == parts + 1
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"0 \.safetensors files"):
+        WeightFile.open(tmp_path)
+    write_safetensors(tmp_path, CONFIG, random_weights(CONFIG))
+    shutil.copyfile(tmp_path / "model.safetensors", tmp_path / "other.safetensors")
+    with pytest.raises(WeightsError, match=r"other\.safetensors: tensor '.*' is in another file"):
+        WeightFile.open(tmp_path)
+
+
+def test_the_cpu_runner_takes_a_folder(tmp_path: Path) -> None:
+    """Packed once for each content: the configuration is part of it."""
+    config = replace(CONFIG, hidden_size=128, head_dim=32, intermediate_size=128)
+    (tmp_path / "model").mkdir()
+    folder = write_safetensors(tmp_path / "model", config, random_weights(config)).parent
+    cache = tmp_path / "cache"
+    cache.mkdir()
+
+    def pack() -> PackedModel:
+        return load_packed(folder, group_rows=8, cache_dir=cache, progress=lambda what, share: None)
+
+    assert pack().config == config
+    changed = json.loads((folder / "config.json").read_bytes()) | {"rope_theta": 7.0}
+    (folder / "config.json").write_text(json.dumps(changed))
+    assert pack().config.rope_theta == 7.0
+    assert len(list(cache.glob("*.packed"))) == 2
 
 
 @pytest.mark.parametrize("format_", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])

@@ -28,7 +28,7 @@ from skerry_core.kernels.layout import LAYOUT_VERSION, PackedLayout, WeightForma
 from skerry_core.kernels.plan import aligned_zeros
 from skerry_core.models import llama
 from skerry_core.runners.base import Progress
-from skerry_core.weights import Tensor, WeightFile, dequantize
+from skerry_core.weights import Tensor, WeightFile, content_files, dequantize
 
 _MAGIC = b"SKERRYPK"
 _ALIGNMENT = 64
@@ -76,9 +76,10 @@ def load_packed(
 def _content_key(weights: Path, group_rows: int) -> str:
     """Names content and layout: an edited source or another kind of CPU finds a file of its own."""
     digest = xxhash.xxh3_128(f"{LAYOUT_VERSION} {group_rows}".encode())
-    with weights.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    for each in content_files(weights):
+        with each.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
     return digest.hexdigest()
 
 
