@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from skerry_regions.address import Address, AddressError
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.node_link import NodeLink, Patience
 from skerry_regions.protocol import Hello
 from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUnavailable
@@ -48,6 +49,7 @@ class Directory:
         *,
         region: str | None = None,
         reach: Reach = directly,
+        key: LinkKey | None = None,
         patience: Patience | None = None,
         poll_seconds: float = RENEW_SECONDS / 2,
     ) -> None:
@@ -55,6 +57,7 @@ class Directory:
         self._hello = hello
         self._region = region
         self._reach = reach
+        self._key = key
         self._patience = patience
         self._poll_seconds = poll_seconds
         self.on_change: Callable[[], None] = lambda: None  # set by who wants to know
@@ -160,7 +163,7 @@ class Directory:
                 logger.warning("%s cannot be reached: %s", id_, error)
                 return
             self._links[id_] = NodeLink(
-                id_, address, self._hello, self._patience, zone=member.residency
+                id_, address, self._hello, self._patience, zone=member.residency, key=self._key
             )
         self._members[id_] = member
 

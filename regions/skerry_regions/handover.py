@@ -24,6 +24,7 @@ from skerry_core.exports import TakeBlocks
 from skerry_core.kv import kv_dtype
 from skerry_core.request import KVBlock, Output, Request
 from skerry_regions.address import Address, AddressError
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.transfer import Arrived, Digest, Made, Offer, Receiver
@@ -55,6 +56,7 @@ class KVDesk:
             budget_bytes=STAGING_BYTES,
             credit_bytes=CREDIT_BYTES,
         )
+        self.key: LinkKey | None = None  # of links over TCP; set before the first transfer
         self.incoming = TransferServer(receiver, engine.handover.held)
 
     # --- out -------------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ class KVDesk:
         tail_tokens = 0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE
         names = self._engine.handover.names(request)
         offer = self._offer(to, names, request.id[:128], epoch, tail_tokens, trace)
-        return Outgoing(OutgoingTransfer(_address(to), offer))
+        return Outgoing(OutgoingTransfer(_address(to), offer, self.key))
 
     def share(self, share: ShareKV) -> None:
         """Send the first blocks of a prompt to a node that goes on from there: those that are
@@ -78,7 +80,7 @@ class KVDesk:
         room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
         num_blocks = min(self._engine.pool.match(digests), room // self._format.block_bytes)
         offer = self._offer(share.to, digests[:num_blocks])
-        sharing = Share(address, offer, self._export, share.lease_seconds)
+        sharing = Share(address, offer, self._export, share.lease_seconds, self.key)
         self._shares.add(sharing)
         sharing.when_over(lambda _: self._shares.discard(sharing))
 
@@ -193,13 +195,18 @@ class Share:
     """
 
     def __init__(
-        self, address: Address, offer: Offer, export: Export, lease_seconds: float
+        self,
+        address: Address,
+        offer: Offer,
+        export: Export,
+        lease_seconds: float,
+        key: LinkKey | None,
     ) -> None:
         self._export = export
         self._loop = asyncio.get_running_loop()
         self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
-        self._transfer = OutgoingTransfer(address, offer, when_needed=self._send)
+        self._transfer = OutgoingTransfer(address, offer, key, when_needed=self._send)
         self._lease = self._loop.call_later(lease_seconds, self.end)
         self._transfer.when_over(lambda _: self._lease.cancel())
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import cast
 
 from skerry.errors import Unavailable
-from skerry_regions import residency
+from skerry_regions import link_auth, residency
 from skerry_regions.address import Address
 from skerry_regions.connection import EdgeConnection
 from skerry_regions.frames import ProtocolError
+from skerry_regions.link_auth import LinkKey, LinkRefused
 from skerry_regions.protocol import (
     Accepted,
     Done,
@@ -62,8 +63,12 @@ class NodeLink:
         patience: Patience | None = None,
         *,
         zone: str = residency.GLOBAL,
+        key: LinkKey | None = None,
     ) -> None:
+        """Over TCP both ends prove that they hold the `key`."""
         self.node = node
+        self._key = key
+        self._refusal = ""  # told last
         self.zone = zone  # where the node stands
         self.address = address
         self._hello = hello
@@ -142,8 +147,11 @@ class NodeLink:
         while True:
             try:
                 async with asyncio.timeout(self._patience.connect):
-                    wire = await self.address.connect(self._new_wire)
-            except (OSError, TimeoutError):
+                    wire = await link_auth.connect(
+                        self.address, self._new_wire, self._key, "streams"
+                    )
+            except (OSError, TimeoutError) as error:
+                self._tell_refusal(error)
                 await asyncio.sleep(self._patience.reconnect)
                 continue
             self._wire = wire
@@ -153,6 +161,12 @@ class NodeLink:
                 self._wire = None
                 wire.drop()
             await asyncio.sleep(self._patience.reconnect)
+
+    def _tell_refusal(self, error: OSError | TimeoutError) -> None:
+        """Once: that a node is away passes, that keys differ does not."""
+        if isinstance(error, LinkRefused) and str(error) != self._refusal:
+            self._refusal = str(error)
+            logger.error("node %s at %s: %s", self.node, self.address, error)
 
     def _new_wire(self) -> _Wire:
         return _Wire(self.node, self._hello, self._state_changed, self._report)

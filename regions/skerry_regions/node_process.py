@@ -30,6 +30,7 @@ from skerry_regions.canary import Canary
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
 from skerry_regions.grammars import grammars_of
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.node import Node
 from skerry_regions.node_control import ControlAPI
 from skerry_regions.node_server import NodeServer
@@ -70,6 +71,7 @@ class NodeOptions:
     file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
+    key: LinkKey | None = None  # that edges and nodes prove to each other over TCP
     control: Address  # HTTP, unix or loopback
     home: Path
     drain_seconds: float
@@ -171,11 +173,13 @@ class NodeProcess:
         stack.push_async_callback(control.close)
         try:
             if engine is not None:
-                transfer = await node.desk(spec.id).incoming.listen(options.transfer)
+                desk = node.desk(spec.id)
+                desk.key = options.key
+                transfer = await desk.incoming.listen(options.transfer, options.key)
                 self._member = replace(
                     _described(self._member, engine), transfer_address=str(transfer)
                 )
-            address = await server.listen(options.address)
+            address = await server.listen(options.address, options.key)
             await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None

@@ -14,10 +14,12 @@ from typing import Protocol, cast
 from msgspec.structs import replace
 
 from skerry.errors import SkerryError, Unavailable
+from skerry_regions import link_auth
 from skerry_regions.address import Address
 from skerry_regions.client import failed_event
 from skerry_regions.connection import NodeConnection
 from skerry_regions.frames import MessageTooLarge, ProtocolError
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import (
     REPORT_SECONDS,
     Abort,
@@ -87,9 +89,11 @@ class NodeServer:
         self._server: asyncio.AbstractServer | None = None
         self._reporting: asyncio.Task[None] | None = None
 
-    async def listen(self, address: Address) -> Address:
-        """Start accepting; returns where. Raises OSError or AddressError."""
-        self._server, bound = await address.listen(lambda: EdgeLink(self))
+    async def listen(self, address: Address, key: LinkKey | None = None) -> Address:
+        """Start accepting; returns where. Raises what `link_auth.listen` raises."""
+        self._server, bound = await link_auth.listen(
+            address, lambda: EdgeLink(self), key, "streams"
+        )
         self._reporting = asyncio.create_task(self._report(), name="reports")
         return bound
 

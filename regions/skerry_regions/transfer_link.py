@@ -11,7 +11,9 @@ import logging
 from collections.abc import Callable, Collection
 from typing import cast
 
+from skerry_regions import link_auth
 from skerry_regions.address import Address
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.transfer import (
     Arrived,
     Committed,
@@ -56,9 +58,11 @@ class TransferServer:
         self._early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that nobody expects yet
         self._server: asyncio.AbstractServer | None = None
 
-    async def listen(self, address: Address) -> Address:
-        """Start accepting; returns where. Raises OSError or AddressError."""
-        self._server, bound = await address.listen(lambda: _IncomingLink(self))
+    async def listen(self, address: Address, key: LinkKey | None = None) -> Address:
+        """Start accepting; returns where. Raises what `link_auth.listen` raises."""
+        self._server, bound = await link_auth.listen(
+            address, lambda: _IncomingLink(self), key, "kv"
+        )
         return bound
 
     @property
@@ -220,10 +224,12 @@ class OutgoingTransfer:
         self,
         address: Address,
         offer: Offer,
+        key: LinkKey | None = None,
         *,
         when_needed: Callable[[list[Digest]], None] = lambda _: None,
     ) -> None:
         self._address = address
+        self._key = key
         self._when_needed: Callable[[list[Digest]], None] | None = when_needed
         self._sender = Sender(offer)
         self._transport: asyncio.Transport | None = None
@@ -270,7 +276,9 @@ class OutgoingTransfer:
         for _ in range(1 + RECONNECTS):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    await self._address.connect(lambda: _OutgoingLink(self))
+                    await link_auth.connect(
+                        self._address, lambda: _OutgoingLink(self), self._key, "kv"
+                    )
                 await self._lost.wait()
             except (OSError, TimeoutError):
                 pass

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello
 
 from skerry_regions import link_auth
 from skerry_regions.address import Address
@@ -22,6 +23,7 @@ from skerry_regions.link_auth import (
     connect,
     listen,
 )
+from skerry_regions.node_link import NodeLink
 
 KEY, WRONG = LinkKey(b"k" * 32), LinkKey(b"w" * 32)
 LOOPBACK = Address(host="127.0.0.1", port=0)
@@ -207,3 +209,30 @@ def test_the_unproven_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_auth, "MAX_UNPROVEN", 2)
     monkeypatch.setattr(link_auth, "HANDSHAKE_SECONDS", 0.2)
     assert asyncio.run(dropped(b"", 4)) == [b""] * 4
+
+
+# --- a node and an edge --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [KEY, WRONG, None])
+def test_a_node_over_tcp_serves_who_holds_its_key(
+    tmp_path: Path, key: LinkKey | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        node = RunningNode("n", tmp_path)
+        bound = await node.server.listen(LOOPBACK, KEY)
+        link = NodeLink("n", bound, hello("edge"), PATIENCE, key=key)
+        try:
+            if key is KEY:
+                await link.wait_until_up()
+                assert link.models == {MODEL}
+            else:
+                async with asyncio.timeout(30):
+                    while "cluster" not in caplog.text:  # noqa: ASYNC110  (a log)
+                        await asyncio.sleep(0.01)
+                assert not link.is_up
+        finally:
+            await link.close()
+            await node.stop()
+
+    asyncio.run(run())

@@ -14,6 +14,7 @@ from tests.regions.toy_nodes import until
 
 from skerry_regions import transfer_link
 from skerry_regions.address import Address
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.transfer import Arrived, Committed, Made, Offer, Receiver, Refused
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
@@ -49,6 +50,9 @@ def nothing_held(_: Collection[bytes]) -> set[bytes]:
     return set()
 
 
+KEY = LinkKey(b"k" * 32)
+
+
 def server(held: set[bytes] | None = None) -> TransferServer:
     receiver = Receiver(
         numeric_build="b",
@@ -65,9 +69,9 @@ async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) 
     where = (
         Address(path=str(tmp_path / "kv.sock")) if address == "unix" else Address(host="127.0.0.1")
     )
-    bound = await to.listen(where)
+    bound = await to.listen(where, KEY)
     arriving = to.expect(1, TOKEN, lease_seconds=5)
-    sending = OutgoingTransfer(bound, offer())
+    sending = OutgoingTransfer(bound, offer(), KEY)
     for i in range(COUNT):
         sending.seal(digest(i), block(i))
         await asyncio.sleep(0)

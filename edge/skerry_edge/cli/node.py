@@ -20,7 +20,7 @@ from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads, default_threads
 from skerry_edge.cli.memory import BLOCK_TOKENS, DEFAULT_FILE_TIER, DEFAULT_KV_TOKENS
 from skerry_edge.cli.output import complain, note
-from skerry_edge.cli.state import Home
+from skerry_edge.cli.state import Home, cluster_key
 
 if TYPE_CHECKING:
     from skerry_regions.address import Address
@@ -106,6 +106,7 @@ def start(args: argparse.Namespace) -> int:
     from skerry_edge.cli.serve_node import serve_node
     from skerry_regions.address import Address, AddressError
     from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+    from skerry_regions.link_auth import LinkKey
     from skerry_regions.node_process import EngineLost, NodeCannotStart, NodeOptions
     from skerry_regions.registry import RegistryUnavailable
     from skerry_regions.startup import Interrupted
@@ -126,6 +127,7 @@ def start(args: argparse.Namespace) -> int:
             file_tier_bytes=args.file_tier,
             address=address,
             transfer=Address.parse(args.transfer) if args.transfer else _beside(address),
+            key=LinkKey(cluster_key(home)),
             control=Address.parse(args.control or f"unix:{home.run / args.id}.control"),
             home=home.root,
             drain_seconds=args.drain_seconds,

@@ -38,7 +38,7 @@ from skerry_edge.cli.parts import (
 )
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.serve_gateway import gateway
-from skerry_edge.cli.state import Home, secret
+from skerry_edge.cli.state import Home, cluster_key, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.responses_store import ResponseStore
@@ -48,6 +48,7 @@ from skerry_regions.directory import Directory, directly
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.emulation import through_relays
 from skerry_regions.lifeline import Lifeline
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.plain_placers import Rule, by_rule
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.registry import Member
@@ -104,12 +105,14 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         encoders = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
         registry = SqliteRegistry(home.registry)
         hello, incarnation = _hello(options.id, models), new_incarnation()
+        key = LinkKey(cluster_key(home))
         is_emulated = topology is not None and topology.emulate is not None
         directory = Directory(
             registry,
             hello,
             region=options.region,
             reach=through_relays if is_emulated else directly,
+            key=key,
         )
         model_keys = {model.spec.id: model.files.model_key for model in models}
         links = {} if topology is None else topology.link_priors()
@@ -117,7 +120,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         stack = contextlib.AsyncExitStack()
         try:
             address = await stack.enter_async_context(
-                gateway(options.gateway, hello, options.zone, incarnation, directory, placer)
+                gateway(options.gateway, hello, options.zone, incarnation, directory, placer, key)
             )
             serving = asyncio.Event()
             describe = _describe(options, url, address, incarnation, serving)

@@ -9,6 +9,7 @@ from skerry_edge.cli.parts import CannotStart
 from skerry_regions.address import Address, AddressError
 from skerry_regions.directory import Directory
 from skerry_regions.gateway import POLICY, Gateway
+from skerry_regions.link_auth import LinkKey
 from skerry_regions.node_server import NodeServer
 from skerry_regions.protocol import Hello
 from skerry_regions.region_reports import SUMMARY_SECONDS, RegionReports
@@ -20,7 +21,13 @@ DRAIN_SECONDS = 5.0  # for streams of other regions, which then go on elsewhere
 
 @contextlib.asynccontextmanager
 async def gateway(
-    address: str, hello: Hello, zone: str, incarnation: int, directory: Directory, placer: Routed
+    address: str,
+    hello: Hello,
+    zone: str,
+    incarnation: int,
+    directory: Directory,
+    placer: Routed,
+    key: LinkKey,
 ) -> AsyncGenerator[str]:
     """Listen while the block runs, and drain after it; gives where. No address: nowhere.
 
@@ -34,7 +41,7 @@ async def gateway(
     served = Gateway(hello.id, zone, here, RegionReports(placer, models, incarnation))
     server = NodeServer(served, hello, SUMMARY_SECONDS)
     try:
-        bound = await server.listen(Address.parse(address))
+        bound = await server.listen(Address.parse(address), key)
     except (OSError, AddressError) as error:
         raise CannotStart(f"cannot listen for other regions: {error}") from None
     try:
