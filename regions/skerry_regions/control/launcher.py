@@ -111,8 +111,12 @@ class Launcher(Protocol):
         """Start it; an edge's port. Never a second one of an id that runs. Raises LaunchFailed."""
         ...
 
-    async def drain(self, id: str) -> None:
-        """It takes nothing new, and ends when its streams have. Of none such: nothing."""
+    async def drain(self, id: str, *, patiently: bool) -> None:
+        """It takes nothing new, and ends when its streams have. Of none such: nothing.
+
+        Nodes hand back what takes too long; an edge has nobody to hand it to, and breaks it off
+        after half a minute unless `patiently`.
+        """
         ...
 
     async def kill(self, id: str) -> None:

@@ -18,7 +18,8 @@ from itertools import count
 from skerry_regions.control.launcher import Launch, Running, Settings, fingerprint
 
 SURGE = 1  # processes beyond what is wanted, while they are replaced
-DRAIN_SECONDS = 75.0  # more than a process gives its streams and itself
+DRAIN_SECONDS = 75.0  # more than a node gives its streams and itself
+EDGE_DRAIN_SECONDS = 660.0  # more than the longest stream
 START_SECONDS = 1800.0  # the first start of a large model compiles, and reads hundreds of gigabytes
 ILL_SECONDS = 20.0
 
@@ -84,8 +85,9 @@ def plan(
 
 def _stuck(process: Running) -> str:
     """Why it must be killed; nothing when it need not be."""
+    drain_seconds = DRAIN_SECONDS if process.kind == "node" else EDGE_DRAIN_SECONDS
     limits = {
-        "draining": (DRAIN_SECONDS, "it did not end when it was drained"),
+        "draining": (drain_seconds, "it did not end when it was drained"),
         "starting": (START_SECONDS, "it did not become ready"),
         "failed": (ILL_SECONDS, "it answers no health check"),
     }

@@ -105,13 +105,14 @@ class ProcessLauncher:
         except OSError as error:
             raise LaunchFailed(f"{launch.id} cannot be started: {error}") from None
 
-    async def drain(self, id: str) -> None:
+    async def drain(self, id: str, *, patiently: bool) -> None:
         known = self._known.get(id)
         if known is None:
             return
         if known.record.draining_since is None:
             self._note(known, draining_since=_now())
-        _signal(known, signal.SIGTERM)
+        is_patient_edge = patiently and known.record.kind == "edge"
+        _signal(known, signal.SIGUSR2 if is_patient_edge else signal.SIGTERM)
 
     async def kill(self, id: str) -> None:
         if (known := self._known.get(id)) is not None:

@@ -102,6 +102,9 @@ class Reconciler:
         """End everything that runs, edges first; what is wanted stays written down."""
         self._is_closing = True
         await self.step()
+        for process in self._observation.running.values():
+            if process.kind == "edge":
+                await self._launcher.drain(process.id, patiently=False)
         while self._observation.running:
             await self._wait()
             self._wake.clear()
@@ -169,7 +172,7 @@ class Reconciler:
                 await self._event(launch.owner, "normal", "Started", f"{launch.id} was started")
             case Drain(id):
                 process = self._observation.running[id]
-                await self._launcher.drain(id)
+                await self._launcher.drain(id, patiently=not self._is_closing)
                 await self._event(
                     process.owner, "normal", "Draining",
                     f"{id} drains, {process.streams} streams",

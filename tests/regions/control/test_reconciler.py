@@ -76,7 +76,7 @@ class Machine:
         )
         return port if is_edge else 0
 
-    async def drain(self, id: str) -> None:
+    async def drain(self, id: str, *, patiently: bool) -> None:
         self._become(id, state="draining")
 
     async def kill(self, id: str) -> None:
