@@ -79,6 +79,9 @@ async def _answer(
     request: Request, edge: Edge, asked: ChatCompletionRequest, dialect: Dialect
 ) -> Response:
     call = call_of(request, authorise(request, "run"), asked.options)
+    is_legacy = bool(asked.functions) and not asked.tools
+    if is_legacy:  # an answer of that time has room for one call
+        asked.parallel_tool_calls = False
     job = await chat_job(edge, asked)
     choices = await start(edge, job, call)
     answer = Answer(
@@ -86,6 +89,7 @@ async def _answer(
         created=int(edge.wall_clock()),
         model=asked.model,
         with_logprobs=job.sampling.logprobs is not None,
+        is_legacy=is_legacy,
     )
     if not asked.stream:
         completion = encode(
@@ -112,6 +116,10 @@ class Answer:
     created: int  # Unix seconds
     model: str  # as the caller named it
     with_logprobs: bool
+    is_legacy: bool  # calls are told as `function_call`, to a request with `functions`
+
+    def reason(self, reason: FinishReason) -> FinishReason:
+        return "function_call" if self.is_legacy and reason == "tool_calls" else reason
 
 
 async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
@@ -168,8 +176,8 @@ async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCo
         choices=[
             ChatChoice(
                 index,
-                _message("".join(texts[index]), calls[index]),
-                reasons[index],
+                _message("".join(texts[index]), calls[index], answer),
+                answer.reason(reasons[index]),
                 ChoiceLogprobs(logprobs[index]) if answer.with_logprobs else None,
             )
             for index in range(num_choices)
@@ -178,9 +186,13 @@ async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCo
     )
 
 
-def _message(text: str, calls: Calls) -> AssistantMessage:
+def _message(text: str, calls: Calls, answer: Answer) -> AssistantMessage:
     if not calls.all:
         return AssistantMessage("assistant", text)
+    if answer.is_legacy:
+        call = calls.all[0]
+        function = {"name": call.name, "arguments": call.arguments}
+        return AssistantMessage("assistant", text or None, function_call=function)
     nested = [
         {
             "id": call.id,
@@ -215,10 +227,10 @@ async def _events(
             delta = b'{"content":' + encode(piece.text) + b"}"
             event += head + _choice(index, delta, _logprobs(piece, answer)) + rest
         for call in piece.calls:
-            delta = b'{"tool_calls":[' + encode(_call_delta(call)) + b"]}"
-            event += head + _choice(index, delta) + rest
+            event += head + _choice(index, encode(_call_delta(call, answer))) + rest
         if piece.finish_reason is not None:
-            event += head + _choice(index, b"{}", reason=piece.finish_reason) + rest
+            reason = answer.reason(piece.finish_reason)
+            event += head + _choice(index, b"{}", reason=reason) + rest
         yield event
     usage = encode(choices.usage())
     last = head + b'],"usage":' + usage + b"}\n\n" if include_usage else b""
@@ -227,11 +239,14 @@ async def _events(
     yield last + DONE
 
 
-def _call_delta(call: CallDelta) -> dict[str, Any]:
-    if call.id is None:
-        return {"index": call.index, "function": {"arguments": call.arguments}}
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+def _call_delta(call: CallDelta, answer: Answer) -> dict[str, Any]:
+    function = {"arguments": call.arguments}
+    if call.name is not None:
+        function = {"name": call.name, **function}
+    if answer.is_legacy:
+        return {"function_call": function}
+    named = {} if call.id is None else {"id": call.id, "type": "function"}
+    return {"tool_calls": [{"index": call.index, **named, "function": function}]}
 
 
 def _choice(

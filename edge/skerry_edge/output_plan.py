@@ -33,7 +33,7 @@ class OutputPlan:
 def plan_output(text: TextModel, request: OutputRequest) -> OutputPlan:
     """Raises `InvalidInput`, naming the field, for what cannot be held."""
     wanted = output_format(request)
-    family = family_of(text.chat_template)
+    family = family_of(text.chat_template, text.control_id)
     box = toolbox(request)
     if box is not None:
         grammar = tool_grammar(family, box, wanted)

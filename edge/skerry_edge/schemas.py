@@ -15,7 +15,13 @@ from skerry_edge.edge import Edge
 from skerry_edge.routing import authorise, edge_of
 from skerry_regions.catalog import ModelSpec
 
-EITHER_PROMPT = [{"required": ["prompt"]}, {"required": ["messages"]}]
+EITHER_PROMPT = [  # one of them; null counts as absent
+    {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+    {
+        "required": ["messages"],
+        "properties": {"messages": {"type": "array", "minItems": 1}},
+    },
+]
 
 
 async def model_schema(request: Request) -> Response:

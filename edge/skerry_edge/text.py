@@ -58,11 +58,13 @@ class TextModel:
         self.build = files.weights_digest + files.tokenizer_digest + files.template_digest
         self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
         self._bos_id = files.bos_id if files.add_bos else None
-        self._guard = Guard(
-            token.content
+        control = {
+            id_: token.content
             for id_, token in self._tokenizer.get_added_tokens_decoder().items()
             if token.special or id_ in files.stop_token_ids
-        )
+        }
+        self._control_ids = frozenset(control)
+        self._guard = Guard(control.values())
         remove_marks(self._tokenizer)
         self.borders = Borders(self._tokenizer)
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
@@ -152,6 +154,11 @@ class TextModel:
                 "Bad input: the text holds a lone surrogate (U+D800 to U+DFFF)."
             ) from None
         return ids
+
+    def control_id(self, text: str) -> int | None:
+        """The id of a control token; None where the model has no such one."""
+        id_: int | None = self._tokenizer.token_to_id(text)
+        return id_ if id_ in self._control_ids else None
 
     # --- ids to text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -59,6 +58,7 @@ class ToolParser:
         self._space = ""  # whitespace that is text only if more text follows
         self._has_spoken = False  # text came
         self._in_call = False
+        self._has_siblings = False  # the call that is being read is not the first of its list
         self._arguments: _Arguments | None = None  # of the call that is being read
         self.num_calls = 0
 
@@ -120,6 +120,8 @@ class ToolParser:
     def _read_head(self, deltas: list[CallDelta]) -> None:
         """The name, once the whole of it is there."""
         start, key = self._buffer.lstrip(), f', "{self._family.arguments_key}": '
+        if self._family.is_list:
+            start = start.removeprefix("," if self._has_siblings else "[").lstrip()
         try:
             name, end = _decoder.raw_decode(start, len(CALL_OPENING))
         except ValueError:
@@ -128,7 +130,7 @@ class ToolParser:
             return
         self._buffer = start[end + len(key) :]
         self._arguments = _Arguments()
-        deltas.append(CallDelta(self.num_calls, id=f"call_{secrets.token_hex(12)}", name=name))
+        deltas.append(CallDelta(self.num_calls, id=self._family.new_id(), name=name))
         self.num_calls += 1
 
     def _read_arguments(self, arguments: _Arguments, deltas: list[CallDelta]) -> None:
@@ -137,11 +139,14 @@ class ToolParser:
             if taken:
                 deltas.append(CallDelta(self.num_calls - 1, self._buffer[:taken]))
                 self._buffer = self._buffer[taken:]
-        if arguments.is_whole:
-            closing = "}" + self._family.end
+        if arguments.is_whole and self._family.is_list and self._buffer.startswith("},"):
+            self._buffer = self._buffer.removeprefix("}")
+            self._arguments, self._has_siblings = None, True
+        elif arguments.is_whole:
+            closing = "}]" if self._family.is_list else "}" + self._family.end
             if self._buffer.startswith(closing):
                 self._buffer = self._buffer.removeprefix(closing)
-                self._arguments, self._in_call = None, False
+                self._arguments, self._in_call, self._has_siblings = None, False, False
                 self._has_spoken, self._space = False, ""
 
 

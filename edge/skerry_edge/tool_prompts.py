@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -41,12 +42,65 @@ def with_tools(
 ) -> tuple[list[Message], list[dict[str, Any]] | None]:
     """Messages as the model's template can lay them out, and the tools that it lays out itself."""
     tools = box.shown if box is not None else ()
+    messages = [_modern(message) for message in messages]
     if family.is_templated:
-        return list(messages), [tool.described() for tool in tools] or None
+        if family.id_length is not None:
+            messages = _with_ids(messages, family.id_length)
+        return messages, [tool.described() for tool in tools] or None
     turns = _plain_turns(messages)
     if tools:
         _teach(turns, tools)
     return turns, None
+
+
+def _modern(message: Message) -> Message:
+    """`function_call` and the role `function`, as OpenAI had them before tools, in today's form."""
+    if message.function_call is not None:
+        call = {"type": "function", "function": message.function_call}
+        message = msgspec.structs.replace(message, tool_calls=[call], function_call=None)
+    if message.role == "function":
+        message = msgspec.structs.replace(message, role="tool")
+    return message
+
+
+def _with_ids(messages: Sequence[Message], length: int) -> list[Message]:
+    """For templates that want an id of so many letters and digits with each call and each result.
+
+    Ids of another form are hashed to theirs; results without one answer the calls in their order.
+    """
+    turns: list[Message] = []
+    open_ids: list[str] = []  # of calls whose results are still to come
+    for message in messages:
+        if message.tool_calls:
+            calls = [_nested(call, index, length) for index, call in enumerate(message.tool_calls)]
+            open_ids = [call["id"] for call in calls]
+            message = msgspec.structs.replace(message, tool_calls=calls)
+        elif message.role == "tool":
+            given = message.tool_call_id
+            id_ = _short(given, length) if given else next(iter(open_ids), "0" * length)
+            open_ids = [each for each in open_ids if each != id_]
+            message = msgspec.structs.replace(message, tool_call_id=id_)
+        turns.append(message)
+    return turns
+
+
+def _nested(call: dict[str, Any], index: int, length: int) -> dict[str, Any]:
+    """A call with its function as an object of its own, and an id of the right length."""
+    nested = call.get("function")
+    function = (
+        nested
+        if isinstance(nested, dict)
+        else {key: call.get(key) for key in ("name", "arguments")}
+    )
+    id_ = call.get("id")
+    short = _short(id_, length) if isinstance(id_, str) and id_ else str(index).rjust(length, "0")
+    return {"id": short, "type": "function", "function": function}
+
+
+def _short(id_: str, length: int) -> str:
+    if len(id_) == length and id_.isascii() and id_.isalnum():
+        return id_
+    return hashlib.blake2b(id_.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
 def _teach(turns: list[Message], tools: Sequence[Tool]) -> None:
@@ -66,7 +120,7 @@ def _plain_turns(messages: Sequence[Message]) -> list[Message]:
     turns: list[Message] = []
     in_results = False
     for message in messages:
-        is_result = message.role in ("tool", "function")
+        is_result = message.role == "tool"
         if not is_result:
             turns.append(_with_calls(message))
         elif in_results:

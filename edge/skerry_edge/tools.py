@@ -7,13 +7,18 @@ that were trained for none,
     {"name": "add", "arguments": {"a": 2, "b": 3}}
     </tool_call>
 
-is one call; Llama 3 writes `{"name": "add", "parameters": {…}}` and nothing else.
+is one call; Llama 3 writes `{"name": "add", "parameters": {…}}` and nothing else; Mistral writes
+`[TOOL_CALLS][{"name": "add", "arguments": {…}}, …]`, where the mark is a control token.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+import secrets
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 from skerry.errors import InvalidInput
@@ -28,6 +33,8 @@ JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_
 
 Choice = Literal["auto", "none", "required"]
 
+_ID_LETTERS: Final = string.ascii_letters + string.digits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -38,6 +45,15 @@ class Family:
     end: str
     arguments_key: str
     is_templated: bool  # the chat template lays out tools, calls and results
+    is_list: bool = False  # calls stand in one JSON list
+    mark_id: int | None = None  # `begin` is this control token, not text
+    id_length: int | None = None  # calls' ids are so many letters and digits
+
+    def new_id(self) -> str:
+        """An id for a call."""
+        if self.id_length is None:
+            return f"call_{secrets.token_hex(12)}"
+        return "".join(secrets.choice(_ID_LETTERS) for _ in range(self.id_length))
 
     def head(self, tool: str) -> str:
         """What a call of `tool` starts with, up to its arguments."""
@@ -65,10 +81,24 @@ HERMES = Family(
     is_templated=True,
 )
 LLAMA = Family(name="llama", begin="", end="", arguments_key="parameters", is_templated=True)
+MISTRAL = Family(
+    name="mistral",
+    begin="[TOOL_CALLS]",
+    end="",
+    arguments_key="arguments",
+    is_templated=True,
+    is_list=True,
+    id_length=9,  # its templates refuse others
+)
 
 
-def family_of(chat_template: str | None) -> Family:
-    """How the model behind a template was trained to call tools; `TAUGHT` when it was not."""
+def family_of(
+    chat_template: str | None, control_id: Callable[[str], int | None] = lambda _: None
+) -> Family:
+    """How the model behind a template was trained to call tools; `TAUGHT` when it was not.
+
+    `control_id` knows the model's control tokens.
+    """
     source = chat_template or ""
     if "tools" not in source:
         return TAUGHT
@@ -76,6 +106,9 @@ def family_of(chat_template: str | None) -> Family:
         return HERMES
     if '"parameters"' in source and "ipython" in source:
         return LLAMA
+    if MISTRAL.begin in source and "[ARGS]" not in source:  # newer ones write calls another way
+        mark_id = control_id(MISTRAL.begin)
+        return TAUGHT if mark_id is None else replace(MISTRAL, mark_id=mark_id)
     return TAUGHT
 
 
@@ -214,17 +247,17 @@ def tool_grammar(
 
 
 def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[str]:
-    begin, end = json.dumps(family.begin), json.dumps(family.end)
     several = box.is_parallel and bool(family.begin)
-    if box.choice == "required" or wanted is not None:
-        more = f' ("\\n" {begin} call {end})*' if several else ""
-        calls = f"calls: {begin} call {end}{more}"
-        if box.choice == "required":
-            return ["start: calls", calls]
+    calls = _calls(family, several=several)
+    if box.choice == "required":
+        return ["start: calls", calls]
+    if wanted is not None:
         return [f"start: calls | {_json_rule(wanted)}", calls]
+    if family.mark_id is not None:  # no text can hold the mark, which is no text
+        return ["start: text calls?", calls, "text: TEXT", f"TEXT: {_without(family.trigger)}"]
     if not family.begin:  # text is what does not look like a call
         return ["start: call | text", "text: TEXT", "TEXT: /([^{](.|\\n)*)?/"]
-    rest = json.dumps(family.begin.removeprefix(family.trigger))
+    rest, end = json.dumps(family.begin.removeprefix(family.trigger)), json.dumps(family.end)
     return [
         "start: marked* text" if several else "start: marked | text",
         f"marked: trigger {rest} call {end}",
@@ -232,6 +265,16 @@ def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[st
         "text: TEXT",
         "TEXT: /(.|\\n)*/",
     ]
+
+
+def _calls(family: Family, *, several: bool) -> str:
+    """The rule of calls that stand together."""
+    if family.is_list:
+        more = ' (", " call)*' if several else ""
+        return f'calls: <[{family.mark_id}]> ("[" | " [") call{more} "]"'
+    begin, end = json.dumps(family.begin), json.dumps(family.end)
+    more = f' ("\\n" {begin} call {end})*' if several else ""
+    return f"calls: {begin} call {end}{more}"
 
 
 def _json_rule(wanted: OutputFormat | None) -> str:
@@ -252,7 +295,11 @@ def _json(schema: Schema) -> str:
 def _text_without(trigger: str) -> GrammarSpec | None:
     if not trigger:
         return None
-    return GrammarSpec(kind="ebnf", source=f"start: TEXT\nTEXT: /(?s:.*)/ & ~/(?s:.*{trigger}.*)/")
+    return GrammarSpec(kind="ebnf", source=f"start: TEXT\nTEXT: {_without(trigger)}")
+
+
+def _without(trigger: str) -> str:
+    return f"/(?s:.*)/ & ~/(?s:.*{re.escape(trigger)}.*)/"
 
 
 def _wrong(path: str, what: str) -> InvalidInput:

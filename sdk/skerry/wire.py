@@ -30,6 +30,7 @@ class Message(Struct):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None  # what a tool call was before there were tools
 
 
 class PromptTokensDetails(Struct):
@@ -222,13 +223,14 @@ class ChoiceLogprobs(Struct):
     content: list[TokenLogprob]
 
 
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
 
 class AssistantMessage(Struct):
     role: Literal["assistant"]
     content: str | None
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+    function_call: dict[str, Any] | UnsetType = UNSET  # to requests with `functions`
     refusal: str | None = None
 
 
@@ -252,6 +254,7 @@ class Delta(Struct, omit_defaults=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+    function_call: dict[str, Any] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):

@@ -1,4 +1,4 @@
-"""Grammars over the toy model's vocabulary: 256 bytes, and a token that ends the text."""
+"""Grammars over the toy model's vocabulary: 256 bytes, a token that ends the text, and a mark."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from skerry_core.grammar import CompiledGrammar, Grammar, GrammarCompiler, Gramm
 
 VOCAB = 257
 END = 256
+MARK = 257  # a control token, as some models have it before calls of tools; beyond `VOCAB`
 
 
-def write_byte_tokenizer(path: Path) -> Path:
-    """A `tokenizer.json` whose tokens 0 to 255 are bytes, and 256 is `<end>`."""
+def write_byte_tokenizer(path: Path, *marks: str) -> Path:
+    """A `tokenizer.json` whose tokens 0 to 255 are bytes, 256 is `<end>`, and control tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     byte_of = {letter: _byte(letter, alphabet) for letter in alphabet}
     tokenizer = Tokenizer(models.BPE(vocab=byte_of, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.add_special_tokens(["<end>", *marks])
     tokenizer.save(str(path))
     return path
 
@@ -38,8 +39,8 @@ def _byte(letter: str, alphabet: list[str]) -> int:
 @cache
 def compiler() -> GrammarCompiler:
     with TemporaryDirectory() as folder:
-        tokenizer = write_byte_tokenizer(Path(folder) / "tokenizer.json")
-        return GrammarCompiler(tokenizer, vocab_size=VOCAB, stop_token_ids=(END,))
+        tokenizer = write_byte_tokenizer(Path(folder) / "tokenizer.json", "[MARK]")
+        return GrammarCompiler(tokenizer, vocab_size=VOCAB + 1, stop_token_ids=(END,))
 
 
 def compiled(kind: GrammarKind, source: str) -> CompiledGrammar:

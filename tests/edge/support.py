@@ -66,6 +66,9 @@ class ByteText:
     def render_prompt(self, prompt: str, *, raw: bool) -> str:
         return prompt if raw else self.render([Message("user", prompt)])
 
+    def control_id(self, text: str) -> int | None:
+        return None
+
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         return [*([BOS] if add_special else []), *text.encode("utf-8", "surrogateescape")]
 

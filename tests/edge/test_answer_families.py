@@ -67,7 +67,7 @@ def test_schemas(edge: Deployment) -> None:
     properties = native["input"]["properties"]
     assert properties["max_tokens"]["default"] == 256
     assert properties["max_tokens"]["anyOf"][0]["maximum"] == CONTEXT
-    assert native["input"]["oneOf"] == [{"required": ["prompt"]}, {"required": ["messages"]}]
+    assert [each["required"] for each in native["input"]["oneOf"]] == [["prompt"], ["messages"]]
     assert native["input"]["$defs"]["Message"]["required"] == ["role"]
     assert set(native["output"]["properties"]) == {"response", "tool_calls", "usage"}
     chat = schema(CHAT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,7 +12,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.byte_grammars import END, compiled, text
+from tests.core.byte_grammars import END, MARK, compiled, text
 from tests.core.schemas import Schema
 from tests.edge.support import Deployment, answer, events
 
@@ -20,7 +22,7 @@ from skerry_core.grammar import GrammarError
 from skerry_edge.output_plan import OutputPlan, plan_output
 from skerry_edge.tool_parser import Calls, ToolParser
 from skerry_edge.tool_prompts import EXAMPLE, with_tools
-from skerry_edge.tools import HERMES, LLAMA, TAUGHT, Family, family_of
+from skerry_edge.tools import HERMES, LLAMA, MISTRAL, TAUGHT, Family, family_of
 
 WEATHER: Schema = {
     "type": "object",
@@ -48,7 +50,11 @@ class Template:
             "taught": None,
             "hermes": "{% if tools %}<tool_call>{% endif %}",
             "llama": '{% if tools %}"parameters" ipython{% endif %}',
+            "mistral": "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]",
         }[family.name]
+
+    def control_id(self, text: str) -> int | None:
+        return MARK if text == "[TOOL_CALLS]" else None
 
 
 def plan(family: Family = TAUGHT, **fields: Any) -> OutputPlan:
@@ -77,15 +83,31 @@ def accepts(plan: OutputPlan, output: str) -> bool:
     assert plan.grammar is not None
     grammar = compiled(plan.grammar.kind, plan.grammar.source)
     try:
-        return grammar.matcher(output.encode()).is_accepting
+        return grammar.matcher(token_ids(output)).is_accepting
     except GrammarError:
         return False
+
+
+def token_ids(output: str) -> list[int]:
+    """Bytes, and Mistral's mark as the one token that it is."""
+    pieces = output.split("[TOOL_CALLS]")
+    return [id_ for piece in pieces for id_ in (MARK, *piece.encode())][1:]
 
 
 def call(name: str, arguments: object, family: Family = TAUGHT) -> str:
     return f"{family.begin}{family.head(name)}{json.dumps(arguments)}}}{family.end}"
 
 
+def listed(*calls: tuple[str, object]) -> str:
+    """Calls as Mistral writes them."""
+    each = [
+        f'{{"name": {json.dumps(name)}, "arguments": {json.dumps(arguments)}}}'
+        for name, arguments in calls
+    ]
+    return f"[TOOL_CALLS][{', '.join(each)}]"
+
+
+MARKED = replace(MISTRAL, mark_id=MARK)
 PARIS = {"city": "Paris", "unit": "c"}
 
 # --- forms ---------------------------------------------------------------------------------------
@@ -159,7 +181,10 @@ def test_what_cannot_be_held_is_refused_by_its_path(fields: dict[str, Any], para
 def test_families_are_known_by_their_templates() -> None:
     for family in (TAUGHT, HERMES, LLAMA):
         assert family_of(Template(family).chat_template) is family
-    assert family_of("{{ tools }} [TOOL_CALLS]") is TAUGHT
+    mistral = Template(MISTRAL)
+    assert family_of(mistral.chat_template, mistral.control_id) == MARKED
+    assert family_of(mistral.chat_template) is TAUGHT  # the vocabulary has no such token
+    assert family_of("{{ tools }} [TOOL_CALLS]name[ARGS]", mistral.control_id) is TAUGHT
 
 
 # --- what the grammar holds ----------------------------------------------------------------------
@@ -239,6 +264,36 @@ def test_whatever_is_generated_is_read_back_as_valid_calls(seed: int, family: Fa
     jsonschema.validate(json.loads(made.arguments), SCHEMAS[made.name])
 
 
+def test_mistral_calls_stand_in_a_list() -> None:
+    one, both = listed(("weather", PARIS)), listed(("weather", PARIS), ("add", {"a": 1}))
+    required = plan(MISTRAL, tools=NESTED, tool_choice="required")
+    assert required.family == MARKED
+    for right in (one, both, one.replace("S][", "S] [")):
+        assert accepts(required, right)
+    for wrong in ("", "Hello.", one[:-1], "Hm. " + one, listed(("sub", {})), one + one):
+        assert not accepts(required, wrong)
+    auto = plan(MISTRAL, tools=NESTED)
+    for right in ("", "Hello [b].", one, "Let me look.\n" + both):
+        assert accepts(auto, right)
+    assert not accepts(auto, listed(("sub", {})))
+    assert not accepts(auto, one + " Done.")
+    single = plan(MISTRAL, tools=NESTED, tool_choice="required", parallel_tool_calls=False)
+    assert accepts(single, one)
+    assert not accepts(single, both)
+    none = plan(MISTRAL, tools=NESTED, tool_choice="none")
+    assert accepts(none, "Hello.")
+    assert not accepts(none, one)
+
+
+def test_text_cannot_spell_mistrals_mark() -> None:
+    auto = plan(MISTRAL, tools=NESTED)
+    assert auto.grammar is not None
+    matcher = compiled("ebnf", auto.grammar.source).matcher(b"[TOOL_CALLS")
+    matcher.fill()
+    assert matcher.mask is not None
+    assert not matcher.mask[ord("]") >> 5] >> (ord("]") & 31) & 1
+
+
 # --- what is read --------------------------------------------------------------------------------
 
 OUTPUTS: list[tuple[Family, str, str, list[tuple[str, object]]]] = [
@@ -252,6 +307,11 @@ OUTPUTS: list[tuple[Family, str, str, list[tuple[str, object]]]] = [
      [("w", {"c": '}"\\\n</tool_call>'})]),
     (HERMES, call('quo"te', {"é": "ü"}), "", [('quo"te', {"é": "ü"})]),
     (LLAMA, '{"name": "add", "parameters": {"a": 1}}', "", [("add", {"a": 1})]),
+    (MARKED, listed(("add", {"a": 1})), "", [("add", {"a": 1})]),
+    (MARKED, "Let me.\n" + listed(("a", {"b": "}]"}), ("c", {}), ("d", {})), "Let me.\n",
+     [("a", {"b": "}]"}), ("c", {}), ("d", {})]),
+    (MARKED, listed(("a", {})).replace("][", "] ["), "", [("a", {})]),
+    (MARKED, "Half a [TOOL_", "Half a [TOOL_", []),
     (LLAMA, 'No: {"name": "add", "parameters": {"a": 1}}',
      'No: {"name": "add", "parameters": {"a": 1}}', []),
 ]  # fmt: skip
@@ -330,6 +390,41 @@ def test_tools_that_may_not_be_called_are_not_shown() -> None:
     assert turns == HISTORY[:1]
 
 
+def test_mistral_gets_ids_that_its_template_takes() -> None:
+    turns, tools = with_tools(MARKED, HISTORY, plan(MISTRAL, tools=NESTED).box)
+    assert tools is not None
+    calls = turns[1].tool_calls
+    assert calls is not None
+    ids = [call["id"] for call in calls]
+    assert all(re.fullmatch(r"[0-9A-Za-z]{9}", id_) for id_ in ids)
+    assert len(set(ids)) == 2
+    assert [turn.tool_call_id for turn in turns[2:4]] == ids
+    assert calls[1]["function"] == {"name": "weather", "arguments": {"city": "Paris"}}
+    kept = Message("tool", "5", tool_call_id="abcDEF123")
+    assert with_tools(MARKED, [kept], None)[0] == [kept]
+    _, calls_made = parsed(MARKED, listed(("add", {})))
+    assert re.fullmatch(r"[0-9A-Za-z]{9}", calls_made.all[0].id)
+
+
+OLD_HISTORY = [
+    Message("user", "2+3?"),
+    Message("assistant", None, function_call={"name": "add", "arguments": '{"a": 2}'}),
+    Message("function", "5", name="add"),
+]
+
+
+def test_turns_from_before_there_were_tools() -> None:
+    turns, _ = with_tools(HERMES, OLD_HISTORY, None)
+    assert turns[1].function_call is None
+    assert turns[1].tool_calls == [
+        {"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    ]
+    assert turns[2] == Message("tool", "5", name="add")
+    taught, _ = with_tools(TAUGHT, OLD_HISTORY, None)
+    assert taught[1].content == '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
+    assert taught[2].content == "<tool_response>\n5\n</tool_response>"
+
+
 # --- answers -------------------------------------------------------------------------------------
 
 BOTH = "Let me see.\n" + call("weather", PARIS) + "\n" + call("add", {"a": 1})
@@ -365,6 +460,26 @@ def test_chat_completions_streamed(edge: Deployment) -> None:
     ]
     joined = "".join(d["function"]["arguments"] for d in deltas if d["index"] == 0)
     assert json.loads(joined) == PARIS
+
+
+def test_functions_are_answered_in_the_form_of_their_time(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(call("add", {"a": 1}), per_step=4)
+    choice = edge.chat(functions=FLAT, function_call={"name": "add"}).json()["choices"][0]
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["function_call"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert choice["message"]["content"] is None
+    assert "tool_calls" not in choice["message"]
+    body = edge.chat(functions=FLAT, stream=True).text
+    chunks = [each["choices"][0] for each in events(body) if each != "[DONE]"]
+    deltas = [each["delta"]["function_call"] for each in chunks if "function_call" in each["delta"]]
+    assert deltas[0] == {"name": "add", "arguments": ""}
+    assert "".join(delta["arguments"] for delta in deltas) == '{"a": 1}'
+    assert all("name" not in delta for delta in deltas[1:])
+    assert chunks[-1]["finish_reason"] == "function_call"
+    assert "tool_calls" not in body
+    edge.region.script = lambda submit: answer("Hello")
+    said = edge.chat(functions=FLAT).json()["choices"][0]
+    assert (said["message"]["content"], said["finish_reason"]) == ("Hello", "stop")
 
 
 def test_native(edge: Deployment) -> None:
