@@ -1,14 +1,16 @@
 """Real clients against a platform of their own: `make conformance`, or `run.py CLIENT …`.
 
+With `--topology FILE` the platform is one of several processes, as that file describes them.
+
 Each client is installed, pinned, into an environment under `.cache/conformance`. The platform is
 `skerry up --detach` on a free port with a SKERRY_HOME of its own. A scenario checks properties that
-any correct server has with any model, and closes with one line: PASS or FAIL, passed/total. Checks
-that are left out are named in `CLIENTS`, with what they wait for.
+any correct server has with any model, and closes with one line: PASS or FAIL, passed/total.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -20,8 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import reference
+
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "conformance"
+REFERENCE = CACHE / "random-llama"
 CHAT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBED_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
 SCENARIO_LIMIT = 900  # seconds
@@ -38,16 +43,23 @@ class Client:
     name: str
     packages: tuple[str, ...]
     command: tuple[str, ...] = ("python", "scenario.py")
+    scenario: str = ""  # the folder of another client, whose scenario and environment this one has
+    against_reference: bool = False  # with the random Llama, whose scores transformers knows too
+
+    @property
+    def folder(self) -> str:
+        return self.scenario or self.name
 
     @property
     def home(self) -> Path:
-        return CACHE / self.name
+        return CACHE / self.folder
 
     @property
     def is_node(self) -> bool:
         return self.command[0] == "node"
 
 
+LM_EVAL = ("lm-eval[api]==0.4.13", "transformers", "tokenizers", "jinja2")
 CLIENTS = [
     Client(
         name="openai-python",
@@ -71,10 +83,8 @@ CLIENTS = [
         name="langchain-cloudflare",
         packages=("langchain-cloudflare==0.4.3",),
     ),
-    Client(
-        name="lm-eval",
-        packages=("lm-eval[api]==0.4.13", "transformers", "tokenizers", "jinja2"),
-    ),
+    Client(name="lm-eval", packages=LM_EVAL),
+    Client(name="lm-eval-reference", packages=LM_EVAL, scenario="lm-eval", against_reference=True),
     Client(
         name="locust",
         packages=("locust==2.47.0",),
@@ -103,18 +113,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run real clients against a platform.")
     names = [client.name for client in CLIENTS]
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"of {', '.join(names)}")
-    wanted = parser.parse_args().clients or names
+    parser.add_argument("--topology", type=Path, help="a YAML file, such as examples/split.yaml")
+    arguments = parser.parse_args()
+    wanted, topology = arguments.clients or names, arguments.topology
     if unknown := set(wanted) - set(names):
         parser.error(f"no such client: {', '.join(sorted(unknown))}")
-    clients = [client for client in CLIENTS if client.name in wanted and can_run(client)]
+    clients = [client for client in CLIENTS if client.name in wanted and can_run(client, topology)]
     for client in clients:
         install(client)
-    with platform(CACHE / "home") as variables:
+    with_reference = any(client.against_reference for client in clients)
+    with platform(CACHE / "home", topology, with_reference=with_reference) as variables:
         statuses = [run(client, variables) for client in clients]
     return int(any(statuses))
 
 
-def can_run(client: Client) -> bool:
+def can_run(client: Client, topology: Path | None) -> bool:
+    if client.against_reference and topology is not None:
+        print(f"not run: {client.name}, whose model the topology does not have", flush=True)
+        return False
+    if client.against_reference and importlib.util.find_spec("torch") is None:
+        print(f"not run: {client.name}, which needs torch (`make install`)", flush=True)
+        return False
     if client.is_node and not (shutil.which("node") and shutil.which("npm")):
         print(f"not run: {client.name}, which needs node and npm", flush=True)
         return False
@@ -139,32 +158,53 @@ def install(client: Client) -> None:
 
 
 @contextmanager
-def platform(home: Path) -> Generator[dict[str, str]]:
+def platform(
+    home: Path, topology: Path | None, *, with_reference: bool
+) -> Generator[dict[str, str]]:
     """A platform that runs meanwhile; yields what scenarios read from the environment."""
-    skerry = Path(sys.executable).with_name("skerry")
+    program = Path(sys.executable).with_name("skerry")
     environ = os.environ | {"SKERRY_HOME": str(home)}
-    subprocess.run([skerry, "up", "--detach", "--port", "0"], env=environ, check=True)
+
+    def skerry(*arguments: str | Path) -> str:
+        command = [program, *arguments]
+        done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
+        return done.stdout.strip()
+
+    skerry("models", "pull", CHAT_MODEL, EMBED_MODEL)
+    tokenizer = skerry("models", "show", "--tokenizer-dir", CHAT_MODEL)
+    models = [CHAT_MODEL, EMBED_MODEL]
+    if with_reference:
+        folder = reference.write_reference(REFERENCE, Path(tokenizer))
+        skerry("models", "add", folder, "--as", reference.MODEL)
+        models.append(reference.MODEL)
+    if topology is not None:
+        skerry("up", "--detach", "--topology", topology)
+    else:
+        skerry("up", "--detach", "--port", "0", *(f"--model={model}" for model in models))
     try:
         config = json.loads((home / "config.json").read_text())
-        show = [skerry, "models", "show", "--tokenizer-dir", CHAT_MODEL]
-        tokenizer = subprocess.run(show, env=environ, check=True, capture_output=True, text=True)
         yield {
             "BASE_URL": config["url"],
             "ACCOUNT_ID": config["account_id"],
             "API_TOKEN": config["api_token"],
             "CHAT_MODEL": CHAT_MODEL,
             "EMBED_MODEL": EMBED_MODEL,
-            "TOKENIZER": tokenizer.stdout.strip(),
+            "TOKENIZER": tokenizer,
         }
     finally:
-        subprocess.run([skerry, "down"], env=environ, check=True)
+        skerry("down")
 
 
 def run(client: Client, variables: dict[str, str]) -> int:
     """Run one scenario; prints its closing line. Returns its exit status."""
+    if client.against_reference:
+        model = str(REFERENCE)
+        own = {"CHAT_MODEL": reference.MODEL, "TOKENIZER": model, "HF_REFERENCE": model}
+        variables = variables | own
+        lend_torch(client)
     environ = os.environ | variables
     program, *arguments = (part.format(**variables) for part in client.command)
-    folder = HERE / client.name
+    folder = HERE / client.folder
     if client.is_node:  # which looks for packages beside the scenario
         shutil.copytree(folder, client.home, dirs_exist_ok=True)
         folder = client.home
@@ -172,6 +212,16 @@ def run(client: Client, variables: dict[str, str]) -> int:
         program = str(client.home / "bin" / program)
     done = subprocess.run([program, *arguments], env=environ, cwd=folder, timeout=SCENARIO_LIMIT)
     return done.returncode
+
+
+def lend_torch(client: Client) -> None:
+    """Let the client's environment find, behind its own packages, those of this one: torch is as
+    large as all else together."""
+    [packages] = client.home.glob("lib/python*/site-packages")
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    (packages / "lent.pth").write_text(f"{Path(spec.origin).parents[1]}\n")
 
 
 if __name__ == "__main__":
