@@ -14,6 +14,7 @@ from skerry_edge.batch.parts import Batches
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.metrics import EdgeMetrics
+from skerry_edge.prefix_memory import PrefixMemory
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
@@ -47,6 +48,7 @@ class Edge:
     responses: ResponseStore | None = None  # None: answers are not remembered
     batches: Batches | None = None  # None: nothing is queued
     stores: Stores = field(default_factory=Stores)
+    prefixes: PrefixMemory = field(default_factory=PrefixMemory)
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)

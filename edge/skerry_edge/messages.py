@@ -49,7 +49,7 @@ async def messages(request: Request) -> Response:
     principal = authorise(request, "run")
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
     call = call_of(request, principal)
-    job = await _job(edge, asked)
+    job = await _job(edge, asked, call.tenant)
     choices = await start(edge, job, call)
     head = MessagesAnswer(
         id=f"msg_{call.request_id}",
@@ -76,18 +76,19 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
     edge = edge_of(request)
-    authorise(request, "run")
+    principal = authorise(request, "run")
     asked = decode(_count_decoder, await read_body(request, edge.limits.body_bytes))
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
-    job = await _job(edge, MessagesRequest(**fields, max_tokens=1))
+    whole = MessagesRequest(**fields, max_tokens=1)
+    job = await _job(edge, whole, principal.account_id)
     return JSONBytes(encode(TokenCount(len(job.prompt_ids))))
 
 
-async def _job(edge: Edge, asked: MessagesRequest) -> Job:
+async def _job(edge: Edge, asked: MessagesRequest, tenant: str) -> Job:
     history, opening = list(asked.messages), ""
     if history[-1].role == "assistant":
         opening = _opening(history.pop())
-    job = await chat_job(edge, _chat_request(asked, history))
+    job = await chat_job(edge, _chat_request(asked, history), tenant)
     if not opening:
         return job
     more = await tokenised(len(opening), job.model, edge.limits, lambda: job.text.encode(opening))

@@ -26,6 +26,7 @@ from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
 from skerry_edge.generation import Choices, Job, start
 from skerry_edge.output_plan import OutputPlan, plan_output
+from skerry_edge.prefix_memory import TenantMemory
 from skerry_edge.prompts import (
     chat_prompt,
     content_text,
@@ -99,7 +100,8 @@ async def answer(
     asked = decode(_input_decoder, body)
     call = call_of(request, authorise(request, "run"), options or asked.options)
     plan = plan_output(text, asked)
-    choices = await start(edge, await _job(edge, spec, text, asked, plan), call)
+    job = await _job(edge, spec, text, asked, plan, call.tenant)
+    choices = await start(edge, job, call)
     if not asked.stream:
         is_json = plan.wanted is not None and plan.wanted.is_json
         result = encode(await attended(request, call, _collect(choices, is_json=is_json)))
@@ -120,11 +122,12 @@ async def _job(
     text: TextModel,
     asked: TextGenerationInput,
     plan: OutputPlan,
+    tenant: str,
 ) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan)
+    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan, edge.prefixes.of(tenant))
     limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
     return Job(
         model=spec,
@@ -139,7 +142,12 @@ async def _job(
 
 
 async def _prompt_ids(
-    edge: Edge, spec: ModelSpec, text: TextModel, asked: TextGenerationInput, plan: OutputPlan
+    edge: Edge,
+    spec: ModelSpec,
+    text: TextModel,
+    asked: TextGenerationInput,
+    plan: OutputPlan,
+    memory: TenantMemory,
 ) -> list[int]:
     """`prompt` is a user's turn and `messages` a conversation, unless `raw` wants bare text."""
     if (asked.prompt is None) == (asked.messages is None):
@@ -152,9 +160,9 @@ async def _prompt_ids(
         turns = [Message("user", asked.prompt)]
     if turns is not None and not asked.raw:
         messages, tools = with_tools(plan.family, turns, plan.box)
-        return await chat_prompt(text, spec, messages, edge.limits, tools)
+        return await chat_prompt(text, spec, messages, edge.limits, memory, tools)
     prompt = asked.prompt or "\n".join(map(content_text, asked.messages or ()))
-    return await text_prompt(text, spec, prompt, edge.limits, raw=bool(asked.raw))
+    return await text_prompt(text, spec, prompt, edge.limits, memory, raw=bool(asked.raw))
 
 
 async def _collect(choices: Choices, *, is_json: bool) -> TextGenerationOutput:

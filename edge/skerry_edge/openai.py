@@ -82,7 +82,7 @@ async def _answer(
     is_legacy = bool(asked.functions) and not asked.tools
     if is_legacy:  # an answer of that time has room for one call
         asked.parallel_tool_calls = False
-    job = await chat_job(edge, asked)
+    job = await chat_job(edge, asked, call.tenant)
     choices = await start(edge, job, call)
     answer = Answer(
         id=f"chatcmpl-{call.request_id}",
@@ -122,14 +122,15 @@ class Answer:
         return "function_call" if self.is_legacy and reason == "tool_calls" else reason
 
 
-async def chat_job(edge: Edge, asked: ChatCompletionRequest) -> Job:
+async def chat_job(edge: Edge, asked: ChatCompletionRequest, tenant: str) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     spec, text = edge.served(asked.model)
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
     plan = plan_output(text, asked)
     messages, tools = with_tools(plan.family, asked.messages, plan.box)
-    prompt_ids = await chat_prompt(text, spec, messages, edge.limits, tools)
+    memory = edge.prefixes.of(tenant)
+    prompt_ids = await chat_prompt(text, spec, messages, edge.limits, memory, tools)
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     limit = output_limit(
         asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param

@@ -15,6 +15,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,9 @@ class PrefixMemory:
     def num_bytes(self) -> int:
         return self._num_bytes
 
+    def of(self, tenant: str) -> TenantMemory:
+        return TenantMemory(self, tenant)
+
     def encode(self, text: TextModel, tenant: str, prompt: str) -> list[int]:
         """The ids of `text.encode(prompt)`, computed as far as they are not remembered.
 
@@ -111,6 +115,18 @@ class PrefixMemory:
                 self._num_bytes -= idle.forget_oldest()
             while self._tenants and not next(iter(self._tenants.values())).num_bytes:
                 self._tenants.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantMemory:
+    """The part of a memory that is a tenant's."""
+
+    memory: PrefixMemory
+    tenant: str
+
+    def encode(self, text: TextModel, prompt: str) -> list[int]:
+        """See `PrefixMemory.encode`."""
+        return self.memory.encode(text, self.tenant, prompt)
 
 
 class _Parts:

@@ -15,6 +15,7 @@ from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
 from skerry.wire import Message
 from skerry_edge import tracing
 from skerry_edge.limits import Limits
+from skerry_edge.prefix_memory import TenantMemory
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.protocol import Sampling
@@ -50,6 +51,7 @@ async def chat_prompt(
     spec: ModelSpec,
     messages: Sequence[Message],
     limits: Limits,
+    memory: TenantMemory,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[int]:
     """Token ids of a conversation, laid out by the model's chat template.
@@ -58,20 +60,26 @@ async def chat_prompt(
     """
     chars = sum(len(content_text(message)) for message in messages) + len(str(tools or ""))
     return await tokenised(
-        chars, spec, limits, lambda: text.encode(text.render(messages, tools=tools))
+        chars, spec, limits, lambda: memory.encode(text, text.render(messages, tools=tools))
     )
 
 
 async def text_prompt(
-    text: TextModel, spec: ModelSpec, prompt: str, limits: Limits, *, raw: bool
+    text: TextModel,
+    spec: ModelSpec,
+    prompt: str,
+    limits: Limits,
+    memory: TenantMemory,
+    *,
+    raw: bool,
 ) -> list[int]:
     """Token ids of a user's turn, or with `raw` of a text that is continued as it stands."""
 
     def tokenise() -> list[int]:
         laid_out = text.render_prompt(prompt, raw=raw)
-        return text.encode(
-            laid_out, add_special=laid_out == prompt
-        )  # a template writes its own BOS
+        if laid_out == prompt:
+            return text.encode(laid_out, add_special=True)
+        return memory.encode(text, laid_out)  # a template writes its own BOS
 
     return await tokenised(len(prompt), spec, limits, tokenise)
 

@@ -64,7 +64,7 @@ async def create(request: Request) -> Response:
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
     call = call_of(request, principal)
     conversation = await _conversation(edge, call.tenant, asked)
-    job = await _job(edge, _chat_request(asked, conversation))
+    job = await _job(edge, _chat_request(asked, conversation), call.tenant)
     choices = await start(edge, job, call)
     draft = Draft(
         edge=edge,
@@ -107,10 +107,10 @@ async def delete(request: Request) -> Response:
 # --- what is asked -------------------------------------------------------------------------------
 
 
-async def _job(edge: Edge, asked: ChatCompletionRequest) -> Job:
+async def _job(edge: Edge, asked: ChatCompletionRequest, tenant: str) -> Job:
     """What chat completions make of it; what they refuse is told by the names used here."""
     try:
-        return await chat_job(edge, asked)
+        return await chat_job(edge, asked, tenant)
     except RequestError as exc:
         if exc.param not in FIELDS:
             raise

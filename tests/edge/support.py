@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import httpx
 import msgspec
 from tests.edge.serving import serving
+from tokenizers import Tokenizer, models
 
 from skerry.errors import ModelNotFound
 from skerry.wire import Message
@@ -28,6 +29,7 @@ from skerry_edge.batch.file_store import FileStore
 from skerry_edge.batch.parts import Batches
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
+from skerry_edge.prefix_memory import Borders
 from skerry_edge.prompts import content_text
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.stores import Stores
@@ -53,6 +55,7 @@ class ByteText:
     stop_token_ids = (EOS,)
     vocab_size = 258
     build = "bytes"
+    borders = Borders(Tokenizer(models.BPE()))  # there are no control tokens to cut at
 
     chat_template = "{% if tools %}<tool_call>{% endif %}"  # that of a model trained for tools
 
@@ -71,6 +74,9 @@ class ByteText:
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         return [*([BOS] if add_special else []), *text.encode("utf-8", "surrogateescape")]
+
+    def encode_part(self, part: str) -> list[int]:
+        return self.encode(part)
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
