@@ -9,14 +9,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from skerry_regions.bookings import Bookings, CurrentLoad
+from skerry_regions.placement import Demand
 from skerry_regions.prefix_filter import MAX_NAMES, PrefixFilter
-from skerry_regions.prefixes import CachedPrefix
+from skerry_regions.prefixes import CachedPrefix, PrefixDirectory
 from skerry_regions.registry import Member
-from skerry_regions.speeds import NodeSpeed
+from skerry_regions.router import Router
+from skerry_regions.speeds import LinkSpeed, NodeSpeed
 from skerry_regions.summaries import RegionSummary, Summaries, summarise
-from skerry_regions.view import NodeState, Role
+from skerry_regions.view import NodeLoad, NodeState, Role, View
 
 SPEED = NodeSpeed(base=0.01, per_token=1e-4, per_pair=1e-9, per_stream=1e-3, per_context=1e-7)
 EDGE = Member(id="edge-fra", kind="edge", region="fra", residency="eu", gateway="unix:/x")
@@ -164,3 +167,43 @@ def test_a_hostile_summary_is_refused(wrong: dict[str, object]) -> None:
     plain = msgspec.to_builtins(RegionSummary(incarnation=1, seq=1), builtin_types=(bytes,))
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(plain | wrong), type=RegionSummary)
+
+
+# --- routing by summaries ------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(seconds, st.floats(0.001, 1.0), seconds)
+def test_a_queue_sends_requests_away_when_it_costs_more_than_the_way(
+    queue: float, rtt: float, queue_there: float
+) -> None:
+    there = summarise([(node("n"), load(queue_there))], PrefixFilter(), incarnation=1, seq=1)
+    own = replace(node("own"), region="gru", load=NodeLoad(prefill_pairs=queue / SPEED.per_pair))
+    view = View(
+        [own, there.as_node(EDGE, "m", at=0.0)], {("gru", "fra"): LinkSpeed(rtt=rtt, bandwidth=1e9)}
+    )
+    demand = Demand(model="m", origin="gru", prompt_tokens=100)
+    best = Router(PrefixDirectory(), Random(1)).rank(view, demand, now=0.0)[0]
+    less = queue - view.link("gru", "gru").rtt
+    more = max(queue_there, rtt)  # it goes on working while the request is on its way
+    if abs(less - more) > 0.001:
+        assert best.decode == ("edge-fra" if less > more else "own")
+
+
+@settings(deadline=None)
+@given(st.lists(names, min_size=4, max_size=20, unique=True))
+def test_a_prefix_that_a_region_holds_draws_its_prompts(prompt: list[bytes]) -> None:
+    there = summarise([(node("n"), load(0.0))], PrefixFilter.of(prompt), incarnation=1, seq=1)
+    summaries = Summaries()
+    summaries.know({EDGE.id: EDGE})
+    summaries.take(EDGE.id, "m", there, now=0.0)
+    own = replace(node("own"), region="gru")
+    view = View([own, *summaries.nodes("m")], {("gru", "fra"): LinkSpeed(rtt=0.005, bandwidth=1e9)})
+    demand = Demand(
+        model="m", origin="gru", prompt_tokens=64 * len(prompt) + 1, digests=tuple(prompt)
+    )
+    router = Router(PrefixDirectory(), Random(1))
+    told = summaries.cached("m", prompt)
+    best = router.rank(view, demand, now=0.0, told=told)[0]
+    assert (best.decode, best.cached_tokens) == ("edge-fra", 64 * len(prompt))
+    assert router.rank(view, demand, now=0.0)[0].decode == "own"

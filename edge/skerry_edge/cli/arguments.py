@@ -40,14 +40,14 @@ def add_command(
     return parser
 
 
-def add_residency(parser: argparse.ArgumentParser) -> None:
-    """Of a process that stands in a region."""
+def add_residency(parser: argparse.ArgumentParser, *, of: str = "its region") -> None:
+    """`of` says whose zone is meant."""
     parser.add_argument(
         "--residency",
         type=zone,
         default=GLOBAL,
         metavar="ZONE",
-        help="residency zone of its region (default: %(default)s)",
+        help=f"residency zone of {of} (default: %(default)s)",
     )
 
 

@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 
 from skerry_edge.batch.wire import decode_reply
-from skerry_edge.cli.arguments import Commands, add_command, count
+from skerry_edge.cli.arguments import Commands, add_command, add_residency, count
 from skerry_edge.cli.output import complain, say
 from skerry_edge.cli.state import Home
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
@@ -29,6 +29,7 @@ def register(commands: Commands) -> None:
         description="List batches. DEAD counts requests that failed at every attempt.",
         example="skerry batch list --dead",
     )
+    add_residency(listing, of="the edges that took them")
     listing.add_argument("--dead", action="store_true", help="only those with dead letters")
     listing.add_argument("--limit", type=count, default=50, help="at most so many (default: 50)")
     for name, command, help, description in (
@@ -44,11 +45,12 @@ def register(commands: Commands) -> None:
             description=description,
             example=f"skerry batch {name} batch_0123456789abcdef0123456789abcdef",
         )
+        add_residency(action, of="the edge that took it")
         action.add_argument("id", help="the id that `skerry batch list` shows")
 
 
 def list_batches(args: argparse.Namespace) -> int:
-    queue = _queue()
+    queue = _queue(args)
     try:
         say(f"{'ID':38}  {'STATE':9}  {'TOTAL':>6}  {'DONE':>6}  {'FAILED':>6}  {'DEAD':>6}  MODEL")
         left, after = args.limit, None
@@ -64,7 +66,7 @@ def list_batches(args: argparse.Namespace) -> int:
 
 
 def show_batch(args: argparse.Namespace) -> int:
-    queue = _queue()
+    queue = _queue(args)
     try:
         record = queue.batch(None, args.id)
         if record is None:
@@ -85,7 +87,7 @@ def show_batch(args: argparse.Namespace) -> int:
 
 
 def cancel_batch(args: argparse.Namespace) -> int:
-    queue = _queue()
+    queue = _queue(args)
     try:
         record = queue.batch(None, args.id)
         if record is None:
@@ -100,7 +102,7 @@ def cancel_batch(args: argparse.Namespace) -> int:
 
 
 def retry_batch(args: argparse.Namespace) -> int:
-    queue = _queue()
+    queue = _queue(args)
     try:
         record = queue.batch(None, args.id)
         if record is None:
@@ -114,8 +116,8 @@ def retry_batch(args: argparse.Namespace) -> int:
     return 0
 
 
-def _queue() -> SqliteQueue:
-    home = Home.from_environ(os.environ)
+def _queue(args: argparse.Namespace) -> SqliteQueue:
+    home = Home.from_environ(os.environ).in_zone(args.residency)
     home.create()
     return SqliteQueue(home.queue)
 

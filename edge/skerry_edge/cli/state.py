@@ -9,9 +9,9 @@
     ├── cluster.key        what edges and nodes of other machines have to hold, too
     ├── usage.db           the usage journal
     ├── answers.db         answers that may be given again; idempotency.db: keys of requests
-    ├── zones/ZONE/        all four of the edges in a residency zone
     ├── responses.db       answers that conversations may go on from, for a day
     ├── queue.db files.db  batches that wait or were done of late, and their files
+    ├── zones/ZONE/        these last six of the edges in a residency zone
     ├── catalog.yaml       the operator's own models
     ├── models/  cache/    model files; compiled kernels and repacked weights
     ├── logs/              skerry.log of `skerry up --detach`, and one of each node and edge
@@ -130,11 +130,11 @@ class Home:
 
     @property
     def queue(self) -> Path:
-        return self.root / "queue.db"
+        return self.stores / "queue.db"
 
     @property
     def files(self) -> Path:
-        return self.root / "files.db"
+        return self.stores / "files.db"
 
     @property
     def cache(self) -> Path:
