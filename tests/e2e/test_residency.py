@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,17 +64,31 @@ class Client:
         self.request_ids: list[str] = []
         self.answers: list[str] = []
 
-    def post(self, path: str, body: dict[str, Any], zone: str = "") -> httpx.Response:
-        headers = {"authorization": f"Bearer {self._token}"} | ({HEADER: zone} if zone else {})
+    def post(self, path: str, body: dict[str, Any], zone: str = "", **more: str) -> httpx.Response:
+        """`more` are headers, with underscores for hyphens."""
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
+        headers |= {"authorization": f"Bearer {self._token}"} | ({HEADER: zone} if zone else {})
         reply = httpx.post(self._base + path, json=body, headers=headers, timeout=SECONDS)
         self.request_ids.append(reply.headers["x-request-id"])
         return reply
 
-    def run(self, prompt: str, zone: str = "") -> httpx.Response:
-        reply = self.post(f"/run/{MODEL}", {"prompt": prompt, "raw": True, "max_tokens": 24}, zone)
+    def run(self, prompt: str, zone: str = "", **more: str) -> httpx.Response:
+        body = {"prompt": prompt, "raw": True, "max_tokens": 24, "seed": 1}
+        reply = self.post(f"/run/{MODEL}", body, zone, **more)
         if reply.status_code == 200:
             self.answers.append(reply.json()["result"]["response"])
         return reply
+
+    def queue(self, prompts: list[str], zone: str) -> None:
+        """Submit them as a batch, and wait until it is done."""
+        path = f"/run/{MODEL}?queueRequest=true"
+        told = self.post(path, {"requests": [{"prompt": each} for each in prompts]}, zone)
+        assert told.status_code == 200, told.text
+        asked = {"request_id": told.json()["result"]["request_id"]}
+        end = time.monotonic() + SECONDS
+        while "responses" not in self.post(path, asked, zone).json()["result"]:
+            assert time.monotonic() < end
+            time.sleep(0.1)
 
 
 def prompt(number: int) -> str:
@@ -86,8 +101,11 @@ def test_no_store_outside_of_the_zone_has_a_trace(
 ) -> None:
     inside, outside = Client(skerry, "edge-fra"), Client(skerry, "edge-iad")
     prompts = [prompt(number) for number in range(8)]
-    for each in prompts:
-        assert inside.run(each, "eu").status_code == 200
+    for number, each in enumerate(prompts):
+        key = f"key-{number}"
+        reply = inside.run(each, "eu", idempotency_key=key, cf_aig_cache_ttl="600")
+        assert reply.status_code == 200
+    inside.queue(prompts[:2], "eu")
     stored = inside.post("/v1/responses", {"model": MODEL, "input": prompts[0]}, "eu")
     assert stored.status_code == 200
     refused = outside.run(prompts[0], "eu")
@@ -104,6 +122,8 @@ def test_no_store_outside_of_the_zone_has_a_trace(
     assert [file for file in sorted(found) if not _is_inside(skerry.home, file)] == []
     assert any(file.name == "edge-fra.log" for file in found)
     assert any(file.parent.name == "kv" for file in found), "no block went to the file tier"
+    stores = {file.name.partition(".")[0] for file in (skerry.home / "zones" / "eu").iterdir()}
+    assert stores >= {"answers", "idempotency", "queue", "responses", "usage"}
 
 
 def test_the_scan_finds_what_an_unbound_request_leaves(skerry: Skerry) -> None:
