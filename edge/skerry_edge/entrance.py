@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from skerry.errors import SkerryError
 from skerry_edge.admission import Demand, Place
 
 if TYPE_CHECKING:
@@ -25,4 +26,8 @@ async def enter(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
     )
-    return await edge.admission.enter(demand, call.headers.update)
+    try:
+        return await edge.admission.enter(demand, call.headers.update)
+    except SkerryError as error:
+        edge.metrics.generations_failed.add(1, model.id, error.code)
+        raise

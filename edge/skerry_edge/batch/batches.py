@@ -122,7 +122,8 @@ async def cancel(request: Request) -> Response:
 
 
 def _caller(request: Request) -> tuple[Batches, str]:
-    return batches_of(edge_of(request)), authorise(request, "run").account_id
+    tenant = authorise(request, "run").account_id
+    return batches_of(edge_of(request)), tenant
 
 
 def _known(record: BatchRecord | None) -> BatchRecord:

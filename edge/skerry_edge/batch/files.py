@@ -124,7 +124,8 @@ def list_query(request: Request) -> ListQuery:
 
 
 def _caller(request: Request) -> tuple[Batches, str]:
-    return batches_of(edge_of(request)), authorise(request, "run").account_id
+    tenant = authorise(request, "run").account_id
+    return batches_of(edge_of(request)), tenant
 
 
 async def _file(batches: Batches, tenant: str, request: Request) -> StoredFile:
