@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from skerry.errors import InvalidInput, PromptTooLong, SkerryError
 from skerry.wire import EmbeddingUsage
+from skerry_edge import tracing
 from skerry_edge.bookkeeping import open_vector_books
 from skerry_edge.edge import Edge
 from skerry_edge.encoder_text import EncoderText
@@ -96,7 +97,9 @@ async def _encoded_batch(
         seconds=batch.seconds,
         residency=call.residency,
     )
-    data = await edge.region.embed(message)
+    tokens = sum(map(len, batch.ids))
+    with tracing.span("encode", model=spec.id, texts=len(batch.ids), tokens=tokens):
+        data = await edge.region.embed(message)
     size = FLOAT_BYTES * form.width
     if len(data) != size * len(batch.ids):
         raise ValueError(f"{len(data)} bytes for {len(batch.ids)} vectors of {size}")
@@ -135,9 +138,10 @@ async def tokenised(
     `names` say in errors where the texts were.
     """
     check_chars(edge, spec, text, texts, names, truncate=truncate)
-    ids = await _inline_or_thread(
-        sum(map(len, texts)), lambda: text.encode(texts, truncate=truncate)
-    )
+    with tracing.span("tokenise", model=spec.id, texts=len(texts)):
+        ids = await _inline_or_thread(
+            sum(map(len, texts)), lambda: text.encode(texts, truncate=truncate)
+        )
     check_lengths(ids, spec, text, names)
     return Texts(ids)
 
@@ -163,9 +167,10 @@ async def tokenised_pairs(
             param="query",
         )
     chars = sum(map(len, contexts)) + len(contexts) * len(query)
-    pairs = await _inline_or_thread(
-        chars, lambda: text.encode_pairs(query, contexts, truncate=truncate)
-    )
+    with tracing.span("tokenise", model=spec.id, texts=len(contexts)):
+        pairs = await _inline_or_thread(
+            chars, lambda: text.encode_pairs(query, contexts, truncate=truncate)
+        )
     texts = Texts([ids for ids, _ in pairs], [second for _, second in pairs])
     check_lengths(texts.ids, spec, text, names)
     return texts

@@ -414,7 +414,7 @@ def submission(
 
 
 def _log_prompts(jobs: Sequence[Job]) -> None:
-    """What the operator asked for with `--log-prompts`: the only place where a text is logged."""
+    """What the operator asked for (`SKERRY_LOG_PROMPTS`): the only place where a text is logged."""
     for number, job in enumerate(jobs):
         text = job.text.detokenizer().push(job.prompt_ids)
         fields = {"model": job.model.id, "prompt": text[:MAX_LOGGED_PROMPT]}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node import Node
+from skerry_regions.node_stream import NodeStream
 from skerry_regions.protocol import (
     Accepted,
     Done,
@@ -20,7 +21,6 @@ from skerry_regions.protocol import (
     Submit,
     Tokens,
 )
-from skerry_regions.served_model import NodeStream
 
 
 class LocalRegion:

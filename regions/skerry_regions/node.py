@@ -16,10 +16,11 @@ from skerry_regions.encoders import Sink as EncoderSink
 from skerry_regions.grammars import Grammars
 from skerry_regions.handover import KVDesk
 from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.node_stream import NodeStream, Sink
 from skerry_regions.protocol import Embed, EngineBeat, Report, ShareKV, Submit
 from skerry_regions.rejections import State
 from skerry_regions.reporting import Reporter
-from skerry_regions.served_model import NodeStream, ServedModel, Sink
+from skerry_regions.served_model import ServedModel
 from skerry_regions.view import Role
 
 

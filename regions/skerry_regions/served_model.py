@@ -10,7 +10,6 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from skerry.errors import InternalError, InvalidInput, RequestTimeout, SkerryError, Unavailable
@@ -21,8 +20,9 @@ from skerry_core.worker import Worker
 from skerry_regions.client import failed_event
 from skerry_regions.engine_messages import done_event, engine_request, tokens_event
 from skerry_regions.grammars import Grammars
-from skerry_regions.handover import KVDesk, Outgoing
+from skerry_regions.handover import KVDesk
 from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.node_stream import NodeStream, Sink
 from skerry_regions.phases import Timeline
 from skerry_regions.protocol import (
     NO_USAGE,
@@ -38,65 +38,9 @@ from skerry_regions.protocol import (
 )
 from skerry_regions.rejections import State, translated, unavailable
 from skerry_regions.reporting import Reporter, StepNews
-from skerry_regions.stream_times import StreamTimes
 from skerry_regions.transfer import Arrived, Made
 
 logger = logging.getLogger(__name__)
-
-Sink = Callable[[Accepted | Event], None]
-"""Takes the events of one stream, on the event loop. It must not block and not raise.
-
-`Accepted` comes only where `NodeStream.is_accepted` was not true from the start.
-"""
-
-
-class NodeStream:
-    """One running attempt. Ends with exactly one `Done` or `Failed` in its sink."""
-
-    __slots__ = (
-        "_served",
-        "arriving",
-        "compiling",
-        "deadline",
-        "engine_id",
-        "epoch",
-        "in_engine",
-        "is_accepted",
-        "key",
-        "next_index",
-        "number",
-        "outgoing",
-        "sink",
-        "times",
-        "trace",
-    )
-
-    def __init__(self, served: ServedModel, submit: Submit, engine_id: str, sink: Sink) -> None:
-        self._served = served
-        self.number = submit.stream
-        self.engine_id = engine_id
-        self.epoch = submit.epoch
-        self.key = (submit.tenant, submit.request_id, submit.sampling.choice)
-        self.next_index = len(submit.output_ids)
-        self.sink = sink
-        self.deadline: asyncio.TimerHandle | None = None
-        self.arriving: asyncio.Future[Arrived | None] | None = None  # KV it waits for
-        self.outgoing: Outgoing | None = None  # KV it hands on
-        self.compiling: asyncio.Task[Matcher] | None = None  # its grammar
-        self.is_accepted = submit.grammar is None  # whether it cannot be rejected any more
-        self.in_engine = False
-        self.trace = submit.trace
-        self.times = StreamTimes()
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """What a log line says of whose stream it is."""
-        ids = {"request_id": self.key[1]}
-        return ids if self.trace is None else {**ids, "trace_id": self.trace.trace_id}
-
-    def abort(self) -> None:
-        """Stop and free the blocks; `Done` ("cancelled") still comes. Idempotent, never fails."""
-        self._served.abort(self)
 
 
 class ServedModel:
@@ -377,6 +321,7 @@ class ServedModel:
             stream.outgoing.end()
         if isinstance(event, Failed):
             self._metrics.failed(self.model, event.code)
+        stream.log_end(event)
         self._tell(stream, event)
 
     def _tell(self, stream: NodeStream, event: Accepted | Event) -> None:

@@ -27,6 +27,8 @@ from skerry_edge.auth import TokenStore
 from skerry_edge.cli.configured import configured
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.control_child import control_listener, control_plane
+from skerry_edge.cli.exporting import exporting
+from skerry_edge.cli.logs import logs_prompts
 from skerry_edge.cli.memory import MemoryTooSmall, Need, plan_blocks
 from skerry_edge.cli.parts import (
     CannotStart,
@@ -48,6 +50,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
+from skerry_edge.trace_store import TraceStore
 from skerry_regions.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
 from skerry_regions.grammars import grammars_of
 from skerry_regions.local import LocalRegion
@@ -157,7 +160,10 @@ async def _serve(
             stores=open_stores(home, EDGE_ID),
             cors_origins=cors_origins(),
             ailment=lambda: watchdog.ailment,
+            traces=TraceStore(EDGE_ID),
+            log_prompts=logs_prompts(),
         )
+        edge.metrics.engines = node.metrics.families
         instance = Instance(pid=os.getpid(), control=control, ready=True, url=platform.config.url)
         report = {
             "url": platform.config.url,
@@ -174,11 +180,12 @@ async def _serve(
 
         try:
             async with (
+                exporting(EDGE_ID, REGION) as export,
                 configured(home, catalog, tokens, limits) as admission,
                 answer_status(control, platform.status),
                 control_plane(home, control_socket),
             ):
-                app = create_app(replace(edge, admission=admission))
+                app = create_app(replace(edge, admission=admission, export=export))
                 await serve(app, listener=listener, limits=limits, ready=ready, stop=stop)
         finally:
             await watchdog.close()

@@ -1,7 +1,7 @@
 """Where log lines go: JSON lines into a file or a pipe, short text to a person.
 
 A line carries ids, names and numbers, and no text of prompts or answers, unless the operator asked
-for prompts (`--log-prompts`). What a program is to read of a line is given to the logger as
+for prompts (`SKERRY_LOG_PROMPTS=1`). What a program is to read of a line is given to the logger as
 `extra={"fields": {…}}`; a line about a request gets its id and trace by itself.
 """
 
@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any
 
 from skerry_edge import tracing
+
+LOG_PROMPTS = "SKERRY_LOG_PROMPTS"
+
+
+def logs_prompts() -> bool:
+    """Whether the operator wants prompts' text in the log; what a process starts inherits it."""
+    return os.environ.get(LOG_PROMPTS, "") not in ("", "0")
 
 
 def configure_logging() -> None:

@@ -23,6 +23,8 @@ from msgspec.structs import replace
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.configured import configured, open_certificate
+from skerry_edge.cli.exporting import exporting
+from skerry_edge.cli.logs import logs_prompts
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import (
     Model,
@@ -43,6 +45,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
+from skerry_edge.trace_store import TraceStore
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.directory import Directory, directly
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
@@ -138,6 +141,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                     certificate=certificate,
                 )
             )
+            export = await stack.enter_async_context(exporting(options.id, options.region))
             edge = Edge(
                 catalog=catalog,
                 texts=texts,
@@ -152,6 +156,9 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 batches=open_batches(home),
                 stores=open_stores(home, options.id),
                 cors_origins=cors_origins(),
+                traces=TraceStore(options.id),
+                export=export,
+                log_prompts=logs_prompts(),
             )
             edge.metrics.node_rtts = directory.rtts
 
