@@ -1,0 +1,65 @@
+"""Models of one's own by `skerry models add`: folders in safetensors, served by real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.core.random_encoders import KERNELS
+from tests.e2e.command import Skerry
+from tests.edge.test_classification import write_model
+
+from skerry import InvalidInput
+from skerry.tasks import ClassificationInputs
+
+RANKER, CLASSIFIER = "@cf/me/ranker", "@cf/me/classifier"
+TOPOLOGY = f"""
+regions: [{{name: here, iata: FRA}}]
+pools:
+  - {{name: rank, region: here, role: hybrid, model: "{RANKER}"}}
+  - {{name: classify, region: here, role: hybrid, model: "{CLASSIFIER}"}}
+edges: [{{name: edge, region: here, port: 0}}]
+"""
+
+
+@pytest.fixture
+def skerry(tmp_path: Path) -> Iterator[Skerry]:
+    """A home whose catalog has a model that ranks and one that classifies, and compiled kernels."""
+    skerry = Skerry(tmp_path / "home")
+    skerry.home.mkdir()
+    KERNELS.mkdir(parents=True, exist_ok=True)
+    (skerry.home / "cache").symlink_to(KERNELS)
+    for model, labels in ((RANKER, ["LABEL_0"]), (CLASSIFIER, ["no", "yes"])):
+        folder = write_model(tmp_path / model.rpartition("/")[2], labels)
+        done = skerry("models", "add", str(folder), "--as", model)
+        assert done.returncode == 0, done.stderr
+    yield skerry
+    assert skerry("down", "--timeout", "5").returncode == 0
+
+
+def check_answers(skerry: Skerry) -> None:
+    contexts = [{"text": "the cat"}, {"text": "sat"}, {"text": "a b c"}]
+    with skerry.ai() as ai:
+        ranking = ai.run(RANKER, {"query": "the cat", "contexts": contexts, "top_k": 2})
+        scores = [each.score for each in ranking.response]
+        assert scores == sorted(scores, reverse=True)
+        assert len({each.id for each in ranking.response}) == 2
+        labels = ai.run(CLASSIFIER, ClassificationInputs(text="the cat"))
+        assert [each.label for each in labels] == ["no", "yes"]
+        assert sum(each.score for each in labels) == pytest.approx(1)
+        with pytest.raises(InvalidInput, match="contexts"):
+            ai.run(RANKER, {"query": "the cat"})
+
+
+def test_they_are_served_by_one_process(skerry: Skerry) -> None:
+    skerry.up(f"--model={RANKER}", f"--model={CLASSIFIER}", runner="numba")
+    check_answers(skerry)
+
+
+def test_they_are_served_by_nodes(skerry: Skerry, tmp_path: Path) -> None:
+    topology = tmp_path / "topology.yaml"
+    topology.write_text(TOPOLOGY)
+    done = skerry("up", "--detach", "--topology", str(topology))
+    assert done.returncode == 0, done.stderr
+    check_answers(skerry)
