@@ -15,6 +15,7 @@ from skerry.errors import (
     BodyTooLarge,
     CapacityError,
     ConnectionFailed,
+    IdempotencyMismatch,
     InternalError,
     InvalidInput,
     InvalidJSON,
@@ -39,6 +40,7 @@ from skerry.errors import (
 
 if typing.TYPE_CHECKING:
     from skerry._async_client import AsyncAI
+    from skerry._batch import AsyncBatch, Batch, BatchAnswer
     from skerry._client import AI
     from skerry._stream import AsyncStream, Stream
 else:
@@ -47,6 +49,9 @@ else:
     _LAZY = {
         "AI": "skerry._client",
         "AsyncAI": "skerry._async_client",
+        "AsyncBatch": "skerry._batch",
+        "Batch": "skerry._batch",
+        "BatchAnswer": "skerry._batch",
         "AsyncStream": "skerry._stream",
         "Stream": "skerry._stream",
     }
@@ -63,12 +68,16 @@ else:
 __all__ = [
     "AI",
     "AsyncAI",
+    "AsyncBatch",
     "AsyncStream",
     "AuthenticationError",
+    "Batch",
+    "BatchAnswer",
     "BodyTooLarge",
     "CapacityError",
     "Chunk",
     "ConnectionFailed",
+    "IdempotencyMismatch",
     "InternalError",
     "InvalidInput",
     "InvalidJSON",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
 import anyio
 import httpx
 
+from skerry._batch import AsyncBatch, submit
 from skerry._calls import DEFAULT_TIMEOUT, LIMITS, CallOptions, Client, Inputs, Reply
 from skerry._exchange import Read, Send, Sleep, Step, Streamed
 from skerry._stream import AsyncStream, BoundedBody
@@ -128,6 +129,17 @@ class AsyncAI(Client):
         """As `AI.run`, with an `AsyncStream` in place of a `Stream`."""
         outcome = await self._drive(self._run(model, inputs, stream, options))
         return AsyncStream(outcome.response) if isinstance(outcome, Streamed) else outcome
+
+    async def batch(
+        self, model: str, requests: Iterable[Mapping[str, Any]], **options: Unpack[CallOptions]
+    ) -> AsyncBatch:
+        """As `AI.batch`."""
+        queue = self._queue(model, options)
+        return AsyncBatch(model, await self._drive(submit(queue, requests)), queue, self._drive)
+
+    def find_batch(self, model: str, id: str, **options: Unpack[CallOptions]) -> AsyncBatch:
+        """As `AI.find_batch`."""
+        return AsyncBatch(model, id, self._queue(model, options), self._drive)
 
     async def models(
         self,

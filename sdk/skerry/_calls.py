@@ -9,6 +9,7 @@ from typing import Any, Self, TypedDict
 
 import httpx
 
+from skerry._batch import Ask
 from skerry._catalog import all_models
 from skerry._config import Settings, resolve
 from skerry._exchange import Step, exchange, get_call, run_call
@@ -25,6 +26,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30.0)
 
 NO_QUERY: Mapping[str, str] = {}
+QUEUED = {"queueRequest": "true"}
 
 Inputs = Mapping[str, Any] | bytes
 """What a model is given: a mapping that JSON can write, or a file's bytes (audio, images)."""
@@ -126,6 +128,16 @@ class Client:
             query=query,
         )
         return exchange(call, base_url=self.base_url, policy=policy)
+
+    def _queue(self, model: str, options: CallOptions) -> Ask:
+        """How a model's queued requests are sent and asked for."""
+        return lambda body, headers: self._run(
+            model,
+            body,
+            False,
+            {**options, "extra_headers": {**headers, **(options.get("extra_headers") or {})}},
+            QUEUED,
+        )
 
     def _get(
         self, path: str, query: Mapping[str, str], options: CallOptions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
 import httpx
 
+from skerry._batch import Batch, submit
 from skerry._calls import DEFAULT_TIMEOUT, LIMITS, CallOptions, Client, Inputs, Reply
 from skerry._exchange import Read, Send, Sleep, Step, Streamed
 from skerry._stream import BoundedBody, Stream
@@ -140,6 +141,21 @@ class AI(Client):
         """
         outcome = self._drive(self._run(model, inputs, stream, options))
         return Stream(outcome.response) if isinstance(outcome, Streamed) else outcome
+
+    def batch(
+        self, model: str, requests: Iterable[Mapping[str, Any]], **options: Unpack[CallOptions]
+    ) -> Batch:
+        """Queue requests that may wait; they run on idle capacity.
+
+        Each is what `run` takes, and may have an `external_reference`. Sent again after a failure,
+        they are still queued once.
+        """
+        queue = self._queue(model, options)
+        return Batch(model, self._drive(submit(queue, requests)), queue, self._drive)
+
+    def find_batch(self, model: str, id: str, **options: Unpack[CallOptions]) -> Batch:
+        """A batch that was queued before, here or elsewhere, with this account's tokens."""
+        return Batch(model, id, self._queue(model, options), self._drive)
 
     def models(
         self,
