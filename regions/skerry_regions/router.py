@@ -108,8 +108,8 @@ class Router:
     def _sample(
         self, nodes: list[NodeState], cached: Mapping[str, CachedPrefix], home: str | None
     ) -> list[NodeState]:
-        """Few nodes: all. Many: some at random of each role, the best holders of the prefix, and
-        the session's home.
+        """Few nodes: all. Many: some at random of each role, the best holders of the prefix, the
+        session's home, and every other region.
 
         Two random choices already balance load (Mitzenmacher 2001); affinity is in the holders.
         """
@@ -121,8 +121,9 @@ class Router:
         chosen = {id_: by_id[id_] for id_ in longest_matches(held, count)}
         if home is not None:
             chosen[home] = by_id[home]
+        chosen |= {node.id: node for node in nodes if node.is_region}
         for role in ("prefill", "decode", "hybrid"):
-            of_role = [node for node in nodes if node.role == role]
+            of_role = [node for node in nodes if node.role == role and not node.is_region]
             for node in self._rng.sample(of_role, min(count, len(of_role))):
                 chosen[node.id] = node
         return list(chosen.values())

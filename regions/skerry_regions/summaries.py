@@ -56,6 +56,7 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
         return NodeState(
             id=edge.id,
             region=edge.region,
+            is_region=True,
             residency=edge.residency,
             role="decode",  # it prefills what it decodes, and nothing for others
             model=model,

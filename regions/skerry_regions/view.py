@@ -36,6 +36,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
 
     id: str
     region: str
+    is_region: bool = False  # stands for all nodes of its region
     residency: str  # zone, such as "eu"
     role: Role
     model: str  # catalog id

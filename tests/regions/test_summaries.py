@@ -207,3 +207,14 @@ def test_a_prefix_that_a_region_holds_draws_its_prompts(prompt: list[bytes]) -> 
     best = router.rank(view, demand, now=0.0, told=told)[0]
     assert (best.decode, best.cached_tokens) == ("edge-fra", 64 * len(prompt))
     assert router.rank(view, demand, now=0.0)[0].decode == "own"
+
+
+def test_among_many_nodes_no_other_region_is_overlooked() -> None:
+    there = summarise([(node("n"), load(0.0))], PrefixFilter(), incarnation=1, seq=1)
+    busy = NodeLoad(prefill_pairs=100.0 / SPEED.per_pair)
+    own = [replace(node(f"own-{i}", role="decode"), region="gru", load=busy) for i in range(200)]
+    view = View([*own, there.as_node(EDGE, "m", at=0.0)])
+    demand = Demand(model="m", origin="gru", prompt_tokens=100)
+    for seed in range(20):
+        router = Router(PrefixDirectory(), Random(seed))
+        assert router.rank(view, demand, now=0.0)[0].decode == "edge-fra"
