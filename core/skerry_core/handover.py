@@ -52,17 +52,19 @@ class Handover:
         return {digest for digest in digests if self._pool.match([digest])}
 
     def adopt(self, request: Request) -> KVBlock | None:
-        """Make the full blocks that came along prefix cache; the open block, the last, is returned.
+        """Make full blocks that came along prefix cache; the open block, the last, is returned."""
+        return self.adopt_blocks(self.prefix_names(request), request.kv) if request.kv else None
+
+    def adopt_blocks(self, names: list[Digest], blocks: Iterable[KVBlock]) -> KVBlock | None:
+        """As `adopt`, of a prompt whose blocks have these names, in order.
 
         Blocks that do not fit, by space, shape or the range of their dtype, are computed again.
         None of them pushes out another, or what stands before it in the prompt.
         """
-        if not request.kv:
-            return None
         target = self._runner.kv_format.dtype
-        held = self._pool.acquire(self.prefix_names(request))
+        held = self._pool.acquire(names)
         try:
-            for block in request.kv:
+            for block in blocks:
                 if block.num_tokens < BLOCK_SIZE:
                     return replace(
                         block, data=convert(block.data, block.dtype, target), dtype=target

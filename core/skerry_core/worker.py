@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Condition, Thread
 
-from skerry_core.blocks import Digest
 from skerry_core.engine import Engine, Statistics
-from skerry_core.exports import TakeBlocks
 from skerry_core.request import EngineOverloaded, KVBlock, Output, Request
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER = 1.0  # seconds; a full inbox is emptied by the next step
 SAVE_SECONDS = 1.0  # at most, on a stop, to write the prefix cache into the second tier
+
+Errand = Callable[[Engine], None]
 
 
 class WorkerStopped(Exception):
@@ -53,7 +53,7 @@ class Worker:
         self._inbox: list[Request] = []
         self._restoring: dict[str, Request] = {}  # wait for blocks of the second tier
         self._aborts: set[str] = set()
-        self._exports: list[tuple[Sequence[Digest], TakeBlocks]] = []
+        self._errands: list[Errand] = []
         self._closing = False
         self._error: BaseException | None = None
 
@@ -111,14 +111,14 @@ class Worker:
                 self._stop_waiting([request_id])
                 self._wake.notify()
 
-    def export(self, digests: Sequence[Digest], take: TakeBlocks) -> None:
-        """Copy cached blocks out, piece by piece, up to the first that is not there.
+    def between_steps(self, errand: Errand) -> None:
+        """Have something done to the engine before the next step, on its thread.
 
-        The caller bounds how many exports it has under way. When the engine crashes, `take` is not
-        called any more.
+        Errands go in the order in which they come, before requests that came later. They must be
+        short and not raise. A worker that has ended does none.
         """
         with self._wake:
-            self._exports.append((digests, take))
+            self._errands.append(errand)
             self._wake.notify()
 
     def statistics(self) -> Statistics:
@@ -162,12 +162,12 @@ class Worker:
                 self._stop_waiting(list(self._restoring))
             arrivals, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
-            exports, self._exports = self._exports, []
+            errands, self._errands = self._errands, []
             closing = self._closing
+        for errand in errands:
+            errand(self._engine)
         for request in arrivals:
             self._engine.enqueue(request)
-        for digests, take in exports:
-            self._engine.exports.add(digests, take)
         for request_id in aborts:
             self._engine.abort(request_id)
         return not closing
@@ -179,5 +179,5 @@ class Worker:
                 self._inbox.append(request)
 
     def _has_work(self) -> bool:
-        waiting = self._inbox or self._aborts or self._exports
+        waiting = self._inbox or self._aborts or self._errands
         return bool(self._closing or waiting or self._engine.has_work)

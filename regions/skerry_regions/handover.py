@@ -2,9 +2,9 @@
 
 A prefill node offers all names of the prompt's blocks at once, since they follow from the tokens,
 and sends each block when its engine has sealed it. A node that only shares what it has cached sends
-that, and computes nothing. Whoever expects KV waits for the commit, then gives the request to its
-engine together with the blocks; when the lease lapses, or nothing came, it gives the request alone,
-and the engine computes what it lacks.
+that, and computes nothing. Whoever expects KV adopts blocks as they come, waits for the commit, and
+gives the request to its engine with what is left; when the lease lapses, or nothing came, it gives
+the request alone, and the engine computes what it lacks.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from skerry.errors import InvalidInput
-from skerry_core.config import BLOCK_SIZE
+from skerry_core.config import BLOCK_SIZE, KVDtype
 from skerry_core.engine import Engine
-from skerry_core.exports import TakeBlocks
 from skerry_core.kv import kv_dtype
 from skerry_core.request import KVBlock, Output, Request
+from skerry_core.worker import Errand
 from skerry_regions.address import Address, AddressError
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
@@ -37,16 +37,16 @@ CREDIT_BYTES = 32 << 20  # of one transfer under way
 SHARED_BYTES = 256 << 20  # cached KV on its way out, likewise
 MAX_SHARES = 256  # under way at once, of a model
 
-Export = Callable[[Sequence[Digest], TakeBlocks], None]
-"""Has the engine copy cached blocks out; see `Worker.export`."""
+BetweenSteps = Callable[[Errand], None]
+"""Has something done to the engine on its thread; see `Worker.between_steps`."""
 
 
 class KVDesk:
     """KV that comes and goes, of one served model. Lives on the node's event loop."""
 
-    def __init__(self, engine: Engine, export: Export) -> None:
+    def __init__(self, engine: Engine, between_steps: BetweenSteps) -> None:
         self._engine = engine
-        self._export = export
+        self.between_steps = between_steps
         self._format = engine.runner.kv_format
         self._shares: set[Share] = set()
         elements = int(np.prod(self._format.shape))
@@ -80,7 +80,7 @@ class KVDesk:
         room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
         num_blocks = min(self._engine.pool.match(digests), room // self._format.block_bytes)
         offer = self._offer(share.to, digests[:num_blocks])
-        sharing = Share(address, offer, self._export, share.lease_seconds, self.key)
+        sharing = Share(address, offer, self.between_steps, share.lease_seconds, self.key)
         self._shares.add(sharing)
         sharing.when_over(lambda _: self._shares.discard(sharing))
 
@@ -119,41 +119,89 @@ class KVDesk:
 
     # --- in --------------------------------------------------------------------------------------
 
-    def expect(self, source: HandOverFrom, *, mixed_builds: bool) -> asyncio.Future[Arrived | None]:
-        """What will arrive; None when it comes to nothing. Cancelling it gives the lease up."""
+    def expect(
+        self, source: HandOverFrom, request: Request, *, mixed_builds: bool
+    ) -> asyncio.Future[Arrived | None]:
+        """What will arrive for a request; None when it comes to nothing. Cancelling it gives the
+        lease up. Full blocks become prefix cache as they come: only the last one is waited for."""
         return self.incoming.expect(
-            source.transfer, source.token, source.lease_seconds, any_build=mixed_builds
+            source.transfer,
+            source.token,
+            source.lease_seconds,
+            any_build=mixed_builds,
+            take=_Adopting(self, request),
         )
 
     def with_arrived(self, request: Request, arrived: Arrived) -> Request:
-        """The request with what arrived for it: KV, and the tokens already made of it.
+        """The request with what arrived for it: KV, and the tokens already made of it."""
+        request, names = self.in_lineage(request, arrived.numeric_build)
+        if arrived.made is not None:
+            request = replace(request, output_ids=(*request.output_ids, *arrived.made.token_ids))
+        last = next(reversed(names), b"")
+        blocks = (
+            self.block(
+                names[name],
+                data,
+                arrived.kv_dtype,
+                arrived.tail_tokens if arrived.tail_tokens and name == last else BLOCK_SIZE,
+            )
+            for name, data in arrived.blocks
+            if name in names
+        )
+        return replace(request, kv=tuple(blocks))
+
+    def in_lineage(
+        self, request: Request, numeric_build: str
+    ) -> tuple[Request, dict[Digest, Digest]]:
+        """The request as it goes on from KV of a build, and what the blocks of its prompt, in
+        order, are called then.
 
         Blocks of another build get names of their own, under a key that only requests of the same
         mixed lineage have: whoever asks for this node's bits is never served from them.
         """
         names = self._engine.handover.names(request)
-        told = {name: name for name in names}
-        if arrived.numeric_build != self._engine.runner.numeric_build:
-            lineage = hashlib.blake2b(arrived.numeric_build.encode(), key=request.cache_key)
-            request = replace(request, cache_key=lineage.digest(), private_blocks=True)
-            told = dict(zip(names, self._engine.handover.names(request), strict=True))
-        if arrived.made is not None:
-            request = replace(request, output_ids=(*request.output_ids, *arrived.made.token_ids))
-        blocks = tuple(
-            KVBlock(
-                told[name],
-                arrived.tail_tokens if arrived.tail_tokens and name == names[-1] else BLOCK_SIZE,
-                np.frombuffer(data, kv_dtype(arrived.kv_dtype)).reshape(self._format.shape),
-                arrived.kv_dtype,
-            )
-            for name, data in arrived.blocks
-            if name in told
-        )
-        return replace(request, kv=blocks)
+        if numeric_build == self._engine.runner.numeric_build:
+            return request, dict(zip(names, names, strict=True))
+        lineage = hashlib.blake2b(numeric_build.encode(), key=request.cache_key)
+        request = replace(request, cache_key=lineage.digest(), private_blocks=True)
+        return request, dict(zip(names, self._engine.handover.names(request), strict=True))
+
+    def block(
+        self, name: Digest, data: bytearray, dtype: KVDtype, num_tokens: int = BLOCK_SIZE
+    ) -> KVBlock:
+        """Bytes of a transfer as a block of this engine's shape."""
+        values = np.frombuffer(data, kv_dtype(dtype)).reshape(self._format.shape)
+        return KVBlock(name, num_tokens, values, dtype)
 
     async def close(self) -> None:
         self.end_shares()
         await self.incoming.close()
+
+
+class _Adopting:
+    """Makes a request's blocks prefix cache while others are on their way; a `Take`."""
+
+    def __init__(self, desk: KVDesk, request: Request) -> None:
+        self._desk, self._request = desk, request
+        self._loop = asyncio.get_running_loop()
+        self._names: dict[Digest, Digest] = {}  # of the prompt's blocks, once something came
+
+    def __call__(
+        self, offer: Offer, digest: Digest, data: bytearray, taken: Callable[[], None]
+    ) -> None:
+        if not self._names:
+            _, self._names = self._desk.in_lineage(self._request, offer.numeric_build)
+        is_open = offer.tail_tokens and digest == offer.digests[-1]
+        if is_open or digest not in self._names:  # comes with the rest
+            return
+        block = self._desk.block(self._names[digest], data, offer.kv_dtype)
+        names = list(self._names.values())
+
+        def adopt(engine: Engine) -> None:
+            engine.handover.adopt_blocks(names, (block,))
+            self._loop.call_soon_threadsafe(taken)
+
+        self._desk.between_steps(adopt)
 
 
 class Outgoing:
@@ -198,11 +246,11 @@ class Share:
         self,
         address: Address,
         offer: Offer,
-        export: Export,
+        between_steps: BetweenSteps,
         lease_seconds: float,
         key: LinkKey | None,
     ) -> None:
-        self._export = export
+        self._between_steps = between_steps
         self._loop = asyncio.get_running_loop()
         self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
@@ -221,7 +269,7 @@ class Share:
     def _send(self, digests: list[Digest]) -> None:
         self._num_missing = len(digests)
         if digests:
-            self._export(digests, self._copied)
+            self._between_steps(lambda engine: engine.exports.add(digests, self._copied))
         else:
             self._transfer.finish(None)
 

@@ -65,7 +65,7 @@ class ServedModel:
         self._attempts: dict[tuple[str, str, int], NodeStream] = {}  # newest of each request
         self._numbers = itertools.count()
         self._worker = Worker(engine, deliver=self.deliver, failed=self.failed)
-        self.desk = KVDesk(engine, self._worker.export)
+        self.desk = KVDesk(engine, self._worker.between_steps)
         self._worker.start()
 
     @property
@@ -86,7 +86,7 @@ class ServedModel:
             stream.compiling.add_done_callback(begin)
         if submit.hand_over_from is not None:
             stream.arriving = self.desk.expect(
-                submit.hand_over_from, mixed_builds=submit.mixed_builds
+                submit.hand_over_from, request, mixed_builds=submit.mixed_builds
             )
             if source := submit.hand_over_from.source:
                 measure = functools.partial(self._measure_fetch, source, self._loop.time())
@@ -139,10 +139,10 @@ class ServedModel:
         if stream.engine_id not in self._streams or future.cancelled():
             return
         arrived = future.result()
-        blocks = [] if arrived is None else arrived.blocks
-        num_bytes = sum(len(data) for _, data in blocks)
-        stream.times.received(len(blocks), num_bytes, lost=arrived is None)
-        if arrived is not None:
+        if arrived is None:
+            stream.times.received(0, 0, lost=True)
+        else:
+            stream.times.received(arrived.num_blocks, arrived.num_bytes, lost=False)
             request = self.desk.with_arrived(request, arrived)
             if arrived.made is not None:
                 self._tell_made(stream, arrived.made)
@@ -156,9 +156,9 @@ class ServedModel:
     ) -> None:
         """Let routers know how fast KV came from a node that was asked for it."""
         if not future.cancelled() and (arrived := future.result()) is not None:
-            num_bytes = sum(len(data) for _, data in arrived.blocks)
             seconds = self._loop.time() - asked_at
-            self.reporter.fetched(Fetched(source=source, num_bytes=num_bytes, seconds=seconds))
+            sample = Fetched(source=source, num_bytes=arrived.num_bytes, seconds=seconds)
+            self.reporter.fetched(sample)
 
     def _tell_made(self, stream: NodeStream, made: Made) -> None:
         """Pass on the tokens that the prefill node made, so that this stream is whole by itself."""

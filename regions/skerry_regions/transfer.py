@@ -309,12 +309,15 @@ class _Incoming:
     offer: Offer | None = None
     missing: set[Digest] = field(default_factory=set)
     staging: dict[Digest, _Staging] = field(default_factory=dict)
-    complete: dict[Digest, bytearray] = field(default_factory=dict)
+    complete: dict[Digest, bytearray | None] = field(default_factory=dict)  # None: taken
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """All blocks of a transfer are here and checked; adopt them, then answer `Committed`."""
+    """All blocks of a transfer are here and checked; adopt them, then answer `Committed`.
+
+    `blocks` are those that were not taken before.
+    """
 
     transfer: int
     request_id: str
@@ -324,6 +327,8 @@ class Arrived:
     blocks: list[tuple[Digest, bytearray]]  # in the order of the offer
     numeric_build: str
     kv_dtype: KVDtype
+    num_blocks: int  # that came, those taken before included
+    num_bytes: int  # of these
 
 
 class Receiver:
@@ -341,7 +346,8 @@ class Receiver:
     @property
     def staged_bytes(self) -> int:
         return sum(
-            each.offer.block_bytes * (len(each.staging) + len(each.complete))
+            each.offer.block_bytes
+            * (len(each.staging) + sum(data is not None for data in each.complete.values()))
             for each in self._incoming.values()
             if each.offer is not None
         )
@@ -372,6 +378,20 @@ class Receiver:
     def release(self, transfer: int) -> None:
         """Forget a transfer and free its staging. Unknown ones are ignored."""
         self._incoming.pop(transfer, None)
+
+    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, bytearray] | None:
+        """A block that is here and checked, and the offer it belongs to; None otherwise."""
+        incoming = self._incoming.get(transfer)
+        if incoming is None or incoming.offer is None:
+            return None
+        data = incoming.complete.get(digest)
+        return None if data is None else (incoming.offer, data)
+
+    def take(self, transfer: int, digest: Digest) -> None:
+        """A checked block has its place already: free its staging. Unknown ones are ignored."""
+        incoming = self._incoming.get(transfer)
+        if incoming is not None and digest in incoming.complete:
+            incoming.complete[digest] = None
 
     def expire(self, now: float) -> list[int]:
         """Free every transfer whose lease has lapsed; returns their ids."""
@@ -470,14 +490,16 @@ class Receiver:
         if offer is None or incoming.missing:
             count = len(incoming.missing) if offer else "all"
             return self._refuse(commit.transfer, f"committed with {count} blocks missing")
-        blocks = [(d, incoming.complete[d]) for d in offer.digests if d in incoming.complete]
+        complete = [(digest, incoming.complete.get(digest)) for digest in offer.digests]
         return Arrived(
             transfer=commit.transfer,
             request_id=offer.request_id,
             epoch=offer.epoch,
             tail_tokens=offer.tail_tokens,
             made=commit.made,
-            blocks=blocks,
+            blocks=[(digest, data) for digest, data in complete if data is not None],
             numeric_build=offer.numeric_build,
             kv_dtype=offer.kv_dtype,
+            num_blocks=len(incoming.complete),
+            num_bytes=len(incoming.complete) * offer.block_bytes,
         )

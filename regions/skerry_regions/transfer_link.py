@@ -7,6 +7,7 @@ refuses. Then the receiver computes the prompt itself; time is lost, and nothing
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Collection
 from typing import cast
@@ -15,6 +16,7 @@ from skerry_regions import link_auth
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.transfer import (
+    Ack,
     Arrived,
     Committed,
     Control,
@@ -43,6 +45,10 @@ MAX_EARLY = 64  # such offers
 Held = Callable[[Collection[Digest]], set[Digest]]
 """Which of some digests the node's pool has. An answer may be old by now: that costs time."""
 
+Take = Callable[[Offer, Digest, bytearray, Callable[[], None]], None]
+"""Gets each block as soon as it is checked. It may keep it, and says so by the callback: then its
+staging is free. What is not kept by the end comes with `Arrived`."""
+
 
 class TransferServer:
     """The receiving side. Lives on one event loop."""
@@ -53,6 +59,7 @@ class TransferServer:
         self._loop = asyncio.get_running_loop()
         self._expected: dict[int, asyncio.Future[Arrived | None]] = {}
         self._leases: dict[int, asyncio.TimerHandle] = {}
+        self._takers: dict[int, Take] = {}
         self._links: set[_IncomingLink] = set()
         self._carriers: dict[int, _IncomingLink] = {}  # the newest connection of each transfer
         self._early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that nobody expects yet
@@ -79,7 +86,13 @@ class TransferServer:
         return self._receiver.staged_bytes
 
     def expect(
-        self, transfer: int, token: bytes, lease_seconds: float, *, any_build: bool = False
+        self,
+        transfer: int,
+        token: bytes,
+        lease_seconds: float,
+        *,
+        any_build: bool = False,
+        take: Take | None = None,
     ) -> asyncio.Future[Arrived | None]:
         """Take this transfer until the lease lapses; the result is None when it came to nothing.
 
@@ -89,6 +102,8 @@ class TransferServer:
         now = self._loop.time()
         self._receiver.reserve(transfer, token, now, lease_seconds, any_build=any_build)
         self._expected[transfer] = future
+        if take is not None:
+            self._takers[transfer] = take
         self._leases[transfer] = self._loop.call_later(lease_seconds, self._settle, transfer, None)
         future.add_done_callback(lambda _: self._settle(transfer, None))
         if (early := self._early.pop(transfer, None)) is not None:
@@ -134,11 +149,21 @@ class TransferServer:
                         extra={"fields": _fields(frame)},
                     )
                 answers.append(answer)
+                if isinstance(answer, Ack):
+                    self._offer_to_taker(answer)
         if not self._receiver.is_reserved(frame.transfer):
             self._settle(frame.transfer, None)
         elif isinstance(frame, Offer):
             self._carriers[frame.transfer] = link
         return answers
+
+    def _offer_to_taker(self, ack: Ack) -> None:
+        take = self._takers.get(ack.transfer)
+        staged = self._receiver.staged(ack.transfer, ack.digest)
+        if take is not None and staged is not None:
+            offer, data = staged
+            taken = functools.partial(self._receiver.take, ack.transfer, ack.digest)
+            take(offer, ack.digest, data, taken)
 
     def _hold(self, offer: Offer, link: _IncomingLink) -> bool:
         """Keep an offer for a moment, if nobody expects it yet and there are not too many."""
@@ -158,6 +183,7 @@ class TransferServer:
         """End a lease, one way or the other; its staging is free, or the caller's."""
         self._receiver.release(transfer)
         self._carriers.pop(transfer, None)
+        self._takers.pop(transfer, None)
         if (lease := self._leases.pop(transfer, None)) is not None:
             lease.cancel()
         future = self._expected.pop(transfer, None)

@@ -95,12 +95,12 @@ def test_a_worker_copies_while_it_is_idle_and_ends_what_is_open() -> None:
     engine = engine_with()
     worker = Worker(engine, deliver=client.deliver, failed=client.failed)
     names = engine.handover.prefix_names(request(prompt_length=LENGTH))
-    worker.export(names, taken)
+    worker.between_steps(lambda engine: engine.exports.add(names, taken))
     worker.start()
     worker.submit(request("next", prompt_length=10, salt=9))
     assert client.wait_for(1) == {"next"}
     assert [block.digest for block in taken.blocks] == names
     late = Taken()
-    worker.export(names, late)
+    worker.between_steps(lambda engine: engine.exports.add(names, late))
     worker.close()
     assert late.is_last

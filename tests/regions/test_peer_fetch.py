@@ -23,7 +23,7 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry_core.config import BLOCK_SIZE, KVDtype
-from skerry_core.exports import TakeBlocks
+from skerry_core.worker import Errand
 from skerry_regions import handover
 from skerry_regions.digests import full_block_digests
 from skerry_regions.handover import KVDesk
@@ -31,7 +31,6 @@ from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import Fetched, HandOverTo, Report, Sampling, ShareKV, Submit
 from skerry_regions.remote import RemoteRegion
 from skerry_regions.routes import KVFetch, Past, Route
-from skerry_regions.transfer import Digest
 
 pytestmark = pytest.mark.anyio
 
@@ -236,11 +235,14 @@ async def test_what_is_shared_at_once_is_bounded(
 
 async def test_a_block_evicted_since_the_offer_calls_it_off(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
+        pool = p.holder.engine.pool
+        worker = p.holder.node._served[submit().model]._worker
 
-        def lose(digests: Sequence[Digest], take: TakeBlocks) -> None:
-            take((), True)
+        def evict_first(errand: Errand) -> None:
+            pool.release(pool.allocate(pool.num_idle))
+            worker.between_steps(errand)
 
-        desk = KVDesk(p.holder.engine, lose)
+        desk = KVDesk(p.holder.engine, evict_first)
         names = list(full_block_digests(b"toy", b"", PROMPT))
         incoming = p.server.node.desk(submit().model).incoming
         arriving = incoming.expect(7, bytes(32), FOREVER)

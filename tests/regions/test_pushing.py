@@ -44,8 +44,8 @@ async def test_every_chunk_travels_while_the_next_is_computed(
         stream = await RemoteRegion(lambda: links, Split()).generate(asked)
         desk = decode.node.desk(asked.model)
         num_blocks = steps_done * CHUNK // BLOCK_SIZE
-        block_bytes = decode.engine.runner.kv_format.block_bytes
-        await until(lambda: desk.incoming.staged_bytes == num_blocks * block_bytes)
+        await until(lambda: decode.engine.pool.num_cached == num_blocks)
+        await until(lambda: desk.incoming.staged_bytes == 0)
         assert prefill.gate.tokens == [CHUNK] * steps_done
         prefill.gate.open.set()
         ids, _, _ = await read(stream)

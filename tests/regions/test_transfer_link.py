@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -255,4 +255,31 @@ async def test_offers_that_nobody_asks_for_are_bounded(
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     assert isinstance(await OutgoingTransfer(bound, offer()).outcome(), Refused)
+    await to.close()
+
+
+async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) -> None:
+    to = server()
+    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
+    seen: list[bytes] = []
+
+    def take(offer: Offer, name: bytes, data: bytearray, taken: Callable[[], None]) -> None:
+        assert bytes(data) == block(len(seen))
+        seen.append(name)
+        if name != digest(3):  # too late for this one
+            taken()
+
+    arriving = to.expect(1, TOKEN, lease_seconds=5, take=take)
+    sending = OutgoingTransfer(bound, offer())
+    for i in range(COUNT - 1):
+        sending.seal(digest(i), block(i))
+    await until(lambda: len(seen) == COUNT - 1)
+    assert to.staged_bytes == BLOCK
+    sending.seal(digest(COUNT - 1), block(COUNT - 1))
+    sending.finish(MADE)
+    arrived = await arriving
+    assert isinstance(arrived, Arrived)
+    assert [name for name, _ in arrived.blocks] == [digest(3)]
+    assert (arrived.num_blocks, arrived.num_bytes) == (COUNT, COUNT * BLOCK)
+    assert seen == [digest(i) for i in range(COUNT)]
     await to.close()
