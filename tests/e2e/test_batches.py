@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from skerry_regions.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 
-NUM_REQUESTS = 40
+NUM_REQUESTS = 30
 TOPOLOGY = f"""\
 regions:
   - {{name: fra, iata: FRA}}
@@ -39,7 +41,7 @@ def skerry(tmp_path: Path, default_model: ModelFiles) -> Iterator[Skerry]:
 
 def requests(count: int) -> list[dict[str, Any]]:
     return [
-        {"prompt": f"Item {i}", "raw": True, "max_tokens": 8, "temperature": 1.0, "seed": i}
+        {"prompt": f"Item {i}", "raw": True, "max_tokens": 6, "temperature": 1.0, "seed": i}
         for i in range(count)
     ]
 
@@ -125,6 +127,17 @@ def test_a_batch_outlives_kill_minus_9_of_everything(skerry: Skerry) -> None:
     assert len(told) == len(result["responses"]) == NUM_REQUESTS
     assert all(each["success"] for each in told.values())
     assert [told[i]["result"]["response"] for i in range(4)] == undisturbed
+    assert _num_counted(skerry, request_id) == NUM_REQUESTS
+
+
+def _num_counted(skerry: Skerry, request_id: str) -> int:
+    """Rows of a submission's requests in the usage journal, which has one per request id."""
+    [path] = skerry.home.rglob("usage.db")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (count,) = database.execute(
+            "SELECT COUNT(*) FROM usage WHERE id LIKE ?", (f"{request_id}-%",)
+        ).fetchone()
+    return int(count)
 
 
 def _done(told: dict[str, Any]) -> dict[str, Any] | None:

@@ -8,12 +8,15 @@ import pytest
 from tests.edge.support import CHAT, MODEL, Deployment, answer, deployed
 
 from skerry_edge.limits import Limits
+from skerry_edge.stores import Stores
 
 
 @pytest.fixture(scope="session")
 def queueing_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     limits = Limits(request_seconds=20.0, drain_seconds=1)
-    with deployed(tmp_path_factory.mktemp("queueing"), limits, keeps_batches=True) as deployment:
+    folder = tmp_path_factory.mktemp("queueing")
+    stores = Stores.in_folder(folder / "stores", edge="edge-1")
+    with deployed(folder, limits, stores=stores, keeps_batches=True) as deployment:
         yield deployment
 
 

@@ -11,6 +11,7 @@ from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, answer
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded
 from skerry_edge.batch.target import decode_target
+from skerry_edge.usage_report import journals
 from skerry_regions.protocol import Submit
 
 PATIENCE = 20.0  # seconds
@@ -206,6 +207,33 @@ def test_a_revoked_token_gets_nothing_more(edge: Deployment) -> None:
     assert told["success"] is False
     assert told["errors"][0]["code"] == 10000
     assert edge.region.streams == []
+
+
+def test_each_request_is_counted_once(edge: Deployment) -> None:
+    said: list[Any] = [Overloaded("Full.", retry_after=0.0)]
+
+    def script(submit: Submit) -> Any:
+        if said:
+            raise said.pop()
+        return answer("Hello")
+
+    edge.region.script = script
+    request_id = submitted(edge, {"requests": [{"prompt": "x"}] * 3})
+    used = answers(edge, request_id)["usage"]
+    journal = edge.edge.stores.journal
+    assert journal is not None
+    assert journal.flush()
+    with journals([journal.path]) as database:
+        rows = database.execute(
+            "SELECT id, outcome, tenant, prompt_tokens, output_tokens FROM usage"
+            " WHERE id LIKE ? ORDER BY id",
+            (f"{request_id}-%",),
+        ).fetchall()
+    assert [row[:3] for row in rows] == [
+        (f"{request_id}-{index}", "completed", ACCOUNT) for index in range(3)
+    ]
+    assert sum(row[3] for row in rows) == used["prompt_tokens"]
+    assert sum(row[4] for row in rows) == used["completion_tokens"]
 
 
 def test_where_it_may_be_computed_goes_with_it(edge: Deployment) -> None:
