@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from skerry.errors import SkerryError, Unavailable
+from skerry.errors import RequestError, SkerryError, Unavailable
 from skerry.wire import FinishReason, PromptTokensDetails, TokenLogprob, Usage
 from skerry_edge import tracing
 from skerry_edge.admission import Place
@@ -182,7 +182,7 @@ class Generation:
                     yield Piece(text, logprobs, offsets=transcript.offsets, calls=calls)
             yield self._last_piece("cancelled")  # a region may end an aborted stream without Done
         except SkerryError as exc:
-            self.has_failed = True
+            self.has_failed = not isinstance(exc, RequestError)  # else the caller's own limit
             self._meter.failed(exc.code)
             raise
         finally:
@@ -255,7 +255,7 @@ class Choices:
 
     def _leave(self) -> None:
         """Give the place back, and what was reserved and not used."""
-        if self._books.is_hit:
+        if self._books.is_hit or any(each.has_failed for each in self._generations):
             self._place.leave()
         else:
             usage = self.usage()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from tests.edge.support import (
     ACCOUNT,
@@ -19,7 +20,7 @@ from tests.edge.support import (
     events,
 )
 
-from skerry.errors import Unavailable
+from skerry.errors import QuotaExceeded, Unavailable
 from skerry_edge.limits import Limits
 from skerry_edge.stores import Stores
 from skerry_edge.usage_report import Totals, journals, totals
@@ -315,6 +316,36 @@ def test_failures_and_those_who_left(edge: Deployment) -> None:
     counted = total(edge)
     assert (counted.failed, counted.cancelled, counted.running) == (1, 1, 0)
     assert counted.output_tokens == 3
+
+
+def test_who_reached_a_limit_of_its_own_pays_for_what_came(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [[65], QuotaExceeded("the token's money is spent")]
+    assert run(edge, {}).status_code == 429
+    counted = total(edge)
+    assert (counted.failed, counted.cancelled, counted.output_tokens) == (0, 1, 1)
+    assert counted.cost > 0
+
+
+def test_cached_prompt_tokens_are_told_in_every_dialect(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [list(b"Hello"), done("length", 5, cached_tokens=3)]
+    message = [{"role": "user", "content": "hello"}]
+    base = f"/client/v4/accounts/{ACCOUNT}/ai/v1"
+    told = []
+    for path, asked, field in (
+        (edge.run_path, {"prompt": "hello"}, "prompt_tokens_details"),
+        (f"{base}/chat/completions", {"messages": message}, "prompt_tokens_details"),
+        (f"{base}/completions", {"prompt": "hello"}, "prompt_tokens_details"),
+        (f"{base}/responses", {"input": "hello", "store": False}, "input_tokens_details"),
+        (f"{base}/messages", {"messages": message, "max_tokens": 5}, "cache_read_input_tokens"),
+    ):
+        answered = post(edge, path, {}, model=MODEL, **asked).json()
+        told.append(answered.get("result", answered)["usage"][field])
+        streamed = post(
+            edge, path, {}, model=MODEL, **asked, stream=True,
+            **({"stream_options": {"include_usage": True}} if "v1/c" in path else {}),
+        )  # fmt: skip
+        assert f'"{field}":{msgspec.json.encode(told[-1]).decode()}' in streamed.text, path
+    assert told == [{"cached_tokens": 3}] * 4 + [3]
 
 
 def test_refused_requests_leave_no_row(edge: Deployment) -> None:
