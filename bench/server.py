@@ -50,6 +50,7 @@ class Server:
     url: str  # of its chat completions
     token: str
     pid: int
+    home: Path | None = None  # its state, if it is Skerry
 
 
 @contextmanager
@@ -72,6 +73,7 @@ def skerry_server() -> Iterator[Server]:
                 f"{base}/ai/v1/chat/completions",
                 config["api_token"],
                 int(status["edges"][0]["pid"]),
+                Path(own),
             )
         finally:
             subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
