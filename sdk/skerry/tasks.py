@@ -104,14 +104,17 @@ class TextGeneration(Result):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls that the model asks for, their arguments parsed."""
+        """The calls that the model asks for, their arguments parsed; those that are whole."""
         if "choices" not in self:
             return [ToolCall(call) for call in self.get("tool_calls") or ()]
-        functions = [call["function"] for call in self._message().get("tool_calls") or ()]
-        return [
-            ToolCall(name=each["name"], arguments=json.loads(each["arguments"]))
-            for each in functions
-        ]
+        whole: list[ToolCall] = []
+        for call in self._message().get("tool_calls") or ():
+            try:
+                arguments = json.loads(call["function"]["arguments"])
+            except ValueError:  # `max_tokens` cut it
+                break
+            whole.append(ToolCall(name=call["function"]["name"], arguments=arguments))
+        return whole
 
     @property
     def usage(self) -> Usage:
@@ -183,12 +186,14 @@ class ModelSchema(Result):
 def typed(content: Any) -> Any:
     """A reply's content as the result of its task, told by its shape; else as it is."""
     match content:
-        case {"object": "chat.completion"} | {"response": _, "tool_calls": _}:
-            return TextGeneration(content)
         case {"shape": list(), "data": list()}:
             return Embeddings(content)
-        case {"response": [{"id": int(), "score": float() | int()}, *_]}:
+        case {"response": [{"id": int(), "score": float() | int()}, *_]} if (
+            "tool_calls" not in content
+        ):
             return Ranking(content)
+        case {"object": "chat.completion"} | {"response": _}:
+            return TextGeneration(content)
         case [{"label": str(), "score": float() | int()}, *_]:
             return [Label(each) for each in content]
         case _:

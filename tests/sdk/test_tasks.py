@@ -46,6 +46,23 @@ def test_text_without_calls() -> None:
     assert "response" not in bare
 
 
+def test_a_call_that_was_cut_is_left_out() -> None:
+    calls = [
+        Result(function=Result(name="add", arguments='{"a": 1}')),
+        Result(function=Result(name="add", arguments='{"a": ')),
+    ]
+    message = Result(content=None, tool_calls=calls)
+    result = typed(Result(object="chat.completion", choices=[Result(message=message)]))
+    assert [call.arguments for call in result.tool_calls] == [{"a": 1}]
+    assert result.response is None
+
+
+def test_json_of_a_models_own_is_no_ranking() -> None:
+    listed = [Result(id=1, score=2)]
+    assert isinstance(typed(Result(response=listed, tool_calls=[])), TextGeneration)
+    assert typed(Result(response=listed, tool_calls=[])).response == listed
+
+
 def test_vectors() -> None:
     result = typed(Result(shape=[1, 2], data=[[1.0, 2.0]], pooling="mean"))
     assert isinstance(result, Embeddings)
@@ -62,6 +79,6 @@ def test_ranking_and_labels() -> None:
     assert labels[1].label == "B"
 
 
-@pytest.mark.parametrize("content", [Result(), Result(response=[]), [], [1], 7, None, "x", b"x"])
+@pytest.mark.parametrize("content", [Result(), Result(image="aGk="), [], [1], 7, None, "x", b"x"])
 def test_what_is_of_no_task_stays_as_it_is(content: Any) -> None:
     assert typed(content) is content
