@@ -52,6 +52,7 @@ def _add_route(trace: Trace, parent: str, record: AttemptRecord) -> None:
 def _candidate(placement: Placement) -> Candidate:
     return Candidate(
         path=placement.path,
+        fetched_from="" if placement.fetch is None else placement.fetch.source,
         seconds=round(placement.seconds, 6),
         cached_tokens=placement.cached_tokens,
         same_build=placement.same_build,

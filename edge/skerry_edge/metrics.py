@@ -50,7 +50,7 @@ class EdgeMetrics:
         self.generations_failed = Counter(
             "skerry_generation_errors_total",
             "Generations that ended in an error, by code.",
-            ("model", "code"),
+            ("model_name", "code"),
         )
         self.generations = Counter(
             "vllm:request_success_total", "Finished generations.", ("model_name", "finished_reason")

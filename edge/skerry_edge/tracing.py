@@ -28,6 +28,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """A placement that the router looked at: its cost in seconds, and the terms that it sums."""
 
     path: str
+    fetched_from: str = ""  # the node whose cached KV is copied first
     seconds: float
     cached_tokens: int
     same_build: bool

@@ -10,7 +10,7 @@ from skerry_edge.trace_store import TraceStore
 from skerry_edge.tracing import MAX_SPANS, Span, Trace, TraceRecord
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.phases import Phase, Timeline
-from skerry_regions.placement import Placement
+from skerry_regions.placement import Fetch, Placement
 from skerry_regions.trace_context import TraceContext
 
 
@@ -84,10 +84,10 @@ def test_whoever_works_on_a_request_finds_its_trace() -> None:
     assert [span.name for span in trace.record("e").spans] == ["request", "tokenise"]
 
 
-def placement(prefill: str, decode: str, seconds: float) -> Placement:
+def placement(prefill: str, decode: str, seconds: float, fetch: Fetch | None = None) -> Placement:
     terms = {"queue": seconds - 0.25, "prefill": 0.25, "stall": 1e-7}
     return Placement(
-        prefill=prefill, decode=decode, fetch=None, cached_tokens=64, terms=terms, seconds=seconds
+        prefill=prefill, decode=decode, fetch=fetch, cached_tokens=64, terms=terms, seconds=seconds
     )
 
 
@@ -110,7 +110,10 @@ def split_attempt() -> AttemptRecord:
     )
     return AttemptRecord(
         nodes=("p", "d"),
-        candidates=[placement("p", "d", 0.5), placement("d", "d", 0.75)],
+        candidates=[
+            placement("p", "d", 0.5),
+            placement("d", "d", 0.75, Fetch(source="p", first=0, last=1)),
+        ],
         asked=501.0,
         began=501.1,
         first_tokens=501.7,
@@ -142,6 +145,7 @@ def test_an_attempt_is_its_route_and_its_nodes_phases() -> None:
     assert (route.start, route.seconds) == (pytest.approx(1.0), pytest.approx(0.1))
     assert [each.path for each in route.candidates] == ["p>d", "d"]
     assert route.candidates[0].terms == {"queue": 0.25, "prefill": 0.25}
+    assert [each.fetched_from for each in route.candidates] == ["", "p"]
     [attempt] = named(spans, "attempt")
     assert (attempt.start, attempt.seconds) == (pytest.approx(1.1), pytest.approx(2.0))
     assert attempt.attributes["network_seconds"] == pytest.approx(0.2)

@@ -11,10 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from skerry_edge.tracing import Attributes, Span, TraceRecord, Value
+from skerry_edge.tracing import Attributes, Candidate, Span, TraceRecord, Value
 
 BAR_CELLS = 32
 WIDTH = 160  # of a pipe: lines are not to be broken there
+FIRST = ("prompt", "choice")  # told when there are several
 HIDDEN = ("path", "expected_seconds", "expected_cached_tokens")  # told by the table of the route
 
 _decoder = msgspec.json.Decoder(TraceRecord)
@@ -64,13 +65,20 @@ def _route(span: Span, number: int, count: int) -> Table:
     for rank, each in enumerate(span.candidates):
         table.add_row(
             "→" if rank == 0 else "",
-            each.path + ("" if each.same_build else " (other build)"),
+            _placement(each),
             _milliseconds(each.seconds),
             str(each.cached_tokens),
             *(_milliseconds(each.terms[name]) if name in each.terms else "" for name in names),
             style="bold" if rank == 0 else "",
         )
     return table
+
+
+def _placement(candidate: Candidate) -> str:
+    notes = [f"KV of {candidate.fetched_from}"] if candidate.fetched_from else []
+    if not candidate.same_build:
+        notes.append("another build")
+    return f"{candidate.path} ({', '.join(notes)})" if notes else candidate.path
 
 
 def _timeline(record: TraceRecord) -> Table:
@@ -115,7 +123,11 @@ def _bar(start: float, seconds: float, total: float) -> str:
 
 
 def _told(attributes: Attributes) -> str:
-    shown = ((name, value) for name, value in attributes.items() if name not in HIDDEN)
+    shown = (
+        (name, value)
+        for name, value in attributes.items()
+        if name not in HIDDEN and value is not False and not (name in FIRST and value == 0)
+    )
     return "  ".join(f"{_label(name)} {_value(name, value)}" for name, value in shown)
 
 

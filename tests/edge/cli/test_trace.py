@@ -30,7 +30,7 @@ def test_a_person_sees_the_route_its_terms_and_a_timeline() -> None:
     table = lines.index("route, in ms")
     assert lines[table + 1].split() == ["placement", "total", "cached", "queue", "prefill"]
     assert lines[table + 2].split() == ["→", "p>d", "500.0", "64", "250.0", "250.0"]
-    assert lines[table + 3].split() == ["d", "750.0", "64", "500.0", "250.0"]
+    assert lines[table + 3].split() == ["d", "(KV", "of", "p)", "750.0", "64", "500.0", "250.0"]
     timeline = [line for line in lines[table + 5 :] if "█" in line]
     assert [line.strip().split("  ")[0] for line in timeline] == [
         "request", "receive", "generate", "route", "attempt",

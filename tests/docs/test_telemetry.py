@@ -1,0 +1,31 @@
+"""docs/telemetry.md lists every metric that the processes expose, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from skerry_edge.metrics import EdgeMetrics
+from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.prometheus import Metric
+
+PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+ROW = re.compile(r"^\| `([\w:]+)` \| (\w+) \| ([^|]*) \| (yes|) \| (yes|) \|", re.MULTILINE)
+
+Row = tuple[str, tuple[str, ...]]  # kind and labels
+
+
+def rows(metrics: list[Metric]) -> dict[str, Row]:
+    return {metric.name: (metric.kind, metric.labels) for metric in metrics}
+
+
+def test_the_table_of_metrics() -> None:
+    listed: dict[str, dict[str, Row]] = {"edge": {}, "node": {}}
+    for name, kind, labels, on_edge, on_node in ROW.findall(PAGE):
+        row = kind, tuple(re.findall(r"`(\w+)`", labels))
+        if on_edge:
+            listed["edge"][name] = row
+        if on_node:
+            listed["node"][name] = row
+    assert listed["edge"] == rows(EdgeMetrics().families())
+    assert listed["node"] == rows(NodeMetrics(dict).families())
