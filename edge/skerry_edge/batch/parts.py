@@ -31,7 +31,7 @@ class BatchLimits:
     window_seconds: float = 24 * 3600.0  # until queued requests expire
     longest_window_hours: int = 7 * 24
     max_in_flight: int = 16  # items that run at once on an idle edge
-    interactive_weight: int = 2  # items that make room for each interactive request
+    interactive_weight: int = 8  # items that make room for each interactive request
     longest_pause_seconds: float = 60.0
 
 
