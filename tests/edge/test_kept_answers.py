@@ -247,6 +247,18 @@ def test_a_key_without_its_answer_keeps_its_seed(edge: Deployment, tmp_path: Pat
         assert second.region.submits[0].sampling.seed == first
 
 
+def test_another_edge_of_the_folder_gives_the_answer(edge: Deployment, tmp_path: Path) -> None:
+    run(edge, KEYED, temperature=0.8)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    stores = Stores.in_folder(tmp_path / "stores", edge="edge-2")
+    with deployed(elsewhere, Limits(drain_seconds=1), stores=stores) as second:
+        assert text(run(second, KEYED, temperature=0.8)) == "answer 0"
+        assert run(second, KEYED, prompt="something else").status_code == 422
+        assert second.region.streams == []
+        assert total(second).requests == 1
+
+
 def test_a_seed_in_the_body_is_taken(edge: Deployment) -> None:
     run(edge, KEYED, temperature=0.8, seed=5)
     assert edge.region.submits[0].sampling.seed == 5

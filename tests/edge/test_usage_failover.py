@@ -1,0 +1,72 @@
+"""A stream whose node dies goes on elsewhere, and is one row of the journal with all its tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+from tests.edge.support import ACCOUNT, ByteText, specs
+from tests.regions.toy_nodes import MODEL, PROMPT, SAMPLINGS, InOrder, RunningNode, linked
+
+from skerry_edge.auth import TokenStore
+from skerry_edge.edge import Edge
+from skerry_edge.generation import Call, Job, start
+from skerry_edge.stores import Stores
+from skerry_edge.text import TextModel
+from skerry_edge.usage_report import Totals, journals, totals
+from skerry_regions.catalog import Catalog
+from skerry_regions.remote import RemoteRegion, RetryPolicy
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def counted(folder: Path, *, kill_after: int | None) -> Totals:
+    """What the journal has of one request, whose first node dies after so many pieces."""
+    nodes = [RunningNode(f"node-{number}", folder) for number in range(2)]
+    spec = msgspec.structs.replace(specs()[0], id=MODEL, aliases=())
+    stores = Stores.in_folder(folder, edge="edge-1")
+    async with linked(nodes) as links:
+        edge = Edge(
+            catalog=Catalog([spec]),
+            texts={},
+            region=RemoteRegion(lambda: links, InOrder(links), RetryPolicy()),
+            tokens=TokenStore(folder / "tokens.json"),
+            secret=b"s" * 32,
+            stores=stores,
+        )
+        job = Job(
+            model=spec,
+            text=cast(TextModel, ByteText()),
+            prompt_ids=list(PROMPT),
+            sampling=SAMPLINGS["greedy"],
+        )
+        call = Call(request_id="r", tenant=ACCOUNT, started=edge.clock(), seconds_left=60.0)
+        choices = await start(edge, job, call)
+        pieces = 0
+        async for _ in choices.pieces():
+            pieces += 1
+            if pieces == kill_after:
+                await nodes[0].stop()
+        choices.close()
+    stores.close()
+    with journals([folder / "usage.db"]) as database:
+        (total,) = totals(database)
+    return total
+
+
+async def test_a_failover_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    undisturbed = await counted(tmp_path / "a", kill_after=None)
+    moved = await counted(tmp_path / "b", kill_after=5)
+    for total in (undisturbed, moved):
+        assert (total.requests, total.completed) == (1, 1)
+        assert (total.prompt_tokens, total.output_tokens) == (150, 40)
+    assert moved.cost == pytest.approx(undisturbed.cost)
