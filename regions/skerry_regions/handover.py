@@ -27,7 +27,7 @@ from skerry_regions.address import Address, AddressError
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
 from skerry_regions.trace_context import TraceContext
-from skerry_regions.transfer import Arrived, Digest, Made, Offer, Receiver
+from skerry_regions.transfer import Arrived, Buffer, Digest, Made, Offer, Receiver
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class KVDesk:
         return request, dict(zip(names, self._engine.handover.names(request), strict=True))
 
     def block(
-        self, name: Digest, data: bytearray, dtype: KVDtype, num_tokens: int = BLOCK_SIZE
+        self, name: Digest, data: Buffer, dtype: KVDtype, num_tokens: int = BLOCK_SIZE
     ) -> KVBlock:
         """Bytes of a transfer as a block of this engine's shape."""
         values = np.frombuffer(data, kv_dtype(dtype)).reshape(self._format.shape)
@@ -187,7 +187,7 @@ class _Adopting:
         self._names: dict[Digest, Digest] = {}  # of the prompt's blocks, once something came
 
     def __call__(
-        self, offer: Offer, digest: Digest, data: bytearray, taken: Callable[[], None]
+        self, offer: Offer, digest: Digest, data: Buffer, taken: Callable[[], None]
     ) -> None:
         if not self._names:
             _, self._names = self._desk.in_lineage(self._request, offer.numeric_build)

@@ -43,6 +43,7 @@ _HEADER = struct.Struct("<4sBBHQ16sHHI16s")
 _CONTROL, _SEGMENT = 1, 2
 
 Digest = bytes
+Buffer = bytes | bytearray | memoryview
 KVDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[KVDtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 
@@ -125,7 +126,7 @@ class Segment:
     digest: Digest
     first_layer: int
     num_layers: int
-    payload: bytes | memoryview
+    payload: Buffer
 
 
 Frame = Control | Segment
@@ -134,7 +135,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
-def encode(frame: Frame) -> tuple[bytes, bytes | memoryview]:
+def encode(frame: Frame) -> tuple[bytes, Buffer]:
     """Header and payload, apart so that block bytes are never copied to be framed."""
     if isinstance(frame, Segment):
         payload = frame.payload
@@ -309,7 +310,7 @@ class _Incoming:
     offer: Offer | None = None
     missing: set[Digest] = field(default_factory=set)
     staging: dict[Digest, _Staging] = field(default_factory=dict)
-    complete: dict[Digest, bytearray | None] = field(default_factory=dict)  # None: taken
+    complete: dict[Digest, Buffer | None] = field(default_factory=dict)  # None: taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,7 @@ class Arrived:
     epoch: int
     tail_tokens: int
     made: Made | None
-    blocks: list[tuple[Digest, bytearray]]  # in the order of the offer
+    blocks: list[tuple[Digest, Buffer]]  # in the order of the offer
     numeric_build: str
     kv_dtype: KVDtype
     num_blocks: int  # that came, those taken before included
@@ -379,7 +380,7 @@ class Receiver:
         """Forget a transfer and free its staging. Unknown ones are ignored."""
         self._incoming.pop(transfer, None)
 
-    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, bytearray] | None:
+    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, Buffer] | None:
         """A block that is here and checked, and the offer it belongs to; None otherwise."""
         incoming = self._incoming.get(transfer)
         if incoming is None or incoming.offer is None:
@@ -471,18 +472,21 @@ class Receiver:
         ):
             return [self._refuse(segment.transfer, "a segment that does not fit its block")]
         staged = incoming.staging.get(segment.digest)
-        if staged is None:
-            if self.staged_bytes + offer.block_bytes > self._budget:
-                return [self._refuse(segment.transfer, "no staging memory left")]
-            staged = incoming.staging[segment.digest] = _Staging(bytearray(offer.block_bytes))
-        start = layer_bytes * segment.first_layer
-        staged.data[start : start + len(segment.payload)] = segment.payload
-        staged.layers.update(range(segment.first_layer, last))
-        if len(staged.layers) < offer.num_layers:
-            return []
-        del incoming.staging[segment.digest]
+        if staged is None and self.staged_bytes + offer.block_bytes > self._budget:
+            return [self._refuse(segment.transfer, "no staging memory left")]
+        data = segment.payload  # a whole block, most often: kept as it came
+        if segment.num_layers < offer.num_layers:
+            if staged is None:
+                staged = incoming.staging[segment.digest] = _Staging(bytearray(offer.block_bytes))
+            start = layer_bytes * segment.first_layer
+            staged.data[start : start + len(data)] = data
+            staged.layers.update(range(segment.first_layer, last))
+            if len(staged.layers) < offer.num_layers:
+                return []
+            data = staged.data
+        incoming.staging.pop(segment.digest, None)
         incoming.missing.discard(segment.digest)
-        incoming.complete[segment.digest] = staged.data
+        incoming.complete[segment.digest] = data
         return [Ack(segment.transfer, segment.digest)]
 
     def _receive_commit(self, incoming: _Incoming, commit: Commit) -> Refused | Arrived:

@@ -18,6 +18,7 @@ from skerry_regions.link_auth import LinkKey
 from skerry_regions.transfer import (
     Ack,
     Arrived,
+    Buffer,
     Committed,
     Control,
     Digest,
@@ -45,7 +46,7 @@ MAX_EARLY = 64  # such offers
 Held = Callable[[Collection[Digest]], set[Digest]]
 """Which of some digests the node's pool has. An answer may be old by now: that costs time."""
 
-Take = Callable[[Offer, Digest, bytearray, Callable[[], None]], None]
+Take = Callable[[Offer, Digest, Buffer, Callable[[], None]], None]
 """Gets each block as soon as it is checked. It may keep it, and says so by the callback: then its
 staging is free. What is not kept by the end comes with `Arrived`."""
 

@@ -15,7 +15,7 @@ from tests.regions.toy_nodes import until
 from skerry_regions import transfer_link
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
-from skerry_regions.transfer import Arrived, Committed, Made, Offer, Receiver, Refused
+from skerry_regions.transfer import Arrived, Buffer, Committed, Made, Offer, Receiver, Refused
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 pytestmark = pytest.mark.anyio
@@ -263,7 +263,7 @@ async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) ->
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     seen: list[bytes] = []
 
-    def take(offer: Offer, name: bytes, data: bytearray, taken: Callable[[], None]) -> None:
+    def take(offer: Offer, name: bytes, data: Buffer, taken: Callable[[], None]) -> None:
         assert bytes(data) == block(len(seen))
         seen.append(name)
         if name != digest(3):  # too late for this one
