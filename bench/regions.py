@@ -1,0 +1,250 @@
+"""Which region a request goes to: by cost in seconds, always the nearest, or each in turn.
+
+    python -m bench.regions [--quick] [--json FILE]
+
+Three regions on this machine, a node of one thread and an edge in each, round trips of 80, 150 and
+220 ms between them (`emulate` of the topology: frames really wait). Each policy gets a platform of
+its own in every round, with empty caches, and the same requests.
+
+The load is made from mooncake_conversation: a request that shares blocks (but the first, which all
+share) with an earlier one belongs to its conversation, and a slice is conversations of `TURNS`
+requests or more, drawn at random. Lengths are divided as in bench.disagg, arrivals are the trace's
+own, stretched to `LOAD` of what the nodes did at once. Each conversation lives in one region (half
+of them in fra, 30 % in iad, 20 % in nrt), and a request comes in at that region's edge, but every
+fourth at another one's, as people travel and addresses move.
+
+A request has a prefix home when earlier ones computed at least one block (64 tokens) of its prompt.
+It reached it when at least half of those tokens were found in a cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+
+from bench import machine, stats
+from bench.disagg import MAX_OUTPUT, Shape, prompt_ids
+from bench.load import StreamTimes, stream
+from bench.models import MODEL, default_model, home
+from bench.sim.traces import TraceRequest, mooncake
+
+COST, NEAREST, IN_TURN = "cost", "nearest", "round-robin"
+POLICIES = (COST, NEAREST, IN_TURN)
+REGIONS = {"fra": 0.5, "iad": 0.3, "nrt": 0.2}  # share of conversations
+LINKS = [("fra", "iad", 0.080), ("iad", "nrt", 0.150), ("fra", "nrt", 0.220)]  # RTT, seconds
+TURNS = 3
+AWAY = 0.25  # of requests: come in at another region's edge
+LOAD = 0.5
+BLOCK = 64  # tokens
+SHAPE = Shape("mooncake_conversation", mooncake("conversation"), 32, 32)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request of a slice."""
+
+    at: float  # seconds after the first one
+    edge: str  # region
+    prompt: list[int]
+    output: int  # tokens
+    reusable: int  # tokens of the prompt in whole blocks that earlier requests had
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A running one."""
+
+    urls: dict[str, str]  # of completions, by region
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is measured."""
+
+    rounds: int
+    requests: int  # of a slice
+
+
+FULL = Scale(rounds=5, requests=60)
+QUICK = Scale(rounds=1, requests=12)
+
+
+@functools.cache
+def conversations() -> list[list[TraceRequest]]:
+    """Those with many turns, each in the order of arrival."""
+    of_block: dict[bytes, int] = {}
+    found: list[list[TraceRequest]] = []
+    for request in SHAPE.trace:
+        known = [of_block[block] for block in request.blocks[1:] if block in of_block]
+        if not known:
+            found.append([])
+        number = known[-1] if known else len(found) - 1
+        found[number].append(request)
+        of_block |= dict.fromkeys(request.blocks[1:], number)
+    return [turns for turns in found if len(turns) >= TURNS]
+
+
+def drawn(count: int, rng: Random) -> list[tuple[TraceRequest, str]]:
+    """So many requests of whole conversations, and where each comes in, in the order of arrival."""
+    names, weights = list(REGIONS), list(REGIONS.values())
+    entries: list[tuple[TraceRequest, str]] = []
+    for turns in rng.sample(conversations(), len(conversations())):
+        place = rng.choices(names, weights)[0]
+        others = [name for name in names if name != place]
+        for request in turns[: count - len(entries)]:
+            entries.append((request, rng.choice(others) if rng.random() < AWAY else place))
+    return sorted(entries, key=lambda entry: entry[0].arrival)
+
+
+def jobs(count: int, seconds: float, salt: int) -> list[Job]:
+    """A slice, arrivals stretched over `seconds`. Only requests of one `salt` share prefixes."""
+    entries = drawn(count, Random(salt))
+    begin, end = entries[0][0].arrival, entries[-1][0].arrival
+    seen: set[tuple[int, ...]] = set()
+    made = []
+    for number, (request, entry) in enumerate(entries):
+        prompt = prompt_ids(SHAPE, request, f"{salt}-{number}", salt)
+        prefixes = [tuple(prompt[:size]) for size in range(BLOCK, len(prompt), BLOCK)]
+        output = min(max(request.output_tokens // SHAPE.output_scale, 2), MAX_OUTPUT)
+        reusable = max((len(each) for each in prefixes if each in seen), default=0)
+        at = (request.arrival - begin) * seconds / (end - begin)
+        made.append(Job(at, entry, prompt, output, reusable))
+        seen.update(prefixes)
+    return made
+
+
+@contextmanager
+def platform(policy: str) -> Generator[Platform]:
+    """Three regions as processes, with run-time state of their own."""
+    topology = {
+        "regions": [{"name": name, "iata": name.upper()} for name in REGIONS],
+        "pools": [
+            {"name": "a", "region": name, "role": "hybrid", "model": MODEL, "threads": 1}
+            for name in REGIONS
+        ],
+        "edges": [
+            {"name": f"edge-{name}", "region": name, "placement": policy} for name in REGIONS
+        ],
+        "links": [{"between": [a, b], "rtt": rtt} for a, b, rtt in LINKS],
+        "emulate": {"rtt": "links"},
+    }
+    with tempfile.TemporaryDirectory() as own:
+        for kept in ("models", "cache"):
+            (home() / kept).mkdir(parents=True, exist_ok=True)
+            (Path(own) / kept).symlink_to(home() / kept)
+        file = Path(own) / "topology.yaml"
+        file.write_text(json.dumps(topology))  # JSON is YAML
+        skerry, env = [sys.executable, "-m", "skerry"], {**os.environ, "SKERRY_HOME": own}
+        up = [*skerry, "up", "--detach", "--topology", str(file)]
+        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
+        try:
+            config = json.loads((Path(own) / "config.json").read_text())
+            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
+            path = f"/client/v4/accounts/{config['account_id']}/ai/v1/completions"
+            urls = {edge["region"]: edge["url"] + path for edge in status["edges"]}
+            yield Platform(urls, config["api_token"])
+        finally:
+            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+async def ask(to: Platform, job: Job) -> StreamTimes:
+    body = {
+        "model": MODEL,
+        "prompt": job.prompt,
+        "max_tokens": job.output,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return await stream(to.urls[job.edge], to.token, body, content=b'"text":"')
+
+
+async def replay(to: Platform, asked: Sequence[Job]) -> list[StreamTimes]:
+    """Send each request when its time has come, whatever the others do."""
+
+    async def one(job: Job) -> StreamTimes:
+        await asyncio.sleep(job.at)
+        return await ask(to, job)
+
+    return await asyncio.gather(*map(one, asked))
+
+
+def figures(asked: Sequence[Job], times: Sequence[StreamTimes]) -> dict[str, float]:
+    """Of one replay."""
+    with_home = [(job, each) for job, each in zip(asked, times, strict=True) if job.reusable]
+    reached = sum(2 * each.cached >= job.reusable for job, each in with_home)
+    found = sum(min(each.cached, job.reusable) for job, each in with_home)
+    ttft = [each.ttft for each in times]
+    return {
+        "reached home": 100 * reached / max(len(with_home), 1),
+        "tokens found": 100 * found / max(sum(job.reusable for job, _ in with_home), 1),
+        "TTFT p50": stats.percentile(ttft, 0.5) * 1e3,
+        "TTFT p95": stats.percentile(ttft, 0.95) * 1e3,
+    }
+
+
+def seconds_at_once(count: int) -> float:
+    """How long the nodes take for a slice that comes all at once, each region its own."""
+    with platform(NEAREST) as to:
+        asyncio.run(replay(to, jobs(6, 0.0, salt=0)))  # edges and nodes are warm
+        start = time.perf_counter()
+        asyncio.run(replay(to, jobs(count, 0.0, salt=1)))
+        return time.perf_counter() - start
+
+
+def measure(scale: Scale, console: Console) -> dict[str, stats.Cell]:
+    """All policies on the same slices, in turns."""
+    seconds = seconds_at_once(scale.requests) / LOAD
+    console.print(f"{scale.requests} requests in {seconds:.1f} s a slice")
+    cells: dict[str, stats.Cell] = {}
+    for number in range(1, scale.rounds + 1):
+        asked = jobs(scale.requests, seconds, salt=number + 1)
+        order = POLICIES if number % 2 else tuple(reversed(POLICIES))
+        for policy in order:
+            with (
+                console.status(f"round {number} of {scale.rounds}: {policy}"),
+                platform(policy) as to,
+            ):
+                asyncio.run(replay(to, jobs(6, 0.0, salt=0)))
+                times = asyncio.run(replay(to, asked))
+            for figure, value in figures(asked, times).items():
+                unit = "ms" if figure.startswith("TTFT") else "%"
+                cells.setdefault(figure, stats.Cell(figure, unit)).add(policy, value)
+    return cells
+
+
+def main() -> int:
+    formatter = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser.add_argument("--quick", action="store_true", help="1 round of 12 requests")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
+    options = parser.parse_args()
+    console = Console(width=max(Console().width, 120))  # also where the output is piped
+    description, ceilings = machine.describe(), machine.limits(len(REGIONS))
+    stats.heading(console, description, ceilings)
+    default_model()
+    cells = list(measure(QUICK if options.quick else FULL, console).values())
+    console.print(stats.table("Three regions", cells, COST, [NEAREST, IN_TURN]))
+    report = {"machine": description, "limits": ceilings, "rows": stats.rows(cells)}
+    stats.write(options.json, report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
