@@ -1,6 +1,6 @@
 """Does the queue's work on what capacity interactive requests leave.
 
-    lead ─▶ renew, tend ─▶ claim ─▶ execute ─▶ settle or defer ─▶ … ─▶ close ended batches
+    lead, renew, tend ─▶ claim ─▶ execute ─▶ settle or defer ─▶ … ─▶ close ended batches
 
 Of several edges one leads; when it dies its lease lapses, and another one goes on. At most
 `max_in_flight` items run, fewer while interactive requests are in progress and none when there are
@@ -17,15 +17,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from skerry.errors import SkerryError
 from skerry_edge.batch.execution import Answered
 from skerry_edge.batch.parts import Batches
 from skerry_edge.batch.wire import encode_reply
 from skerry_regions.queue import LEASE_SECONDS, RENEW_SECONDS, BatchRecord, Claim, Settled
-
-T = TypeVar("T")
 
 TEND_SECONDS = 10.0
 BUSY_STATUSES = (429, 503)
@@ -109,6 +106,9 @@ class Dispatcher:
             except SkerryError as error:  # the store cannot be used; leases tell the others
                 logger.warning("batches wait: %s", error)
                 self._leads = False
+            except Exception:  # a bug, which must not stop the others' batches for good
+                logger.exception("batches wait")
+                self._leads = False
             await self._rest()
 
     async def stop(self, running: asyncio.Task[None]) -> None:
@@ -132,11 +132,11 @@ class Dispatcher:
             self._beat_at = now + RENEW_SECONDS
             self._leads = await asyncio.to_thread(self._lead)
             await self._keep_leases()
-        if not self._leads:
-            return
         if now >= self._tend_at:
             self._tend_at = now + TEND_SECONDS
             await asyncio.to_thread(self._queue.tend)
+        if not self._leads:
+            return
         if room := self.room:
             models = self._models()
             for claim in await asyncio.to_thread(self._queue.claim, self._owner, models, room):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
+from skerry.errors import Unavailable
 from skerry_edge.batch.dispatcher import Defer, Dispatcher, Settle, judge
 from skerry_edge.batch.execution import Answered
 from skerry_edge.batch.file_store import FileStore
@@ -256,5 +257,30 @@ def test_a_closing_that_fails_is_tried_again(
         await dispatcher.stop(task)
         assert not platform.queue.has_work()
         assert "no room" in caplog.text
+
+    play(tmp_path, limits, act)
+
+
+@pytest.mark.parametrize("failure", [Unavailable("queue.db cannot be used now."), ValueError("?")])
+def test_work_goes_on_after_a_failure(
+    tmp_path: Path,
+    limits: BatchLimits,
+    failure: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def act(platform: Platform) -> None:
+        ended, failures = platform.queue.ended, [failure]
+
+        def fail_once() -> list[BatchRecord]:
+            if failures:
+                raise failures.pop()
+            return ended()
+
+        monkeypatch.setattr(platform.queue, "ended", fail_once)
+        await platform.submit(2)
+        async with dispatching(platform):
+            await platform.ended.wait()
+        assert "batches wait" in caplog.text
 
     play(tmp_path, limits, act)
