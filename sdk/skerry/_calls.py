@@ -40,6 +40,8 @@ class CallOptions(TypedDict, total=False):
 
     session_affinity: str | None
     """Names a conversation, so that its next turn goes where its prompt is cached."""
+    idempotency_key: str | None
+    """Names the request: sent again with it within a day, it gets the same answer, counted once."""
     timeout: float | None
     """Seconds that each wait for bytes may take; not a bound on the whole call."""
     max_retries: int | None
@@ -159,6 +161,7 @@ class Client:
         self,
         *,
         session_affinity: str | None = None,
+        idempotency_key: str | None = None,
         timeout: float | None = None,
         max_retries: int | None = None,
         extra_headers: Mapping[str, str] | None = None,
@@ -167,6 +170,8 @@ class Client:
         headers = {**self._gateway_headers, **(extra_headers or {})}
         if session_affinity is not None:
             headers["x-session-affinity"] = session_affinity
+        if idempotency_key is not None:
+            headers["idempotency-key"] = idempotency_key
         return (
             self._timeout if timeout is None else _timeout(timeout),
             headers,

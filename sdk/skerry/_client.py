@@ -135,9 +135,9 @@ class AI(Client):
         """Run a model: its result, or with `stream=True` a `Stream` of chunks.
 
         A binary reply is bytes whatever `stream` says; `{"stream": True}` among the inputs gives a
-        `Stream` too. Options are `session_affinity`, `timeout`, `max_retries` and `extra_headers`,
-        see `CallOptions`. Raises a `SkerryError`; one whose `retryable` is true was given
-        `max_retries` more tries before.
+        `Stream` too. Options are `session_affinity`, `idempotency_key`, `timeout`, `max_retries`
+        and `extra_headers`, see `CallOptions`. Raises a `SkerryError`; one whose `retryable` is
+        true was given `max_retries` more tries before.
         """
         outcome = self._drive(self._run(model, inputs, stream, options))
         return Stream(outcome.response) if isinstance(outcome, Streamed) else outcome

@@ -52,6 +52,7 @@ def test_what_is_sent(run: Any, platform: Platform) -> None:
         MODEL,
         {"prompt": "Sk\u00e6r", "max_tokens": 3},
         session_affinity="chat-1",
+        idempotency_key="order-1",
         extra_headers={"X-Trace": "t"},
     )
     [seen] = platform.seen
@@ -60,6 +61,7 @@ def test_what_is_sent(run: Any, platform: Platform) -> None:
     assert seen.headers["authorization"] == f"Bearer {TOKEN}"
     assert seen.headers["content-type"] == "application/json"
     assert seen.headers["x-session-affinity"] == "chat-1"
+    assert seen.headers["idempotency-key"] == "order-1"
     assert seen.headers["x-trace"] == "t"
     assert seen.headers["user-agent"] == f"skerry-python/{skerry.__version__}"
 
