@@ -141,7 +141,9 @@ class UsageJournal:
         self._wake = threading.Event()
         self._closing = False
         self._num_lost = 0
-        self._written_progress: dict[UsageEntry, int] = {}  # of the writer alone
+        # Of the writer alone.
+        self._written_progress: dict[UsageEntry, int] = {}
+        self._next_progress = self._next_prune = time.monotonic()
         self._writer = threading.Thread(target=self._write, name="usage-journal", daemon=True)
         self._writer.start()
 
@@ -199,43 +201,52 @@ class UsageJournal:
 
     def _write(self) -> None:
         database: sqlite3.Connection | None = None
-        pruned = progressed = -PRUNE_SECONDS
-        while True:
-            self._wake.wait(PROGRESS_SECONDS)
-            closing = self._closing
-            self._wake.clear()
-            if not closing:
-                time.sleep(BATCH_SECONDS)
+        closing = False
+        while not closing or self._waiting:
+            closing = self._gather()
             batch = self._drain()
-            now = time.monotonic()
             try:
-                if database is None:
-                    database = self._open()
-                with database:
-                    for statement in batch:
-                        if not isinstance(statement, threading.Event):
-                            database.execute(*statement)
-                    if now - progressed >= PROGRESS_SECONDS:
-                        progressed = now
-                        self._note_progress(database)
-                    if now - pruned >= PRUNE_SECONDS:
-                        pruned = now
-                        self._prune(database)
+                database = database or self._open()
+                self._commit(database, batch)
             except (sqlite3.Error, OSError) as error:
                 logger.error("the usage journal cannot be written: %s", error)
                 self._waiting.extendleft(reversed(batch))
                 if closing:
                     break
                 time.sleep(RETRY_SECONDS)
-                continue
-            for statement in batch:
-                if isinstance(statement, threading.Event):
-                    statement.set()
-            self._tell_losses()
-            if closing and not self._waiting:
-                break
         if database is not None:
             database.close()
+
+    def _gather(self) -> bool:
+        """Wait for statements, or for the time to note progress; whether these are the last."""
+        self._wake.wait(PROGRESS_SECONDS)
+        closing = self._closing
+        self._wake.clear()
+        if not closing:
+            time.sleep(BATCH_SECONDS)
+        return closing
+
+    def _commit(
+        self, database: sqlite3.Connection, batch: list[_Statement | threading.Event]
+    ) -> None:
+        """Write a batch, and what is due. Raises sqlite3.Error, and then nothing was written."""
+        now = time.monotonic()
+        with database:
+            for statement in batch:
+                if not isinstance(statement, threading.Event):
+                    database.execute(*statement)
+            if now >= self._next_progress:
+                self._note_progress(database)
+                self._next_progress = now + PROGRESS_SECONDS
+            if now >= self._next_prune:
+                self._prune(database)
+                self._next_prune = now + PRUNE_SECONDS
+        for statement in batch:
+            if isinstance(statement, threading.Event):
+                statement.set()
+        if self._num_lost:
+            logger.error("%d statements of the usage journal were lost", self._num_lost)
+            self._num_lost = 0
 
     def _drain(self) -> list[_Statement | threading.Event]:
         batch = []
@@ -265,8 +276,3 @@ class UsageJournal:
             "DELETE FROM usage WHERE number <= (SELECT MAX(number) FROM usage) - ?",
             (self._max_rows,),
         )
-
-    def _tell_losses(self) -> None:
-        if self._num_lost:
-            logger.error("%d statements of the usage journal were lost", self._num_lost)
-            self._num_lost = 0
