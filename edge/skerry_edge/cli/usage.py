@@ -123,7 +123,7 @@ def compare(args: argparse.Namespace, home: Home, since: float) -> int:
         note(f"not the same load: {line}")
     first, second = (run.per_million_output for run in runs)
     if first and second:
-        say(f"an output token costs {first / second:.2f} times as much in {home.root}")
+        say(f"an output token costs {first / second:.2f} times as much here as there")
     return 0
 
 
