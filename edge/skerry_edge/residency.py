@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HEADER = "x-skerry-residency"
 
+_NAME = HEADER.encode()
+
 
 class KeepResidency:
     """ASGI middleware behind `Authenticate`: puts the request's zone into `scope["residency"]`.
@@ -45,7 +47,7 @@ class KeepResidency:
 
 def zone_of(headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> str | None:
     """The zone that a request is bound to. Raises as `KeepResidency`."""
-    given = {value.decode("latin-1") for name, value in headers if name == HEADER.encode()}
+    given = {value.decode("latin-1") for name, value in headers if name == _NAME}
     if not given:
         return principal.residency
     zone = given.pop()

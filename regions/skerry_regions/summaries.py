@@ -141,10 +141,6 @@ class Summaries:
         if known is not None or len(self._told) < MAX_SUMMARIES:
             self._told[edge, model] = summary, now
 
-    def get(self, edge: str, model: str) -> RegionSummary | None:
-        told = self._told.get((edge, model))
-        return None if told is None else told[0]
-
     def nodes(self, model: str) -> list[NodeState]:
         """Regions that serve the model, each edge of theirs as one node."""
         return [
