@@ -143,6 +143,11 @@ class Node:
         """What is new of each engine since the last time of asking."""
         return [served.reporter.report() for served in self._served.values()]
 
+    def queue_seconds(self) -> float:
+        """How long the longest queue of an engine takes."""
+        queues = (served.reporter.queue_seconds() for served in self._served.values())
+        return max(queues, default=0.0)
+
     def snapshots(self) -> list[Report]:
         """Everything of each engine; `reports` go on from there."""
         return [served.reporter.snapshot() for served in self._served.values()]

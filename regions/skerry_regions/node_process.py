@@ -92,6 +92,7 @@ class NodeProcess:
         self._tokenize = tokenize
         self._registry = registry
         self._stop = stop
+        self._node: Node | None = None
         self._server: NodeServer | None = None
         self._member = Member(
             id=options.id,
@@ -107,8 +108,10 @@ class NodeProcess:
 
     def member(self) -> Member:
         """The node as it announces itself now."""
-        streams = self._server.num_streams if self._server is not None else 0
-        return replace(self._member, streams=streams)
+        if self._server is None or self._node is None:
+            return self._member
+        streams, queue = self._server.num_streams, self._node.queue_seconds()
+        return replace(self._member, streams=streams, queue_seconds=queue)
 
     async def run(self, *, progress: Progress, ready: Callable[[Member], None]) -> None:
         """Serve until `stop` is set and the node has drained.
@@ -143,7 +146,7 @@ class NodeProcess:
         options = self._options
         stack.callback(_remove_sockets, options)
         loop = asyncio.get_running_loop()
-        node = Node(
+        node = self._node = Node(
             id=options.id,
             region=options.region,
             loop=loop,

@@ -117,6 +117,10 @@ class Histogram(Metric):
     def count(self, *values: str) -> int:
         return sum(self._buckets.get(values, ()))
 
+    def buckets(self) -> dict[LabelValues, tuple[int, ...]]:
+        """Counts so far, by label values: of each bound, and above all of them."""
+        return {values: tuple(counts) for values, counts in self._buckets.items()}
+
     def sum(self, *values: str) -> float:
         return self._sums.get(values, 0.0)
 

@@ -14,6 +14,8 @@ from msgspec import Meta, Struct
 from skerry_regions.residency import GLOBAL
 
 Text = Annotated[str, Meta(max_length=256)]
+Amount = Annotated[float, Meta(ge=0.0, le=1e9)]
+ByModel = Annotated[dict[Text, Amount], Meta(max_length=1024)]
 
 LEASE_SECONDS = 3.0
 RENEW_SECONDS = 0.5
@@ -41,6 +43,10 @@ class Member(Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False
     state: Literal["starting", "ready", "draining", "failed"] = "starting"
     streams: int = 0
+    queue_seconds: float = 0.0  # of prompts that wait at a node
+    held: ByModel = {}  # requests that wait at an edge for a first node of their model
+    ttft: ByModel = {}  # seconds, p95 of an edge's last minute
+    itl: ByModel = {}  # seconds, p95 of an edge's last minute
 
 
 class RegistryUnavailable(Exception):

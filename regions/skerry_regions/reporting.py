@@ -88,6 +88,13 @@ class Reporter:
             free_tokens=load.free_tokens,
         )
 
+    def queue_seconds(self) -> float:
+        """How long the engine needs for the prompts that wait or run, at the pace of its life."""
+        self._notice_idleness()
+        computed = self._load.new_tokens + self._load.stream_steps
+        pace = self._load.seconds / computed if computed else 0.0
+        return self._queue.prefill_tokens * pace
+
     def fetched(self, sample: Fetched) -> None:
         """Take in how long KV took from another node."""
         self._fetched.append(sample)

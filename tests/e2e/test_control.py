@@ -23,6 +23,7 @@ from skerry_regions.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 
+OWN = "@cf/me/own"
 POOL = {"region": "fra", "model": MODEL, "runner": "toy", "threads": 1, "file_tier": "none"}
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
@@ -66,7 +67,9 @@ class ControlPlane(ControlClient):
 def control(
     tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
 ) -> Iterator[ControlPlane]:
-    control = ControlPlane(new_home(tmp_path_factory.mktemp("control"), default_model))
+    skerry = new_home(tmp_path_factory.mktemp("control"), default_model)
+    assert skerry("models", "add", str(default_model.weights), "--as", OWN).returncode == 0
+    control = ControlPlane(skerry)
     try:
         prepare(control)
         yield control
@@ -155,6 +158,29 @@ def test_a_copy_of_the_database_while_it_runs(control: ControlPlane, tmp_path: P
     assert control.skerry("control", "backup", str(tmp_path / "copy.db")).returncode == 0
     refused = control.skerry("control", "restore", str(tmp_path / "copy.db"))
     assert (refused.returncode, "runs already" in refused.stderr) == (1, True)
+
+
+def is_edge(node: dict[str, Any]) -> bool:
+    return bool(node["kind"] == "edge")
+
+
+def test_a_pool_of_none_wakes_for_a_request_and_sleeps_again(control: ControlPlane) -> None:
+    control.make("regions", name="iad", iata="IAD")
+    nap = POOL | {"region": "iad", "model": OWN}
+    control.make("pools", name="nap", role="hybrid", max_replicas=1, idle_seconds=1, **nap)
+    control.until_ready("regions/iad")
+    assert not [node for node in control.nodes().values() if node["owner"] == "iad-nap"]
+
+    until(lambda: [node["updated"] for node in control.nodes().values() if is_edge(node)] == [True])
+    with control.ai() as ai:
+        assert ai.run(OWN, ASKED)["usage"]["completion_tokens"] > 0
+    until(lambda: control.get("pools/iad-nap")["status"]["desired_replicas"] == 0)
+    until(lambda: not [node for node in control.nodes().values() if node["owner"] == "iad-nap"])
+    events = control.get("events?kind=pool&id=iad-nap&limit=500")["items"]
+    scaled = [event["message"] for event in events if event["reason"] == "Scaled"]
+    assert scaled == ["from 0 to 1: 1 requests wait for a first node", "from 1 to 0: nothing to do"]
+    for path in ("pools/iad-nap", "regions/iad"):
+        assert control.http.delete(f"/{path}").status_code == 202
 
 
 def test_what_is_removed_drains_and_nothing_is_left(control: ControlPlane) -> None:

@@ -66,6 +66,11 @@ def register(commands: Commands) -> None:
         default="",
         help="take streams of other regions' edges here: unix:/path or tcp:host:port",
     )
+    edge.add_argument(
+        "--hold",
+        action="store_true",
+        help="requests for a model without a node wait for one, until their deadline",
+    )
     edge.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     edge.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
 
@@ -93,6 +98,7 @@ def start(args: argparse.Namespace) -> int:
         port=args.port,
         gateway=args.gateway,
         placement=args.placement,
+        holds=args.hold,
         listener=args.listener_fd,
         lifeline=args.lifeline_fd,
         topology=args.topology,

@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,14 @@ from skerry_edge.cli.serve_gateway import gateway
 from skerry_edge.cli.state import Home, cluster_key, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
+from skerry_edge.metrics import EdgeMetrics
+from skerry_edge.pulse import EdgePulse
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
 from skerry_edge.trace_store import TraceStore
+from skerry_edge.waiting_room import WaitingRoom
 from skerry_regions.announcer import Announcer, new_incarnation
+from skerry_regions.client import RegionClient
 from skerry_regions.directory import Directory, directly
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.emulation import through_relays
@@ -75,6 +80,7 @@ class EdgeOptions:
     port: int  # 0: a free one
     gateway: str = ""  # address for other regions' edges
     placement: Rule = "cost"
+    holds: bool = False  # requests for models without a node, until there is one
     listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
@@ -125,11 +131,18 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
             address = await stack.enter_async_context(
                 gateway(options.gateway, hello, options.zone, incarnation, directory, placer, key)
             )
-            serving = asyncio.Event()
-            describe = _describe(options, url, address, incarnation, serving)
+            region: RegionClient = RemoteRegion(
+                directory.links, by_rule(options.placement, placer, directory)
+            )
+            metrics, waiting, serving = EdgeMetrics(), None, asyncio.Event()
+            if options.holds:
+                region = waiting = WaitingRoom(region)
+            pulse = EdgePulse(metrics, waiting, time.monotonic)
+            describe = _describe(options, url, address, incarnation, serving, pulse)
             announcer = Announcer(registry, describe)
             stack.push_async_callback(announcer.withdraw)
-            await _find_nodes(directory, frozenset({*texts, *encoders}), stop)
+            if not options.holds:
+                await _find_nodes(directory, frozenset({*texts, *encoders}), stop)
             tokens = TokenStore(home.tokens)
             admission = await stack.enter_async_context(
                 configured(
@@ -146,7 +159,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 catalog=catalog,
                 texts=texts,
                 encoders=encoders,
-                region=RemoteRegion(directory.links, by_rule(options.placement, placer, directory)),
+                region=region,
                 residency=options.zone,
                 tokens=tokens,
                 admission=admission,
@@ -159,6 +172,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 traces=TraceStore(options.id),
                 export=export,
                 log_prompts=logs_prompts(),
+                metrics=metrics,
             )
             edge.metrics.node_rtts = directory.rtts
 
@@ -223,7 +237,12 @@ def _hello(id: str, models: list[Model]) -> Hello:
 
 
 def _describe(
-    options: EdgeOptions, url: str, gateway: str, incarnation: int, serving: asyncio.Event
+    options: EdgeOptions,
+    url: str,
+    gateway: str,
+    incarnation: int,
+    serving: asyncio.Event,
+    pulse: EdgePulse,
 ) -> Callable[[], Member]:
     member = Member(
         id=options.id,
@@ -236,4 +255,4 @@ def _describe(
         gateway=gateway,
         state="starting",
     )
-    return lambda: replace(member, state="ready") if serving.is_set() else member
+    return lambda: pulse.of(replace(member, state="ready") if serving.is_set() else member)

@@ -42,6 +42,7 @@ def edge_command(
     command = [
         "edge", "--id", id, "--region", settings.region, "--residency", settings.residency,
         "--topology", str(topology), "--gateway", gateway, "--listener-fd", str(listener),
+        "--hold",
     ]  # fmt: skip
     for model in settings.models:
         command += ["--model", model]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any
 
 from skerry_regions.control.resources import (
     API_TOKEN,
@@ -21,8 +22,6 @@ from skerry_regions.control.resources import (
     RegionSpec,
     Spec,
 )
-
-SpecT = TypeVar("SpecT", bound=Spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,29 +47,29 @@ class Desired:
     def __init__(self, revision: int, records: Mapping[tuple[str, str], Record]) -> None:
         self.revision = revision
         self.records = MappingProxyType(records)
+        self._by_type: dict[str, Mapping[str, Spec]] = {}  # specs by id, of the kinds asked for
 
     def get(self, kind: Kind, id: str) -> Record | None:
         return self.records.get((kind.name, id))
 
     def of(self, kind: Kind) -> list[Record]:
         """By id."""
-        found = (record for record in self.records.values() if record.kind is kind)
-        return sorted(found, key=lambda record: record.id)
+        return list(self._by_kind.get(kind.name, {}).values())
 
-    def regions(self) -> dict[str, RegionSpec]:
-        return dict(self._specs(REGION, RegionSpec))
+    def regions(self) -> Mapping[str, RegionSpec]:
+        return self._specs(REGION)
 
-    def edge_nodes(self) -> dict[str, EdgeNodeSpec]:
-        return dict(self._specs(EDGE_NODE, EdgeNodeSpec))
+    def edge_nodes(self) -> Mapping[str, EdgeNodeSpec]:
+        return self._specs(EDGE_NODE)
 
-    def pools(self) -> dict[str, PoolSpec]:
-        return dict(self._specs(POOL, PoolSpec))
+    def pools(self) -> Mapping[str, PoolSpec]:
+        return self._specs(POOL)
 
-    def deployments(self) -> dict[str, DeploymentSpec]:
-        return dict(self._specs(DEPLOYMENT, DeploymentSpec))
+    def deployments(self) -> Mapping[str, DeploymentSpec]:
+        return self._specs(DEPLOYMENT)
 
-    def api_tokens(self) -> dict[str, ApiTokenSpec]:
-        return dict(self._specs(API_TOKEN, ApiTokenSpec))
+    def api_tokens(self) -> Mapping[str, ApiTokenSpec]:
+        return self._specs(API_TOKEN)
 
     def is_deleting(self, kind: Kind, id: str) -> bool:
         record = self.get(kind, id)
@@ -78,10 +77,7 @@ class Desired:
 
     def deployment_of(self, pool: str) -> str | None:
         """The deployment that names this pool; at most one does."""
-        for id, deployment in self.deployments().items():
-            if pool in deployment.pools and not self.is_deleting(DEPLOYMENT, id):
-                return id
-        return None
+        return self._deployment_of.get(pool)
 
     def model_of(self, pool: str) -> str | None:
         """The model that its nodes load: its deployment's, else its own."""
@@ -90,7 +86,27 @@ class Desired:
         spec = self.pools().get(pool)
         return spec.model if spec is not None else None
 
-    def _specs(self, kind: Kind, type_: type[SpecT]) -> Iterator[tuple[str, SpecT]]:
-        for record in self.of(kind):
-            if isinstance(record.spec, type_):
-                yield record.id, record.spec
+    @cached_property
+    def _deployment_of(self) -> dict[str, str]:
+        """By pool."""
+        return {
+            pool: id
+            for id, deployment in self.deployments().items()
+            if not self.is_deleting(DEPLOYMENT, id)
+            for pool in deployment.pools
+        }
+
+    @cached_property
+    def _by_kind(self) -> dict[str, dict[str, Record]]:
+        """By id, in its order."""
+        found: dict[str, dict[str, Record]] = {}
+        for (kind, id), record in sorted(self.records.items(), key=lambda item: item[0]):
+            found.setdefault(kind, {})[id] = record
+        return found
+
+    def _specs(self, kind: Kind) -> Mapping[str, Any]:
+        if kind.name not in self._by_type:
+            records = self._by_kind.get(kind.name, {}).values()
+            specs = {record.id: record.spec for record in records}
+            self._by_type[kind.name] = MappingProxyType(specs)
+        return self._by_type[kind.name]

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from skerry_regions.control.resources import RoleName, RunnerName
+from skerry_regions.registry import Member
 
 Name = Annotated[str, Meta(max_length=256)]
 ProcessState = Literal["starting", "ready", "draining", "failed"]
@@ -96,6 +97,7 @@ class Observation:
 
     running: Mapping[str, Running] = field(default_factory=dict[str, Running])
     ended: tuple[Ended, ...] = ()
+    members: tuple[Member, ...] = ()  # as they describe themselves, of all machines
 
 
 class LaunchFailed(Exception):

@@ -95,7 +95,7 @@ class ProcessLauncher:
             self._members = {member.id: member for member in members}
         running = {id: self._running(known) for id, known in list(self._known.items())}
         ended, self._ended = tuple(self._ended), []
-        return Observation(running, ended)
+        return Observation(running, ended, tuple(self._members.values()))
 
     async def start(self, launch: Launch) -> int:
         if launch.id in self._known:

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from random import Random
 
 from skerry_regions.backoff import Backoff, RestartPolicy
+from skerry_regions.control.autoscaler import Scale, decide
 from skerry_regions.control.changes import Changes
+from skerry_regions.control.demand import demands
 from skerry_regions.control.desired import Desired, Record
 from skerry_regions.control.errors import ControlError
 from skerry_regions.control.launcher import (
@@ -36,7 +38,7 @@ from skerry_regions.control.views import NodeView
 from skerry_regions.control.wanted import Models, topology_of, wanted
 
 LOOK_SECONDS = 0.5
-PORT = "port"  # the decision's name
+PORT, REPLICAS = "port", "replicas"  # names of decisions
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Reconciler:
         self._held: dict[str, float] = {}  # by process id: not before then
         self._failing: dict[str, str] = {}  # by owner: what its last process died of
         self._groups: dict[str, Group] = {}
+        self._scales: dict[str, Scale] = {}  # of autoscaled pools
         self._observation = Observation()
         self._statuses: dict[tuple[str, str], Status] = {}
         self._revision = 0
@@ -117,6 +120,8 @@ class Reconciler:
         for ended in self._observation.ended:
             await self._take_end(ended)
         self._groups = self._wanted(desired)
+        await asyncio.to_thread(self._scale, desired)
+        self._groups = self._wanted(desired)
         running = self._observation.running
         held = {id for id, until in self._held.items() if self._clock() < until}
         groups = self._groups if not self._is_closing else self._closing_groups()
@@ -136,7 +141,32 @@ class Reconciler:
             for (kind, id), port in self._store.decisions(PORT).items()
             if kind == EDGE_NODE.name
         }
-        return wanted(desired, self._models, ports=ports)
+        scales = {id: scale.replicas for id, scale in self._scales.items()}
+        return wanted(desired, self._models, scales=scales, ports=ports)
+
+    def _scale(self, desired: Desired) -> None:
+        """Decide on autoscaled pools. Decisions outlive us."""
+        observation, now = self._observation, self._clock()
+        asked = demands(desired, self._groups, observation.running.values(), observation.members)
+        pools = desired.pools()
+        self._scales = {id: scale for id, scale in self._scales.items() if id in asked}
+        changed = []
+        for id, demand in asked.items():
+            before = self._scales.get(id) or Scale(self._kept_scale(id))
+            scale = self._scales[id] = decide(pools[id], demand, before, now)
+            if scale.replicas != before.replicas:
+                changed.append((id, before.replicas, scale))
+        if changed:
+            with self._store.writing() as writing:
+                for id, replicas, scale in changed:
+                    if writing.desired.get(POOL, id) is not None:
+                        writing.decide(POOL, id, REPLICAS, scale.replicas)
+                        message = f"from {replicas} to {scale.replicas}: {scale.reason}"
+                        writing.event(POOL, id, "normal", "Scaled", message)
+
+    def _kept_scale(self, pool: str) -> int:
+        """What an earlier control plane decided."""
+        return int(self._store.decisions(REPLICAS).get((POOL.name, pool), 0))
 
     def _closing_groups(self) -> dict[str, Group]:
         """Nothing; but nodes compute on while an edge still has streams."""

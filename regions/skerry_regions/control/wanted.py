@@ -11,7 +11,7 @@ import msgspec
 from skerry_regions.control.desired import Desired
 from skerry_regions.control.launcher import EdgeSettings, NodeSettings
 from skerry_regions.control.plan import Group
-from skerry_regions.control.resources import EDGE_NODE, POOL, REGION, PoolSpec
+from skerry_regions.control.resources import EDGE_NODE, POOL, REGION, Kind, PoolSpec
 from skerry_regions.residency import GLOBAL
 from skerry_regions.topology import Region
 
@@ -43,46 +43,49 @@ def wanted(
     were given, by edge node.
     """
     groups: dict[str, Group] = {}
-    offered: list[str] = []
+    offered: set[str] = set()
     for id, pool in desired.pools().items():
-        name = desired.model_of(id)
-        if name is None:
-            continue
-        model = models(name)
-        if model.id and not desired.is_deleting(POOL, id):
-            offered.append(model.id)
-        replicas = 0 if _is_leaving(desired, POOL.name, id, pool.region) else None
-        groups[id] = Group(
-            id=id,
-            replicas=replicas_of(pool, scales.get(id)) if replicas is None else replicas,
-            settings=NodeSettings(
-                region=pool.region,
-                residency=_residency(desired, pool.region),
-                role=pool.role,
-                model=model.id or name,
-                runner=pool.runner,
-                threads=pool.threads,
-                kv_blocks=pool.kv_blocks,
-                file_tier=pool.file_tier,
-                system_prompts=_system_prompts(desired, id),
-            ),
-            blocked=model.blocked,
-        )
-    models_offered = tuple(sorted(set(offered)))
-    for id, edge in desired.edge_nodes().items():
-        leaving = edge.draining or _is_leaving(desired, EDGE_NODE.name, id, edge.region)
-        groups[id] = Group(
-            id=id,
-            replicas=0 if leaving or not models_offered else 1,
-            settings=EdgeSettings(
-                region=edge.region,
-                residency=_residency(desired, edge.region),
-                host=edge.host,
-                models=models_offered,
-            ),
-            port=edge.port or ports.get(id, 0),
-        )
+        if (name := desired.model_of(id)) is not None:
+            model = models(name)
+            groups[id] = _node_group(desired, id, pool, model, scales.get(id))
+            if model.id and not desired.is_deleting(POOL, id):
+                offered.add(model.id)
+    for id in desired.edge_nodes():
+        groups[id] = _edge_group(desired, id, tuple(sorted(offered)), ports.get(id, 0))
     return groups
+
+
+def _node_group(
+    desired: Desired, id: str, pool: PoolSpec, model: ModelState, scale: int | None
+) -> Group:
+    leaving = _is_leaving(desired, POOL, id, pool.region)
+    settings = NodeSettings(
+        region=pool.region,
+        residency=_residency(desired, pool.region),
+        role=pool.role,
+        model=model.id or pool.model or "",
+        runner=pool.runner,
+        threads=pool.threads,
+        kv_blocks=pool.kv_blocks,
+        file_tier=pool.file_tier,
+        system_prompts=_system_prompts(desired, id),
+    )
+    replicas = 0 if leaving else replicas_of(pool, scale)
+    return Group(id=id, replicas=replicas, settings=settings, blocked=model.blocked)
+
+
+def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -> Group:
+    """Without models to offer none runs."""
+    edge = desired.edge_nodes()[id]
+    leaving = edge.draining or _is_leaving(desired, EDGE_NODE, id, edge.region)
+    settings = EdgeSettings(
+        region=edge.region,
+        residency=_residency(desired, edge.region),
+        host=edge.host,
+        models=models,
+    )
+    replicas = 0 if leaving or not models else 1
+    return Group(id=id, replicas=replicas, settings=settings, port=edge.port or port)
 
 
 def replicas_of(pool: PoolSpec, scale: int | None) -> int:
@@ -93,8 +96,8 @@ def replicas_of(pool: PoolSpec, scale: int | None) -> int:
     return min(max(scale if scale is not None else least, least), pool.max_replicas)
 
 
-def _is_leaving(desired: Desired, kind: str, id: str, region: str) -> bool:
-    record = desired.records.get((kind, id))
+def _is_leaving(desired: Desired, kind: Kind, id: str, region: str) -> bool:
+    record = desired.get(kind, id)
     spec = desired.regions().get(region)
     return (
         record is None

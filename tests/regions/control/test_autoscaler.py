@@ -48,7 +48,7 @@ def test_work_that_waits_is_to_be_done_within_the_target() -> None:
         ("hybrid", {"ttft": 1.0, "itl": 0.12}, 5),
     ],
 )  # fmt: skip
-def test_each_role_follows_its_latency(role: str, latency: dict[str, float], replicas: int) -> None:
+def test_each_role_follows_its_latency(role: str, latency: dict[str, Any], replicas: int) -> None:
     demand = Demand(ready=4, streams=4, **latency)
     assert decide(pool(role=role), demand, Scale(4), 0.0).replicas == replicas
 

@@ -33,6 +33,7 @@ from skerry_regions.control.resources import (
 )
 from skerry_regions.control.store import Store
 from skerry_regions.control.wanted import ModelState
+from skerry_regions.registry import Member
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +50,13 @@ class Machine:
         self.running: dict[str, Running] = {}
         self.launches: dict[str, Launch] = {}
         self.ended: list[Ended] = []
+        self.members: list[Member] = []
         self.broken = ""
         self.started: list[str] = []
 
     async def observe(self) -> Observation:
         ended, self.ended = tuple(self.ended), []
-        return Observation(dict(self.running), ended)
+        return Observation(dict(self.running), ended, tuple(self.members))
 
     async def start(self, launch: Launch) -> int:
         if self.broken:
@@ -77,7 +79,8 @@ class Machine:
         return port if is_edge else 0
 
     async def drain(self, id: str, *, patiently: bool) -> None:
-        self._become(id, state="draining")
+        if id in self.running:
+            self._become(id, state="draining")
 
     async def kill(self, id: str) -> None:
         self.die(id)
@@ -321,3 +324,42 @@ async def test_a_token_revoked_elsewhere_is_forgotten(world: World) -> None:
     await world.steps(1)
     assert world.store.desired.api_tokens() == {}
     assert world.tokens.published == {}
+
+
+async def test_a_pool_wakes_for_a_held_request_and_sleeps_again(world: World) -> None:
+    world.make(
+        "pools", name="nap", region="fra", role="hybrid", model="@cf/n/n", max_replicas=2,
+        idle_seconds=5.0,
+    )  # fmt: skip
+    await world.steps(6)
+    assert world.status("pool", "fra-nap").desired_replicas == 0
+    asking = Member(id="edge-0", kind="edge", region="fra", held={"@cf/n/n": 1.0})
+    world.machine.members = [asking]
+    await world.steps(2)
+    assert world.status("pool", "fra-nap").ready_replicas == 1
+    world.machine.members = []
+    world.reconciler = world.new_reconciler()
+    await world.steps(2)
+    assert world.status("pool", "fra-nap").ready_replicas == 1, "decisions outlive a reconciler"
+    await world.steps(8)
+    assert world.status("pool", "fra-nap").desired_replicas == 0
+    assert [event.message for event in world.store.events(0, 500) if event.reason == "Scaled"] == [
+        "from 0 to 1: 1 requests wait for a first node",
+        "from 1 to 0: nothing to do",
+    ]
+
+
+async def test_a_held_request_is_its_own_regions_to_serve(world: World) -> None:
+    world.make("regions", name="iad", iata="IAD")
+    for region in ("fra", "iad"):
+        world.make(
+            "pools", name="nap", region=region, role="hybrid", model="@cf/n/n", max_replicas=2
+        )
+    held = {"@cf/n/n": 1.0}
+    world.machine.members = [Member(id="e-0", kind="edge", region="iad", held=held)]
+    await world.steps(1)
+    pools = [world.status("pool", f"{region}-nap").desired_replicas for region in ("fra", "iad")]
+    assert pools == [0, 1]
+    world.machine.members = [Member(id="e-0", kind="edge", region="elsewhere", held=held)]
+    await world.steps(1)
+    assert world.status("pool", "fra-nap").desired_replicas == 1, "there is no pool elsewhere"

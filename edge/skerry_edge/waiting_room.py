@@ -1,0 +1,75 @@
+"""Requests for models that have no node yet wait for the first one, instead of failing.
+
+A pool that was scaled to none needs some seconds to wake. What waits is bounded in number, each
+request by its own deadline; how many wait is what wakes the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from msgspec.structs import replace
+
+from skerry.errors import Overloaded, RequestTimeout
+from skerry_regions.client import RegionClient, TokenStream
+from skerry_regions.protocol import Embed, Submit
+
+MAX_HELD = 256  # requests, of all models
+LOOK_SECONDS = 0.05
+RETRY_SECONDS = 5.0  # told to who finds the room full
+MAX_SECONDS = 600.0  # of who brings no deadline
+
+
+class WaitingRoom:
+    """A `RegionClient` in front of another one."""
+
+    def __init__(self, region: RegionClient, *, max_held: int = MAX_HELD) -> None:
+        self._region = region
+        self._max_held = max_held
+        self._held: Counter[str] = Counter()
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How many wait, by model."""
+        return {model: number for model, number in self._held.items() if number}
+
+    async def generate(self, submit: Submit) -> TokenStream:
+        """See `RegionClient.generate`. Also raises `RequestTimeout` when no node came in time."""
+        if submit.model in self._region.models():
+            return await self._region.generate(submit)
+        left = await self._wait(submit.model, submit.seconds_left)
+        if submit.seconds_left is not None:
+            submit = replace(submit, seconds_left=left)
+        return await self._region.generate(submit)
+
+    async def embed(self, embed: Embed) -> bytes:
+        """See `RegionClient.embed`; as `generate`."""
+        if embed.model not in self._region.models():
+            await self._wait(embed.model, None)
+        return await self._region.embed(embed)
+
+    def models(self) -> frozenset[str]:
+        return self._region.models()
+
+    async def close(self) -> None:
+        await self._region.close()
+
+    async def _wait(self, model: str, seconds: float | None) -> float:
+        """Until the model has a node; the seconds that are left then."""
+        if self._held.total() >= self._max_held:
+            raise Overloaded(
+                f"{self._max_held} requests wait already for a first node of their model",
+                retry_after=RETRY_SECONDS,
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(seconds if seconds is not None else MAX_SECONDS, MAX_SECONDS)
+        self._held[model] += 1
+        try:
+            while model not in self._region.models():
+                if loop.time() >= deadline:
+                    raise RequestTimeout(f"no node of {model} was ready in time")
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._held[model] -= 1
+        return deadline - loop.time()
