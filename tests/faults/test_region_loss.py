@@ -13,6 +13,7 @@ import logging
 import re
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -157,6 +158,7 @@ class Scenario:
             for client in clients.values():
                 await client.aclose()
         assert sum(made) == sum(each.tokens for each in self._asked)
+        await asyncio.to_thread(self._check_usage)
         self._check_where(cut, healed)
 
     def _start(self) -> None:
@@ -228,6 +230,22 @@ class Scenario:
         assert answer.num_done == 1
         assert answer.completion_tokens > 0
         return answer
+
+    def _check_usage(self) -> None:
+        """The journals have every answer once, whatever befell it; they are written in a moment."""
+        answers = len(self._asked) + len(self._undisturbed)
+        tokens = sum(each.tokens for each in self._asked)
+        tokens += sum(each.completion_tokens for each in self._undisturbed.values())
+        deadline = time.monotonic() + 10
+        while (counted := self._counted()) != (answers, tokens):
+            assert time.monotonic() < deadline, (counted, answers, tokens)
+            time.sleep(0.1)
+
+    def _counted(self) -> tuple[int, int]:
+        """Completed requests, and output tokens."""
+        edges = json.loads(self._skerry("usage", "--by", "edge", "--format", "json").stdout)
+        completed = sum(each["completed"] for each in edges)
+        return completed, sum(each["output_tokens"] for each in edges)
 
     def _check_where(self, cut: float, healed: float) -> None:
         """Load leaves the lost region, comes back, and stays."""
