@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from threading import Condition, Thread
 
 from skerry_core.encoder import Encoder, Kind
-from skerry_core.request import EngineOverloaded, RequestRejected
+from skerry_core.request import EngineOverloaded, Priority, RequestRejected
 from skerry_core.tensors import Float32
 from skerry_core.worker import RETRY_AFTER, WorkerStopped
 
@@ -28,6 +29,7 @@ class EncodeRequest:
     kind: Kind = "mean"
     normalize: bool = True  # of vectors by pooling
     seconds: tuple[int, ...] = ()  # of texts of two parts: tokens before the second one
+    priority: Priority = Priority.INTERACTIVE
 
     @property
     def num_tokens(self) -> int:
@@ -44,7 +46,8 @@ class EncoderStatistics:
 
 
 class EncoderWorker:
-    """Feeds an encoder, which it owns, first come, first served.
+    """Feeds an encoder, which it owns: interactive requests first, in each class first come, first
+    served. A turn takes one class, so that interactive ones wait for at most one turn of others.
 
     `deliver` gets a request's id and its vectors, f32[texts, hidden or classes]; `failed` the error
     that stopped the encoder. Both run on the worker's thread and should do no more than hand over
@@ -63,7 +66,7 @@ class EncoderWorker:
         self._failed = failed
         self._thread = Thread(target=self._run, name="skerry-encoder", daemon=True)
         self._wake = Condition()  # guards all below
-        self._queue: deque[EncodeRequest] = deque()
+        self._queues: dict[Priority, deque[EncodeRequest]] = {each: deque() for each in Priority}
         self._queued_tokens = 0
         self._aborted: set[str] = set()
         self._turns = self._running = 0
@@ -94,19 +97,20 @@ class EncoderWorker:
             if self._queued_tokens + request.num_tokens > QUEUED_TOKENS:
                 message = f"{self._queued_tokens} tokens wait to be encoded"
                 raise EngineOverloaded(message, RETRY_AFTER)
-            self._queue.append(request)
+            self._queues[request.priority].append(request)
             self._queued_tokens += request.num_tokens
             self._wake.notify()
 
     def abort(self, request_id: str) -> None:
         """Leave a request out if its turn has not come. Unknown or done: ignored."""
         with self._wake:
-            if any(request.id == request_id for request in self._queue):
+            if any(request.id == request_id for request in chain(*self._queues.values())):
                 self._aborted.add(request_id)
 
     def statistics(self) -> EncoderStatistics:
         """Figures of now. Never waits for the turn in progress."""
-        return EncoderStatistics(turns=self._turns, running=self._running, waiting=len(self._queue))
+        waiting = sum(map(len, self._queues.values()))
+        return EncoderStatistics(turns=self._turns, running=self._running, waiting=waiting)
 
     def close(self) -> None:
         """Finish the turn in progress, drop what waits, free the encoder, join the thread.
@@ -141,17 +145,18 @@ class EncoderWorker:
         """Wait for requests; those of the next turn, or none when it is time to stop."""
         with self._wake:
             while True:
-                self._wake.wait_for(lambda: self._closing or self._queue)
+                self._wake.wait_for(lambda: self._closing or any(self._queues.values()))
                 if self._closing:
                     return []
-                if turn := self._take():
-                    return turn
+                for priority in Priority:
+                    if turn := self._take(self._queues[priority]):
+                        return turn
 
-    def _take(self) -> list[EncodeRequest]:
+    def _take(self, queue: deque[EncodeRequest]) -> list[EncodeRequest]:
         turn: list[EncodeRequest] = []
         tokens = 0
-        while self._queue and (not turn or tokens + self._queue[0].num_tokens <= TURN_TOKENS):
-            request = self._queue.popleft()
+        while queue and (not turn or tokens + queue[0].num_tokens <= TURN_TOKENS):
+            request = queue.popleft()
             self._queued_tokens -= request.num_tokens
             if request.id in self._aborted:
                 self._aborted.remove(request.id)

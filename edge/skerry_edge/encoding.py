@@ -95,6 +95,7 @@ async def _encoded_batch(
         pooling=form.kind,
         normalize=form.normalize,
         seconds=batch.seconds,
+        priority=call.priority,
         residency=call.residency,
     )
     tokens = sum(map(len, batch.ids))

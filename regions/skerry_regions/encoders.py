@@ -14,6 +14,7 @@ from skerry_core.encoder import Encoder
 from skerry_core.encoder_worker import EncodeRequest, EncoderWorker
 from skerry_core.tensors import Float32
 from skerry_regions.client import failed_event
+from skerry_regions.engine_messages import PRIORITIES
 from skerry_regions.protocol import (
     MAX_VECTOR_BYTES,
     Embed,
@@ -83,6 +84,7 @@ class ServedEncoder:
             kind=embed.pooling,
             normalize=embed.normalize,
             seconds=tuple(embed.seconds),
+            priority=PRIORITIES[embed.priority],
         )
         with translated(self._gone):
             self._worker.submit(request)

@@ -170,6 +170,7 @@ class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
     normalize: bool
     seconds: Annotated[list[Count], Meta(max_length=MAX_TEXTS)] = []
     """Of texts of two parts: how many tokens come before the second one."""
+    priority: Literal["interactive", "batch"] = "interactive"
     residency: Zone | None = None  # that it must not leave
 
 

@@ -13,7 +13,7 @@ from tests.core.random_encoders import KERNELS, write_encoder
 from skerry_core import encoder_worker
 from skerry_core.encoder import Encoder
 from skerry_core.encoder_worker import EncodeRequest, EncoderWorker
-from skerry_core.request import EngineOverloaded, RequestRejected
+from skerry_core.request import EngineOverloaded, Priority, RequestRejected
 from skerry_core.tensors import Float32
 from skerry_core.worker import WorkerStopped
 
@@ -60,9 +60,11 @@ def worker(folder: Path, desk: Desk) -> Iterator[EncoderWorker]:
     worker.close()
 
 
-def request(id_: str, *lengths: int, normalize: bool = True) -> EncodeRequest:
+def request(
+    id_: str, *lengths: int, normalize: bool = True, priority: Priority = Priority.INTERACTIVE
+) -> EncodeRequest:
     texts = tuple(tuple(range(1, length + 1)) for length in lengths)
-    return EncodeRequest(id=id_, texts=texts, normalize=normalize)
+    return EncodeRequest(id=id_, texts=texts, normalize=normalize, priority=priority)
 
 
 def test_requests_that_wait_run_together(worker: EncoderWorker, desk: Desk, folder: Path) -> None:
@@ -91,6 +93,19 @@ def test_a_turn_is_bounded(
     desk.wait_for(4)
     worker.close()
     assert worker.statistics().turns == 3  # a and b; c, which is longer than a turn; d
+
+
+def test_interactive_requests_have_turns_before_batches(worker: EncoderWorker, desk: Desk) -> None:
+    for id_ in ("batch-1", "batch-2"):
+        worker.submit(request(id_, 8, priority=Priority.BATCH))
+    worker.submit(request("a", 3))
+    worker.abort("batch-1")
+    assert worker.statistics().waiting == 3
+    worker.start()
+    desk.wait_for(2)
+    worker.close()
+    assert list(desk.vectors) == ["a", "batch-2"]
+    assert worker.statistics().turns == 2  # not together, though both would fit
 
 
 def test_what_is_aborted_in_time_gets_nothing(worker: EncoderWorker, desk: Desk) -> None:
