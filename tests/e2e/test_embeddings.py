@@ -51,6 +51,9 @@ def check_answers(skerry: Skerry) -> None:
         with pytest.raises(InvalidInput):
             ai.run(ENCODER, {"prompt": "The sea is"})
         assert ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 4})["response"]
+        queued = ai.batch(ENCODER, [{"text": text} for text in texts]).wait(timeout=60)
+        later = [each.unwrap().numpy()[0] for each in queued]
+        np.testing.assert_array_equal(later, vectors)
 
 
 def test_both_models_are_served_by_default(skerry: Skerry) -> None:
