@@ -168,9 +168,9 @@ def test_prompts_to_warm_up_are_cached_before_anybody_asks(platform: Platform) -
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
 def test_a_stream_outlives_its_decode_node(platform: Platform, end: str) -> None:
-    asked = ASKED | {"max_tokens": 250, "frequency_penalty": 0.3}
+    asked = ASKED | {"max_tokens": 1000, "frequency_penalty": 0.3}  # longer than it takes to look
     undisturbed = platform.stream(asked)
-    assert undisturbed.completion_tokens > 150
+    assert undisturbed.completion_tokens > 500
     hit: list[dict[str, Any]] = []
 
     def strike() -> None:
