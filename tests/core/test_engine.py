@@ -404,6 +404,20 @@ def test_a_full_engine_says_when_to_come_back_and_keeps_places_for_other_tenants
     run(engine)
 
 
+def test_who_will_not_wait_is_refused_when_all_places_to_run_are_taken() -> None:
+    engine = make_engine(max_running=2, max_waiting=16)
+    hasty = [replace(request(f"hasty {i}"), reject_if_busy=True) for i in range(3)]
+    engine.add(request("a"))
+    engine.add(hasty[0])
+    with pytest.raises(EngineOverloaded, match="all 2 places to run are taken") as raised:
+        engine.add(hasty[1])
+    assert 1.0 <= raised.value.retry_after <= 60.0
+    engine.add(request("patient"))
+    run(engine)
+    engine.add(hasty[2])
+    run(engine)
+
+
 def test_no_more_sequences_run_than_a_step_has_tokens_or_samples() -> None:
     for limits in ({"max_step_tokens": 3}, {"max_samples": 3}):
         engine = make_engine(**limits)

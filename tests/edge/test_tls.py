@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -19,6 +20,8 @@ from tests.edge.serving import serving
 from skerry_edge.limits import Limits
 from skerry_edge.reload import Follower
 from skerry_edge.tls import Certificate, TLSError
+from skerry_regions.address import Address
+from skerry_regions.health import is_healthy
 
 PAIRS = Path(__file__).parent / "data" / "tls"  # self-signed, for 127.0.0.1, valid till 2126
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -63,7 +66,7 @@ def certificate(tmp_path: Path) -> Certificate:
 
 @pytest.fixture
 def port(certificate: Certificate) -> Iterator[int]:
-    app = Starlette(routes=[Route("/", hello)])
+    app = Starlette(routes=[Route("/", hello), Route("/healthz", hello)])
     with serving(app, Limits(drain_seconds=1), ssl_context=certificate.context) as port:
         yield port
 
@@ -128,3 +131,9 @@ def test_a_bad_pair_leaves_the_good_one(
 def test_pairs_that_cannot_be_used(cert: str, key: str, problem: str) -> None:
     with pytest.raises(TLSError, match=problem):
         Certificate(PAIRS / cert, PAIRS / key)
+
+
+def test_a_supervisor_can_ask_for_its_health(port: int) -> None:
+    address = Address(host="127.0.0.1", port=port)
+    assert asyncio.run(is_healthy(address, tls=True))
+    assert not asyncio.run(is_healthy(address))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import shutil
 import signal
@@ -47,10 +46,9 @@ from skerry_regions.emulation import relays
 from skerry_regions.health import is_healthy
 from skerry_regions.registry import Member, RegistryUnavailable
 from skerry_regions.startup import on_thread, stop_on_signals, unless
+from skerry_regions.succession import Succession
 from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
 from skerry_regions.topology import EdgeSpec, Pool, Topology
-
-logger = logging.getLogger(__name__)
 
 EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
 EDGE_RETIRE_SECONDS = Limits().request_seconds + 10.0  # longer than any stream
@@ -175,9 +173,7 @@ class Fleet:
         }
         self._relays = relays(topology, self._sockets_between()) if topology.emulate else []
         self._nodes: dict[str, Supervised] = {}
-        self._edges: dict[str, Supervised] = {}
-        self._beside: set[Supervised] = set()  # edges that are to replace one, or were replaced
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._edges = Succession(self._supervise, EDGE_RETIRE_SECONDS)
 
     async def start(self) -> None:
         """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
@@ -186,51 +182,22 @@ class Fleet:
         for place, threads in zip(self._places, self._threads, strict=True):
             self._nodes[place.id] = self._supervise(self._node(place, threads))
         await _all_ready(self._nodes)
-        for edge in self._topology.edges:
-            self._edges[edge.name] = self._supervise(self._edge(edge))
-        await _all_ready(self._edges)
+        await self._edges.start([self._edge(edge) for edge in self._topology.edges])
 
     async def renew_edges_on(self, renew: asyncio.Event) -> None:
-        """`renew_edges` each time the event is set."""
+        """Each time the event is set, replace every edge, one after the other."""
         while True:
             await renew.wait()
             renew.clear()
-            await self.renew_edges()
-
-    async def renew_edges(self) -> None:
-        """Replace every edge by a new process, one after the other, without losing a stream.
-
-        Both accept at one socket until the old one is told to leave to its successor. An edge whose
-        successor does not start stays.
-        """
-        for edge in self._topology.edges:
-            successor = self._supervise(self._edge(edge))
-            self._beside.add(successor)
-            try:
-                await successor.wait_until_ready()
-            except FirstStartFailed as error:
-                logger.error("%s stays as it is: %s", edge.name, error)
-                self._beside.discard(successor)
-                continue
-            self._beside.discard(successor)
-            replaced, self._edges[edge.name] = self._edges[edge.name], successor
-            self._beside.add(replaced)
-            retiring = asyncio.create_task(self._retire(replaced))
-            self._retiring.add(retiring)
-            retiring.add_done_callback(self._retiring.discard)
-
-    async def _retire(self, edge: Supervised) -> None:
-        await edge.stop(EDGE_RETIRE_SECONDS, signal.SIGUSR2)
-        self._beside.discard(edge)
+            for edge in self._topology.edges:
+                await self._edges.renew(self._edge(edge))
 
     def retire_edges(self) -> None:
-        for edge in (*self._edges.values(), *self._beside):
-            edge.retire()
+        self._edges.retire()
 
     async def stop(self) -> None:
         """Edges first: they finish their streams while the nodes still compute. Idempotent."""
-        edges = (*self._edges.values(), *self._beside)
-        await asyncio.gather(*(edge.stop(EDGE_STOP_SECONDS) for edge in edges))
+        await self._edges.stop(EDGE_STOP_SECONDS)
         await asyncio.gather(*(node.stop(NODE_STOP_SECONDS) for node in self._nodes.values()))
         await asyncio.gather(*(relay.close() for relay in self._relays))
 
@@ -249,7 +216,8 @@ class Fleet:
             _node_status(place, self._nodes[place.id], members, self._address(place.id, "control"))
             for place in self._places
         ]
-        notes = [_trouble(each) for each in (*self._nodes.values(), *self._edges.values())]
+        notes = [_trouble(each) for each in (*self._nodes.values(), *self._edges)]
+        notes += self._edges.failures.values()
         return Status(
             url=edges[0].url, edges=edges, nodes=nodes, notes=[note for note in notes if note]
         )

@@ -94,20 +94,25 @@ def reload(args: argparse.Namespace) -> int:
     if instance is None or not instance.ready:
         return complain("Skerry is not running, or not ready yet; see `skerry status`.")
     try:
-        before = {edge.id: edge.pid for edge in ask_status(instance.control).edges}
+        status = ask_status(instance.control)
+        before, known = {edge.id: edge.pid for edge in status.edges}, set(status.notes)
         _signal(instance, signal.SIGHUP)
         if instance.pid in before.values():  # one process for all
             say(f"Told process {instance.pid} to read its configuration again; its log says more.")
             return 0
         deadline = time.monotonic() + RELOAD_SECONDS
-        while waiting := [
-            edge.id
-            for edge in ask_status(instance.control).edges
-            if edge.pid in (0, before.get(edge.id))
-        ]:
+        while waiting := [edge.id for edge in status.edges if edge.pid in (0, before.get(edge.id))]:
+            failed = [
+                note
+                for note in status.notes
+                if note not in known and any(note.startswith(f"{id} was not") for id in waiting)
+            ]
+            if len(failed) == len(waiting):
+                return complain("\n".join(failed))
             if time.monotonic() > deadline:
                 return complain(f"not replaced yet: {', '.join(waiting)}; see their logs.")
             time.sleep(LOOK_SECONDS)
+            status = ask_status(instance.control)
     except NoAnswer as error:
         return complain(str(error))
     say(f"Replaced: {', '.join(before)}. Streams that run finish where they are.")

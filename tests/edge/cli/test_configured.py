@@ -1,0 +1,105 @@
+"""What files of the home tell an edge while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.edge.support import MODEL, specs
+
+from skerry.errors import SkerryError
+from skerry_edge.admission import Admission, Demand
+from skerry_edge.auth import Caps, TokenStore
+from skerry_edge.cli.configured import configured, open_certificate
+from skerry_edge.cli.parts import CannotStart
+from skerry_edge.cli.state import Home
+from skerry_edge.limits import Limits
+from skerry_edge.spending import Spending
+from skerry_regions.catalog import Catalog, Price
+
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+CATALOG = Catalog(specs())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    home.create()
+    return home
+
+
+def demand(token: str, caps: Caps | None = None) -> Demand:
+    return Demand(
+        tenant=ACCOUNT,
+        token=token,
+        caps=caps or Caps(),
+        model=MODEL,
+        price=Price(prompt=1.0),
+        prompt_tokens=1000,
+    )
+
+
+def test_limits_and_tokens_are_followed(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        tokens = TokenStore(home.tokens)
+        _, record = tokens.create(account_id=ACCOUNT, now=0)
+        home.limits.write_text("every_tenant: {concurrency: 7}")
+        async with configured(home, CATALOG, tokens, Limits()) as admission:
+            assert admission.quotas.every_tenant.concurrency == 7
+            place = await admission.enter(demand(record.id))
+            ended: list[SkerryError] = []
+            place.on_end = ended.append
+
+            home.limits.write_text("every_tenant: {concurrency: many}")
+            TokenStore(home.tokens).revoke(record.id)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until_told(ended)
+            assert ended[0].number == 10000
+            assert admission.quotas.every_tenant.concurrency == 7
+            assert "limits.yaml:1: every_tenant.concurrency" in caplog.text
+            place.leave()
+
+            home.limits.unlink()
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until_unlimited(admission)
+
+    asyncio.run(run())
+
+
+async def until_told(ended: list[SkerryError]) -> None:
+    async with asyncio.timeout(30):
+        while not ended:  # noqa: ASYNC110  (a signal's doing)
+            await asyncio.sleep(0.01)
+
+
+async def until_unlimited(admission: Admission) -> None:
+    async with asyncio.timeout(30):
+        while not admission.quotas.every_tenant.is_unlimited:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def test_what_was_used_is_settled_at_the_end(home: Home) -> None:
+    async def run() -> None:
+        async with configured(home, CATALOG, TokenStore(home.tokens), Limits()) as admission:
+            place = await admission.enter(demand("t", Caps(per_day=1.0)))
+            place.leave(prompt_tokens=500)
+
+    asyncio.run(run())
+    spending = Spending(home.spending)
+    assert spending.spent("t")[0] == pytest.approx(0.0005)
+    spending.close()
+
+
+def test_an_edge_does_not_start_with_files_that_it_cannot_use(home: Home) -> None:
+    async def run() -> None:
+        async with configured(home, CATALOG, TokenStore(home.tokens), Limits()):
+            pass
+
+    home.limits.write_text("models: [{model: no-such-model}]")
+    with pytest.raises(CannotStart, match=r"limits\.yaml:1: models\[0\]\.model: no model"):
+        asyncio.run(run())
+    with pytest.raises(CannotStart, match=r"limits\.yaml with"):
+        open_certificate(home.limits, home.limits)
