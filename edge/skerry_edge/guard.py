@@ -29,7 +29,10 @@ class Guard:
         texts = sorted({text for text in control_tokens if text}, key=len, reverse=True)
         if texts and len(texts[-1]) == 1:
             raise ValueError(f"the control token {texts[-1]!r} has only one character")
-        self._whole = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        whole = "|".join(map(re.escape, texts)) or r"(?!)"
+        self._whole = re.compile(whole)
+        # The first character of each one, also of those that begin inside another; slower.
+        self._starts = re.compile(f"(?={whole}).", re.DOTALL)
         # Two neighbouring pieces of text could make up a control token that neither of them holds.
         self._heads = frozenset(text[:i] for text in texts for i in range(1, len(text)))
         self._tails = frozenset(text[i:] for text in texts for i in range(1, len(text)))
@@ -39,7 +42,8 @@ class Guard:
         """`text` in a form in which no part of it is, or helps to make, a control token."""
         if MARK in text:
             text = text.replace(MARK, MARK + _ESCAPE)
-        text = self._whole.sub(_broken, text)
+        if self._whole.search(text):
+            text = self._starts.sub(_broken, text)
         if any(text[:n] in self._tails for n in self._lengths):
             text = MARK + text
         if any(text[-n:] in self._heads for n in self._lengths):
@@ -63,7 +67,7 @@ class Guard:
 
 
 def _broken(match: re.Match[str]) -> str:
-    return match[0][:1] + MARK + match[0][1:]
+    return match[0] + MARK
 
 
 def remove_marks(tokenizer: Tokenizer) -> None:
