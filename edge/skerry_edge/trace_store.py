@@ -62,6 +62,9 @@ class TraceStore:
         return len(self._kept)
 
     def _keep(self, record: TraceRecord) -> None:
+        """A later attempt at the same request, as batches make them, takes the place of it."""
+        if (older := self._kept.pop(record.request_id, None)) is not None:
+            self._bytes -= len(older.content)
         kept = self._kept[record.request_id] = _kept(record)
         self._bytes += len(kept.content)
         while len(self._kept) > self._max_traces or self._bytes > self._max_bytes:

@@ -36,7 +36,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stretch of time with a name. `seconds` is None while it lasts."""
+    """A stretch of time with a name. `seconds` is None while it lasts: of a request that runs."""
 
     id: str
     parent: str
@@ -100,7 +100,7 @@ class Trace:
         self,
         name: str,
         start: float,
-        end: float | None,
+        end: float,
         attributes: Attributes | None = None,
         *,
         parent: str = "",
@@ -113,7 +113,7 @@ class Trace:
             parent=parent or self.context.span_id,
             name=name,
             start=start,
-            seconds=None if end is None else max(0.0, end - start),
+            seconds=max(0.0, end - start),
             attributes=attributes or {},
             candidates=candidates or [],
         )

@@ -195,6 +195,18 @@ def test_a_store_keeps_the_last_ones_within_its_bounds() -> None:
     assert len(small) == 2
 
 
+def test_a_later_attempt_takes_the_place_of_the_last() -> None:
+    store = TraceStore("e", max_bytes=10_000)
+    for status in (503, *[200] * 100):
+        trace = new_trace(Clock())
+        store.begin(trace, "t")
+        store.end(trace, status, "/run")
+    assert len(store) == 1
+    kept = store.find("r")
+    assert kept is not None
+    assert b'"status":200' in kept.content
+
+
 def test_what_never_began_is_not_kept() -> None:
     store = TraceStore("e")
     trace = new_trace(Clock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from skerry._config import Settings
 
 ANSWER_SECONDS = 10.0
-MAX_REQUEST_ID = 64  # characters
+REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def register(commands: Commands) -> None:
@@ -58,7 +59,7 @@ def show(args: argparse.Namespace) -> int:
 
 def is_request_id(text: str) -> bool:
     """Whether it can stand in a path."""
-    return len(text) <= MAX_REQUEST_ID and text.isascii() and text.replace("-", "").isalnum()
+    return REQUEST_ID.fullmatch(text) is not None
 
 
 def _edges(settings: Settings) -> list[str]:

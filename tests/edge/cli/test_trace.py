@@ -84,7 +84,7 @@ def test_a_token_that_may_not_ask(
     assert "admin" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "a/b", "..", "a b", "é", "x" * 65, "a?b"])
+@pytest.mark.parametrize("text", ["", "a/b", "..", "a b", "é", "x" * 129, "a?b"])
 def test_what_cannot_be_a_request_id(
     text: str, configured: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
