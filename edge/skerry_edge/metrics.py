@@ -135,6 +135,11 @@ class EdgeMetrics:
             "Streams that went on elsewhere in mid-output: exact, or best-effort.",
             ("model_name", "kind"),
         )
+        self.batch_attempts = Counter(
+            "skerry_batch_attempts_total",
+            "Attempts at queued requests: succeeded, failed, dead or deferred.",
+            ("model_name", "outcome"),
+        )
         self.running = Gauge(
             "skerry_requests_in_progress",
             "Generating requests at this moment.",

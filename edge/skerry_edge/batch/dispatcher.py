@@ -73,10 +73,12 @@ class Dispatcher:
         *,
         models: Callable[[], frozenset[str]],
         in_progress: Callable[[], int],
+        count: Callable[[str, str], None] = lambda model, outcome: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`models` are those that can be asked now, `in_progress` the requests of this edge, its
-        items among them. `close_out` is called on a thread, again if it fails."""
+        items among them. `close_out` is called on a thread, again if it fails. `count` is told the
+        model and the outcome of each attempt."""
         self._queue = batches.queue
         self._limits = batches.limits
         self._wake = batches.submitted
@@ -84,6 +86,7 @@ class Dispatcher:
         self._close_out = close_out
         self._models = models
         self._in_progress = in_progress
+        self._count = count
         self._clock = clock
         self._owner = uuid.uuid4().hex
         self._running: dict[int, asyncio.Task[None]] = {}  # by item
@@ -185,9 +188,11 @@ class Dispatcher:
         verdict = judge(answered, claim, self._limits.longest_pause_seconds, random.random())
         match verdict:
             case Settle(state):
+                self._count(claim.model, state)
                 reply = encode_reply(answered.reply)
                 await asyncio.to_thread(self._queue.settle, claim, state, reply)
             case Defer(seconds, counts):
+                self._count(claim.model, "deferred")
                 if not counts:
                     self._paused_until = self._clock() + RENEW_SECONDS
                 await asyncio.to_thread(self._queue.defer, claim, seconds, counts=counts)

@@ -29,6 +29,7 @@ async def dispatching(app: ASGIApp, edge: Edge) -> AsyncGenerator[None]:
         functools.partial(write_files, batches),
         models=lambda: served & edge.region.models(),
         in_progress=lambda: edge.metrics.in_progress,
+        count=functools.partial(edge.metrics.batch_attempts.add, 1),
     )
     task = asyncio.create_task(dispatcher.run(), name="batch dispatcher")
     try:

@@ -107,8 +107,12 @@ def test_a_busy_moment_is_waited_for(edge: Deployment) -> None:
         return answer("later")
 
     edge.region.script = script
+    attempts = edge.edge.metrics.batch_attempts
+    deferred, succeeded = (attempts.value(MODEL, each) for each in ("deferred", "succeeded"))
     [told] = answers(edge, submitted(edge, {"prompt": "x"}))["responses"]
     assert told["result"]["response"] == "later"
+    assert attempts.value(MODEL, "deferred") == deferred + 1
+    assert attempts.value(MODEL, "succeeded") == succeeded + 1
 
 
 def test_chat_models_answer_in_their_own_form(edge: Deployment) -> None:
