@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.regions.nats_server import NatsServer, free_port
 
+from skerry_regions.drivers.nats_registry import NatsRegistry
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
@@ -26,9 +30,21 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "nats"])
 def registry(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Registry]:
-    made = SqliteRegistry(tmp_path / "registry.db", clock=clock)
+    made: Registry
+    if request.param == "sqlite":
+        made = SqliteRegistry(tmp_path / "registry.db", clock=clock)
+    else:
+        url = request.getfixturevalue("nats").url
+        made = NatsRegistry(url, bucket=secrets.token_hex(8), clock=clock)
     yield made
     made.close()
 
@@ -61,6 +77,19 @@ def test_an_older_incarnation_never_replaces_a_newer_one(registry: Registry) -> 
     registry.withdraw("a", 1)
     assert registry.members() == [member("a", incarnation=2)]
     registry.withdraw("a", 2)
+    assert registry.members() == []
+
+
+def test_an_id_may_have_any_characters(registry: Registry) -> None:
+    odd = member("a b/*.>é")
+    registry.announce(odd)
+    assert registry.members() == [odd]
+    registry.withdraw(odd.id, 1)
+    assert registry.members() == []
+
+
+def test_withdrawing_whom_nobody_knows_changes_nothing(registry: Registry) -> None:
+    registry.withdraw("nobody", 1)
     assert registry.members() == []
 
 
@@ -105,3 +134,50 @@ def test_processes_write_side_by_side(tmp_path: Path, subprocess_env: dict[str, 
         (f"node-{number}", 99) for number in range(4)
     ]
     registry.close()
+
+
+# --- NATS ----------------------------------------------------------------------------------------
+
+
+def test_one_sees_what_another_wrote(nats: NatsServer) -> None:
+    bucket = secrets.token_hex(8)
+    one, other = (NatsRegistry(nats.url, bucket=bucket) for _ in range(2))
+    for turn in range(20):
+        one.announce(member("a", streams=turn))
+        assert other.members() == [member("a", streams=turn)]
+    other.withdraw("a", 1)
+    assert one.members() == []
+    one.close()
+    other.close()
+
+
+def test_many_write_one_record_and_the_newest_stays(nats: NatsServer) -> None:
+    bucket = secrets.token_hex(8)
+    writers = [NatsRegistry(nats.url, bucket=bucket) for _ in range(4)]
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(lambda each: each[1].announce(member("a", incarnation=each[0])),
+                      enumerate(writers)))  # fmt: skip
+    assert [each.members() for each in writers] == [[member("a", incarnation=3)]] * 4
+    for writer in writers:
+        writer.close()
+
+
+def test_a_server_that_dies_is_away_and_one_that_comes_back_is_used(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    registry = NatsRegistry(server.url)
+    registry.announce(member("a"))
+    server.kill()
+    for call in (registry.members, lambda: registry.announce(member("a"))):
+        with pytest.raises(RegistryUnavailable, match=r"nats://127\.0\.0\.1"):
+            call()
+    server.start()
+    assert registry.members() == [], "it kept nothing"
+    registry.announce(member("a"))
+    assert registry.members() == [member("a")]
+    registry.close()
+    server.stop()
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(RegistryUnavailable, match="nats://127"):
+        NatsRegistry(f"nats://127.0.0.1:{free_port()}")

@@ -35,16 +35,16 @@ from skerry_edge.cli.parts import (
     read_topology,
     url_of,
 )
+from skerry_edge.cli.registries import open_registry
 from skerry_edge.cli.report import Reporter
 from skerry_edge.cli.sockets import SocketFolder
 from skerry_edge.cli.state import Home, Instance, announce
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
 from skerry_regions.catalog import Catalog
-from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.emulation import relays
 from skerry_regions.health import is_healthy
-from skerry_regions.registry import Member, RegistryUnavailable
+from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.startup import on_thread, stop_on_signals, unless
 from skerry_regions.succession import Succession
 from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
@@ -104,7 +104,7 @@ async def _serve(
             TokenStore(home.tokens),
             edge_url(topology.edges[0], listeners[topology.edges[0].name]),
         )
-        registry = SqliteRegistry(home.registry)
+        registry = open_registry(home, os.environ)
         listening.callback(registry.close)
         fleet = Fleet(topology, catalog, home, sockets, listeners, registry, reporter)
         try:
@@ -152,7 +152,7 @@ class Fleet:
         home: Home,
         sockets: SocketFolder,
         listeners: dict[str, socket.socket],
-        registry: SqliteRegistry,
+        registry: Registry,
         reporter: Reporter,
     ) -> None:
         self._topology = topology

@@ -103,9 +103,9 @@ def start(args: argparse.Namespace) -> int:
     configure_threads(threads)
     configure_logging()
     from skerry_edge.cli.prompts import PromptsError, read_prompts
+    from skerry_edge.cli.registries import open_registry
     from skerry_edge.cli.serve_node import serve_node
     from skerry_regions.address import Address, AddressError
-    from skerry_regions.drivers.sqlite_registry import SqliteRegistry
     from skerry_regions.link_auth import LinkKey
     from skerry_regions.node_process import EngineLost, NodeCannotStart, NodeOptions
     from skerry_regions.registry import RegistryUnavailable
@@ -133,7 +133,7 @@ def start(args: argparse.Namespace) -> int:
             drain_seconds=args.drain_seconds,
             warm_up=read_prompts(args.warm_up) if args.warm_up else (),
         )
-        serve_node(options, SqliteRegistry(home.registry), args.lifeline_fd)
+        serve_node(options, open_registry(home, os.environ), args.lifeline_fd)
     except (AddressError, PromptsError, NodeCannotStart, EngineLost, RegistryUnavailable) as error:
         return complain(str(error))
     except Interrupted:

@@ -25,6 +25,7 @@ from skerry_edge.cli.control_home import ControlRunning, claim_control, control_
 from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart, credentials, listen_at, url_of
+from skerry_edge.cli.registries import open_registry
 from skerry_edge.cli.state import (
     Home,
     read_config,
@@ -45,7 +46,6 @@ from skerry_regions.control.reconciler import Reconciler
 from skerry_regions.control.requests import Caller, Control
 from skerry_regions.control.resources import ApiTokenSpec
 from skerry_regions.control.store import Store
-from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.registry import RegistryUnavailable
 from skerry_regions.startup import stop_on_signals
@@ -96,7 +96,7 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         store = Store(control_database(home))
         stack.callback(store.close)
-        registry = SqliteRegistry(home.registry)
+        registry = open_registry(home, os.environ)
         stack.callback(registry.close)
         key = hashlib.blake2b(key=secret(home), person=b"control plane", digest_size=32).digest()
         changes = Changes(store, EdgeTokens(tokens, account_id), key)

@@ -39,6 +39,7 @@ from skerry_edge.cli.parts import (
     read_topology,
     url_of,
 )
+from skerry_edge.cli.registries import open_registry
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.serve_gateway import gateway
 from skerry_edge.cli.state import Home, cluster_key, secret
@@ -53,7 +54,6 @@ from skerry_edge.waiting_room import WaitingRoom
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.client import RegionClient
 from skerry_regions.directory import Directory, directly
-from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.emulation import through_relays
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.link_auth import LinkKey
@@ -112,7 +112,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
         catalog, models = await unless(stop, installing)
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
         encoders = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
-        registry = SqliteRegistry(home.registry)
+        registry = open_registry(home, os.environ)
         hello, incarnation = _hello(options.id, models), new_incarnation()
         key = LinkKey(cluster_key(home))
         is_emulated = topology is not None and topology.emulate is not None

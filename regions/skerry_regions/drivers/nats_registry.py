@@ -1,0 +1,235 @@
+"""The registry of many machines: a JetStream key-value bucket of a NATS server (extra `nats`).
+
+A record carries the length of its lease. Every reader counts it by its own clock from when it sees
+the renewal, so machines need not agree on the hour; a reader that has just begun gives everybody a
+whole lease. What is kept is soft state: a server that lost it gets it again with the next renewals.
+
+The client lives on an event loop of a thread of its own, so that this is as plain to call as any
+other registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+import msgspec
+import nats
+from msgspec import Struct
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig, StorageType
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KV_DEL, KV_PURGE, KeyValue
+
+from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
+
+BUCKET = "skerry-registry"
+KEEP_SECONDS = 600.0  # that the server keeps records nobody renews; longer than any lease
+ANSWER_SECONDS = 3.0  # for one call, connecting included
+ATTEMPTS = 8  # at one record, while others write it
+
+T = TypeVar("T")
+
+
+class Record(Struct, frozen=True, array_like=True):
+    """What is stored under a member's key."""
+
+    lease_seconds: float
+    member: Member
+
+
+class NatsRegistry:
+    """See `Registry`. Safe to use from several threads."""
+
+    def __init__(
+        self, url: str, *, bucket: str = BUCKET, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`url` is nats://host:port or tls://…, with user and password or token if need be.
+
+        Raises RegistryUnavailable when the server cannot be reached.
+        """
+        self._url = url
+        self._bucket = bucket
+        self._clock = clock
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="nats registry", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._run(lambda connection: connection.members())
+        except RegistryUnavailable:
+            self.close()
+            raise
+
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+        self._run(lambda connection: connection.announce(Record(lease_seconds, member)))
+
+    def withdraw(self, member_id: str, incarnation: int) -> None:
+        self._run(lambda connection: connection.withdraw(member_id, incarnation))
+
+    def members(self) -> list[Member]:
+        return self._run(lambda connection: connection.members())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._loop.is_closed():
+                return
+            if self._connection is not None:
+                self._wait(self._connection.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, call: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """A connection that failed is not used again: the next call opens another."""
+        with self._lock:
+            try:
+                return self._wait(self._called(call))
+            except (NatsError, OSError, TimeoutError, msgspec.DecodeError) as error:
+                broken, self._connection = self._connection, None
+                if broken is not None:
+                    self._wait(broken.close())
+                reason = str(error) or type(error).__name__
+                raise RegistryUnavailable(f"{self._url}: {reason}") from error
+
+    async def _called(self, call: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            if self._connection is None:
+                self._connection = await Connection.open(self._url, self._bucket, self._clock)
+            return await call(self._connection)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class Connection:
+    """One connection to the server, and what has been seen of the bucket over it."""
+
+    def __init__(self, client: Client, bucket: KeyValue, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._clock = clock
+        self._seen: dict[str, tuple[Member, float]] = {}  # by key, with the end of the lease
+        self._revision = 0  # of what has been seen last
+        self._changed = asyncio.Condition()
+        self._following: asyncio.Task[None] | None = None
+        self._decoder = msgspec.msgpack.Decoder(Record)
+
+    @classmethod
+    async def open(cls, url: str, bucket: str, clock: Callable[[], float]) -> Connection:
+        """Connected, and up to date."""
+        client = await nats.connect(
+            url,
+            allow_reconnect=False,
+            max_reconnect_attempts=0,
+            connect_timeout=int(ANSWER_SECONDS),
+            error_cb=_ignore,
+        )
+        try:
+            stream = client.jetstream()
+            connection = cls(client, await _bucket(stream, bucket), clock)
+            await connection._follow()
+        except BaseException:
+            await client.close()
+            raise
+        return connection
+
+    async def announce(self, record: Record) -> None:
+        key, value = _key(record.member.id), msgspec.msgpack.encode(record)
+        for _ in range(ATTEMPTS):
+            known = await self._get(key)
+            with contextlib.suppress(KeyWrongLastSequenceError):  # somebody was faster
+                if known is None:
+                    return await self._seen_up_to(await self._bucket.create(key, value))
+                revision, incarnation = known
+                if incarnation > record.member.incarnation:
+                    return
+                return await self._seen_up_to(await self._bucket.update(key, value, revision))
+        raise TimeoutError(f"{record.member.id} is written by too many at once")
+
+    async def withdraw(self, member_id: str, incarnation: int) -> None:
+        key = _key(member_id)
+        for _ in range(ATTEMPTS):
+            known = await self._get(key)
+            if known is None or known[1] > incarnation:
+                return
+            with contextlib.suppress(KeyWrongLastSequenceError):
+                await self._bucket.delete(key, last=known[0])
+                return
+        raise TimeoutError(f"{member_id} is written by too many at once")
+
+    async def members(self) -> list[Member]:
+        """As of all that was written before the call."""
+        await self._seen_up_to((await self._bucket.status()).stream_info.state.last_seq)
+        now = self._clock()
+        living = [member for member, until in self._seen.values() if until > now]
+        return sorted(living, key=lambda member: member.id)
+
+    async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        with contextlib.suppress(NatsError, OSError):
+            await self._client.close()
+
+    async def _get(self, key: str) -> tuple[int, int] | None:
+        """Revision and incarnation of a record that is there."""
+        try:
+            entry = await self._bucket.get(key)
+        except KeyNotFoundError:
+            return None
+        assert entry.revision is not None
+        return entry.revision, self._decoder.decode(entry.value or b"").member.incarnation
+
+    async def _follow(self) -> None:
+        """Take in what there is, and go on with what changes."""
+        revision = (await self._bucket.status()).stream_info.state.last_seq
+        watcher = await self._bucket.watchall()
+        updates = cast(Callable[[], Awaitable[object]], watcher.updates)  # published untyped
+        while isinstance(entry := await updates(), KeyValue.Entry):  # then None: that is all
+            self._take(entry)
+        self._revision = max(self._revision, revision)
+        self._following = asyncio.create_task(self._follow_on(watcher), name="follow registry")
+
+    async def _follow_on(self, watcher: KeyValue.KeyWatcher) -> None:
+        async for entry in watcher:
+            if entry is not None:
+                self._take(entry)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _take(self, entry: KeyValue.Entry) -> None:
+        if entry.operation in (KV_DEL, KV_PURGE):
+            self._seen.pop(entry.key, None)
+        else:
+            record = self._decoder.decode(entry.value or b"")
+            self._seen[entry.key] = record.member, self._clock() + record.lease_seconds
+        self._revision = max(self._revision, entry.revision or 0)
+
+    async def _seen_up_to(self, revision: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._revision >= revision)
+
+
+async def _bucket(stream: JetStreamContext, name: str) -> KeyValue:
+    """Made by whoever comes first."""
+    config = KeyValueConfig(bucket=name, history=1, ttl=KEEP_SECONDS, storage=StorageType.MEMORY)
+    return await stream.create_key_value(config)
+
+
+def _key(member_id: str) -> str:
+    """Ids may have characters that keys may not."""
+    return member_id.encode().hex()
+
+
+async def _ignore(error: Exception) -> None:
+    """What goes wrong in the background shows at the next call."""

@@ -1,0 +1,88 @@
+"""A node and an edge with homes of their own, as on two machines, find each other over NATS."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.command import MODEL, Skerry, new_home
+from tests.regions.nats_server import NatsServer
+
+from skerry import AI
+from skerry_regions.model_files import ModelFiles
+
+pytestmark = pytest.mark.model
+
+
+class Machine:
+    """A home, and one process of it that runs until the end."""
+
+    def __init__(self, skerry: Skerry, registry: str, key: bytes, *command: str) -> None:
+        self.skerry = skerry
+        key_file = skerry.home / "cluster.key"
+        key_file.touch(mode=0o600)
+        key_file.write_bytes(key)
+        self._log = skerry.home / "process.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "skerry", *command],
+                env=skerry.environ | {"SKERRY_REGISTRY": registry},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def ready_at(self) -> str:
+        deadline = time.monotonic() + 90
+        while not (told := re.search(r"is ready at (\S+)\.\n", self._log.read_text())):
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.05)
+        return told[1]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path)
+    yield server
+    server.stop()
+
+
+def test_an_edge_is_served_by_a_node_of_another_home(
+    tmp_path: Path, default_model: ModelFiles, server: NatsServer
+) -> None:
+    homes = [tmp_path / name for name in ("a", "b")]
+    for home in homes:
+        home.mkdir()
+    one, other = (new_home(home, default_model) for home in homes)
+    key = secrets.token_bytes(32)
+    node = Machine(
+        one, server.url, key,
+        "node", "--id", "n-1", "--model", MODEL, "--runner", "toy", "--address", "tcp:127.0.0.1:0",
+    )  # fmt: skip
+    assert node.ready_at().startswith("tcp:127.0.0.1:")
+    edge = Machine(other, server.url, key, "edge", "--id", "e-1", "--model", MODEL, "--port", "0")
+    url = edge.ready_at()
+    made = other("tokens", "create", "--account", "new")
+    account = re.search(r"of account ([0-9a-f]{32})", made.stderr)
+    assert account is not None, made.stderr
+    with AI(base_url=url, account_id=account[1], api_token=made.stdout.strip()) as ai:
+        asked = {"prompt": "The sea is", "max_tokens": 4}
+        answer = ai.run(MODEL, asked)
+        assert answer["usage"]["completion_tokens"] == 4
+        server.kill()
+        assert ai.run(MODEL, asked)["response"], "what was known last stays true"
+        server.start()
+    edge.stop()
+    node.stop()
+    assert not (one.home / "run" / "registry.db").exists()
+    assert os.listdir(other.home / "run") == []
