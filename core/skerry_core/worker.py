@@ -118,8 +118,9 @@ class Worker:
         short and not raise. A worker that has ended does none.
         """
         with self._wake:
-            self._errands.append(errand)
-            self._wake.notify()
+            if self._error is None and not self._closing:
+                self._errands.append(errand)
+                self._wake.notify()
 
     def statistics(self) -> Statistics:
         """Figures of now. Never waits for the step in progress."""

@@ -27,7 +27,8 @@ from skerry_regions.address import Address, AddressError
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
 from skerry_regions.trace_context import TraceContext
-from skerry_regions.transfer import Arrived, Buffer, Digest, Made, Offer, Receiver
+from skerry_regions.transfer import Arrived, Receiver
+from skerry_regions.transfer_frames import Buffer, Digest, Made, Offer
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 logger = logging.getLogger(__name__)

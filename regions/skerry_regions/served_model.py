@@ -38,7 +38,8 @@ from skerry_regions.protocol import (
 )
 from skerry_regions.rejections import State, translated, unavailable
 from skerry_regions.reporting import Reporter, StepNews
-from skerry_regions.transfer import Arrived, Made
+from skerry_regions.transfer import Arrived
+from skerry_regions.transfer_frames import Made
 
 logger = logging.getLogger(__name__)
 

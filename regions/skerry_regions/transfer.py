@@ -1,4 +1,4 @@
-"""Moving KV blocks between nodes: offer, need, segments, commit. Bytes in, frames out; no sockets.
+"""Moving KV blocks between nodes: offer, need, segments, commit. Frames in, frames out; no sockets.
 
 A node pushes blocks, while it computes them or from its cache; its peer says first what it lacks:
 
@@ -10,8 +10,7 @@ A node pushes blocks, while it computes them or from its cache; its peer says fi
       │ ── Commit(first token) ────────────▶ │  everything was sent
       │ ◀── Committed | Refused(reason) ────── │  the blocks are adopted, or nothing is
 
-Rules that live here: every length is bounded before memory is touched; a payload whose xxh3-128
-differs is refused; a transfer answers only to its token; a broken connection loses no checked
+Rules that live here: a transfer answers only to its token; a broken connection loses no checked
 block (a new Offer of the same transfer is answered with what is still missing); staging belongs to
 the transfer until its lease lapses or the blocks are adopted. Deadlines are seconds on the caller's
 monotonic clock, passed in.
@@ -20,184 +19,27 @@ monotonic clock, passed in.
 from __future__ import annotations
 
 import hmac
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
-import msgspec
-import xxhash
-from msgspec import Meta, Struct
-
-from skerry_regions.trace_context import TraceContext
-
-MAGIC = b"SKKV"
-VERSION = 1
-DIGEST_BYTES = 16
-MAX_CONTROL_BYTES = 1 << 20  # an Offer of 64k digests
-MAX_SEGMENT_BYTES = 64 << 20  # a block of the largest model we know, with room
-MAX_BLOCKS = 1 << 16  # 4 million tokens
-
-# magic, version, kind, reserved, transfer, digest, first layer, layers, payload bytes, checksum
-_HEADER = struct.Struct("<4sBBHQ16sHHI16s")
-_CONTROL, _SEGMENT = 1, 2
-
-Digest = bytes
-Buffer = bytes | bytearray | memoryview
-KVDtype = Literal["float16", "bfloat16", "float32"]
-DTYPE_BYTES: dict[KVDtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
-
-
-class TransferError(Exception):
-    """The peer broke the protocol, or its bytes are damaged; the message says what and where."""
-
-
-# --- frames ------------------------------------------------------------------------------------
-
-
-class Offer(Struct, frozen=True, tag="offer"):
-    """The blocks a request needs, in order; `tail_tokens` counts those of a last, open block."""
-
-    transfer: int
-    token: bytes
-    request_id: Annotated[str, Meta(max_length=128)]
-    epoch: int
-    numeric_build: Annotated[str, Meta(max_length=128)]
-    kv_dtype: KVDtype
-    block_bytes: Annotated[int, Meta(ge=1, le=MAX_SEGMENT_BYTES)]
-    num_layers: Annotated[int, Meta(ge=1, le=1 << 12)]
-    digests: Annotated[list[bytes], Meta(max_length=MAX_BLOCKS)]
-    tail_tokens: Annotated[int, Meta(ge=0, lt=64)] = 0
-    trace: TraceContext | None = None  # the span that it is part of
-
-
-class Need(Struct, frozen=True, tag="need"):
-    """Indices into the offer that must travel, and how many bytes may be under way at once."""
-
-    transfer: int
-    missing: Annotated[list[int], Meta(max_length=MAX_BLOCKS)]
-    credit_bytes: int
-
-
-class Made(Struct, frozen=True):
-    """The first token of the output."""
-
-    token_ids: Annotated[list[int], Meta(max_length=64)]
-    logprobs: list[tuple[float, list[tuple[int, float]]]] | None = None
-
-
-class Ack(Struct, frozen=True, tag="ack"):
-    """A whole block is checked and staged."""
-
-    transfer: int
-    digest: bytes
-
-
-class Commit(Struct, frozen=True, tag="commit"):
-    """Everything needed was sent; `made` is what the sender's last step made of it.
-
-    With counter-based sampling the first token, and its log-probabilities, are all the sampler
-    state there is.
-    """
-
-    transfer: int
-    made: Made | None = None
-
-
-class Committed(Struct, frozen=True, tag="committed"):
-    transfer: int
-
-
-class Refused(Struct, frozen=True, tag="refused"):
-    """The transfer is off; the sender's blocks are its own again."""
-
-    transfer: int
-    reason: Annotated[str, Meta(max_length=512)]
-
-
-Control = Offer | Need | Ack | Commit | Committed | Refused
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Bytes of layers `first_layer` and following of one block, in canonical order."""
-
-    transfer: int
-    digest: Digest
-    first_layer: int
-    num_layers: int
-    payload: Buffer
-
-
-Frame = Control | Segment
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
-
-
-def encode(frame: Frame) -> tuple[bytes, Buffer]:
-    """Header and payload, apart so that block bytes are never copied to be framed."""
-    if isinstance(frame, Segment):
-        payload = frame.payload
-        header = _HEADER.pack(
-            MAGIC, VERSION, _SEGMENT, 0, frame.transfer, frame.digest,
-            frame.first_layer, frame.num_layers, len(payload), xxhash.xxh3_128_digest(payload),
-        )  # fmt: skip
-        return header, payload
-    body = _encoder.encode(frame)
-    checksum = xxhash.xxh3_128_digest(body)
-    header = _HEADER.pack(
-        MAGIC, VERSION, _CONTROL, 0, frame.transfer, bytes(DIGEST_BYTES), 0, 0, len(body), checksum
-    )
-    return header, body
-
-
-class FrameDecoder:
-    """Turns received bytes into frames, whatever the split. Not usable after a TransferError."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
-        """Yield each frame that is complete. Raises TransferError on anything malformed."""
-        self._buffer += data
-        while len(self._buffer) >= _HEADER.size:
-            fields = _HEADER.unpack_from(self._buffer)
-            size = self._checked_size(fields)
-            end = _HEADER.size + size
-            if len(self._buffer) < end:
-                return
-            payload = bytes(memoryview(self._buffer)[_HEADER.size : end])
-            del self._buffer[:end]
-            yield self._frame(fields, payload)
-
-    @staticmethod
-    def _checked_size(fields: tuple[object, ...]) -> int:
-        magic, version, kind, size = fields[0], fields[1], fields[2], fields[8]
-        if magic != MAGIC or version != VERSION:
-            raise TransferError(f"not a KV frame of version {VERSION}: {magic!r}, {version!r}")
-        limit = {_CONTROL: MAX_CONTROL_BYTES, _SEGMENT: MAX_SEGMENT_BYTES}.get(int(str(kind)))
-        if limit is None:
-            raise TransferError(f"unknown frame kind {kind}")
-        if not isinstance(size, int) or size > limit:
-            raise TransferError(f"a frame of {size} bytes exceeds the limit of {limit}")
-        return size
-
-    @staticmethod
-    def _frame(fields: tuple[object, ...], payload: bytes) -> Frame:
-        _, _, kind, _, transfer, digest, first, layers, _, checksum = fields
-        if xxhash.xxh3_128_digest(payload) != checksum:
-            raise TransferError(f"checksum mismatch in transfer {transfer}")
-        if kind == _SEGMENT:
-            return Segment(transfer, digest, first, layers, payload)  # type: ignore[arg-type]
-        try:
-            control = _decoder.decode(payload)
-        except msgspec.MsgspecError as error:
-            raise TransferError(f"malformed control frame: {error}") from error
-        if control.transfer != transfer:
-            raise TransferError(f"header names transfer {transfer}, body {control.transfer}")
-        return control
-
+from skerry_regions.transfer_frames import (
+    DIGEST_BYTES,
+    DTYPE_BYTES,
+    Ack,
+    Buffer,
+    Commit,
+    Committed,
+    Control,
+    Digest,
+    Frame,
+    KVDtype,
+    Made,
+    Need,
+    Offer,
+    Refused,
+    Segment,
+    TransferError,
+)
 
 # --- sender ------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from typing import cast
 from skerry_regions import link_auth
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
-from skerry_regions.transfer import (
+from skerry_regions.transfer import Arrived, Receiver, Sender
+from skerry_regions.transfer_frames import (
     Ack,
-    Arrived,
     Buffer,
     Committed,
     Control,
@@ -27,9 +27,7 @@ from skerry_regions.transfer import (
     Made,
     Need,
     Offer,
-    Receiver,
     Refused,
-    Sender,
     TransferError,
     encode,
 )

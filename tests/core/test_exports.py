@@ -104,3 +104,4 @@ def test_a_worker_copies_while_it_is_idle_and_ends_what_is_open() -> None:
     worker.between_steps(lambda engine: engine.exports.add(names, late))
     worker.close()
     assert late.is_last
+    worker.between_steps(lambda engine: engine.exports.add(names, late))  # comes to nothing

@@ -20,7 +20,7 @@ from skerry_regions.prometheus import exposition
 from skerry_regions.protocol import Done, HandOverFrom, Submit
 from skerry_regions.remote import RemoteRegion
 from skerry_regions.trace_context import new_context
-from skerry_regions.transfer import Offer
+from skerry_regions.transfer_frames import Offer
 
 pytestmark = pytest.mark.anyio
 

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_regions.transfer import (
+from skerry_regions.transfer import Arrived, Receiver, Sender
+from skerry_regions.transfer_frames import (
     MAX_SEGMENT_BYTES,
     Ack,
-    Arrived,
     Commit,
     Committed,
     Frame,
     FrameDecoder,
     Need,
     Offer,
-    Receiver,
     Refused,
     Segment,
-    Sender,
     TransferError,
     encode,
 )

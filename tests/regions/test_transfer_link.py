@@ -15,7 +15,8 @@ from tests.regions.toy_nodes import until
 from skerry_regions import transfer_link
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
-from skerry_regions.transfer import Arrived, Buffer, Committed, Made, Offer, Receiver, Refused
+from skerry_regions.transfer import Arrived, Receiver
+from skerry_regions.transfer_frames import Buffer, Committed, Made, Offer, Refused
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 pytestmark = pytest.mark.anyio
