@@ -7,6 +7,7 @@ came of it, so that the blocking and the asyncio client differ only in how they 
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections.abc import Generator, Mapping
@@ -24,6 +25,7 @@ from skerry._version import __version__
 from skerry.errors import InvalidInput, SkerryError
 
 MAX_MODEL_LENGTH = 512  # characters
+TIMEOUT_HEADER = "cf-aig-request-timeout"  # milliseconds until an answer begins
 MAX_ERROR_BYTES = 1 << 20  # of a reply outside 2xx
 
 
@@ -98,6 +100,8 @@ def run_call(
     # Proxies hold compressed bytes back until they have enough of them.
     encoding = "identity" if stream else "gzip, deflate"
     own = {"content-type": content_type, "accept-encoding": encoding}
+    if not stream and timeout.read is not None:  # the platform need not work for longer
+        own[TIMEOUT_HEADER] = str(max(1, math.floor(timeout.read * 1000)))
     return Call(
         url=_url(settings, f"/ai/run/{model_path(model)}", query),
         headers=_headers(settings, own, headers),

@@ -200,3 +200,24 @@ def test_a_revoked_token_ends_at_once(platform: Platform) -> None:
         json.loads([line for line in rest if line][-1].removeprefix("data: "))["error"]["code"]
         == "authentication_error"
     )
+
+
+def test_one_process_with_tls_reads_again_when_it_is_told(
+    tmp_path: Path, default_model: ModelFiles
+) -> None:
+    skerry = new_home(tmp_path, default_model)
+    skerry.up("--tls-cert", str(PAIRS / "first.pem"), "--tls-key", str(PAIRS / "first.key"))
+    try:
+        config = json.loads((skerry.home / "config.json").read_text())
+        assert config["url"].startswith("https://127.0.0.1:")
+        trust = ssl.create_default_context(cafile=str(PAIRS / "first.pem"))
+        ready = httpx.get(f"{config['url']}/readyz", verify=trust, timeout=SECONDS)
+        assert ready.json()["models"]
+        (skerry.home / "limits.yaml").write_text("every_tenant: {concurrency: none}\n")
+        told = skerry("reload")
+        assert told.returncode == 0, told.stderr
+        assert "Told process" in told.stdout
+        log = skerry.home / "logs" / "skerry.log"
+        until(lambda: "limits.yaml:1: every_tenant.concurrency" in log.read_text())
+    finally:
+        assert skerry("down", "--timeout", "20").returncode == 0

@@ -47,6 +47,16 @@ def test_a_plain_result_is_a_dict_with_attributes(run: Any) -> None:
     assert result.usage.prompt_tokens_details.cached_tokens == 0
 
 
+def test_the_platform_is_told_how_long_an_answer_is_waited_for(
+    run: Any, platform: Platform
+) -> None:
+    run(MODEL, timeout=2.5)
+    run(MODEL, stream=True, timeout=2.5)
+    run(MODEL, timeout=2.5, extra_headers={"cf-aig-request-timeout": "7"})
+    told = [seen.headers.get("cf-aig-request-timeout") for seen in platform.seen]
+    assert told == ["2500", None, "7"]
+
+
 def test_what_is_sent(run: Any, platform: Platform) -> None:
     run(
         MODEL,

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import uvloop
 
@@ -24,7 +25,7 @@ from skerry_core.engine import Engine
 from skerry_core.weights import WeightFile, WeightsError
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
-from skerry_edge.cli.configured import configured
+from skerry_edge.cli.configured import configured, open_certificate
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.control_child import control_listener, control_plane
 from skerry_edge.cli.exporting import exporting
@@ -78,6 +79,7 @@ class Options:
     kv_tokens: int | None  # tokens of KV of each model
     file_tier: int  # bytes of disk for KV of each model; 0: none
     runner: RunnerKind
+    tls: tuple[Path, Path] | None = None  # certificate and key
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ async def _serve(
     stop = stop_on_signals()
     installing = on_thread(lambda: install_models(options.models, home, reporter.progress))
     limits = Limits()
+    certificate = None if options.tls is None else open_certificate(*options.tls)
     # First of all, so that a taken port is told at once.
     with (
         listen_at(options.host, options.port, limits) as listener,
@@ -145,7 +148,12 @@ async def _serve(
             node.serve_encoder(model, encoder)
         watchdog = Watchdog(node, _when_lost(restart, reachable(listener)[1]))
         tokens = TokenStore(home.tokens)
-        config = credentials(home, tokens, url_of(listener), control_url=url_of(control_socket))
+        config = credentials(
+            home,
+            tokens,
+            url_of(listener, tls=certificate is not None),
+            control_url=url_of(control_socket),
+        )
         platform = Platform(node, config)
         edge = Edge(
             catalog=catalog,
@@ -181,12 +189,19 @@ async def _serve(
         try:
             async with (
                 exporting(EDGE_ID, REGION) as export,
-                configured(home, catalog, tokens, limits) as admission,
+                configured(home, catalog, tokens, limits, certificate=certificate) as admission,
                 answer_status(control, platform.status),
                 control_plane(home, control_socket),
             ):
                 app = create_app(replace(edge, admission=admission, export=export))
-                await serve(app, listener=listener, limits=limits, ready=ready, stop=stop)
+                await serve(
+                    app,
+                    listener=listener,
+                    limits=limits,
+                    ready=ready,
+                    stop=stop,
+                    ssl_context=None if certificate is None else certificate.context,
+                )
         finally:
             await watchdog.close()
             await node.close()

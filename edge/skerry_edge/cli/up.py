@@ -29,7 +29,9 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
 DEFAULTS = {"host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba"}
-SINGLE_PROCESS_ONLY = (*DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier")
+SINGLE_PROCESS_ONLY = (
+    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "tls_cert", "tls_key",
+)  # fmt: skip
 STEADY_SECONDS = 60.0  # who begins anew and loses an engine sooner is not helped by it
 LOG_TAIL = 15  # lines shown when a start in the background fails
 MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
@@ -87,6 +89,13 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="start the nodes and edges that this YAML file describes, each as a process",
     )
+    up.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="serve HTTPS with this certificate: PEM, with the chain; read again when it changes",
+    )
+    up.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
     up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
     up.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
 
@@ -97,6 +106,8 @@ def start(args: argparse.Namespace) -> int:
     for name, default in DEFAULTS.items():
         if getattr(args, name) is None:
             setattr(args, name, default)
+    if (args.tls_cert is None) != (args.tls_key is None):
+        return complain("--tls-cert and --tls-key belong together")
     if args.host in ("", "*"):
         return complain(f"--host {args.host!r}: to listen on every interface say --host 0.0.0.0")
     if args.host in WILDCARDS:
@@ -154,6 +165,7 @@ def _serve_alone(
         kv_tokens=args.kv_tokens,
         file_tier=byte_size(DEFAULT_FILE_TIER) if args.file_tier is None else args.file_tier,
         runner=args.runner,
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
     )
     begun = time.monotonic()
 
