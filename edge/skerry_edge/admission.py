@@ -107,8 +107,9 @@ class Place:
         self.demand = demand
         self.meters = meters
         self.hold: Hold | None = None  # money set aside
-        self.on_end: Callable[[SkerryError], None] = lambda error: None  # set by who can end it
         self._admission = admission
+        self._on_end: Callable[[SkerryError], None] = lambda error: None
+        self._ended_by: SkerryError | None = None
         self._has_left = False
 
     def leave(self, prompt_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0) -> None:
@@ -117,6 +118,17 @@ class Place:
             self._has_left = True
             cost = dollars(self.demand.price, prompt_tokens, output_tokens, cached_tokens)
             self._admission.release(self, prompt_tokens + output_tokens, cost)
+
+    def when_ended(self, act: Callable[[SkerryError], None]) -> None:
+        """Call `act` when the platform ends the request; at once, if it has done so before."""
+        self._on_end = act
+        if self._ended_by is not None:
+            act(self._ended_by)
+
+    def end(self, error: SkerryError) -> None:
+        """Have the request ended; its place is free when it has left."""
+        self._ended_by = error
+        self._on_end(error)
 
 
 class Admission:
@@ -217,7 +229,7 @@ class Admission:
         """End the running requests that something is over for; how many."""
         ended = [each for each in chain(*self._places.values()) if is_over(each.demand)]
         for place in ended:
-            place.on_end(error)
+            place.end(error)
         return len(ended)
 
     def _check_places(self, tenant: str) -> None:

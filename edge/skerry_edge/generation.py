@@ -238,7 +238,7 @@ class Choices:
         self._metrics = metrics
         self._books = books
         self._place = place
-        place.on_end = self._end
+        place.when_ended(self._end)
         self._closed = False
         metrics.in_progress += 1
         books.admit(self._generations)

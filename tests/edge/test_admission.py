@@ -228,13 +228,22 @@ def test_a_full_edge_still_has_room_for_newcomers() -> None:
 
 def test_running_requests_can_be_ended() -> None:
     entrance = admission()
-    ended: list[str] = []
-    for tenant in (ME, OTHER):
-        place = enter(entrance, tenant)
-        place.on_end = lambda error, tenant=tenant: ended.append(f"{tenant}: {error.message}")
+    ended: dict[str, list[SkerryError]] = {ME: [], OTHER: []}
+    for tenant, errors in ended.items():
+        enter(entrance, tenant).when_ended(errors.append)
     over = AuthenticationError("revoked")
     assert entrance.end(lambda wanted: wanted.token == f"token of {ME}", over) == 1
-    assert ended == [f"{ME}: revoked"]
+    assert ended == {ME: [over], OTHER: []}
+
+
+def test_a_request_that_is_ended_before_it_runs_hears_of_it_when_it_does() -> None:
+    entrance = admission()
+    place = enter(entrance)
+    over = AuthenticationError("revoked")
+    entrance.end(lambda wanted: True, over)
+    ended: list[SkerryError] = []
+    place.when_ended(ended.append)
+    assert ended == [over]
 
 
 def test_a_token_with_a_cap_needs_somebody_who_counts() -> None:

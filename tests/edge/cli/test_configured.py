@@ -51,7 +51,7 @@ def test_limits_and_tokens_are_followed(home: Home, caplog: pytest.LogCaptureFix
             assert admission.quotas.every_tenant.concurrency == 7
             place = await admission.enter(demand(record.id))
             ended: list[SkerryError] = []
-            place.on_end = ended.append
+            place.when_ended(ended.append)
 
             home.limits.write_text("every_tenant: {concurrency: many}")
             TokenStore(home.tokens).revoke(record.id)
