@@ -91,6 +91,8 @@ class Books:
 
 async def open_books(edge: Edge, jobs: Sequence[Job], call: Call) -> Books:
     """Keep what the request's headers promise. Raises `IdempotencyMismatch`."""
+    if call.cache is None and call.idempotency is None:
+        return Books(edge, call, jobs, None, None)
     await _claim(edge, call)
     if call.idempotency is not None:
         seed = call.idempotency.seed(edge.secret, call.tenant)
