@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from skerry_regions.bookings import CurrentLoad
+from skerry_regions.digests import BLOCK_SIZE
 from skerry_regions.prefix_filter import MAX_NAMES, PrefixFilter
 from skerry_regions.protocol import Report
 from skerry_regions.routed import Routed
@@ -33,7 +34,17 @@ class RegionReports:
 
     def _report(self, model: str, seq: int) -> Report:
         nodes = self._placer.loads_here(model)
-        summary = summarise(nodes, self._hot(model, nodes), incarnation=self._incarnation, seq=seq)
+        seen = self._placer.observations
+        summary = summarise(
+            nodes,
+            self._hot(model, nodes),
+            incarnation=self._incarnation,
+            seq=seq,
+            stored_tokens={
+                node.id: seen.prefixes.num_digests(node.id) * BLOCK_SIZE for node, _ in nodes
+            },
+            is_measured=any(seen.speeds.has_measured(node.id) for node, _ in nodes),
+        )
         return Report(model=model, load=NodeLoad(), region=summary)
 
     def _hot(self, model: str, nodes: list[tuple[NodeState, CurrentLoad]]) -> PrefixFilter:

@@ -20,7 +20,7 @@ from skerry_regions.bookings import Booking, CurrentLoad
 from skerry_regions.digests import BLOCK_SIZE, full_block_digests
 from skerry_regions.directory import Directory
 from skerry_regions.node_link import NodeLink
-from skerry_regions.observations import NO_PRIORS, Observations
+from skerry_regions.observations import NO_PRIORS, PRIOR, Observations
 from skerry_regions.placement import Demand, Placement, RouterConfig, explain
 from skerry_regions.protocol import Report, Submit
 from skerry_regions.router import Router
@@ -76,7 +76,8 @@ class Routed:
         """See `Placer.place`. Nodes that failed the request come after all others, and at the very
         end prefill nodes are asked to decode."""
         view = self.observations.view(self.clock())
-        if regions := self.summaries.nodes(submit.model):
+        speeds = (node.speed for node in view.nodes.values() if node.model == submit.model)
+        if regions := self.summaries.nodes(submit.model, next(speeds, PRIOR)):
             view = view.with_nodes(*regions)
         return self._place(view, submit, past, self._out_of_reach(submit.model))
 

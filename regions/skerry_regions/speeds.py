@@ -193,11 +193,11 @@ class _NodeFactor:
 
     def __init__(self) -> None:
         self.log_factor = 0.0
-        self._samples = 0
+        self.num_samples = 0
 
     def learn(self, ratio: float) -> None:
-        self._samples += 1
-        gain = max(1 / (self._samples + 1), self.MIN_GAIN)
+        self.num_samples += 1
+        gain = max(1 / (self.num_samples + 1), self.MIN_GAIN)
         step = math.log(ratio) - self.log_factor
         self.log_factor += gain * max(-self.MAX_STEP, min(self.MAX_STEP, step))
 
@@ -229,6 +229,10 @@ class SpeedBook:
         curve, factor = self._curves[speed_class], self._factors[node]
         curve.learn(sample, factor=math.exp(factor.log_factor))
         factor.learn(sample.seconds / curve.predict(sample))
+
+    def has_measured(self, node: str) -> bool:
+        """Whether it ever told how long steps took."""
+        return node in self._factors and self._factors[node].num_samples > 0
 
     def speed(self, node: str) -> NodeSpeed:
         """Raises KeyError for a node that was never added."""

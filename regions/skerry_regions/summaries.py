@@ -14,6 +14,7 @@ Pure: views, members and the time are arguments.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -29,6 +30,7 @@ Coefficient = Annotated[float, Meta(ge=0.0, le=1e6)]  # seconds per unit
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 MIN_PER_PAIR = 1e-15  # seconds; a queue is told in attended pairs, which must cost something
 MAX_SUMMARIES = 65_536
+NOTHING_STORED: Mapping[str, int] = MappingProxyType({})
 
 
 class RegionSummary(Struct, frozen=True, kw_only=True):
@@ -42,17 +44,19 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
     streams: Count = 0  # of the node with the least work, as all below
     context_tokens: Count = 0
     free_tokens: Count | None = None
-    speed: tuple[Coefficient, Coefficient, Coefficient, Coefficient, Coefficient] = (0, 0, 0, 0, 0)
-    """As in `NodeSpeed`: per step, per token, per pair, per stream, per token of context."""
+    cache_room: Count | None = None  # tokens that displace no cached ones
+    speed: tuple[Coefficient, Coefficient, Coefficient, Coefficient, Coefficient] | None = None
+    """As in `NodeSpeed`: per step, per token, per pair, per stream, per token of context. None
+    while nobody has measured it."""
     chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20)] = 512
     numeric_build: Annotated[str, Meta(max_length=256)] = ""  # "": its nodes are of several
     batch_invariant: bool = True  # all of its nodes
     hot: PrefixFilter = PrefixFilter()  # names of blocks that its nodes hold
 
-    def as_node(self, edge: Member, model: str, at: float) -> NodeState:
-        """The region as one node, told at `at` of the router's clock."""
-        base, per_token, per_pair, per_stream, per_context = self.speed
-        per_pair = max(per_pair, MIN_PER_PAIR)
+    def as_node(self, edge: Member, model: str, at: float, unmeasured: NodeSpeed) -> NodeState:
+        """The region as one node, told at `at` of the router's clock; `unmeasured` is its speed as
+        long as it knows none itself."""
+        speed = self._speed(unmeasured)
         return NodeState(
             id=edge.id,
             region=edge.region,
@@ -64,23 +68,30 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
             batch_invariant=self.batch_invariant,
             kv_format="",
             kv_bytes_per_token=0.0,
-            speed=NodeSpeed(
-                base=base,
-                per_token=per_token,
-                per_pair=per_pair,
-                per_stream=per_stream,
-                per_context=per_context,
-                chunk_tokens=self.chunk_tokens,
-            ),
+            cache_tokens=self.cache_room,  # of what is stored we know only that it is not room
+            speed=speed,
             incarnation=self.incarnation,
             load=NodeLoad(
-                prefill_pairs=self.residual[0] / per_pair,
+                prefill_pairs=self.residual[0] / speed.per_pair,
                 streams=self.streams,
                 context_tokens=self.context_tokens,
                 free_tokens=self.free_tokens,
             ),
             observed_at=at,
             takes_kv=False,
+        )
+
+    def _speed(self, unmeasured: NodeSpeed) -> NodeSpeed:
+        if self.speed is None:
+            return unmeasured
+        base, per_token, per_pair, per_stream, per_context = self.speed
+        return NodeSpeed(
+            base=base,
+            per_token=per_token,
+            per_pair=max(per_pair, MIN_PER_PAIR),
+            per_stream=per_stream,
+            per_context=per_context,
+            chunk_tokens=self.chunk_tokens,
         )
 
 
@@ -90,9 +101,14 @@ def summarise(
     *,
     incarnation: int,
     seq: int,
+    stored_tokens: Mapping[str, int] = NOTHING_STORED,
+    is_measured: bool = True,
 ) -> RegionSummary:
-    """Of the nodes of one region that serve one model, with their loads now; `hot` are names of the
-    blocks that they hold."""
+    """Of the nodes of one region that serve one model, with their loads now.
+
+    `hot` are names of the blocks that they hold, `stored_tokens` how many each holds, and
+    `is_measured` is whether their speeds are more than a guess.
+    """
     taking = sorted(
         ((node, load) for node, load in nodes if node.can_decode and not node.draining),
         key=lambda pair: pair[1].queue_seconds,
@@ -100,7 +116,12 @@ def summarise(
     if not taking:
         return RegionSummary(incarnation=incarnation, seq=seq)
     node, load = taking[0]
-    speed = node.speed
+    speed, room = node.speed, node.cache_tokens
+    if room is not None:
+        room = max(room - stored_tokens.get(node.id, 0), 0)
+    coefficients = (
+        speed.base, speed.per_token, speed.per_pair, speed.per_stream, speed.per_context
+    )  # fmt: skip
     builds = {each.numeric_build for each, _ in taking}
     queues = [each.queue_seconds for _, each in taking]
     return RegionSummary(
@@ -111,7 +132,8 @@ def summarise(
         streams=load.streams,
         context_tokens=int(load.context),
         free_tokens=None if load.free_tokens is None else max(int(load.free_tokens), 0),
-        speed=(speed.base, speed.per_token, speed.per_pair, speed.per_stream, speed.per_context),
+        cache_room=room,
+        speed=coefficients if is_measured else None,
         chunk_tokens=speed.chunk_tokens,
         numeric_build=builds.pop() if len(builds) == 1 else "",
         batch_invariant=all(each.batch_invariant for each, _ in taking),
@@ -141,10 +163,10 @@ class Summaries:
         if known is not None or len(self._told) < MAX_SUMMARIES:
             self._told[edge, model] = summary, now
 
-    def nodes(self, model: str) -> list[NodeState]:
-        """Regions that serve the model, each edge of theirs as one node."""
+    def nodes(self, model: str, unmeasured: NodeSpeed) -> list[NodeState]:
+        """Regions that serve the model, each edge of theirs as one node; see `as_node`."""
         return [
-            summary.as_node(self._edges[edge], model, at)
+            summary.as_node(self._edges[edge], model, at, unmeasured)
             for (edge, of), (summary, at) in self._told.items()
             if of == model and summary.num_nodes
         ]

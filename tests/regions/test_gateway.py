@@ -28,6 +28,7 @@ from skerry_regions.address import Address
 from skerry_regions.directory import Directory
 from skerry_regions.gateway import POLICY, Gateway
 from skerry_regions.node_server import NodeServer
+from skerry_regions.observations import PRIOR
 from skerry_regions.protocol import Done, Sampling
 from skerry_regions.region_reports import RegionReports
 from skerry_regions.registry import Member
@@ -106,7 +107,7 @@ async def regions(path: Path, near: int = 0, far: int = 1) -> AsyncGenerator[Reg
             await until(lambda: len(made.far.directory.links()) == far + 1)
             await until(lambda: all(link.is_up for link in made.near.directory.links()))
             await until(lambda: all(link.is_up for link in made.far.directory.links()))
-            await until(lambda: bool(made.near.placer.summaries.nodes(MODEL)) == bool(far))
+            await until(lambda: bool(made.near.placer.summaries.nodes(MODEL, PRIOR)) == bool(far))
         yield made
     finally:
         for edge in edges:

@@ -94,7 +94,7 @@ def test_a_region_waits_as_its_best_nodes_do(queues: list[tuple[float, int]]) ->
     assert summary.num_nodes == len(queues)
     assert summary.residual[0] == ascending[len(queues) // 10]
     assert summary.residual == tuple(sorted(summary.residual))
-    region = summary.as_node(EDGE, "m", at=5.0)
+    region = summary.as_node(EDGE, "m", at=5.0, unmeasured=SPEED)
     assert (region.id, region.region, region.residency) == ("edge-fra", "fra", "eu")
     now = Bookings(10.0, 10).load(region, 0.0, 5.0)
     assert now.queue_seconds == pytest.approx(summary.residual[0])
@@ -112,6 +112,18 @@ def test_only_nodes_that_take_streams_count() -> None:
     assert (summary.free_tokens, summary.numeric_build) == (50, "b")
     assert b"x" * 16 in summary.hot
     assert summarise(nodes[:2], PrefixFilter(), incarnation=1, seq=2).num_nodes == 0
+
+
+def test_a_full_cache_and_an_unmeasured_speed_are_told_as_such() -> None:
+    nodes = [(replace(node("a"), cache_tokens=6400), load(0.0))]
+    told = summarise(
+        nodes, HELD, incarnation=1, seq=1, stored_tokens={"a": 6000}, is_measured=False
+    )
+    region = told.as_node(EDGE, "m", at=0.0, unmeasured=SPEED.scaled(3))
+    assert (region.cache_tokens, region.speed) == (400, SPEED.scaled(3))
+    full = summarise(nodes, HELD, incarnation=1, seq=1, stored_tokens={"a": 9000})
+    assert full.as_node(EDGE, "m", at=0.0, unmeasured=SPEED.scaled(3)).cache_tokens == 0
+    assert full.as_node(EDGE, "m", at=0.0, unmeasured=SPEED.scaled(3)).speed == SPEED
 
 
 def test_nodes_of_two_builds_promise_neither() -> None:
@@ -142,14 +154,14 @@ def test_a_region_is_known_by_model_until_its_edge_goes() -> None:
     summary = summarise([(node("a"), load(1.0))], HELD, incarnation=1, seq=1)
     summaries.take("edge-fra", "m", summary, now=0.0)
     summaries.take("edge-fra", "empty", RegionSummary(incarnation=1, seq=1), now=0.0)
-    assert [each.id for each in summaries.nodes("m")] == ["edge-fra"]
-    assert summaries.nodes("empty") == summaries.nodes("other") == []
+    assert [each.id for each in summaries.nodes("m", SPEED)] == ["edge-fra"]
+    assert summaries.nodes("empty", SPEED) == summaries.nodes("other", SPEED) == []
     assert summaries.cached("m", [b"x" * 16, b"y" * 16]) == {
         "edge-fra": CachedPrefix(blocks=1, resident=1)
     }
     assert summaries.cached("m", [b"y" * 16]) == {}
     summaries.know({})
-    assert summaries.nodes("m") == []
+    assert summaries.nodes("m", SPEED) == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +191,8 @@ def test_a_queue_sends_requests_away_when_it_costs_more_than_the_way(
     there = summarise([(node("n"), load(queue_there))], PrefixFilter(), incarnation=1, seq=1)
     own = replace(node("own"), region="gru", load=NodeLoad(prefill_pairs=queue / SPEED.per_pair))
     view = View(
-        [own, there.as_node(EDGE, "m", at=0.0)], {("gru", "fra"): LinkSpeed(rtt=rtt, bandwidth=1e9)}
+        [own, there.as_node(EDGE, "m", at=0.0, unmeasured=SPEED)],
+        {("gru", "fra"): LinkSpeed(rtt=rtt, bandwidth=1e9)},
     )
     demand = Demand(model="m", origin="gru", prompt_tokens=100)
     best = Router(PrefixDirectory(), Random(1)).rank(view, demand, now=0.0)[0]
@@ -197,7 +210,9 @@ def test_a_prefix_that_a_region_holds_draws_its_prompts(prompt: list[bytes]) -> 
     summaries.know({EDGE.id: EDGE})
     summaries.take(EDGE.id, "m", there, now=0.0)
     own = replace(node("own"), region="gru")
-    view = View([own, *summaries.nodes("m")], {("gru", "fra"): LinkSpeed(rtt=0.005, bandwidth=1e9)})
+    view = View(
+        [own, *summaries.nodes("m", SPEED)], {("gru", "fra"): LinkSpeed(rtt=0.005, bandwidth=1e9)}
+    )
     demand = Demand(
         model="m", origin="gru", prompt_tokens=64 * len(prompt) + 1, digests=tuple(prompt)
     )
@@ -212,7 +227,7 @@ def test_among_many_nodes_no_other_region_is_overlooked() -> None:
     there = summarise([(node("n"), load(0.0))], PrefixFilter(), incarnation=1, seq=1)
     busy = NodeLoad(prefill_pairs=100.0 / SPEED.per_pair)
     own = [replace(node(f"own-{i}", role="decode"), region="gru", load=busy) for i in range(200)]
-    view = View([*own, there.as_node(EDGE, "m", at=0.0)])
+    view = View([*own, there.as_node(EDGE, "m", at=0.0, unmeasured=SPEED)])
     demand = Demand(model="m", origin="gru", prompt_tokens=100)
     for seed in range(20):
         router = Router(PrefixDirectory(), Random(seed))
