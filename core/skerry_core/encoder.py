@@ -107,11 +107,13 @@ class Encoder:
         self._run([self.check(ids) for ids in texts], (), finish)
         return out
 
-    def classify(self, texts: Sequence[Sequence[int]], *, seconds: Sequence[int] = ()) -> Float32:
+    def classify(
+        self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
+    ) -> Float32:
         """One score per class and text, before softmax or sigmoid: f32[texts, classes].
 
-        `seconds` holds, for texts of two parts, how many tokens come before the second one. Raises
-        as `encode` does, and ConfigError for a model without a head.
+        `second_starts` holds, for texts of two parts, how many tokens come before the second one.
+        Raises as `encode` does, and ConfigError for a model without a head.
         """
         if not self.num_classes:
             raise ConfigError("the model has no head for classification")
@@ -126,11 +128,11 @@ class Encoder:
                 out[index],
             )  # fmt: skip
 
-        self._run([self.check(ids) for ids in texts], seconds, finish)
+        self._run([self.check(ids) for ids in texts], second_starts, finish)
         return out
 
     def states(
-        self, texts: Sequence[Sequence[int]], *, seconds: Sequence[int] = ()
+        self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
     ) -> list[Float32]:
         """The last layer's states without pooling: f32[tokens, hidden] per text.
 
@@ -141,7 +143,7 @@ class Encoder:
         def finish(hidden: Float32, index: int) -> None:
             out[index] = hidden.copy()
 
-        self._run([self.check(ids) for ids in texts], seconds, finish)
+        self._run([self.check(ids) for ids in texts], second_starts, finish)
         return [out[index] for index in range(len(texts))]
 
     def close(self) -> None:
@@ -160,11 +162,13 @@ class Encoder:
             raise ValueError(f"token ids must be in [0, {self.config.vocab_size})")
         return array.astype(np.int32)
 
-    def _run(self, texts: list[NDArray[np.int32]], seconds: Sequence[int], finish: _Finish) -> None:
+    def _run(
+        self, texts: list[NDArray[np.int32]], second_starts: Sequence[int], finish: _Finish
+    ) -> None:
         self.warm_up(lambda message, share: None)
         assert self._pool is not None
         lengths = list(map(len, texts))
-        begins = list(seconds) if seconds and self.config.parts > 1 else lengths
+        begins = list(second_starts) if second_starts and self.config.parts > 1 else lengths
         if len(begins) != len(texts):
             raise ValueError(f"{len(begins)} second parts of {len(texts)} texts")
         total = sum(lengths)
@@ -185,7 +189,7 @@ class Encoder:
     def _run_chunk(
         self,
         texts: list[NDArray[np.int32]],
-        seconds: list[int],
+        second_starts: list[int],
         indices: list[int],
         finish: _Finish,
     ) -> None:
@@ -197,7 +201,7 @@ class Encoder:
         numba_encoder.encode(
             np.concatenate(texts),
             starts,
-            np.array(seconds, np.int64),
+            np.array(second_starts, np.int64),
             config.first_position,
             weights.words.__array_interface__["data"][0],
             weights.positions,

@@ -28,7 +28,7 @@ class EncodeRequest:
     texts: tuple[tuple[int, ...], ...]  # token ids, special ones included
     kind: Kind = "mean"
     normalize: bool = True  # of vectors by pooling
-    seconds: tuple[int, ...] = ()  # of texts of two parts: tokens before the second one
+    second_starts: tuple[int, ...] = ()  # of texts of two parts: tokens before the second one
     priority: Priority = Priority.INTERACTIVE
 
     @property
@@ -82,8 +82,8 @@ class EncoderWorker:
         """Queue a request. Raises RequestRejected, EngineOverloaded or WorkerStopped."""
         if request.kind == "classes" and not self._encoder.num_classes:
             raise RequestRejected("the model has no head for classification")
-        if len(request.seconds) not in (0, len(request.texts)):
-            raise RequestRejected(f"{len(request.seconds)} second parts of so many texts")
+        if len(request.second_starts) not in (0, len(request.texts)):
+            raise RequestRejected(f"{len(request.second_starts)} second parts of so many texts")
         try:
             for text in request.texts:
                 self._encoder.check(text)
@@ -182,7 +182,9 @@ class EncoderWorker:
         texts = [text for request in requests for text in request.texts]
         if kind != "classes":
             return self._encoder.encode(texts, pooling=kind, normalize=normalize)
-        seconds = [
-            second for request in requests for second in request.seconds or map(len, request.texts)
+        second_starts = [
+            second
+            for request in requests
+            for second in request.second_starts or map(len, request.texts)
         ]
-        return self._encoder.classify(texts, seconds=seconds)
+        return self._encoder.classify(texts, second_starts=second_starts)

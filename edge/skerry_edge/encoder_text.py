@@ -38,14 +38,14 @@ class EncoderText:
         return self.max_tokens - self._pair_marks - used
 
     def encode_pairs(
-        self, first: str, seconds: Sequence[str], *, truncate: bool
+        self, first: str, others: Sequence[str], *, truncate: bool
     ) -> list[tuple[list[int], int]]:
-        """Token ids of `first` with each of `seconds`, and how many come before the second part.
+        """Token ids of `first` with each of `others`, and how many come before the second part.
 
         `truncate` cuts the second text, so `first` must leave room (`room_beside`).
         """
         tokenizer = self._cut_pairs if truncate else self._whole
-        pairs = [(first, second) for second in seconds]
+        pairs = [(first, second) for second in others]
         return [
             (encoding.ids, _second_part(encoding.type_ids))
             for encoding in tokenizer.encode_batch(pairs)

@@ -39,10 +39,11 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Token ids of each text; `seconds` of texts of two parts: tokens before the second one."""
+    """Token ids of each text."""
 
     ids: list[list[int]]
-    seconds: list[int] = field(default_factory=list[int])
+    second_starts: list[int] = field(default_factory=list[int])
+    """Of texts of two parts: how many tokens come before the second one."""
 
     def usage(self) -> EmbeddingUsage:
         tokens = sum(map(len, self.ids))
@@ -55,7 +56,7 @@ async def encoded(edge: Edge, spec: ModelSpec, texts: Texts, form: Form, call: C
     Raises what `RegionClient.embed` and `Admission.enter` raise, or `IdempotencyMismatch`.
     """
     num_tokens = sum(map(len, texts.ids))
-    asked = [*zip_longest(texts.ids, texts.seconds)]
+    asked = [*zip_longest(texts.ids, texts.second_starts)]
     form_asked = dataclasses.astuple(form)
     books = await open_vector_books(edge, spec, call, asked, form_asked, num_tokens)
     if books.found is not None:
@@ -94,7 +95,7 @@ async def _encoded_batch(
         texts=batch.ids,
         pooling=form.kind,
         normalize=form.normalize,
-        seconds=batch.seconds,
+        second_starts=batch.second_starts,
         priority=call.priority,
         residency=call.residency,
     )
@@ -111,7 +112,7 @@ def _batches(texts: Texts, width: int) -> Iterator[Texts]:
     """What one message each can carry there and back."""
     size = min(MAX_TEXTS, MAX_VECTOR_BYTES // (FLOAT_BYTES * width))
     for start in range(0, len(texts.ids), size):
-        yield Texts(texts.ids[start : start + size], texts.seconds[start : start + size])
+        yield Texts(texts.ids[start : start + size], texts.second_starts[start : start + size])
 
 
 def floats(vector: bytes) -> array[float]:

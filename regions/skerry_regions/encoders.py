@@ -83,7 +83,7 @@ class ServedEncoder:
             texts=tuple(map(tuple, embed.texts)),
             kind=embed.pooling,
             normalize=embed.normalize,
-            seconds=tuple(embed.seconds),
+            second_starts=tuple(embed.second_starts),
             priority=PRIORITIES[embed.priority],
         )
         with translated(self._gone):

@@ -168,7 +168,7 @@ class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
     texts: Annotated[list[TokenIds], Meta(min_length=1, max_length=MAX_TEXTS)]
     pooling: VectorKind
     normalize: bool
-    seconds: Annotated[list[Count], Meta(max_length=MAX_TEXTS)] = []
+    second_starts: Annotated[list[Count], Meta(max_length=MAX_TEXTS)] = []
     """Of texts of two parts: how many tokens come before the second one."""
     priority: Literal["interactive", "batch"] = "interactive"
     residency: Zone | None = None  # that it must not leave

@@ -55,7 +55,7 @@ def test_the_same_as_transformers(tmp_path: Path, family: str, classes: int) -> 
     import torch
 
     encoder = Encoder.open(tmp_path, threads=1, cache_dir=KERNELS)
-    scores = encoder.classify(TEXTS, seconds=SECONDS)
+    scores = encoder.classify(TEXTS, second_starts=SECONDS)
     assert scores.shape == (3, classes)
     for ids, second, ours in zip(TEXTS, SECONDS, scores, strict=True):
         inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids))}
@@ -111,7 +111,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_scores_mean_what_the_reference_says(classifier: Encoder) -> None:
     file = classifier._file
     for (ids, second), scores in zip(
-        PAIRS, classifier.classify(TEXTS, seconds=SECONDS), strict=True
+        PAIRS, classifier.classify(TEXTS, second_starts=SECONDS), strict=True
     ):
         states = reference_encoder.encode(file, ids, second)
         wanted = reference_encoder.classify(states[0], file.head())
@@ -120,16 +120,16 @@ def test_scores_mean_what_the_reference_says(classifier: Encoder) -> None:
 
 def test_the_second_part_is_told_apart(classifier: Encoder) -> None:
     alone = classifier.classify(TEXTS)
-    assert not np.array_equal(classifier.classify(TEXTS, seconds=SECONDS), alone)
-    whole = classifier.classify(TEXTS, seconds=[len(ids) for ids in TEXTS])
+    assert not np.array_equal(classifier.classify(TEXTS, second_starts=SECONDS), alone)
+    whole = classifier.classify(TEXTS, second_starts=[len(ids) for ids in TEXTS])
     np.testing.assert_array_equal(whole, alone)
 
 
 def test_scores_have_the_same_bits_in_every_batch(classifier: Encoder) -> None:
-    together = classifier.classify(TEXTS * 5, seconds=SECONDS * 5)
+    together = classifier.classify(TEXTS * 5, second_starts=SECONDS * 5)
     for index, scores in enumerate(together):
         (ids, second) = PAIRS[index % 3]
-        np.testing.assert_array_equal(classifier.classify([ids], seconds=[second])[0], scores)
+        np.testing.assert_array_equal(classifier.classify([ids], second_starts=[second])[0], scores)
 
 
 @pytest.mark.parametrize("x", [0.0, 1e-9, -0.3, 0.5, 3.0, -7.0, 19.0, 25.0, -1e300])
@@ -140,7 +140,7 @@ def test_tanh(x: float, classifier: Encoder) -> None:
 
 def test_second_parts_go_with_texts(classifier: Encoder) -> None:
     with pytest.raises(ValueError, match="2 second parts of 3 texts"):
-        classifier.classify(TEXTS, seconds=[1, 2])
+        classifier.classify(TEXTS, second_starts=[1, 2])
 
 
 def test_a_model_without_a_head_says_so(tmp_path: Path) -> None:

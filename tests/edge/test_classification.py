@@ -91,9 +91,9 @@ async def classifier(tmp_path: Path) -> AsyncGenerator[httpx.AsyncClient]:
         yield client
 
 
-def logits(folder: Path, texts: list[list[int]], seconds: list[int] | None = None) -> Any:
+def logits(folder: Path, texts: list[list[int]], second_starts: list[int] | None = None) -> Any:
     encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
-    scores = encoder.classify(texts, seconds=seconds or ()).astype(np.float64)
+    scores = encoder.classify(texts, second_starts=second_starts or ()).astype(np.float64)
     encoder.close()
     return scores
 

@@ -161,7 +161,7 @@ def attend(
 def encode(
     token_ids: Int32,  # i32[tokens]
     starts: Int64,  # i64[sequences + 1]: where each begins, and the number of tokens
-    seconds: Int64,  # i64[sequences]: tokens before each one's second part
+    second_starts: Int64,  # i64[sequences]: tokens before each one's second part
     first_position: int,  # of a sequence's first token
     words: Address,  # f32[vocabulary, hidden], perhaps in a mapped file
     positions: Float32,  # f32[parts, positions, hidden], with each part's token type added
@@ -188,7 +188,7 @@ def encode(
     for s in range(starts.shape[0] - 1):
         for t in range(starts[s], starts[s + 1]):
             index = t - starts[s]
-            part = 1 if index >= seconds[s] else 0
+            part = 1 if index >= second_starts[s] else 0
             place = part * positions.shape[1] + first_position + index
             add_layer_norm(
                 words + np.int64(token_ids[t]) * row,
