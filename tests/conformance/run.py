@@ -42,6 +42,7 @@ class Client:
 
     name: str
     packages: tuple[str, ...]
+    alone: tuple[str, ...] = ()  # packages installed without what they need
     command: tuple[str, ...] = ("python", "scenario.py")
     scenario: str = ""  # the folder of another client, whose scenario and environment this one has
     against_reference: bool = False  # with the random Llama, whose scores transformers knows too
@@ -59,7 +60,8 @@ class Client:
         return self.command[0] == "node"
 
 
-LM_EVAL = ("lm-eval[api]==0.4.13", "transformers", "tokenizers", "jinja2")
+LM_EVAL = ("lm-eval[api]==0.4.13", "transformers", "tokenizers", "jinja2", "psutil")
+NEEDS_TORCH = ("accelerate",)  # which is lent, see `lend_torch`
 CLIENTS = [
     Client(
         name="openai-python",
@@ -83,8 +85,14 @@ CLIENTS = [
         name="langchain-cloudflare",
         packages=("langchain-cloudflare==0.4.3",),
     ),
-    Client(name="lm-eval", packages=LM_EVAL),
-    Client(name="lm-eval-reference", packages=LM_EVAL, scenario="lm-eval", against_reference=True),
+    Client(name="lm-eval", packages=LM_EVAL, alone=NEEDS_TORCH),
+    Client(
+        name="lm-eval-reference",
+        packages=LM_EVAL,
+        alone=NEEDS_TORCH,
+        scenario="lm-eval",
+        against_reference=True,
+    ),
     Client(
         name="locust",
         packages=("locust==2.47.0",),
@@ -132,7 +140,7 @@ def can_run(client: Client, topology: Path | None) -> bool:
 
 def install(client: Client) -> None:
     """Make the client's environment, on first use and when its packages change."""
-    stamp, wanted = client.home / "packages", " ".join(client.packages)
+    stamp, wanted = client.home / "packages", " ".join(client.packages + client.alone)
     if stamp.exists() and stamp.read_text() == wanted:
         return
     print(f"installing {wanted} (once)…", flush=True)
@@ -144,6 +152,8 @@ def install(client: Client) -> None:
         venv.create(client.home, clear=True, with_pip=True)
         pip = [client.home / "bin" / "python", "-m", "pip", "install", "-qq"]
         subprocess.run([*pip, *client.packages], check=True)
+        if client.alone:
+            subprocess.run([*pip, "--no-deps", *client.alone], check=True)
     stamp.write_text(wanted)
 
 
