@@ -19,7 +19,8 @@ class ChoiceTrace:
         self._trace = trace
         self._start = 0.0 if trace is None else trace.now()
         self._attributes: Attributes = {"model": model, "prompt": prompt, "choice": choice}
-        self._stream: TokenStream | None = None  # None: nothing was computed for it
+        self._stream: TokenStream | None = None
+        self._is_computed = False  # else its answer was kept
         self._ended = False
         # What its nodes are told.
         self.context: TraceContext | None = None if trace is None else trace.context.child()
@@ -31,6 +32,7 @@ class ChoiceTrace:
 
     async def placed(self, placing: Awaitable[TokenStream]) -> TokenStream:
         """The stream that the region gives, noted. Raises what the region raises."""
+        self._is_computed = True
         try:
             self._stream = await placing
         except SkerryError as error:
@@ -44,8 +46,8 @@ class ChoiceTrace:
             return
         self._ended = True
         attributes = {**self._attributes, "outcome": outcome, "tokens": num_tokens}
-        if self._stream is None:
-            attributes["computed"] = False
+        if not self._is_computed:
+            attributes["replayed"] = True
         id = self.context.span_id
         self._trace.add("generate", self._start, self._trace.now(), attributes, id=id)
         add_attempts(self._trace, id, self.attempts)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer
+from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deployed
 from tests.edge.test_disconnect import eventually
 from tests.edge.test_tracing import split_attempt
 
 from skerry.errors import Overloaded
+from skerry_edge.limits import Limits
+from skerry_edge.stores import Stores
 from skerry_edge.tracing import Span, TraceRecord
 
 SECRET = "zanzibar-nobody-may-read-this"
@@ -165,3 +168,18 @@ def test_only_an_administrator_of_the_account_is_told(edge: Deployment) -> None:
 def test_what_is_not_a_request_for_a_model_is_not_kept(edge: Deployment) -> None:
     reply = edge.client.get(f"/client/v4/accounts/{ACCOUNT}/ai/v1/models")
     assert edge.client.get(path_of(reply.headers["x-request-id"])).status_code == 404
+
+
+def test_an_answer_out_of_the_cache_says_so(tmp_path: Path) -> None:
+    stores = Stores.in_folder(tmp_path / "stores", edge="edge-1")
+    headers = {"cf-aig-cache-ttl": "600"}
+    body = {"prompt": "hi", "temperature": 0}
+    with deployed(tmp_path, Limits(drain_seconds=1), stores=stores) as edge:
+        first = edge.client.post(edge.run_path, json=body, headers=headers)
+        computed = only(trace_of(edge, first), "generate").attributes
+        again = edge.client.post(edge.run_path, json=body, headers=headers)
+        assert again.headers["cf-aig-cache-status"] == "HIT"
+        replayed = only(trace_of(edge, again), "generate").attributes
+    assert "replayed" not in computed
+    assert replayed["replayed"] is True
+    assert replayed["outcome"] == "stop"
