@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from skerry_edge.idempotency import REPLAYED_HEADER
+from skerry_edge.response_cache import STATUS_HEADER
+
 VARIABLE = "SKERRY_CORS_ORIGINS"
 ANY = "*"
 PREFLIGHT_SECONDS = 600  # a browser may remember the permission so long
-EXPOSED = ("cf-ai-req-id", "x-request-id", "retry-after", "x-should-retry")
+EXPOSED = (
+    "cf-ai-req-id",
+    "x-request-id",
+    "retry-after",
+    "x-should-retry",
+    STATUS_HEADER,
+    REPLAYED_HEADER,
+)
 
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?")
 
