@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 from pathlib import Path
 
@@ -30,6 +31,13 @@ def register(commands: Commands) -> None:
     control.add_argument(
         "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
     )
+    control.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="serve HTTPS with this certificate: PEM, with the chain; needed beyond loopback",
+    )
+    control.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
     control.add_argument(
         "--topology", type=Path, metavar="FILE", help="want what this YAML file describes"
     )
@@ -62,6 +70,13 @@ def register(commands: Commands) -> None:
 
 
 def start(args: argparse.Namespace) -> int:
+    if (args.tls_cert is None) != (args.tls_key is None):
+        return complain("--tls-cert and --tls-key belong together")
+    if args.tls_cert is None and not _is_loopback(args.host):
+        return complain(
+            f"--host {args.host}: tokens would cross the network in the clear; "
+            "give --tls-cert and --tls-key"
+        )
     configure_logging()
     from skerry_edge.cli.parts import CannotStart
     from skerry_edge.cli.serve_control import ControlOptions, serve_control
@@ -72,6 +87,7 @@ def start(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         topology=args.topology,
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
         owns=args.own,
         listener=args.listener_fd,
         lifeline=args.lifeline_fd,
@@ -82,6 +98,13 @@ def start(args: argparse.Namespace) -> int:
         return complain(str(error))
     note("Stopped.")
     return 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def make_backup(args: argparse.Namespace) -> int:

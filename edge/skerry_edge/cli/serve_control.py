@@ -21,6 +21,7 @@ import uvloop
 from msgspec.structs import replace
 
 from skerry_edge.auth import TokenRecord, TokenStore, TokenStoreError, token_text
+from skerry_edge.cli.configured import open_certificate
 from skerry_edge.cli.control_home import ControlRunning, claim_control, control_database
 from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.output import note
@@ -64,6 +65,7 @@ class ControlOptions:
     host: str
     port: int  # 0: a free one
     topology: Path | None  # to want
+    tls: tuple[Path, Path] | None  # certificate and key
     owns: bool  # end what it started, when it ends
     listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
@@ -91,7 +93,8 @@ async def _serve(
     if lifeline is not None:
         lifeline.watch(stop.set)
     tokens = TokenStore(home.tokens)
-    url = url_of(listener)
+    certificate = None if options.tls is None else open_certificate(*options.tls)
+    url = url_of(listener, tls=certificate is not None)
     account_id = _account(home, tokens, url, is_ours=lifeline is None)
     async with contextlib.AsyncExitStack() as stack:
         store = Store(control_database(home))
@@ -127,7 +130,12 @@ async def _serve(
         reconciling = asyncio.create_task(reconciler.run(), name="reconcile")
         try:
             await serve(
-                create_app(control), listener=listener, limits=Limits(), ready=ready, stop=stop
+                create_app(control),
+                listener=listener,
+                limits=Limits(),
+                ready=ready,
+                stop=stop,
+                ssl_context=None if certificate is None else certificate.context,
             )
         finally:
             reconciling.cancel()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skerry.errors import SkerryError
 from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
-from skerry_regions.control.wanted import ModelState
+from skerry_regions.control.wanted import INSTALLING, ModelState
 from skerry_regions.sources import Hub
 from skerry_regions.startup import on_thread
 from skerry_regions.store import ModelCorrupt, ModelStore, PullError, UnsupportedModel
@@ -49,7 +49,7 @@ class ModelBook:
             return ModelState(id=spec.id, blocked=problem)
         if spec.id not in self._pulls:
             self._pulls[spec.id] = asyncio.create_task(self._pull(spec), name=f"pull {spec.id}")
-        return ModelState(id=spec.id, blocked=problem or "the model is being installed")
+        return ModelState(id=spec.id, blocked=problem or INSTALLING)
 
     async def close(self) -> None:
         for pull in self._pulls.values():

@@ -23,6 +23,7 @@ from skerry_regions.control.resources import (
     Status,
 )
 from skerry_regions.control.views import NodeView, rfc3339
+from skerry_regions.control.wanted import INSTALLING
 
 Statuses = Mapping[tuple[str, str], Status]
 
@@ -133,8 +134,10 @@ def _judged(
     if group is None:
         return "pending", "NoModel", "no deployment names this pool, and it has no model of its own"
     if group.blocked and count.updated < count.desired:
+        if group.blocked == INSTALLING:
+            return "progressing", "Installing", group.blocked
         return "degraded", "ModelUnavailable", group.blocked
-    if died := picture.failing.get(record.id):
+    if count.desired and (died := picture.failing.get(record.id)):
         return "degraded", "KeepsFailing", died
     if record.kind is EDGE_NODE and count.desired == 0 and not _is_drained(picture, record):
         return "pending", "NoModels", "there is no pool with a model to offer"

@@ -123,12 +123,23 @@ class Reconciler:
         await asyncio.to_thread(self._scale, desired)
         self._groups = self._wanted(desired)
         running = self._observation.running
-        held = {id for id, until in self._held.items() if self._clock() < until}
+        held = self._still_held()
         groups = self._groups if not self._is_closing else self._closing_groups()
         for action in plan(groups, running.values(), held):
             await self._act(action)
         await asyncio.to_thread(self._settle, desired)
         self._tell(desired)
+
+    def _still_held(self) -> set[str]:
+        """Who failed lately. Failures of groups that are wanted no more are forgotten."""
+        now = self._clock()
+        self._held = {id: until for id, until in self._held.items() if now < until}
+        self._backoffs = {
+            id: backoff
+            for id, backoff in self._backoffs.items()
+            if id.rpartition("-")[0] in self._groups
+        }
+        return set(self._held)
 
     async def _wait(self) -> None:
         waiting = asyncio.ensure_future(self._wake.wait())
@@ -223,16 +234,17 @@ class Reconciler:
             return await self._event(
                 ended.owner, "normal", "Drained", f"{ended.id} drained and ended"
             )
-        await self._failed(ended.id, ended.owner, ended.ran_seconds, ended.last_words)
+        what = f"{ended.id} ended after {ended.ran_seconds:.0f} s"
+        if ended.last_words:
+            what += f"; its log ends with: {ended.last_words}"
+        await self._failed(ended.id, ended.owner, ended.ran_seconds, what)
 
-    async def _failed(self, id: str, owner: str, ran_seconds: float, why: str) -> None:
+    async def _failed(self, id: str, owner: str, ran_seconds: float, what: str) -> None:
         """It ended unasked, or could not be started: it will be, after a growing pause."""
         backoff = self._backoffs.setdefault(id, Backoff(RestartPolicy(), self._rng))
         pause = backoff.failed(ran_seconds)
         self._held[id] = self._clock() + pause
-        message = f"{id} ended after {ran_seconds:.0f} s; starting it again in {pause:.1f} s"
-        if why:
-            message += f"; last words: {why}"
+        message = f"{what}; starting it again in {pause:.1f} s"
         if backoff.is_crash_loop:
             self._failing[owner] = message
         logger.warning("%s", message)

@@ -127,6 +127,7 @@ def check_references(spec: Spec, id: str, desired: Desired) -> None:
     match spec:
         case EdgeNodeSpec():
             _check_region(spec.region, desired)
+            _check_port(spec, id, desired)
             for pool in desired.pools():
                 _check_names(id, pool)
         case PoolSpec():
@@ -146,6 +147,13 @@ def _check_region(name: str, desired: Desired) -> None:
         raise Invalid(f"there is no region {name!r}", field="region")
     if desired.is_deleting(REGION, name):
         raise Invalid(f"the region {name!r} is being deleted", field="region")
+
+
+def _check_port(spec: EdgeNodeSpec, id: str, desired: Desired) -> None:
+    """Two could listen at one port, and callers would reach either."""
+    for other, edge in desired.edge_nodes().items():
+        if other != id and spec.port and (spec.host, spec.port) == (edge.host, edge.port):
+            raise Invalid(f"the edge node {other!r} has this port", field="port")
 
 
 def _check_names(edge: str, pool: str) -> None:

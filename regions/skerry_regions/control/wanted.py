@@ -15,6 +15,8 @@ from skerry_regions.control.resources import EDGE_NODE, POOL, REGION, Kind, Pool
 from skerry_regions.residency import GLOBAL
 from skerry_regions.topology import Region
 
+INSTALLING = "the model is being installed"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelState:

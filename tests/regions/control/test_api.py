@@ -104,6 +104,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("edge_nodes", {"name": "e", "region": "fra", "host": "0.0.0.0"}, "host"),
     ("edge_nodes", {"name": "e", "region": "fra", "host": "localhost"}, "host"),
     ("edge_nodes", {"name": "e", "region": "fra", "port": 70000}, "port"),
+    ("edge_nodes", {"name": "e", "region": "fra", "port": 8787}, "port"),
     ("deployments", {"name": "d", "model": MODEL, "pools": []}, "pools"),
     ("deployments", {"name": "d", "model": MODEL, "pools": ["fra-no"]}, "pools[0]"),
     ("deployments", {"name": "d", "model": MODEL, "pools": ["fra-p", "fra-p"]}, "pools[1]"),
@@ -123,6 +124,7 @@ async def test_a_mistake_is_named_by_its_path(
     await api.make("regions", **FRA)
     await api.make("pools", name="p", region="fra", role="prefill", model=MODEL)
     await api.make("pools", name="d", region="fra", role="decode", model=MODEL)
+    await api.make("edge_nodes", name="other", region="fra", port=8787)
     before = api.store.desired
     answer = await api.http.post(f"/{collection}", json=values)
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, field), answer.text

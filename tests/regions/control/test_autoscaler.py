@@ -172,7 +172,9 @@ def rate_at(hour: float) -> float:
     return 4.0 * math.sin(math.pi * (hour - 6) / 18) ** 2 + (6.0 if 15 <= hour < 17 else 0.0)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 def test_a_day(seed: int) -> None:
     spec = pool(target_ttft_seconds=4.0, target_itl_seconds=0.1, idle_seconds=300.0)
     day = Day(spec, Random(seed))
