@@ -1,0 +1,20 @@
+"""Means of round trips."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry_edge.geo.rtt import MIN_SAMPLES, NEWEST, MeasuredRtt
+
+
+def test_a_mean_counts_once_there_are_enough_samples_and_then_follows_the_newest() -> None:
+    rtt = MeasuredRtt()
+    for i in range(MIN_SAMPLES):
+        assert rtt.of("fra") == {}
+        rtt.add("fra", "iad", 0.08 + 0.02 * (i % 2))
+        rtt.add("nrt", "iad", 0.2)
+    assert rtt.of("fra") == {"iad": pytest.approx(0.09)}
+    for _ in range(round(3 / NEWEST)):
+        rtt.add("fra", "iad", 0.5)
+    assert rtt.of("fra")["iad"] == pytest.approx(0.5, rel=0.1)
+    assert rtt.of("nrt") == {"iad": pytest.approx(0.2)}
