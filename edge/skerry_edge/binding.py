@@ -16,10 +16,8 @@ from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
 from skerry_edge import native
 from skerry_edge.bodies import decode, read_body
-from skerry_edge.dialects import BINDING
+from skerry_edge.dialects import BINDING, MODEL_HEADER
 from skerry_edge.routing import authorise, edge_of
-
-MODEL_HEADER = "cf-consn-model-id"
 
 
 class BindingRequest(msgspec.Struct):

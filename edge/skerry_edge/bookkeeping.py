@@ -35,13 +35,16 @@ class Books:
         edge: Edge,
         call: Call,
         jobs: Sequence[Job],
-        lookup: Lookup | None,
-        found: StoredAnswer | None,
+        row: str,
+        lookup: Lookup | None = None,
+        found: StoredAnswer | None = None,
     ) -> None:
+        """`row` is the id of the request's row in the journal."""
         self.jobs = jobs  # with the seeds that they are to be run with
         self.is_hit = found is not None  # the answer was found: nothing is computed
         self._edge = edge
         self._call = call
+        self._row = row
         self._lookup = lookup
         self._to_replay = [] if found is None else list(found.streams)
         self._recorded: list[RecordedStream] = []
@@ -61,7 +64,8 @@ class Books:
     def admit(self, generations: Sequence[Generation]) -> None:
         """All choices have their places."""
         prompt_tokens = 0 if self.is_hit else sum(len(job.prompt_ids) for job in self.jobs)
-        self._entry = _admit(self._edge, self.jobs[0].model, self._call, prompt_tokens)
+        model = self.jobs[0].model
+        self._entry = _admit(self._edge, model, self._call, self._row, prompt_tokens)
         if self._entry is not None and not self.is_hit:
             self._entry.progress = lambda: sum(each.num_tokens for each in generations)
 
@@ -92,8 +96,8 @@ class Books:
 async def open_books(edge: Edge, jobs: Sequence[Job], call: Call) -> Books:
     """Keep what the request's headers promise. Raises `IdempotencyMismatch`."""
     if call.cache is None and call.idempotency is None:
-        return Books(edge, call, jobs, None, None)
-    await _claim(edge, call)
+        return Books(edge, call, jobs, call.request_id)
+    row = await _claim(edge, call)
     if call.idempotency is not None:
         seed = call.idempotency.seed(edge.secret, call.tenant)
         jobs = [job if job.seeded else _with_seed(job, seed) for job in jobs]
@@ -106,7 +110,7 @@ async def open_books(edge: Edge, jobs: Sequence[Job], call: Call) -> Books:
         is_repeatable=are_repeatable(jobs) and not call.mixed_builds,
         is_whole=lambda answer: len(answer.streams) == num_streams,
     )
-    return Books(edge, call, jobs, lookup, found)
+    return Books(edge, call, jobs, row, lookup, found)
 
 
 class VectorBooks:
@@ -117,6 +121,7 @@ class VectorBooks:
         edge: Edge,
         model: ModelSpec,
         call: Call,
+        row: str,
         num_tokens: int,
         lookup: Lookup | None,
         found: list[bytes] | None,
@@ -125,13 +130,15 @@ class VectorBooks:
         self._edge = edge
         self._model = model
         self._call = call
+        self._row = row
         self._lookup = lookup
         self._amount = Amount() if found else Amount(prompt_tokens=num_tokens)
         self._entry: UsageEntry | None = None
 
     def admit(self) -> None:
         """The request has its place, or needs none."""
-        self._entry = _admit(self._edge, self._model, self._call, self._amount.prompt_tokens)
+        tokens = self._amount.prompt_tokens
+        self._entry = _admit(self._edge, self._model, self._call, self._row, tokens)
 
     def finish(self, vectors: list[bytes]) -> None:
         """All of them were computed. Returns at once."""
@@ -149,7 +156,7 @@ async def open_vector_books(
     edge: Edge, model: ModelSpec, call: Call, texts: Sequence[object], form: object, num_tokens: int
 ) -> VectorBooks:
     """As `open_books`; `texts` and `form` are plain data that tell what is asked, and how."""
-    await _claim(edge, call)
+    row = await _claim(edge, call)
     build = [file.sha256 for file in model.files]
     lookup, found = await look_up(
         edge.stores.cache,
@@ -160,28 +167,30 @@ async def open_vector_books(
         is_whole=lambda answer: bool(answer.vectors),
     )
     vectors = None if found is None else found.vectors
-    books = VectorBooks(edge, model, call, num_tokens, lookup, vectors)
+    books = VectorBooks(edge, model, call, row, num_tokens, lookup, vectors)
     if vectors is not None:
         books.admit()
         books.settle("cached")
     return books
 
 
-async def _claim(edge: Edge, call: Call) -> None:
-    """Use the request's idempotency key, if it has one. Raises `IdempotencyMismatch`."""
-    if call.idempotency is not None and edge.stores.idempotency is not None:
-        await edge.stores.idempotency.claim(call.tenant, call.idempotency)
+async def _claim(edge: Edge, call: Call) -> str:
+    """Use the request's idempotency key, if it has one; the id of its row in the journal, which is
+    the same for every retry. Raises `IdempotencyMismatch`."""
+    keys = edge.stores.idempotency
+    if call.idempotency is None or keys is None:
+        return call.request_id
+    return await keys.claim(call.tenant, call.idempotency, call.request_id)
 
 
-def _admit(edge: Edge, model: ModelSpec, call: Call, prompt_tokens: int) -> UsageEntry | None:
-    """A row in the journal, if there is one; the same for each retry with an idempotency key."""
+def _admit(
+    edge: Edge, model: ModelSpec, call: Call, row: str, prompt_tokens: int
+) -> UsageEntry | None:
+    """A row in the journal, if there is one."""
     if edge.stores.journal is None:
         return None
-    id = call.request_id
-    if call.idempotency is not None:
-        id = call.idempotency.usage_id(edge.secret, call.tenant)
     return edge.stores.journal.admit(
-        id,
+        row,
         tenant=call.tenant,
         token=call.token,
         model=model.id,

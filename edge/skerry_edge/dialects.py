@@ -35,6 +35,7 @@ from skerry.errors import (
 from skerry.wire import ApiMessage, BindingError, OpenAIError, OpenAIErrorDetail
 
 BINDING_PATH = "/run"
+MODEL_HEADER = "cf-consn-model-id"  # of the binding
 OPENAI_PATH = re.compile(r"(?:(?:/client/v4)?/accounts/[^/]*)?(?:/ai)?/v1(?:/|$)")
 API_LAYER = (AuthenticationError, PermissionDenied, NotFound, MethodNotAllowed)
 ANTHROPIC_PATH = re.compile(OPENAI_PATH.pattern + r"messages(?:/count_tokens)?")

@@ -21,6 +21,7 @@ from starlette.requests import Request
 
 from skerry.errors import IdempotencyMismatch, InvalidInput
 from skerry_edge.database import DatabaseThread
+from skerry_edge.dialects import MODEL_HEADER
 
 HEADER = "idempotency-key"
 REPLAYED_HEADER = "idempotent-replayed"
@@ -32,7 +33,7 @@ _SCOPE_KEY = "request_digest"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS keys (
     number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, key TEXT NOT NULL, request BLOB NOT NULL,
-    expires REAL NOT NULL, UNIQUE (tenant, key)
+    first_id TEXT NOT NULL, expires REAL NOT NULL, UNIQUE (tenant, key)
 );
 CREATE INDEX IF NOT EXISTS keys_expires ON keys (expires);
 CREATE INDEX IF NOT EXISTS keys_tenant ON keys (tenant, number);
@@ -45,26 +46,20 @@ class IdempotencyKey(Struct, frozen=True):
     """A key, and what it was sent with."""
 
     key: str
-    request: bytes  # digest of path and body
+    request: bytes  # digest of path, model and body
 
     def seed(self, secret: bytes, tenant: str) -> int:
         """63 bits, the same wherever the secret is."""
-        return int.from_bytes(self._derived(secret, tenant, b"seed", 8)) >> 1
-
-    def usage_id(self, secret: bytes, tenant: str) -> str:
-        """The id of the request's row in usage journals."""
-        return "key-" + self._derived(secret, tenant, b"usage", 16).hex()
-
-    def _derived(self, secret: bytes, tenant: str, purpose: bytes, size: int) -> bytes:
         data = f"{tenant}\0{self.key}".encode()
-        person = b"idempotent " + purpose
-        return hashlib.blake2b(data, key=secret, digest_size=size, person=person).digest()
+        digest = hashlib.blake2b(data, key=secret, digest_size=8, person=b"idempotent seed")
+        return int.from_bytes(digest.digest()) >> 1
 
 
 def note_body(request: Request, body: bytes) -> None:
     """Remember what a request with a key asks for."""
     if HEADER in request.headers:
-        digest = hashlib.blake2b(request.scope["path"].encode() + b"\0", digest_size=32)
+        asked = f"{request.scope['path']}\0{request.headers.get(MODEL_HEADER, '')}\0"
+        digest = hashlib.blake2b(asked.encode(), digest_size=32)
         digest.update(body)
         request.scope[_SCOPE_KEY] = digest.digest()
 
@@ -99,43 +94,47 @@ class IdempotencyKeys:
         self._max_tenant_keys = max_tenant_keys
         self._clock = clock
 
-    async def claim(self, tenant: str, key: IdempotencyKey) -> None:
-        """Use a key for a request. Raises `IdempotencyMismatch` if it was used for another one.
+    async def claim(self, tenant: str, key: IdempotencyKey, request_id: str) -> str:
+        """Use a key for a request; the id of the first request that had it, by which all are
+        counted. Raises `IdempotencyMismatch` if that was another one.
 
-        With a file that cannot be used no mismatch is found, and no request fails for it.
+        With a file that cannot be used each request is the first, and none fails for it.
         """
         now = self._clock()
-        claiming = self._database.submit(lambda database: self._claim(database, tenant, key, now))
+        row = (tenant, key.key, key.request, request_id, now + self._ttl_seconds)
+        claiming = self._database.submit(lambda database: self._claim(database, row, now))
         try:
-            request = await asyncio.wrap_future(claiming)
+            request, first_id = await asyncio.wrap_future(claiming)
         except (sqlite3.Error, OSError) as error:
             logger.warning("idempotency keys cannot be kept: %s", error)
-            return
+            return request_id
         if request != key.request:
             raise IdempotencyMismatch(
                 f"The {HEADER} was used with another request within the last "
                 f"{self._ttl_seconds / 3600:g} hours. Send a new key with a new request."
             )
+        return first_id
 
     def close(self) -> None:
         self._database.close()
 
     def _claim(
-        self, database: sqlite3.Connection, tenant: str, key: IdempotencyKey, now: float
-    ) -> bytes:
-        """The digest of the request that has the key now."""
+        self, database: sqlite3.Connection, row: tuple[str, str, bytes, str, float], now: float
+    ) -> tuple[bytes, str]:
+        """The request that has the key now: its digest and its id."""
+        tenant, key, *_ = row
         database.execute("DELETE FROM keys WHERE expires <= ?", (now,))
         database.execute(
-            "INSERT INTO keys (tenant, key, request, expires) VALUES (?, ?, ?, ?)"
+            "INSERT INTO keys (tenant, key, request, first_id, expires) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (tenant, key) DO NOTHING",
-            (tenant, key.key, key.request, now + self._ttl_seconds),
+            row,
         )
         database.execute(
             "DELETE FROM keys WHERE tenant = ? AND number <= (SELECT number FROM keys"
             " WHERE tenant = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
             (tenant, tenant, self._max_tenant_keys),
         )
-        row = database.execute(
-            "SELECT request FROM keys WHERE tenant = ? AND key = ?", (tenant, key.key)
+        request, first_id = database.execute(
+            "SELECT request, first_id FROM keys WHERE tenant = ? AND key = ?", (tenant, key)
         ).fetchone()
-        return bytes(row[0])
+        return bytes(request), str(first_id)

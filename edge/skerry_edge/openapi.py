@@ -21,8 +21,8 @@ from skerry_edge import messages_wire, responses_wire
 from skerry_edge.auth import PUBLIC_PATHS
 from skerry_edge.batch import wire as batch_wire
 from skerry_edge.batch.files import FORM, MAX_LIMIT
-from skerry_edge.binding import MODEL_HEADER, BindingRequest
-from skerry_edge.dialects import BINDING_PATH, JSONBytes, encode
+from skerry_edge.binding import BindingRequest
+from skerry_edge.dialects import BINDING_PATH, MODEL_HEADER, JSONBytes, encode
 from skerry_edge.native import UniversalRequest
 from skerry_edge.tracing import TraceRecord
 from skerry_edge.usage_report import DIMENSIONS, Totals

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.edge.support import (
     ACCOUNT,
+    CHAT,
     MODEL,
     Deployment,
     Hold,
@@ -21,8 +22,10 @@ from tests.edge.support import (
 )
 
 from skerry.errors import QuotaExceeded, Unavailable
+from skerry_edge.idempotency import IdempotencyKeys
 from skerry_edge.limits import Limits
 from skerry_edge.stores import Stores
+from skerry_edge.usage_journal import UsageJournal
 from skerry_edge.usage_report import Totals, journals, totals
 
 CACHED = {"cf-aig-cache-ttl": "600"}
@@ -218,6 +221,13 @@ def test_the_operators_default(tmp_path: Path) -> None:
         assert status(run(edge, {"cf-aig-cache-ttl": "0"})) is None
 
 
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 # --- idempotency keys ----------------------------------------------------------------------------
 
 KEYED = {"idempotency-key": "order-66"}
@@ -272,6 +282,27 @@ def test_a_retry_after_a_failure_runs(edge: Deployment) -> None:
     assert text(run(edge, KEYED)) == "answer 1"
     counted = total(edge)
     assert (counted.requests, counted.completed, counted.failed) == (1, 1, 0)
+
+
+def test_a_key_of_long_ago_is_a_new_one(tmp_path: Path) -> None:
+    clock = Clock()
+    folder = tmp_path / "stores"
+    stores = Stores(
+        idempotency=IdempotencyKeys(folder / "idempotency.db", clock=clock),
+        journal=UsageJournal(folder / "usage.db", edge="e"),
+    )
+    with deployed(tmp_path, Limits(drain_seconds=1), stores=stores) as edge:
+        run(edge, KEYED)
+        clock.now += 24 * 3600
+        assert text(run(edge, KEYED, prompt="something else")) == "Hello"
+        assert total(edge).requests == 2
+
+
+def test_the_model_in_a_header_is_part_of_the_request(edge: Deployment) -> None:
+    for model, status_code in ((MODEL, 200), (MODEL, 200), (CHAT, 422)):
+        headers = {**KEYED, "cf-consn-model-id": model}
+        asked = {"inputs": {"prompt": "hi"}}
+        assert post(edge, "/run", headers, **asked).status_code == status_code
 
 
 def test_another_body_is_refused(edge: Deployment) -> None:
