@@ -149,7 +149,7 @@ class Admission:
         spending: Spending | None = None,
     ) -> None:
         """Without `spending` no token can have caps."""
-        self.quotas = quotas or Quotas()  # may be replaced at any time
+        self.quotas = quotas or Quotas()
         self._spending = spending
         self._max_requests = max_requests
         self._for_newcomers = max(1, max_requests // 8)
@@ -168,6 +168,10 @@ class Admission:
     @property
     def num_meters(self) -> int:
         return len(self._meters)
+
+    def hold_to(self, quotas: Quotas) -> None:
+        """Limits that take the place of those of before, for all who enter from now on."""
+        self.quotas = quotas
 
     async def enter(
         self, demand: Demand, tell: Callable[[dict[str, str]], None] = lambda headers: None

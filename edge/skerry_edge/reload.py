@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from skerry_regions.startup import on_sighup
+
 POLL_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -24,10 +26,14 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Files, and what takes them in. `read` raises ValueError or OSError for what it cannot use."""
+    """Files, and what takes them in.
+
+    `read` is called on a thread, and raises ValueError or OSError for what it cannot use; what it
+    returns is called on the event loop.
+    """
 
     paths: tuple[Path, ...]
-    read: Callable[[], None]
+    read: Callable[[], Callable[[], None]]
 
 
 class Follower:
@@ -37,50 +43,51 @@ class Follower:
         self._followed = followed
         self._stamps = [_stamps(each) for each in followed]
 
-    def look(self) -> None:
-        """Read what changed."""
+    async def look(self, *, at_all: bool = False) -> None:
+        """Read what changed, or everything."""
         for index, each in enumerate(self._followed):
-            if (stamps := _stamps(each)) != self._stamps[index]:
+            stamps = _stamps(each)
+            if at_all or stamps != self._stamps[index]:
                 self._stamps[index] = stamps
-                self._read(each)
+                await self._read(each)
 
-    def look_at_all(self) -> None:
-        """Read everything, changed or not."""
-        for index, each in enumerate(self._followed):
-            self._stamps[index] = _stamps(each)
-            self._read(each)
-
-    def _read(self, followed: Followed) -> None:
-        names = ", ".join(map(str, followed.paths))
+    async def _read(self, followed: Followed) -> None:
         try:
-            followed.read()
-            logger.info("read again: %s", names)
+            take_in = await asyncio.to_thread(followed.read)
+            take_in()
+            logger.info("read again: %s", ", ".join(map(str, followed.paths)))
         except (ValueError, OSError) as error:
             logger.error("what was read before stays in force: %s", error)
+        except Exception:  # a bug: the other files are followed all the same
+            logger.exception("what was read before stays in force")
 
 
 @asynccontextmanager
 async def following(
     followed: Sequence[Followed], *, poll_seconds: float = POLL_SECONDS
-) -> AsyncGenerator[Follower]:
+) -> AsyncGenerator[None]:
     """Follow files while entered. SIGHUP is only heard on the main thread."""
-    follower = Follower(followed)
-    loop = asyncio.get_running_loop()
-    polling = asyncio.create_task(_poll(follower, poll_seconds), name="reload")
+    told = asyncio.Event()
+    task = asyncio.create_task(_follow(Follower(followed), told, poll_seconds), name="reload")
     with contextlib.suppress(RuntimeError, ValueError):  # not the main thread
-        loop.add_signal_handler(signal.SIGHUP, follower.look_at_all)
+        on_sighup(told.set)
     try:
-        yield follower
+        yield
     finally:
-        polling.cancel()
+        task.cancel()
         with contextlib.suppress(RuntimeError, ValueError):
-            loop.remove_signal_handler(signal.SIGHUP)
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 
 
-async def _poll(follower: Follower, seconds: float) -> None:
+async def _follow(follower: Follower, told: asyncio.Event, seconds: float) -> None:
     while True:
-        await asyncio.sleep(seconds)
-        follower.look()
+        try:
+            await asyncio.wait_for(told.wait(), seconds)
+        except TimeoutError:
+            await follower.look()
+        else:
+            told.clear()
+            await follower.look(at_all=True)
 
 
 def _stamps(followed: Followed) -> list[Stamp]:

@@ -7,6 +7,7 @@ connections made from then on get the new one, those that are open keep theirs.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from skerry_edge.reload import Followed
@@ -33,12 +34,16 @@ class Certificate:
         self.context = self._load()
         self.context.sni_callback = self._choose
 
-    def read(self) -> None:
-        """Take in what the files hold now. Raises TLSError, and keeps what was there."""
-        self._current = self._load()
-
     def followed(self) -> Followed:
-        return Followed((self._cert, self._key), self.read)
+        return Followed((self._cert, self._key), self._read)
+
+    def _read(self) -> Callable[[], None]:
+        loaded = self._load()
+
+        def show() -> None:
+            self._current = loaded
+
+        return show
 
     def _choose(
         self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -22,6 +23,22 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
+
+
+def on_sighup(act: Callable[[], None]) -> None:
+    """Call `act` on SIGHUP, but end as by SIGTERM when it says that the terminal is gone.
+
+    Call it on the main thread's event loop.
+    """
+    had_terminal = os.isatty(0)
+
+    def heard() -> None:
+        if had_terminal and not os.isatty(0):
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            act()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard)
 
 
 def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:

@@ -100,7 +100,7 @@ def test_a_new_certificate_drops_no_connection(
     with connect(port, trusting("first")) as old:
         get(old)
         put(successor, tmp_path)
-        follower.look()
+        asyncio.run(follower.look())
         with connect(port, trusting(successor)) as new:
             get(new)
         get(old)
@@ -113,7 +113,7 @@ def test_a_bad_pair_leaves_the_good_one(
 ) -> None:
     follower = Follower([certificate.followed()])
     shutil.copy(PAIRS / "second.pem", tmp_path / "edge.pem")  # without its key
-    follower.look()
+    asyncio.run(follower.look())
     assert "key values mismatch" in caplog.text
     with connect(port, trusting("first")) as connection:
         get(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,12 +41,13 @@ async def configured(
         max_requests=limits.max_requests, quotas=quotas, edges=edges, spending=spending
     )
 
-    def read_limits() -> None:
-        admission.quotas = load_quotas(home.limits, catalog)
+    def read_limits() -> Callable[[], None]:
+        quotas = load_quotas(home.limits, catalog)
+        return functools.partial(admission.hold_to, quotas)
 
     followed = [
         Followed((home.limits,), read_limits),
-        Followed((home.tokens,), lambda: end_revoked(admission, tokens)),
+        Followed((home.tokens,), lambda: functools.partial(end_revoked, admission, tokens)),
     ]
     if certificate is not None:
         followed.append(certificate.followed())

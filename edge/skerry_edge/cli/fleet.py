@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from skerry_regions.catalog import Catalog
 from skerry_regions.emulation import relays
 from skerry_regions.health import is_healthy
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
-from skerry_regions.startup import on_thread, stop_on_signals, unless
+from skerry_regions.startup import on_sighup, on_thread, stop_on_signals, unless
 from skerry_regions.succession import Succession
 from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
 from skerry_regions.topology import EdgeSpec, Pool, Topology
@@ -88,7 +87,7 @@ async def _serve(
 ) -> None:
     stop = stop_on_signals()
     renew = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew.set)
+    on_sighup(renew.set)
     _forget_registry(home)
     with contextlib.ExitStack() as listening:
         listeners = {
