@@ -100,25 +100,24 @@ class LocalStream:
         self._accepted.set()
         if isinstance(event, Accepted):
             return
-        if self._aborted and isinstance(event, Tokens):
+        if not isinstance(event, Tokens):
+            self._note_end(event)
+        elif self._aborted:
             return
-        self._note(event)
+        elif self._record.first_tokens is None:
+            self._record.first_tokens = time.monotonic()
         self._events.append(event)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _note(self, event: Event) -> None:
+    def _note_end(self, event: Done | Failed) -> None:
         record = self._record
-        match event:
-            case Tokens():
-                if record.first_tokens is None and event.token_ids:
-                    record.first_tokens = time.monotonic()
-            case Done():
-                record.num_tokens = event.usage.output_tokens
-                record.tell(record.nodes[-1], event.timeline)
-                record.end(time.monotonic(), event.finish_reason)
-            case Failed():
-                record.fail(time.monotonic(), error_of(event))
+        if isinstance(event, Failed):
+            record.fail(time.monotonic(), error_of(event))
+        else:
+            record.num_tokens = event.usage.output_tokens
+            record.tell(record.nodes[-1], event.timeline)
+            record.end(time.monotonic(), event.finish_reason)
 
     def abort(self) -> None:
         """Stop the node and forget tokens not yet read; `Done` still comes for the usage."""
