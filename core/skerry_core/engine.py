@@ -67,7 +67,7 @@ class Load:
     context_steps: int  # sum over steps of the tokens they looked at
 
 
-MASK_SECONDS = 0.02  # of a step, for masks; who finds none left sits this step out
+MASK_SECONDS = 0.02  # of a step, for masks and for choosing under them; who finds none left waits
 NOT_A_NUMBER = "the model's output for this request is not a number"  # a failure
 
 
@@ -225,7 +225,8 @@ class Engine:
         return outputs
 
     def _fill_masks(self) -> None:
-        """Compute masks, the longest stale first, until the step's time for them is used up."""
+        """Compute masks, the longest stale first, until the step's time is used up: for them, and
+        for the choices that they make possible."""
         deadline = self._clock() + MASK_SECONDS
         while self._stale:
             sequence = next(iter(self._stale))
@@ -236,8 +237,16 @@ class Engine:
                     matcher.fill()
             except GrammarError as error:
                 self._end_early(sequence, "cancelled", str(error))
+            deadline -= self._choice_seconds(sequence)
             if self._clock() >= deadline:
                 return
+
+    def _choice_seconds(self, sequence: Sequence) -> float:
+        """What a sequence's next choice is likely to take: as long as its last one."""
+        matcher = sequence.request.matcher
+        if matcher is None or not matcher.looks_ahead(_tokens_left(sequence)):
+            return 0.0
+        return sequence.choice_seconds
 
     def _account(self, rows: list[Row], seconds: float) -> None:
         self._scheduler.settle(rows, seconds)
@@ -326,8 +335,9 @@ class Engine:
             if request.exports_kv:  # one token of an output that is longer
                 matcher.advance(token_id)
             else:
-                left = request.sampling.max_tokens - sequence.num_output - 1
-                token_id = matcher.choose(token_id, left)
+                started = self._clock()
+                token_id = matcher.choose(token_id, _tokens_left(sequence))
+                sequence.choice_seconds = self._clock() - started
         except GrammarError as error:
             return token_id, str(error)
         self._stale[sequence] = None
@@ -448,3 +458,8 @@ def _logprobs(result: StepResult, sample: int, k: int | None) -> TokenLogprobs:
             )
         ),
     )
+
+
+def _tokens_left(sequence: Sequence) -> int:
+    """How many tokens may follow the next one."""
+    return sequence.request.sampling.max_tokens - sequence.num_output - 1

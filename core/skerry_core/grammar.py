@@ -164,12 +164,16 @@ class Matcher:
         self.num_tokens += 1
         self.mask = None
 
+    def looks_ahead(self, left: int) -> bool:
+        """Whether `choose` with so many tokens left looks for the end, which takes time."""
+        return left < self._grammar.zone
+
     def choose(self, token_id: int, left: int) -> int:
         """Take the token that was sampled, or one in its place that the end is not too far from.
 
         `left` tokens may follow it. Returns the token that was taken. Raises GrammarError.
         """
-        if left >= self._grammar.zone:
+        if not self.looks_ahead(left):
             self.advance(token_id)
             return token_id
         closings = self._grammar.closings

@@ -9,6 +9,8 @@ from skerry_core.config import BLOCK_SIZE
 from skerry_core.names import BlockNames
 from skerry_core.request import KVBlock, Request, Usage
 
+FIRST_CHOICE_SECONDS = 0.005  # what a choice near the end of a grammar takes, until it is known
+
 
 class Sequence:
     """The request, its tokens so far, and how many of them have their KV in blocks.
@@ -28,6 +30,7 @@ class Sequence:
         "arrival_time",
         "blocks",
         "cached_tokens",
+        "choice_seconds",
         "decode_seconds",
         "decode_steps",
         "digests",
@@ -51,6 +54,7 @@ class Sequence:
         self.arrival = arrival  # 0, 1, …: the order of requests
         self.arrival_time = arrival_time  # seconds of the engine's clock
         self.start_time: float | None = None  # when it first got a place
+        self.choice_seconds = FIRST_CHOICE_SECONDS  # of its last token under a grammar
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
         self.prefill_tokens = self.prefill_steps = self.decode_steps = self.preemptions = 0

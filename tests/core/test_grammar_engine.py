@@ -186,6 +186,42 @@ def test_slow_masks_hold_up_their_own_sequences_only() -> None:
     assert tokens == {"free": 20} | {f"slow {n}": 6 for n in range(8)}
 
 
+class Ponderous(Matcher):
+    """A matcher whose choices near the end take as long as it says, on the engine's clock."""
+
+    def __init__(self, matcher: Matcher, clock: Clock, seconds: float) -> None:
+        super().__init__(matcher._matcher, matcher._grammar)
+        self.mask = matcher.mask
+        self.clock, self.seconds = clock, seconds
+
+    def choose(self, token_id: int, left: int) -> int:
+        if self.looks_ahead(left):
+            self.clock.now += self.seconds
+        return super().choose(token_id, left)
+
+
+def test_slow_choices_hold_up_their_own_sequences_only() -> None:
+    """Each is expected to take as long as the one before; the first one, a little."""
+    clock = Clock()
+    engine = engine_of(clock=clock)
+    answers = {"free": 60}
+    for n in range(8):
+        matcher = Ponderous(compiled("regex", "[0-2]{30}").matcher(), clock, MASK_SECONDS / 2)
+        engine.add(request(f"slow {n}", matcher=matcher, max_tokens=30, salt=n))
+        answers[f"slow {n}"] = 30
+    engine.add(request("free", max_tokens=60))
+    tokens: dict[str, int] = {}
+    taken: list[float] = []
+    while engine.has_work:
+        before = clock.now
+        for output in engine.step():
+            tokens[output.request_id] = tokens.get(output.request_id, 0) + len(output.token_ids)
+        taken.append(clock.now - before)
+    assert tokens == answers
+    assert max(taken[1:]) < 2 * MASK_SECONDS  # the first step computes the prompts
+    assert sum(taken) == pytest.approx(8 * 30 * MASK_SECONDS / 2)
+
+
 class Broken(Matcher):
     """A matcher that meets a limit when it computes its third mask."""
 
