@@ -34,6 +34,7 @@ MAX_WAITING = 65_536  # statements, while the disk does not take them
 BATCH_SECONDS = 0.005  # in which statements gather
 PROGRESS_SECONDS = 1.0
 PRUNE_SECONDS = 3600.0
+LONGEST_SECONDS = 24 * 3600.0  # no request takes so long
 RETRY_SECONDS = 1.0  # after a write that failed
 CLOSE_SECONDS = 5.0
 
@@ -78,6 +79,10 @@ WHERE id = :id AND settled IS NULL
 _SETTLE_DEAD = """
 UPDATE usage SET outcome = 'aborted', settled = ?
 WHERE settled IS NULL AND edge = ? AND life <> ?
+"""
+
+_SETTLE_LOST = """
+UPDATE usage SET outcome = 'aborted', settled = ? WHERE settled IS NULL AND admitted < ?
 """
 
 logger = logging.getLogger(__name__)
@@ -269,9 +274,10 @@ class UsageJournal:
         self._written_progress = current
 
     def _prune(self, database: sqlite3.Connection) -> None:
-        database.execute(
-            "DELETE FROM usage WHERE admitted < ?", (self._clock() - self._keep_seconds,)
-        )
+        """Forget what is old, and settle what edges left that never came back."""
+        now = self._clock()
+        database.execute(_SETTLE_LOST, (now, now - LONGEST_SECONDS))
+        database.execute("DELETE FROM usage WHERE admitted < ?", (now - self._keep_seconds,))
         database.execute(
             "DELETE FROM usage WHERE number <= (SELECT MAX(number) FROM usage) - ?",
             (self._max_rows,),

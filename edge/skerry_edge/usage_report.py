@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -131,12 +131,16 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
 
 
 @contextlib.contextmanager
-def journals(paths: Iterable[Path]) -> Generator[sqlite3.Connection]:
-    """Several journals as one table. A request that is in two of them (its retry came to another
-    edge) counts once, as it was completed.
+def journals(paths: Sequence[Path], since: float = 0.0) -> Generator[sqlite3.Connection]:
+    """Several journals as one table, of the requests admitted since then. A request that is in two
+    of them (its retry came to another edge) counts once, as it was completed.
 
     Raises sqlite3.Error for a file that is no journal.
     """
+    if len(paths) == 1:
+        with reading(paths[0]) as database:
+            yield database
+        return
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.executescript(SCHEMA)
         columns = [row[1] for row in database.execute("PRAGMA table_info(usage)")]
@@ -149,6 +153,6 @@ def journals(paths: Iterable[Path]) -> Generator[sqlite3.Connection]:
                     f" ON CONFLICT (id) DO UPDATE SET {better}"
                     " WHERE outcome <> 'completed' AND (excluded.outcome = 'completed'"
                     " OR excluded.output_tokens > output_tokens)",
-                    source.execute(f"SELECT {names} FROM usage"),
+                    source.execute(f"SELECT {names} FROM usage WHERE admitted >= ?", (since,)),
                 )
         yield database

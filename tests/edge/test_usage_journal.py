@@ -196,6 +196,18 @@ def test_rows_go_with_age_and_number(tmp_path: Path, clock: Time) -> None:
     journal.close()
 
 
+def test_what_an_edge_left_that_never_came_back_is_settled_in_time(
+    journal: UsageJournal, clock: Time
+) -> None:
+    admit(journal, "left")
+    journal.flush()
+    for days, outcome in ((0.9, "running"), (1.1, "aborted")):
+        clock.now = NOON + days * DAY
+        other = UsageJournal(journal.path, edge="edge-2", clock=clock)
+        assert outcome_of(other, "left") == (outcome, 0)
+        other.close()
+
+
 def test_a_disk_that_takes_nothing_fails_no_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

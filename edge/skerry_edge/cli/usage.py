@@ -90,7 +90,7 @@ def show_usage(args: argparse.Namespace) -> int:
     try:
         if args.against is not None:
             return compare(args, home, since)
-        with journals(journal_files(home)) as database:
+        with journals(journal_files(home), since) as database:
             found = totals(database, by, since=since, tenant=args.tenant)
     except sqlite3.Error as error:
         return complain(f"a usage journal cannot be read: {error}.")
@@ -114,7 +114,7 @@ def compare(args: argparse.Namespace, home: Home, since: float) -> int:
         (home, args.nodes),
         (Home(args.against.expanduser().absolute()), args.against_nodes or args.nodes),
     ):
-        with journals(journal_files(each)) as database:
+        with journals(journal_files(each), since) as database:
             name, price = str(each.root), args.node_hour
             runs.append(run_of(database, name, nodes=nodes, node_hour=price, since=since))
     for run in runs:
