@@ -205,7 +205,7 @@ def test_nothing_is_left_behind(tmp_path: Path, default_model: ModelFiles) -> No
     skerry = start(tmp_path, default_model, TOY_SPLIT).skerry
     supervisor = json.loads((skerry.home / "run" / "instance.json").read_text())["pid"]
     family = [supervisor, *children(supervisor)]
-    assert len(family) == 6
+    assert len(family) == 7  # four nodes, an edge, and the control plane
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not any(map(is_alive, family)))
     assert skerry("status").returncode == 1

@@ -24,6 +24,7 @@ import msgspec
 
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
+from skerry_edge.cli.control_child import control_listener, control_plane
 from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.parts import (
     CannotStart,
@@ -94,6 +95,7 @@ async def _serve(
             edge.name: listening.enter_context(listen_at(edge.host, edge.port, Limits()))
             for edge in topology.edges
         }
+        control_socket = listening.enter_context(control_listener(home))
         names = list(dict.fromkeys(pool.model for pool in topology.pools))
         catalog, _ = await unless(
             stop, on_thread(lambda: install_models(names, home, reporter.progress))
@@ -102,13 +104,17 @@ async def _serve(
             home,
             TokenStore(home.tokens),
             edge_url(topology.edges[0], listeners[topology.edges[0].name]),
+            control_url=url_of(control_socket),
         )
         registry = open_registry(home, os.environ)
         listening.callback(registry.close)
         fleet = Fleet(topology, catalog, home, sockets, listeners, registry, reporter)
         try:
             await unless(stop, asyncio.ensure_future(fleet.start()))
-            async with answer_status(control, fleet.status):
+            async with (
+                answer_status(control, fleet.status),
+                control_plane(home, control_socket),
+            ):
                 announce(home, Instance(os.getpid(), control, ready=True, url=config.url))
                 reporter.ready(
                     {
