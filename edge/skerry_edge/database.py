@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -45,13 +45,17 @@ class DatabaseThread:
         """Run `work` as one transaction.
 
         The future raises sqlite3.Error or OSError; `sqlite3.OperationalError` at once when too
-        much is waiting already, because the disk does not keep up.
+        much is waiting already, because the disk does not keep up, and after `close`.
         """
         if not self._room.acquire(blocking=False):
-            full: Future[T] = Future()
-            full.set_exception(sqlite3.OperationalError("too much is waiting to be written"))
-            return full
-        return self._thread.submit(self._transact, work)
+            return _refused("too much is waiting to be written")
+        try:
+            future = self._thread.submit(self._transact, work)
+        except RuntimeError:
+            self._room.release()
+            return _refused("the file is closed")
+        future.add_done_callback(lambda _: self._room.release())  # also when it is cancelled
+        return future
 
     def close(self) -> None:
         """Finish what was submitted. Idempotent."""
@@ -61,10 +65,13 @@ class DatabaseThread:
             self._database = None
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            if self._database is None:
-                self._database = open_database(self._path, self._schema)
-            with self._database:
-                return work(self._database)
-        finally:
-            self._room.release()
+        if self._database is None:
+            self._database = open_database(self._path, self._schema)
+        with self._database:
+            return work(self._database)
+
+
+def _refused(reason: str) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(sqlite3.OperationalError(reason))
+    return future
