@@ -36,13 +36,16 @@ class EdgeMetrics:
     """The metrics of one edge.
 
     `in_progress` is the number of generating requests at this moment. `node_rtts` tells the seconds
-    to each node and back, and `engines` the metrics of engines in this very process: both are set
-    by whoever puts the parts together.
+    to each node and back, `region_rtts` to each region, `region_queue` those that its own region's
+    work waits, and `engines` the metrics of engines in this very process: all are set by whoever
+    puts the parts together.
     """
 
     def __init__(self) -> None:
         self.in_progress = 0
         self.node_rtts: Callable[[], Mapping[str, float]] = dict
+        self.region_rtts: Callable[[], Mapping[str, float]] = dict
+        self.region_queue: Callable[[], Mapping[str, float]] = dict
         self.engines: Callable[[], Iterable[Metric]] = tuple
         self.http_requests = Counter(
             "skerry_http_requests_total", "Answered requests.", ("route", "method", "status")
@@ -147,6 +150,18 @@ class EdgeMetrics:
         )
         self.node_rtt = ReadGauge(
             "skerry_node_rtt_seconds", "To a node and back, as last pinged.", ("node",), self._rtts
+        )
+        self.region_rtt = ReadGauge(
+            "skerry_region_rtt_seconds",
+            "To the nearest member of a region and back, as last pinged.",
+            ("region",),
+            lambda: {(region,): seconds for region, seconds in self.region_rtts().items()},
+        )
+        self.region_queue_time = ReadGauge(
+            "skerry_region_queue_seconds",
+            "Prefill work that waits at the median node of this edge's region.",
+            ("region",),
+            lambda: {(region,): seconds for region, seconds in self.region_queue().items()},
         )
 
         self._phases: dict[PhaseName, Histogram] = {

@@ -30,6 +30,7 @@ from skerry_regions.gateway import POLICY, Gateway
 from skerry_regions.node_server import NodeServer
 from skerry_regions.observations import PRIOR
 from skerry_regions.protocol import Done, Sampling
+from skerry_regions.region_figures import queue_seconds, region_rtts
 from skerry_regions.region_reports import RegionReports
 from skerry_regions.registry import Member
 from skerry_regions.remote import RemoteRegion, RetryPolicy
@@ -200,3 +201,16 @@ async def test_what_came_in_is_not_sent_on(tmp_path: Path) -> None:
         with pytest.raises(Unavailable):
             await r.near.region.generate(submit())
         assert list(r.far.placer.here().place(submit(), Past())) == []
+
+
+async def test_a_region_in_one_number(tmp_path: Path) -> None:
+    async with regions(tmp_path, far=1) as r:
+        await until(lambda: region_rtts(r.near.directory).keys() == {"far"})
+        await until(lambda: 0 < region_rtts(r.far.directory).get("near", 0) < 1)
+        assert queue_seconds(r.far.placer, [MODEL]) == 0.0
+        assert queue_seconds(r.near.placer, [MODEL]) == 0.0  # it has no node
+        r.nodes["far-0"].gate.steps_left = 0
+        stream = await r.far.region.generate(submit(prompt_ids=LONG))
+        assert queue_seconds(r.far.placer, [MODEL, "other"]) > 0.0
+        stream.abort()
+        r.nodes["far-0"].gate.open.set()

@@ -28,6 +28,7 @@ def register(commands: Commands) -> None:
     serve.add_argument("--topology", type=Path, required=True, metavar="FILE")
     serve.add_argument("--host", help="address to listen on (default: as the file says)")
     serve.add_argument("--port", type=port, help="UDP and TCP (default: as the file says)")
+    serve.add_argument("--id", metavar="NAME", help="told to who asks (NSID; default: host name)")
     parser = commands.add_parser("geo", help="where clients are, and why they go where they go")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     explain = add_command(
@@ -48,7 +49,9 @@ def start(args: argparse.Namespace) -> int:
 
     home = Home.from_environ(os.environ)
     home.create()
-    return _told(args.topology, lambda: serve_dns(args.topology, home, args.host, args.port))
+    return _told(
+        args.topology, lambda: serve_dns(args.topology, home, args.host, args.port, args.id)
+    )
 
 
 def explain_address(args: argparse.Namespace) -> int:

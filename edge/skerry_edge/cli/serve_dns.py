@@ -2,7 +2,8 @@
 
 topology ─┬─▶ Zone ───────────────────┐
           ├─▶ Places ─────────────────┼─▶ Responder ─▶ DnsServer
-          └─▶ probes ─▶ HealthWatch ──┘ (which regions are down)
+          ├─▶ probes ─▶ HealthWatch ──┤ (which regions are down)
+          └─▶ edges ──▶ RegionWatch ──┘ (which are busy, and how far from each other)
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import socket
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -23,8 +27,9 @@ from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.from_topology import places_of, public_addresses, zone_of
 from skerry_edge.geo.health import HealthWatch, Probe
 from skerry_edge.geo.networks import Address as IPAddress
-from skerry_edge.geo.places import Places, State
+from skerry_edge.geo.places import Places
 from skerry_edge.geo.ranking import seconds_to
+from skerry_edge.geo.region_watch import Ask, RegionWatch, Rtts, ask_edge
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
 from skerry_edge.geo.zone import ZoneError
@@ -34,11 +39,15 @@ from skerry_regions.startup import stop_on_signals
 from skerry_regions.topology import EdgeSpec, Topology
 
 COOKIE_SECRET = 16  # bytes
+MAX_SERVER_ID = 64  # bytes
 
 
-def serve_dns(path: Path, home: Home, host: str | None, port: int | None) -> None:
+def serve_dns(
+    path: Path, home: Home, host: str | None, port: int | None, server_id: str | None = None
+) -> None:
     """Answer for the zone of a topology until SIGINT or SIGTERM. Raises `CannotStart`.
 
+    `server_id` tells servers of one zone apart (NSID); this machine's name unless given.
     The cookie secret comes from the platform's, so that servers that share it take each other's.
     """
     topology = read_topology(path)
@@ -54,7 +63,12 @@ def serve_dns(path: Path, home: Home, host: str | None, port: int | None) -> Non
     except ZoneError as error:
         raise CannotStart(f"{path}: {error}") from None
     responder = Responder(
-        [zone], places, cookies=Cookies(key), rate=ResponseRate(), clock=time.time
+        [zone],
+        places,
+        cookies=Cookies(key),
+        rate=ResponseRate(),
+        clock=time.time,
+        server_id=(server_id or socket.gethostname()).encode()[:MAX_SERVER_ID],
     )
     wanted = (host or spec.host, spec.port if port is None else port)
     uvloop.run(_serve(responder, places, topology, *wanted))
@@ -75,14 +89,22 @@ async def _serve(
         ) from None
 
     def changed(down: frozenset[str]) -> None:
-        places.state = State(down=down)
+        places.state = replace(places.state, down=down)
 
-    watch = asyncio.create_task(HealthWatch(_probes(topology), changed).run())
+    def told(busy: frozenset[str], rtts: Rtts) -> None:
+        places.state = replace(places.state, busy=busy, rtts=rtts)
+
+    watches = [
+        asyncio.create_task(HealthWatch(_probes(topology), changed).run()),
+        asyncio.create_task(RegionWatch(_asks(topology), told).run()),
+    ]
     note(f"DNS is ready at {host} port {taken}, UDP and TCP.")
     try:
         await stop.wait()
     finally:
-        watch.cancel()
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
         await server.close()
 
 
@@ -114,7 +136,7 @@ def _probes(topology: Topology) -> dict[str, Probe]:
     def probe_of(edges: list[EdgeSpec]) -> Probe:
         async def probe() -> bool:
             answers = [
-                is_healthy(Address(host=str(address), port=edge.port))
+                is_healthy(Address(host=str(address), port=edge.port), tls=edge.tls is not None)
                 for edge in edges
                 for address in public_addresses(edge)
             ]
@@ -122,11 +144,30 @@ def _probes(topology: Topology) -> dict[str, Probe]:
 
         return probe
 
+    return {name: probe_of(found) for name, found in _edges(topology).items()}
+
+
+def _asks(topology: Topology) -> dict[str, list[Ask]]:
+    """Each edge of a region, at the first of its addresses."""
+    return {
+        name: [partial(ask_edge, _url(edge)) for edge in found if public_addresses(edge)]
+        for name, found in _edges(topology).items()
+    }
+
+
+def _url(edge: EdgeSpec) -> str:
+    scheme = "http" if edge.tls is None else "https"
+    address = public_addresses(edge)[0]
+    return f"{scheme}://{f'[{address}]' if address.version == 6 else address}:{edge.port}"
+
+
+def _edges(topology: Topology) -> dict[str, list[EdgeSpec]]:
+    """Of each region that has some."""
     edges = {
         region.name: [edge for edge in topology.edges if edge.region == region.name]
         for region in topology.regions
     }
-    return {name: probe_of(found) for name, found in edges.items() if found}
+    return {name: found for name, found in edges.items() if found}
 
 
 def _degrees(location: tuple[float, float]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -59,6 +60,7 @@ from skerry_regions.lifeline import Lifeline
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.plain_placers import Rule, by_rule
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.region_figures import queue_seconds, region_rtts
 from skerry_regions.registry import Member
 from skerry_regions.remote import RemoteRegion
 from skerry_regions.routed import Routed
@@ -175,6 +177,8 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 metrics=metrics,
             )
             edge.metrics.node_rtts = directory.rtts
+            edge.metrics.region_rtts = functools.partial(region_rtts, directory)
+            edge.metrics.region_queue = lambda: {options.region: queue_seconds(placer, model_keys)}
 
             def ready(host: str, port: int) -> None:
                 serving.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 
 import dns.name
 
@@ -11,6 +12,7 @@ from skerry_edge.geo.places import Places, Site
 from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
 from skerry_regions.topology import ClientNet, DnsSpec, EdgeSpec, Topology
+from skerry_regions.view import LOCAL_LINK
 
 REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
 
@@ -46,7 +48,8 @@ def places_of(topology: Topology) -> Places:
     if not sites:
         raise ZoneError("no edge has `addresses`, so there is nowhere to send clients")
     nets = spec.nets if spec is not None else ()
-    return Places(sites, {_network(net): _client(net, topology) for net in nets})
+    written = _written_rtts(topology)
+    return Places(sites, {_network(net): _client(net, topology, written) for net in nets})
 
 
 def _addresses_in(topology: Topology, region: str) -> tuple[Address, ...]:
@@ -69,11 +72,25 @@ def _network(net: ClientNet) -> Network:
     return ipaddress.ip_network(net.net)
 
 
-def _client(net: ClientNet, topology: Topology) -> Client:
-    location = net.coordinates
-    if net.region is not None:
-        location = topology.region(net.region).location
-    return Client(location=location, zone=net.residency)
+def _client(net: ClientNet, topology: Topology, rtts: Mapping[str, Mapping[str, float]]) -> Client:
+    if net.region is None:
+        return Client(location=net.coordinates, zone=net.residency)
+    return Client(
+        location=topology.region(net.region).location,
+        region=net.region,
+        rtt=rtts[net.region],
+        zone=net.residency,
+    )
+
+
+def _written_rtts(topology: Topology) -> dict[str, dict[str, float]]:
+    """What `links` say, by region; from a region to itself it is next to nothing."""
+    rtts = {region.name: {region.name: LOCAL_LINK.rtt} for region in topology.regions}
+    for link in topology.links:
+        a, b = link.between
+        if link.rtt is not None:
+            rtts[a][b] = rtts[b][a] = link.rtt
+    return rtts
 
 
 def _type_of(address: str) -> str:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import dns.name
 import dns.rdatatype
 import dns.rrset
 
 from skerry_edge.geo.networks import Address, Network, Networks
-from skerry_edge.geo.ranking import Candidate, Client, Filter, first, nearest, rank, resident, up
+from skerry_edge.geo.ranking import (
+    Candidate,
+    Client,
+    Filter,
+    first,
+    nearest,
+    rank,
+    resident,
+    shed,
+    up,
+)
 from skerry_regions.topology import Region
 
 TTL = 30  # seconds: with 6 s to notice a death, a client moves within 36 s
@@ -31,7 +41,9 @@ class State:
     """What is known of the sites now. A change of it is a change of answers, at once."""
 
     down: frozenset[str] = frozenset()  # regions
-    load: Mapping[str, float] | None = None
+    busy: frozenset[str] = frozenset()  # regions
+    rtts: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Measured between regions; seconds, by source and region."""
 
 
 class Places:
@@ -41,7 +53,7 @@ class Places:
         self,
         sites: Sequence[Site],
         clients: Mapping[Network, Client],
-        chain: Sequence[Filter] = (resident, up, nearest, first(REGIONS_PER_ANSWER)),
+        chain: Sequence[Filter] = (resident, up, nearest, shed, first(REGIONS_PER_ANSWER)),
     ) -> None:
         self._sites = {site.region.name: site for site in sites}
         self._clients = Networks(_widened(clients))
@@ -50,12 +62,17 @@ class Places:
 
     def order(self, client: Client) -> list[str]:
         """Regions for a client, best first."""
-        load = self.state.load or {}
+        state = self.state
         candidates = [
-            Candidate(site.region, name not in self.state.down, load.get(name, 0.0))
+            Candidate(site.region, name not in state.down, name in state.busy)
             for name, site in self._sites.items()
         ]
-        return rank(candidates, client, self._chain)
+        return rank(candidates, self.measured(client), self._chain)
+
+    def measured(self, client: Client) -> Client:
+        """With round trips of the region that it is at, where those are known."""
+        rtts = self.state.rtts.get(client.region or "")
+        return replace(client, rtt={**client.rtt, **rtts}) if rtts else client
 
     def locate(self, address: Address) -> tuple[Client, int]:
         """What is known of a client, and the bits of the block that all of it is true for."""

@@ -23,7 +23,7 @@ class Candidate:
 
     region: Region
     up: bool = True
-    load: float = 0.0  # share of its capacity that is taken
+    busy: bool = False  # work waits there for longer than a detour takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Client:
     """What is known of a client; nothing is fine."""
 
     location: Location | None = None
+    region: str | None = None  # the one that it is at
     rtt: Mapping[str, float] = field(default_factory=dict[str, float])  # measured; seconds
     zone: str | None = None  # the residency zone that it must not leave
 
@@ -66,13 +67,9 @@ def nearest(candidates: Candidates, client: Client) -> Candidates:
     return sorted(candidates, key=lambda each: seconds_to(each.region, client))
 
 
-def shed(limit: float) -> Filter:
-    """Regions loaded beyond `limit` come last, the least loaded of them first."""
-
-    def filter_(candidates: Candidates, client: Client) -> Candidates:
-        return sorted(candidates, key=lambda each: each.load if each.load > limit else 0.0)
-
-    return filter_
+def shed(candidates: Candidates, client: Client) -> Candidates:
+    """Busy regions come last, else in the order that they had."""
+    return sorted(candidates, key=lambda each: each.busy)
 
 
 def first(count: int) -> Filter:

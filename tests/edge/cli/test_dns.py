@@ -20,6 +20,7 @@ TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
 
 def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     command = [sys.executable, "-m", "skerry", "dns", "--topology", str(TOPOLOGY), "--port", "0"]
+    command += ["--id", "dns-a"]
     env = {**subprocess_env, "SKERRY_HOME": str(tmp_path)}
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -27,9 +28,13 @@ def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, st
         match = re.fullmatch(r"DNS is ready at 127\.0\.0\.1 port (\d+), UDP and TCP\.\n", line)
         assert match is not None, line
         subnet = dns.edns.ECSOption("203.0.113.0", 24)
-        question = dns.message.make_query("ai.example.test", "A", use_edns=0, options=[subnet])
+        nsid = dns.edns.GenericOption(dns.edns.OptionType.NSID, b"")
+        question = dns.message.make_query(
+            "ai.example.test", "A", use_edns=0, options=[subnet, nsid]
+        )
         answer = dns.query.udp(question, "127.0.0.1", port=int(match[1]), timeout=10)
         assert answer.answer[0].to_text() == "ai.example.test. 30 IN A 127.0.0.1"
+        assert b"dns-a" in [option.to_wire() for option in answer.options]
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert process.stderr.read() == "Stopped.\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import dns.name
 import dns.rdatatype
 import pytest
 
 from skerry_edge.geo.from_topology import places_of, zone_of
+from skerry_edge.geo.places import State
 from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import Kind, ZoneError
 from skerry_regions.topology import DnsSpec, Topology, TopologyError, parse_topology
@@ -19,6 +22,7 @@ edges:
   - {name: a, region: fra, addresses: [192.0.2.1, "2001:db8::1"]}
   - {name: b, region: iad, host: 192.0.2.2}
   - {name: c, region: iad, host: 0.0.0.0}
+links: [{between: [fra, iad], rtt: 0.09}]
 dns:
   zone: example.test
   nameservers: [{name: ns1, addresses: [192.0.2.53]}, {name: ns.elsewhere.test.}]
@@ -51,6 +55,10 @@ def test_zone_and_places() -> None:
         "fra": ["192.0.2.1", "2001:db8::1"],
         "iad": ["192.0.2.2"],
     }
+    [client, _] = places.locate(ipaddress.ip_address("198.51.100.7"))
+    assert (client.region, client.rtt) == ("iad", {"iad": 0.0002, "fra": 0.09})
+    places.state = State(rtts={"iad": {"fra": 0.0001}})
+    assert places.order(client) == ["fra", "iad"]
     assert places.order(Client(location=(38.94, -77.46))) == ["iad", "fra"]
     client, scope = places.locate(next(iter(site.addresses[0] for site in places._sites.values())))
     assert (client, scope) == (Client(), 6)
@@ -59,15 +67,15 @@ def test_zone_and_places() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((b"198.51.100.0/24", b"198.51.100.1/24"), "t:12: dns.nets[0].net: 198.51.100.1/24 has"),
+        ((b"198.51.100.0/24", b"198.51.100.1/24"), "t:13: dns.nets[0].net: 198.51.100.1/24 has"),
         (
             (b"region: iad}\n    - {net: 203", b"region: x}\n    - {net: 203"),
-            "t:12: dns.nets[0].reg",
+            "t:13: dns.nets[0].reg",
         ),
-        ((b", region: iad}\n    -", b"}\n    -"), "t:12: dns.nets[0]: give either `region` or"),
-        ((b"[192.0.2.53]", b"[nowhere]"), "t:10: dns.nameservers[0].addresses[0]: 'nowhere' does"),
+        ((b", region: iad}\n    -", b"}\n    -"), "t:13: dns.nets[0]: give either `region` or"),
+        ((b"[192.0.2.53]", b"[nowhere]"), "t:11: dns.nameservers[0].addresses[0]: 'nowhere' does"),
         ((b"[192.0.2.1,", b"[192.0.2.1111,"), "t:5: edges[0].addresses[0]: '192.0.2.1111' does"),
-        ((b"zone: example.test", b"zone: 'ex ample'"), "t:9: dns.zone: Expected `str` matching"),
+        ((b"zone: example.test", b"zone: 'ex ample'"), "t:10: dns.zone: Expected `str` matching"),
     ],
 )
 def test_mistakes_are_named_by_line_and_key(change: tuple[bytes, bytes], message: str) -> None:

@@ -47,7 +47,8 @@ def test_residency_holds_also_when_the_zone_is_down() -> None:
     assert rank(ALL, Client(zone="br"), [resident, up, nearest]) == []
 
 
-def test_busy_regions_come_last_and_the_least_busy_of_them_first() -> None:
-    loaded = [Candidate(FRA, load=0.99), Candidate(IAD, load=0.95), Candidate(NRT, load=0.2)]
-    assert rank(loaded, BERLIN, [nearest, shed(0.9)]) == ["nrt", "iad", "fra"]
-    assert rank(loaded, BERLIN, [nearest, shed(1.0), first(2)]) == ["fra", "iad"]
+def test_busy_regions_come_last_and_all_busy_is_none_busy() -> None:
+    busy = [Candidate(FRA, busy=True), Candidate(IAD), Candidate(NRT)]
+    assert rank(busy, BERLIN, [nearest, shed]) == ["iad", "nrt", "fra"]
+    all_busy = [Candidate(NRT, busy=True), Candidate(IAD, busy=True), Candidate(FRA, busy=True)]
+    assert rank(all_busy, BERLIN, [nearest, shed, first(2)]) == ["fra", "iad"]
