@@ -27,7 +27,7 @@ from skerry_regions.prometheus import (
     exposition,
 )
 
-__all__ = ["CONTENT_TYPE", "Counter", "EdgeMetrics", "Gauge", "Histogram", "Metric"]
+__all__ = ["CONTENT_TYPE", "EdgeMetrics"]
 
 MODEL = ("model_name",)
 

@@ -121,9 +121,6 @@ class Histogram(Metric):
         """Counts so far, by label values: of each bound, and above all of them."""
         return {values: tuple(counts) for values, counts in self._buckets.items()}
 
-    def sum(self, *values: str) -> float:
-        return self._sums.get(values, 0.0)
-
     def lines(self) -> Iterator[str]:
         for values, buckets in self._buckets.items():
             total = 0
