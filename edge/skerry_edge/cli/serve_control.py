@@ -128,6 +128,7 @@ async def _serve(
                 lifeline.ready({"url": url})
 
         reconciling = asyncio.create_task(reconciler.run(), name="reconcile")
+        reconciling.add_done_callback(lambda _: stop.set())  # by a bug: then we end too
         try:
             await serve(
                 create_app(control),
@@ -137,11 +138,13 @@ async def _serve(
                 stop=stop,
                 ssl_context=None if certificate is None else certificate.context,
             )
+            if reconciling.done():
+                await reconciling  # raises the bug; what runs goes on
         finally:
             reconciling.cancel()
             await asyncio.gather(reconciling, return_exceptions=True)
-            if options.owns:
-                await reconciler.drain_all()
+        if options.owns:
+            await reconciler.drain_all()
 
 
 def _account(home: Home, tokens: TokenStore, url: str, *, is_ours: bool) -> str:

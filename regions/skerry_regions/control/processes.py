@@ -48,6 +48,9 @@ from skerry_regions.supervisor import MAX_LOG_BYTES, tail
 
 HEALTH_SECONDS = 2.0  # between two checks of one process
 
+FILES = ("json", "draft", "prompts", "topology", "lock")  # the lock last: it tells of the others
+SOCKETS = ("node", "kv", "control", "gateway")
+
 logger = logging.getLogger(__name__)
 
 
@@ -110,7 +113,7 @@ class ProcessLauncher:
         if known is None:
             return
         if known.record.draining_since is None:
-            self._note(known, draining_since=_now())
+            self._note(known, replace(known.record, draining_since=_now()))
         is_patient_edge = patiently and known.record.kind == "edge"
         _signal(known, signal.SIGUSR2 if is_patient_edge else signal.SIGTERM)
 
@@ -136,10 +139,10 @@ class ProcessLauncher:
         if member is not None and member.pid != known.pid:
             member = None
         if member is not None and member.state == "draining" and record.draining_since is None:
-            self._note(known, draining_since=now)  # by its operator's word
+            self._note(known, replace(record, draining_since=now))  # by its operator's word
         if member is not None and member.state == "ready" and not record.was_ready:
             known.healthy_at = now
-            self._note(known, was_ready=True)
+            self._note(known, replace(known.record, was_ready=True))
         return judged(known.record, known.pid, member, now, silence=now - known.healthy_at)
 
     async def _watch(self, known: Known) -> None:
@@ -274,23 +277,11 @@ class ProcessLauncher:
         self._known[record.id] = known
         self._loop.add_reader(pidfd, self._has_ended, known)
 
-    def _note(
-        self,
-        known: Known,
-        *,
-        was_ready: bool | None = None,
-        draining_since: float | None = None,
-    ) -> LaunchRecord:
-        """Change the record, in memory and on disk."""
-        record = known.record
-        if was_ready is not None:
-            record = replace(record, was_ready=was_ready)
-        if draining_since is not None:
-            record = replace(record, draining_since=draining_since)
+    def _note(self, known: Known, record: LaunchRecord) -> None:
+        """Change its record, in memory and on disk."""
         known.record = record
         with contextlib.suppress(OSError):  # a full disk: the next control plane knows less
             self._write(record)
-        return record
 
     def _has_ended(self, known: Known) -> None:
         record = known.record
@@ -318,14 +309,9 @@ class ProcessLauncher:
         known.watch.cancel()
 
     def _forget_files(self, id: str) -> None:
-        for kind in (
-            "json",
-            "prompts",
-            "topology",
-            "lock",
-        ):  # the lock last: it says that there is more
+        for kind in FILES:
             self._path(id, kind).unlink(missing_ok=True)
-        for kind in ("node", "kv", "control", "gateway"):
+        for kind in SOCKETS:
             self._sockets.path(id, kind).unlink(missing_ok=True)
 
 

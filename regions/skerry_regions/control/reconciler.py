@@ -94,24 +94,26 @@ class Reconciler:
     async def run(self) -> None:
         """Until it is cancelled. What fails once is tried again."""
         while True:
-            self._wake.clear()
-            try:
-                await self.step()
-            except (OSError, sqlite3.Error, ControlError):
-                logger.exception("could not reconcile; trying again")
+            await self._try_step()
             await self._wait()
 
     async def drain_all(self) -> None:
         """End everything that runs, edges first; what is wanted stays written down."""
         self._is_closing = True
-        await self.step()
+        await self._try_step()
         for process in self._observation.running.values():
             if process.kind == "edge":
                 await self._launcher.drain(process.id, patiently=False)
         while self._observation.running:
             await self._wait()
-            self._wake.clear()
+            await self._try_step()
+
+    async def _try_step(self) -> None:
+        self._wake.clear()
+        try:
             await self.step()
+        except (OSError, sqlite3.Error, ControlError):
+            logger.exception("could not reconcile; trying again")
 
     async def step(self) -> None:
         """Look once, and do what there is to do."""
