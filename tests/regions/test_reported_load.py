@@ -106,3 +106,13 @@ def test_many_short_steps_are_looked_at_now_and_then(bench: Bench) -> None:
     assert news.load is None
     bench.now += 2 * LOOK_SECONDS
     assert bench.reporter.after_step().load is not None
+
+
+def test_a_queue_in_seconds_at_the_pace_of_the_steps_so_far(bench: Bench) -> None:
+    assert bench.reporter.queue_seconds() == 0.0
+    bench.ask("a", 250)
+    bench.step()
+    assert bench.reporter.queue_seconds() == 150 * STEP / 100
+    for _ in range(8):
+        bench.step()
+    assert bench.reporter.queue_seconds() == 0.0
