@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Generator
 from urllib.parse import urlsplit
 
+from skerry_edge.cli.control_plane import DEFAULT_HOST, DEFAULT_PORT
 from skerry_edge.cli.parts import CannotStart, listen_at, reachable
 from skerry_edge.cli.state import Home, read_config
 from skerry_edge.limits import Limits
@@ -19,8 +20,6 @@ from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
 from skerry_regions.supervisor import ProcessSpec, Supervised
 
-HOST = "127.0.0.1"
-DEFAULT_PORT = 8788
 STOP_SECONDS = 90.0  # it drains what it has started: edges, then nodes
 
 
@@ -30,9 +29,9 @@ def control_listener(home: Home) -> Generator[socket.socket]:
     config = read_config(home)
     before = urlsplit(config.control_url).port if config is not None else None
     try:
-        listener = listen_at(HOST, before or DEFAULT_PORT, Limits())
+        listener = listen_at(DEFAULT_HOST, before or DEFAULT_PORT, Limits())
     except CannotStart:
-        listener = listen_at(HOST, 0, Limits())
+        listener = listen_at(DEFAULT_HOST, 0, Limits())
     with listener:
         yield listener
 

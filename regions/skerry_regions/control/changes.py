@@ -74,19 +74,19 @@ class Changes:
         if idempotency_key is not None:
             key = _hashed(f"{actor}\n{idempotency_key}".encode())
             request = _hashed(kind.name.encode() + msgspec.json.encode(spec))
-        token = self._token_secret(idempotency_key) if kind is API_TOKEN else None
         with self._store.writing() as writing:
             answered = writing.answered(key, keep_seconds=KEEP_ANSWERS_SECONDS) if key else None
             if answered is not None:
                 record = _answered_before(answered, request)
             else:
                 record = _create(writing, kind, spec, actor)
-                if token is not None:
-                    writing.decide(kind, record.id, "digest", _hashed(token.encode()))
                 if key:
                     writing.answer(key, request, record, keep_seconds=KEEP_ANSWERS_SECONDS)
-        if token is None:
-            return Made(record)
+            if kind is not API_TOKEN:
+                return Made(record)
+            token = self._token_secret(record.id, idempotency_key)
+            if answered is None:
+                writing.decide(kind, record.id, "digest", _hashed(token.encode()))
         self.settle_tokens()
         return Made(record, self._tokens.text(record.id, token))
 
@@ -156,11 +156,12 @@ class Changes:
         with self._store.writing() as writing:
             writing.remove(API_TOKEN, id)
 
-    def _token_secret(self, idempotency_key: str | None) -> str:
-        """256 bits: of the request's own key, so that it can be told again, or drawn."""
+    def _token_secret(self, id: str, idempotency_key: str | None) -> str:
+        """256 bits: drawn, or of the request's own key, so that they can be told again."""
         if idempotency_key is None:
             return secrets.token_urlsafe(32)
-        key = hmac.digest(self._secret, b"api token\n" + idempotency_key.encode(), "sha256")
+        message = f"api token {id}\n{idempotency_key}".encode()
+        key = hmac.digest(self._secret, message, "sha256")
         return base64.urlsafe_b64encode(key).rstrip(b"=").decode()
 
 
