@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 
 from skerry._async_client import AsyncAI
-from skerry._calls import LIMITS
+from skerry._calls import LIMITS, CallOptions
 from skerry._exchange import Streamed
 from skerry._gateway import Gateway
 from skerry._replies import transport_error
@@ -134,9 +134,7 @@ class Ai:
         self.lastRequestInternalStatusCode = None
         client = self._on_this_loop()
         try:
-            steps = client._run(
-                model, inputs, False, {"extra_headers": _headers(given)}, query=query
-            )
+            steps = client._run(model, inputs, False, _call_options(given), query=query)
             outcome = await client._drive(steps)
         except SkerryError as error:
             raise self._raised(error) from error
@@ -198,12 +196,20 @@ class Env:
 env = Env()
 
 
-def _headers(options: Mapping[str, Any]) -> dict[str, str]:
+def _call_options(options: Mapping[str, Any]) -> CallOptions:
+    """What of the binding's options goes into headers, and how often a call is tried."""
     gateway: Mapping[str, Any] = options.get("gateway") or {}
-    if unknown := sorted(gateway.keys() - _GATEWAY.keys()):
+    if unknown := sorted(gateway.keys() - _GATEWAY.keys() - {"requestTimeoutMs", "retries"}):
         raise TypeError(f"gateway does not take {', '.join(unknown)} here")
-    named = {_GATEWAY[key]: value for key, value in gateway.items()}
-    return {**Gateway(**named).headers(), **(options.get("extraHeaders") or {})}
+    named = {_GATEWAY[key]: value for key, value in gateway.items() if key in _GATEWAY}
+    if (patience := gateway.get("requestTimeoutMs")) is not None:
+        named["request_timeout"] = patience / 1000
+    call: CallOptions = {
+        "extra_headers": {**Gateway(**named).headers(), **(options.get("extraHeaders") or {})}
+    }
+    if (attempts := (gateway.get("retries") or {}).get("maxAttempts")) is not None:
+        call["max_retries"] = max(0, attempts - 1)
+    return call
 
 
 async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -63,7 +63,13 @@ async def test_keywords_are_the_last_object(
 
 async def test_options_go_where_the_platform_looks_for_them(ai: Ai, platform: Platform) -> None:
     options = {
-        "gateway": {"id": "mine", "skipCache": True, "cacheTtl": 60, "metadata": {"a": 1}},
+        "gateway": {
+            "id": "mine",
+            "skipCache": True,
+            "cacheTtl": 60,
+            "metadata": {"a": 1},
+            "requestTimeoutMs": 2500,
+        },
         "extraHeaders": {"x-session-affinity": "s"},
         "rejectIfBusy": True,
         "queueRequest": True,
@@ -76,6 +82,7 @@ async def test_options_go_where_the_platform_looks_for_them(ai: Ai, platform: Pl
     assert seen.headers["cf-aig-gateway-id"] == "mine"
     assert seen.headers["cf-aig-skip-cache"] == "true"
     assert seen.headers["cf-aig-metadata"] == '{"a":1}'
+    assert seen.headers["cf-aig-request-timeout"] == "2500"
     assert seen.headers["x-session-affinity"] == "s"
 
 
@@ -84,7 +91,7 @@ async def test_options_go_where_the_platform_looks_for_them(ai: Ai, platform: Pl
     [
         (({}, {}), {"a": 1}, "as a dict or as keywords"),
         (({}, {"websocket": True}), {}, "does not take websocket"),
-        (({}, {"gateway": {"retries": {}}}), {}, "gateway does not take retries"),
+        (({}, {"gateway": {"cash": 1}}), {}, "gateway does not take cash"),
     ],
 )
 async def test_what_the_binding_does_not_take(
@@ -92,6 +99,12 @@ async def test_what_the_binding_does_not_take(
 ) -> None:
     with pytest.raises(TypeError, match=reason):
         await ai.run(MODEL, *arguments, **keywords)
+
+
+async def test_attempts_are_counted(ai: Ai, platform: Platform) -> None:
+    with pytest.raises(JsException, match="3040"):
+        await ai.run("@test/flaky", {"prompt": "x"}, {"gateway": {"retries": {"maxAttempts": 2}}})
+    assert len(platform.seen) == 2
 
 
 async def test_a_stream_is_bytes_of_events(ai: Ai) -> None:
