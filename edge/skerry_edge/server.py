@@ -10,6 +10,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -33,12 +34,25 @@ class EdgeServer(uvicorn.Server):
         self._is_retiring = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
             self._ready()
 
     def stop(self) -> None:
+        """Drain and end; one that retires hurries from now on."""
         self.should_exit = True
+        if self._is_retiring:
+            self._loop.call_later(self._limits.drain_seconds, self._cancel_streams)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._is_retiring:
+            self._loop.call_soon_threadsafe(self.stop)  # we may be anywhere
+
+    def _cancel_streams(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
 
     def retire(self) -> None:
         """A successor accepts at the same socket: finish what runs, however long it takes."""
@@ -106,10 +120,10 @@ async def serve(
     A `listener` made by `listen` stands in place of `host` and `port`; it is closed at the end.
     Draining: no new connections, idle ones are closed, streams may finish within
     `limits.drain_seconds`, then they are cancelled. After `retire`, which says that a successor
-    accepts at the same socket, they may finish however long they take, and idle connections are
-    closed after one more answer. `ready(host, port)` is called once connections
-    are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
-    only on the main thread; a second SIGINT ends the drain. Meant for uvloop:
+    accepts at the same socket, they may finish however long they take (unless it is stopped as
+    well), and idle connections are closed after one more answer. `ready(host, port)` is called once
+    connections are accepted, with the port really taken (`port` 0 asks for a free one). Signals are
+    handled only on the main thread; a second SIGINT ends the drain. Meant for uvloop:
     `uvloop.run(serve(…))`.
     """
     allow_connections(limits.max_connections)

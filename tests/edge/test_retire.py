@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncGenerator
 
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
@@ -139,3 +142,28 @@ def test_idle_connections_are_closed_after_a_while() -> None:
         client.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["event", "signal"])
+def test_one_that_is_stopped_while_it_retires_hurries(how: str) -> None:
+    async def run() -> None:
+        listener = listen("127.0.0.1", 0, LIMITS)
+        served = await Served("only").start(listener)
+        client = await Client.connect(listener.getsockname()[1])
+        client.send(SLOW)
+        await client.reader.readuntil(b"begun ")
+        served.retire.set()
+        while listener.fileno() >= 0:  # noqa: ASYNC110  (until it has closed it)
+            await asyncio.sleep(0.01)
+        if how == "event":
+            served.stop.set()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+        await served.ended()  # though the stream would go on for ever
+        client.close()
+
+    previous = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again at its end
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGTERM, previous)
