@@ -85,6 +85,7 @@ class NatsRegistry:
                 return
             if self._connection is not None:
                 self._wait(self._connection.close())
+            self._wait(_end_tasks())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -98,6 +99,7 @@ class NatsRegistry:
                 broken, self._connection = self._connection, None
                 if broken is not None:
                     self._wait(broken.close())
+                    self._wait(_end_tasks())
                 reason = str(error) or type(error).__name__
                 raise RegistryUnavailable(f"{self._url}: {reason}") from error
 
@@ -224,6 +226,14 @@ async def _bucket(stream: JetStreamContext, name: str) -> KeyValue:
     """Made by whoever comes first."""
     config = KeyValueConfig(bucket=name, history=1, ttl=KEEP_SECONDS, storage=StorageType.MEMORY)
     return await stream.create_key_value(config)
+
+
+async def _end_tasks() -> None:
+    """The client leaves some of its own running."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _key(member_id: str) -> str:
