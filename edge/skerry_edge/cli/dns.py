@@ -25,6 +25,13 @@ def register(commands: Commands) -> None:
         example="skerry dns --topology examples/three-regions.yaml --port 5353\n"
         "  dig @127.0.0.1 -p 5353 ai.example.test A +subnet=203.0.113.0/24",
     )
+    serve.add_argument(
+        "action",
+        nargs="?",
+        choices=("serve", "keygen"),
+        default="serve",
+        help="keygen: draw the key that signs the zone from then on, and show its DS record",
+    )
     serve.add_argument("--topology", type=Path, required=True, metavar="FILE")
     serve.add_argument("--host", help="address to listen on (default: as the file says)")
     serve.add_argument("--port", type=port, help="UDP and TCP (default: as the file says)")
@@ -45,10 +52,13 @@ def register(commands: Commands) -> None:
 
 def start(args: argparse.Namespace) -> int:
     configure_logging()
+    from skerry_edge.cli.dns_signing import keygen
     from skerry_edge.cli.serve_dns import serve_dns
 
     home = Home.from_environ(os.environ)
     home.create()
+    if args.action == "keygen":
+        return _told(args.topology, lambda: keygen(args.topology, home))
     return _told(
         args.topology, lambda: serve_dns(args.topology, home, args.host, args.port, args.id)
     )

@@ -16,9 +16,12 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import dns.name
 import uvloop
 
+from skerry_edge.cli.dns_signing import keep_signed, load_zone_key, sign_zone
 from skerry_edge.cli.output import note, say
 from skerry_edge.cli.parts import CannotStart, read_topology
 from skerry_edge.cli.state import Home, secret
@@ -37,6 +40,9 @@ from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
 from skerry_regions.startup import stop_on_signals
 from skerry_regions.topology import EdgeSpec, Topology
+
+if TYPE_CHECKING:
+    from skerry_edge.geo.signed_zone import SignedZone
 
 COOKIE_SECRET = 16  # bytes
 MAX_SERVER_ID = 64  # bytes
@@ -57,11 +63,15 @@ def serve_dns(
     key = hashlib.blake2b(
         key=secret(home), person=b"dns cookies", digest_size=COOKIE_SECRET
     ).digest()
+    zone_key = load_zone_key(home.zone_key(spec.zone))
+    origin = dns.name.from_text(spec.zone)
     try:
         places = places_of(topology)
-        zone = zone_of(spec, int(time.time()))
+        further = [] if zone_key is None else zone_key.records(origin)
+        zone = zone_of(spec, int(time.time()), further)
     except ZoneError as error:
         raise CannotStart(f"{path}: {error}") from None
+    signed = None if zone_key is None else sign_zone(zone, zone_key)
     responder = Responder(
         [zone],
         places,
@@ -69,14 +79,20 @@ def serve_dns(
         rate=ResponseRate(),
         clock=time.time,
         server_id=(server_id or socket.gethostname()).encode()[:MAX_SERVER_ID],
+        signed={} if signed is None else {origin: signed},
     )
     wanted = (host or spec.host, spec.port if port is None else port)
-    uvloop.run(_serve(responder, places, topology, *wanted))
+    uvloop.run(_serve(responder, places, topology, signed, *wanted))
     note("Stopped.")
 
 
 async def _serve(
-    responder: Responder, places: Places, topology: Topology, host: str, port: int
+    responder: Responder,
+    places: Places,
+    topology: Topology,
+    signed: SignedZone | None,
+    host: str,
+    port: int,
 ) -> None:
     stop = stop_on_signals()
     server = DnsServer(responder)
@@ -98,6 +114,8 @@ async def _serve(
         asyncio.create_task(HealthWatch(_probes(topology), changed).run()),
         asyncio.create_task(RegionWatch(_asks(topology), told).run()),
     ]
+    if signed is not None:
+        watches.append(asyncio.create_task(keep_signed(signed)))
     note(f"DNS is ready at {host} port {taken}, UDP and TCP.")
     try:
         await stop.wait()

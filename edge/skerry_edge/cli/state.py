@@ -7,6 +7,7 @@
     ├── spending.db        what capped tokens spent
     ├── secret             root of the tenants' cache keys
     ├── cluster.key        what edges and nodes of other machines have to hold, too
+    ├── dns/ZONE.key       the private key that signs a zone
     ├── usage.db           the usage journal
     ├── answers.db         answers that may be given again; idempotency.db: keys of requests
     ├── responses.db       answers that conversations may go on from, for a day
@@ -115,6 +116,9 @@ class Home:
     @property
     def cluster_key(self) -> Path:
         return self.root / "cluster.key"
+
+    def zone_key(self, zone: str) -> Path:
+        return self.root / "dns" / f"{zone.rstrip('.').lower()}.key"
 
     @property
     def limits(self) -> Path:

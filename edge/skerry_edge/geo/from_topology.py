@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dns.name
 
@@ -17,8 +17,8 @@ from skerry_regions.view import LOCAL_LINK
 REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
 
 
-def zone_of(spec: DnsSpec, serial: int) -> Zone:
-    """The zone of a topology's `dns` section. Raises `ZoneError`."""
+def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
+    """The zone of a topology's `dns` section, with `further` records. Raises `ZoneError`."""
     origin = dns.name.from_text(spec.zone)
     contact = spec.contact if "." in spec.contact else f"{spec.contact}.{origin}"
     lines = [
@@ -29,7 +29,7 @@ def zone_of(spec: DnsSpec, serial: int) -> Zone:
     for server in spec.nameservers:
         lines.append(f"@ IN NS {server.name}")
         lines += [f"{server.name} IN {_type_of(each)} {each}" for each in server.addresses]
-    lines += spec.records
+    lines += [*spec.records, *further]
     names = frozenset(dns.name.from_text(name, origin) for name in spec.names)
     return Zone("\n".join(lines) + "\n", origin, names)
 

@@ -7,8 +7,10 @@ an empty answer with TC=1 wherever one does not fit or would help an attacker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
 
 import dns.edns
 import dns.flags
@@ -24,7 +26,7 @@ from skerry_edge.geo.cookies import RENEWAL, Cookies
 from skerry_edge.geo.networks import Address
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.response_rate import ResponseRate, Verdict
-from skerry_edge.geo.zone import Kind, Zone
+from skerry_edge.geo.zone import Found, Kind, Zone
 
 UDP_PAYLOAD = 1232  # bytes; never fragmented (RFC 9715)
 PLAIN_PAYLOAD = 512
@@ -45,6 +47,30 @@ class Counters:
         self.values[name] = self.values.get(name, 0) + 1
 
 
+class Signing(Protocol):
+    """Adds what DNSSEC asks for; see `SignedZone`."""
+
+    def complete(
+        self,
+        message: dns.message.Message,
+        found: Found,
+        rdtype: int,
+        now: float,
+        *,
+        tells_nxdomain: bool,
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class _Reply:
+    """An answer without its OPT record, and what it was made of."""
+
+    message: dns.message.Message
+    scope: int = 0  # of an answer by place, in bits
+    found: Found | None = None
+    zone: Zone | None = None
+
+
 class Responder:
     """Answers for some zones. `clock` gives Unix seconds."""
 
@@ -57,13 +83,16 @@ class Responder:
         rate: ResponseRate,
         clock: Callable[[], float],
         server_id: bytes = b"",
+        signed: Mapping[dns.name.Name, Signing] = MappingProxyType({}),
     ) -> None:
+        """`signed` are those of the zones that have a key, by origin."""
         self._zones = {zone.origin.canonicalize(): zone for zone in zones}
         self._places = places
         self._cookies = cookies
         self._rate = rate
         self._clock = clock
         self._server_id = server_id
+        self._signed = signed
         self.counters = Counters()
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> bytes | None:
@@ -82,9 +111,9 @@ class Responder:
             return self._limited(_bare(refused), address, stream, refused.rcode)
         now = self._clock()
         known = self._has_cookie(asked, address, now)
-        message, scope = self._answer(asked, address)
+        reply = self._answer(asked, address)
+        message = reply.message
         self.counters.add(dns.rcode.to_text(message.rcode()))
-        self._add_options(message, asked, scope, address, now)
         verdict = Verdict.SEND
         if not stream and not known:
             kind = hash((message.rcode(), _rate_name(message)))
@@ -92,32 +121,37 @@ class Responder:
         if verdict is Verdict.DROP:
             self.counters.add("dropped")
             return None
+        if verdict is Verdict.SEND:
+            self._sign(reply, asked, now)
+        self._add_options(message, asked, reply.scope, address, now)
         if verdict is Verdict.CUT:
             return _wire(_cut(message))
         return self._rendered(message, len(query), asked, stream=stream, known=known)
 
     # --- what to answer --------------------------------------------------------------------------
 
-    def _answer(self, asked: wire.Query, address: Address) -> tuple[dns.message.Message, int]:
-        """The answer without its OPT record, and the scope of it."""
+    def _answer(self, asked: wire.Query, address: Address) -> _Reply:
         message = _reply_to(asked)
         if asked.edns is not None and asked.edns.version != 0:
             message.set_rcode(dns.rcode.BADVERS)
-            return message, 0
+            return _Reply(message)
+        if asked.type == dns.rdatatype.NXNAME:  # of proofs only (RFC 9824, 3.5)
+            message.set_rcode(dns.rcode.FORMERR)
+            return _Reply(message)
         zone = self._zone_of(asked.name)
         if zone is None or asked.rdclass != dns.rdataclass.IN:
             message.set_rcode(dns.rcode.REFUSED)
-            return message, 0
+            return _Reply(message)
         if asked.type == dns.rdatatype.ANY:
             message.flags |= dns.flags.AA
             message.answer.append(
                 dns.rrset.from_text(asked.name, HINFO_TTL, "IN", "HINFO", '"RFC8482" ""')
             )
-            return message, 0
+            return _Reply(message, found=Found(Kind.ANSWER, asked.name), zone=zone)
         if asked.type in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
             message.set_rcode(dns.rcode.REFUSED)
-            return message, 0
-        return message, self._look_up(message, zone, asked, address)
+            return _Reply(message)
+        return self._look_up(message, zone, asked, address)
 
     def _zone_of(self, name: dns.name.Name) -> Zone | None:
         """The zone with the longest origin above `name`."""
@@ -131,8 +165,8 @@ class Responder:
 
     def _look_up(
         self, message: dns.message.Message, zone: Zone, asked: wire.Query, address: Address
-    ) -> int:
-        """Fill in the sections; the scope of the answer, which is 0 for all that is static."""
+    ) -> _Reply:
+        """Fill in the sections. The scope is 0 for all that is static."""
         found = zone.find(asked.name, asked.type)
         if found.kind is not Kind.DELEGATION:
             message.flags |= dns.flags.AA
@@ -141,12 +175,13 @@ class Responder:
         message.answer.extend(found.answer)
         message.authority.extend(found.authority)
         message.additional.extend(found.additional)
-        return self._by_place(message, zone, asked, address) if found.kind is Kind.GEO else 0
+        reply = _Reply(message, found=found, zone=zone)
+        if found.kind is Kind.GEO:
+            self._by_place(reply, zone, asked, address)
+        return reply
 
-    def _by_place(
-        self, message: dns.message.Message, zone: Zone, asked: wire.Query, address: Address
-    ) -> int:
-        """Add the records of a geo name; the scope of the answer in bits.
+    def _by_place(self, reply: _Reply, zone: Zone, asked: wire.Query, address: Address) -> None:
+        """Add the records of a geo name and their scope.
 
         The client's subnet counts when the query names one, the sender's address otherwise, and
         then the scope is 0. So it is of negative answers: resolvers keep those for everybody.
@@ -157,10 +192,26 @@ class Responder:
         client, scope = self._places.locate(where)
         rrset = self._places.answer(asked.name, asked.type, client)
         if rrset is None:
-            message.authority.append(zone.negative_soa)
-            return 0
-        message.answer.append(rrset)
-        return scope if known else 0
+            reply.message.authority.append(zone.negative_soa)
+            reply.found = Found(Kind.NODATA, asked.name)
+            return
+        reply.message.answer.append(rrset)
+        reply.scope = scope if known else 0
+
+    def _sign(self, reply: _Reply, asked: wire.Query, now: float) -> None:
+        """For those who ask for signatures, in zones that have a key."""
+        if asked.edns is None or not asked.edns.dnssec_ok:
+            return
+        if reply.zone is None or reply.found is None:
+            return
+        if (signed := self._signed.get(reply.zone.origin)) is not None:
+            signed.complete(
+                reply.message,
+                reply.found,
+                asked.type,
+                now,
+                tells_nxdomain=asked.edns.compact_ok,
+            )
 
     # --- EDNS, limits ----------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class Edns:
     subnet: Subnet | None = None
     cookie: bytes | None = None  # 8 bytes of the client's, perhaps followed by one of ours
     wants_nsid: bool = False
+    compact_ok: bool = False  # CO: compact proofs are understood (RFC 9824)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,15 @@ def _opt(payload: int, ttl: int, data: bytes) -> Edns:
                 wants_nsid = True
             case _:
                 pass
-    return Edns(payload, version, bool(ttl & dns.flags.DO), subnet, cookie, wants_nsid)
+    return Edns(
+        payload,
+        version,
+        bool(ttl & dns.flags.DO),
+        subnet,
+        cookie,
+        wants_nsid,
+        compact_ok=bool(ttl & dns.flags.CO),
+    )
 
 
 def _options(data: bytes) -> Iterator[tuple[int, bytes]]:

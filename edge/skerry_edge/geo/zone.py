@@ -48,6 +48,7 @@ class Found:
     """Records for the sections of an answer."""
 
     kind: Kind
+    name: Name  # where the search ended: the one asked for, the end of its aliases, or a cut
     answer: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
     authority: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
     additional: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
@@ -105,22 +106,42 @@ class Zone:
         for _ in range(MAX_ALIASES):
             if name.canonicalize() in self._geo and rdtype in GEO_TYPES:
                 # An alias is not followed to it: the scope of such an answer would be ambiguous.
-                return Found(Kind.ANSWER, answer) if answer else Found(Kind.GEO)
+                return Found(Kind.ANSWER if answer else Kind.GEO, name, answer)
             source = self._source(name)
             if source is None:
-                return Found(Kind.NXDOMAIN, answer, [self.negative_soa])
+                return Found(Kind.NXDOMAIN, name, answer, [self.negative_soa])
             rdataset = self._zone.get_rdataset(source, _type(rdtype))
             if rdataset is not None:
                 answer.append(_rrset(name, rdataset))
-                return Found(Kind.ANSWER, answer, additional=self._addresses_of(rdataset))
+                return Found(Kind.ANSWER, name, answer, additional=self._addresses_of(rdataset))
             alias = self._zone.get_rdataset(source, dns.rdatatype.CNAME)
             if alias is None:
-                return Found(Kind.NODATA, answer, [self.negative_soa])
+                return Found(Kind.NODATA, name, answer, [self.negative_soa])
             answer.append(_rrset(name, alias))
             name = cast(CNAME, alias[0]).target
             if not name.is_subdomain(self.origin) or self._delegation(name, rdtype):
                 break
-        return Found(Kind.ANSWER, answer)
+        return Found(Kind.ANSWER, name, answer)
+
+    def has_name(self, name: Name) -> bool:
+        """Whether it exists by itself, without a wildcard."""
+        return name.canonicalize() in self._exists
+
+    def types(self, name: Name) -> set[dns.rdatatype.RdataType]:
+        """Types of records that this zone answers for a name, which may be a wildcard's."""
+        source = self._source(name)
+        node = None if source is None else self._zone.get_node(source)
+        types = set() if node is None else {each.rdtype for each in node.rdatasets}
+        if name != self.origin and dns.rdatatype.NS in types:
+            types &= {dns.rdatatype.NS, dns.rdatatype.DS}  # the rest is the child's
+        return types | GEO_TYPES if name.canonicalize() in self._geo else types
+
+    def authoritative(self) -> Iterator[dns.rrset.RRset]:
+        """All static records that are this zone's own: no cuts, no glue."""
+        for name, node in self._zone.nodes.items():
+            for rdataset in node.rdatasets:
+                if self._delegation(name, rdataset.rdtype) is None:
+                    yield _rrset(name, rdataset)
 
     def _source(self, name: Name) -> Name | None:
         """Where the records of `name` stand: there, or at a wildcard; None: no such name.
@@ -140,9 +161,11 @@ class Zone:
                 continue
             rdataset = self._zone.get_rdataset(at, dns.rdatatype.NS)
             if rdataset is not None and not (at == name and rdtype == dns.rdatatype.DS):
+                ds = self._zone.get_rdataset(at, dns.rdatatype.DS)
                 return Found(
                     Kind.DELEGATION,
-                    authority=[_rrset(at, rdataset)],
+                    at,
+                    authority=[_rrset(at, each) for each in (rdataset, ds) if each is not None],
                     additional=self._addresses_of(rdataset),
                 )
         return None

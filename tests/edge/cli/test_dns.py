@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dns.dnssec
 import dns.edns
 import dns.message
+import dns.name
 import dns.query
 import pytest
 
 from skerry_edge.cli import main
+from skerry_edge.geo.zone_key import ZoneKey
 
 TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
 
@@ -22,6 +25,7 @@ def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, st
     command = [sys.executable, "-m", "skerry", "dns", "--topology", str(TOPOLOGY), "--port", "0"]
     command += ["--id", "dns-a"]
     env = {**subprocess_env, "SKERRY_HOME": str(tmp_path)}
+    key = ZoneKey.create(tmp_path / "dns" / "example.test.key")
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -35,9 +39,30 @@ def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, st
         answer = dns.query.udp(question, "127.0.0.1", port=int(match[1]), timeout=10)
         assert answer.answer[0].to_text() == "ai.example.test. 30 IN A 127.0.0.1"
         assert b"dns-a" in [option.to_wire() for option in answer.options]
+        question = dns.message.make_query("example.test", "DNSKEY", want_dnssec=True)
+        answer = dns.query.tcp(question, "127.0.0.1", port=int(match[1]), timeout=10)
+        [keys, signature] = answer.answer
+        assert list(keys) == [key.dnskey]
+        dns.dnssec.validate(keys, signature, {keys.name: keys.to_rdataset()})
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert process.stderr.read() == "Stopped.\n"
+
+
+def test_keygen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SKERRY_HOME", str(tmp_path))
+    path = tmp_path / "dns" / "example.test.key"
+    assert main(["dns", "keygen", "--topology", str(TOPOLOGY)]) == 0
+    drawn = capsys.readouterr()
+    assert f"The key of example.test is in {path}: keep a copy" in drawn.err
+    assert drawn.out == ZoneKey.load(path).ds(dns.name.from_text("example.test")) + "\n"
+    assert main(["dns", "keygen", "--topology", str(TOPOLOGY)]) == 0
+    assert capsys.readouterr().out == drawn.out  # the same key
+    path.chmod(0o644)
+    assert main(["dns", "keygen", "--topology", str(TOPOLOGY)]) == 1
+    assert "others may read" in capsys.readouterr().err
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from skerry_edge.geo.places import Places, Site
 from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
+from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.zone import Zone
 from skerry_regions.topology import Region
 
@@ -64,15 +65,22 @@ class Clock:
         return self.now
 
 
-def responder(clock: Clock | None = None, *, per_second: float = 1e9) -> Responder:
-    zone = Zone(ZONE, ORIGIN, frozenset({dns.name.from_text("ai", ORIGIN)}))
+def zone(*further: str) -> Zone:
+    text = "\n".join((ZONE, *further, ""))
+    return Zone(text, ORIGIN, frozenset({dns.name.from_text("ai", ORIGIN)}))
+
+
+def responder(
+    clock: Clock | None = None, *, per_second: float = 1e9, signed: SignedZone | None = None
+) -> Responder:
     return Responder(
-        [zone],
+        [zone() if signed is None else signed.zone],
         Places(SITES, CLIENTS),
         cookies=Cookies(bytes(16)),
         rate=ResponseRate(per_second),
         clock=clock or Clock(),
         server_id=b"edge-1",
+        signed={} if signed is None else {ORIGIN: signed},
     )
 
 
