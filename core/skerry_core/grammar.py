@@ -109,8 +109,9 @@ class CompiledGrammar:
         self.mask_words = mask_words  # u32 of a mask
         self.closings = closings
         self.end = end  # a token that ends the text
-        way = closings.way(matcher)
-        self.zone = 0 if way is None else 2 * len(way) + MARGIN  # tokens in which to look for ends
+        self.way = closings.way(matcher)  # from the start to an end
+        # Tokens in which to look for ends.
+        self.zone = 0 if self.way is None else 2 * len(self.way) + MARGIN
         first = self._start()
         first.fill()
         self._first_mask = first.mask
@@ -138,12 +139,13 @@ class Matcher:
     another node.
     """
 
-    __slots__ = ("_grammar", "_matcher", "_way", "mask", "num_tokens")
+    __slots__ = ("_grammar", "_has_looked", "_matcher", "_way", "mask", "num_tokens")
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
-        self._way: list[int] | None = None  # to the end from here, where it was looked for
+        self._way: list[int] | None = None  # to the end from here, with the tokens that are left
+        self._has_looked = False  # for that way
         self.mask: UInt32 | None = None  # u32[ceil(V / 32)]; bit set: may come next; None: stale
         self.num_tokens = 0  # taken so far
 
@@ -177,9 +179,9 @@ class Matcher:
             self.advance(token_id)
             return token_id
         closings = self._grammar.closings
-        way = self._way or closings.way(self._matcher, left + 1)
+        way = self._way if self._has_looked else self._way_here(left + 1)
         self.advance(token_id)
-        self._way = closings.way(self._matcher, left)
+        self._way, self._has_looked = closings.way(self._matcher, left), True
         if self._way is not None or way is None or self.is_finished:
             return token_id
         instead = way[0] if way else self._grammar.end
@@ -189,6 +191,13 @@ class Matcher:
         self.advance(instead)
         self._way = closings.way(self._matcher, left)
         return instead
+
+    def _way_here(self, limit: int) -> list[int] | None:
+        """The way from a place where none was looked for; from the start it is known."""
+        if self.num_tokens:
+            return self._grammar.closings.way(self._matcher, limit)
+        way = self._grammar.way
+        return way if way is not None and len(way) <= limit else None
 
     def fill(self) -> None:
         """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""

@@ -42,13 +42,29 @@ def drawn(matcher: Matcher, rng: Random, budget: int) -> list[int]:
     """A random output of at most `budget` tokens; ends that could be put off are."""
     ids: list[int] = []
     while not matcher.is_finished and len(ids) < budget:
-        matcher.fill()
-        assert matcher.mask is not None
-        choices = [i for i in range(VOCAB) if matcher.mask[i >> 5] >> (i & 31) & 1]
-        longer = [i for i in choices if i != END and i not in b'"}]'] or choices
-        sampled = rng.choice(longer if rng.random() < 0.7 else choices)
-        ids.append(matcher.choose(sampled, budget - len(ids) - 1))
+        ids += drawn_next(matcher, rng, budget - len(ids) - 1)
     return ids
+
+
+def drawn_next(matcher: Matcher, rng: Random, left: int) -> list[int]:
+    matcher.fill()
+    assert matcher.mask is not None
+    choices = [i for i in range(VOCAB) if matcher.mask[i >> 5] >> (i & 31) & 1]
+    longer = [i for i in choices if i != END and i not in b'"}]'] or choices
+    sampled = rng.choice(longer if rng.random() < 0.7 else choices)
+    return [matcher.choose(sampled, left)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(budget=st.integers(1, 120), seed=st.integers(0, 1 << 32))
+def test_a_matcher_that_was_made_anew_chooses_the_same(budget: int, seed: int) -> None:
+    """One that goes on remembers which way it found; one of a later attempt looks for it."""
+    grammar = compiled("json_schema", json.dumps(OPEN))
+    ids = drawn(grammar.matcher(), Random(seed), budget)
+    rng, again = Random(seed), list[int]()
+    while len(again) < len(ids):
+        again += drawn_next(grammar.matcher(again), rng, budget - len(again) - 1)
+    assert again == ids
 
 
 @settings(max_examples=30, deadline=None)
