@@ -109,12 +109,16 @@ class PrefixMemory:
             parts = self._tenants.setdefault(tenant, _Parts())
             self._num_bytes += parts.remember(name, ids)
             while parts.num_bytes > self._max_tenant_bytes:
-                self._num_bytes -= parts.forget_oldest()
+                self._forget_oldest(tenant)
             while self._num_bytes > self._max_bytes:
-                idle = next(iter(self._tenants.values()))
-                self._num_bytes -= idle.forget_oldest()
-            while self._tenants and not next(iter(self._tenants.values())).num_bytes:
-                self._tenants.popitem(last=False)
+                self._forget_oldest(next(iter(self._tenants)))
+
+    def _forget_oldest(self, tenant: str) -> None:
+        """Of a tenant's parts; a tenant without parts is forgotten as well."""
+        parts = self._tenants[tenant]
+        self._num_bytes -= parts.forget_oldest()
+        if not parts.num_bytes:
+            del self._tenants[tenant]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,24 @@ def test_memory_is_bounded_for_each_tenant_and_for_all(small: SmallText) -> None
     assert small.num_encoded == len("</s>")  # what was used last is there
 
 
+def test_one_large_part_takes_the_place_of_many_tenants(small: SmallText) -> None:
+    memory = PrefixMemory(part_chars=1, max_bytes=4 * ENTRY_BYTES)
+    text = small.as_model()
+    for tenant in ("t", "u", "v"):
+        memory.encode(text, tenant, "a</s>")
+    memory.encode(text, "w", f"{'a' * 140}</s>")
+    assert 3 * ENTRY_BYTES < memory.num_bytes < 4 * ENTRY_BYTES
+    small.num_encoded = 0
+    memory.encode(text, "w", f"{'a' * 140}</s>")
+    assert small.num_encoded == len("</s>")
+
+
+def test_a_part_beyond_a_tenants_bound_is_not_kept(small: SmallText) -> None:
+    memory = PrefixMemory(part_chars=1, max_tenant_bytes=ENTRY_BYTES, max_bytes=4 * ENTRY_BYTES)
+    memory.encode(small.as_model(), "t", "a</s>")
+    assert memory.num_bytes == 0
+
+
 @pytest.mark.model
 def test_text_that_is_not_unicode(model: TextModel) -> None:
     prompt = Prompt("<|im_start|>" + "\ud800" * 2000 + "<|im_end|>")
