@@ -26,6 +26,8 @@ from skerry_edge.database import DatabaseThread
 from skerry_regions.catalog import Price
 
 NANO = 1_000_000_000
+# Places bound what waits for the file; a settlement that it refused would stay spent.
+MAX_WAITING = 65_536
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
@@ -78,7 +80,7 @@ class Spending:
     """The spending of one home's tokens. The file is opened when a capped token first needs it."""
 
     def __init__(self, path: Path, *, wall_clock: Callable[[], float] = time.time) -> None:
-        self._file = DatabaseThread(path, _SCHEMA, name="spending")
+        self._file = DatabaseThread(path, _SCHEMA, name="spending", max_waiting=MAX_WAITING)
         self._wall_clock = wall_clock
         self._swept = ""  # the day on which old periods were last removed
 

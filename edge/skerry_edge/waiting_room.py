@@ -72,4 +72,4 @@ class WaitingRoom:
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             self._held[model] -= 1
-        return deadline - loop.time()
+        return max(0.0, deadline - loop.time())  # a node may come as the time is up

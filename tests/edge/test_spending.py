@@ -51,6 +51,19 @@ def test_a_reservation_counts_until_it_is_settled(tmp_path: Path) -> None:
     spending.close()
 
 
+def test_what_many_requests_did_not_use_comes_back_when_they_end_at_once(tmp_path: Path) -> None:
+    spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
+
+    async def use() -> None:
+        reserving = [spending.reserve(TOKEN, Caps(per_day=1.0), 0.001) for _ in range(1000)]
+        for hold in await asyncio.gather(*reserving):
+            spending.settle(hold, 0.0)
+
+    asyncio.run(use())
+    assert spending.spent(TOKEN) == (0.0, 0.0)
+    spending.close()
+
+
 def test_days_and_months_begin_anew(tmp_path: Path) -> None:
     clock = Clock()
     spending = Spending(tmp_path / "spending.db", wall_clock=clock)
