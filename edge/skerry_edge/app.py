@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -67,12 +67,13 @@ def create_app(edge: Edge) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        async with dispatching(app, edge):
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, edge.stores.close)
+            if edge.responses is not None:
+                stack.callback(edge.responses.close)
+            stack.push_async_callback(edge.region.close)
+            await stack.enter_async_context(dispatching(app, edge))
             yield
-        await edge.region.close()
-        if edge.responses is not None:
-            edge.responses.close()
-        await asyncio.to_thread(edge.stores.close)
 
     app = Starlette(
         routes=_routes(),

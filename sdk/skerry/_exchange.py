@@ -64,7 +64,7 @@ class Call:
     """One HTTP request, built anew for each attempt."""
 
     url: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)  # the API token among them
     timeout: httpx.Timeout = field(repr=False)
     method: str = "POST"
     content: bytes = b""
