@@ -286,8 +286,10 @@ class QueueSuite:
         queue.close_batch("b")
         assert not queue.has_work()
         assert queue.retry("other", "b") == 0
+        stored = of(queue).num_bytes
         assert queue.retry("t", "b") == 1
         record = of(queue)
+        assert record.num_bytes == stored - len(b"x")
         assert (record.succeeded, record.failed, record.dead) == (1, 1, 0)
         assert (record.ending, record.closed_at, record.waiting) == (None, None, 1)
         assert queue.has_work()

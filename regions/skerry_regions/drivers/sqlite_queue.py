@@ -181,6 +181,11 @@ class SqliteQueue:
             if found is None:
                 return 0
             number, window = found
+            (freed,) = database.execute(
+                "SELECT COALESCE(SUM(length(result)), 0) FROM items"
+                " WHERE batch = ? AND state = 'dead'",
+                (number,),
+            ).fetchone()
             revived = database.execute(
                 "UPDATE items SET state = 'waiting', attempts = 0, due = 0, result = x''"
                 " WHERE batch = ? AND state = 'dead'",
@@ -189,8 +194,9 @@ class SqliteQueue:
             if revived:
                 database.execute(
                     "UPDATE batches SET failed = failed - dead, dead = 0, expires = ?,"
-                    " ended = NULL, ending = NULL, closed = NULL WHERE number = ?",
-                    (self._wall_clock() + window, number),
+                    " ended = NULL, ending = NULL, closed = NULL, bytes = bytes - ?"
+                    " WHERE number = ?",
+                    (self._wall_clock() + window, freed, number),
                 )
         return revived
 
