@@ -137,9 +137,9 @@ async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
     stream = link.embed(embed, push)
     try:
         return vectors_of(await answer)
-    finally:
-        if not answer.done():
-            link.forget(stream)
+    except asyncio.CancelledError:
+        link.forget(stream)
+        raise
 
 
 class RemoteStream:

@@ -205,6 +205,7 @@ async def test_who_goes_away_is_forgotten(
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+        assert not any(link.num_streams for link in r.links)
         async with asyncio.timeout(10):
             while any(s.streams for node in r.nodes for s in node.status()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
