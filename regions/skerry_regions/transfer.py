@@ -278,7 +278,7 @@ class Receiver:
         reason = self._objection(incoming, offer)
         if reason is not None:
             return self._refuse(offer.transfer, reason)
-        if incoming.offer is not None and incoming.offer.digests != offer.digests:
+        if incoming.offer is not None and incoming.offer != offer:
             return self._refuse(offer.transfer, "a transfer cannot change what it offers")
         incoming.offer = offer
         have = set(held) | set(incoming.complete)

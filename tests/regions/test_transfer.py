@@ -166,6 +166,14 @@ def test_an_offer_that_does_not_fit_is_refused(bad: Offer, reason: str) -> None:
     assert receiver().receive(bad) == [Refused(7, reason)]
 
 
+@pytest.mark.parametrize("other", [offer(3), offer(2, build="b2")])
+def test_an_offer_cannot_change(other: Offer) -> None:
+    to = receiver()
+    to.reserve(7, TOKEN, now=0.0, lease_seconds=10.0, any_build=True)
+    assert to.receive(offer(2)) == to.receive(offer(2)) == [Need(7, [0, 1], 2 * BLOCK)]
+    assert to.receive(other) == [Refused(7, "a transfer cannot change what it offers")]
+
+
 def test_a_copy_of_another_build_is_taken_when_the_request_says_so() -> None:
     to = receiver()
     to.reserve(7, TOKEN, now=0.0, lease_seconds=10.0, any_build=True)
