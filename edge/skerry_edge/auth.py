@@ -7,6 +7,8 @@ is read again when it changes, so a revoked token stops working at its next requ
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import logging
@@ -14,7 +16,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -114,7 +116,8 @@ def token_text(id: str, secret: str) -> str:
 class TokenStore:
     """The tokens of one edge, kept in a file that only its owner can read.
 
-    Several processes may share the file: writes replace it atomically, reads follow its changes.
+    Several processes may share the file: writes replace it atomically, one after the other, and
+    reads follow its changes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,7 +150,6 @@ class TokenStore:
             )
         if residency is not None and not is_zone(residency):
             raise ValueError(f"a zone is a name such as `eu`, got {residency!r}")
-        self._refresh()
         secret = secrets.token_urlsafe(32)
         record = TokenRecord(
             id=secrets.token_hex(8),
@@ -160,36 +162,30 @@ class TokenStore:
             per_day=_checked_cap(caps.per_day),
             per_month=_checked_cap(caps.per_month),
         )
-        self._write([*self._records.values(), record])
+        self.keep(record)
         return token_text(record.id, secret), record
 
     def keep(self, record: TokenRecord) -> None:
         """Add a token whose secret somebody else drew, or replace its record."""
-        self._refresh()
-        self._write([*(each for each in self._records.values() if each.id != record.id), record])
+        with self._changing() as records:
+            records[record.id] = record
 
     def revoke(self, token_id: str) -> bool:
         """Forget a token at once. False if there is none of that id."""
-        self._refresh()
-        kept = [record for record in self._records.values() if record.id != token_id]
-        if len(kept) == len(self._records):
-            return False
-        self._write(kept)
-        return True
+        with self._changing() as records:
+            return records.pop(token_id, None) is not None
 
     def set_caps(self, token_id: str, caps: Caps) -> bool:
         """Change what a token may spend. False if there is none of that id. Raises ValueError."""
-        self._refresh()
-        record = self._records.get(token_id)
-        if record is None:
-            return False
-        changed = msgspec.structs.replace(
-            record,
-            per_day=_checked_cap(caps.per_day),
-            per_month=_checked_cap(caps.per_month),
-        )
-        self._write([changed if each is record else each for each in self._records.values()])
-        return True
+        per_day, per_month = _checked_cap(caps.per_day), _checked_cap(caps.per_month)
+        with self._changing() as records:
+            record = records.get(token_id)
+            if record is None:
+                return False
+            records[token_id] = msgspec.structs.replace(
+                record, per_day=per_day, per_month=per_month
+            )
+            return True
 
     def is_live(self, token_id: str) -> bool:
         """Whether the token works now."""
@@ -248,13 +244,30 @@ class TokenStore:
             raise TokenStoreError(f"{self._path} is not a token file: {exc}") from exc
         self._records = {record.id: record for record in content.tokens}
 
+    @contextlib.contextmanager
+    def _changing(self) -> Generator[dict[str, TokenRecord]]:
+        """The records by id, to be changed and written. Nobody else changes them meanwhile: a token
+        that another process revokes now must not come back with what we write.
+        """
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as exc:
+            raise TokenStoreError(f"cannot write {self._path}: {exc.strerror}") from exc
+        with os.fdopen(lock, "wb"):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for the time of one write
+            self._refresh()
+            records = dict(self._records)
+            yield records
+            if records != self._records:
+                self._write(list(records.values()))
+
     def _write(self, records: list[TokenRecord]) -> None:
         """Replace the file; mkstemp makes it readable by its owner only."""
         if len(records) > MAX_TOKENS:
             raise TokenStoreError(f"{self._path} holds {MAX_TOKENS} tokens already; revoke some")
         data = msgspec.json.format(msgspec.json.encode(TokenFile(tokens=records)), indent=2)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".tokens-")
             try:
                 with os.fdopen(handle, "wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -212,6 +213,17 @@ def test_caps_are_kept_and_change(store: TokenStore) -> None:
     assert principal is not None
     assert principal.caps == Caps(per_month=9.0)
     assert not store.set_caps("0" * 16, Caps())
+
+
+def test_processes_that_change_the_file_at_once_lose_nothing(store: TokenStore) -> None:
+    _, gone = store.create(account_id=ACCOUNT, now=5)
+    stores = [TokenStore(path_of(store)) for _ in range(8)]
+    with ThreadPoolExecutor(len(stores) + 1) as threads:
+        creating = [threads.submit(each.create, account_id=ACCOUNT, now=5) for each in stores]
+        revoking = threads.submit(store.revoke, gone.id)
+        made = {future.result()[1].id for future in creating}
+        assert revoking.result()
+    assert {record.id for record in store.records()} == made
 
 
 @pytest.mark.parametrize("dollars", [-0.01, float("nan"), float("inf"), 1e10])
