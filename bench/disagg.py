@@ -19,12 +19,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,7 +36,8 @@ from rich.console import Console
 from bench import machine, stats
 from bench.engine import ATTEMPTS, undisturbed
 from bench.load import StreamTimes, stream
-from bench.models import MODEL, default_model, home
+from bench.models import MODEL, default_model
+from bench.platforms import of_topology
 from bench.sim.traces import MOONCAKE_BLOCK, TraceRequest, azure, mooncake
 
 THREADS = 2  # cores that every arrangement uses
@@ -147,7 +144,7 @@ def prompt_ids(shape: Shape, request: TraceRequest, name: str, salt: int) -> lis
 
 @contextmanager
 def platform(name: str) -> Generator[Platform]:
-    """The arrangement as processes, with run-time state of its own."""
+    """The arrangement, running."""
     pools = [
         {"name": role, "region": "here", "role": role, "model": MODEL,
          "replicas": nodes, "threads": threads}
@@ -158,23 +155,8 @@ def platform(name: str) -> Generator[Platform]:
         "pools": pools,
         "edges": [{"name": "edge", "region": "here", "port": 0}],
     }
-    with tempfile.TemporaryDirectory() as own:
-        for kept in ("models", "cache"):
-            (home() / kept).mkdir(parents=True, exist_ok=True)
-            (Path(own) / kept).symlink_to(home() / kept)
-        file = Path(own) / "topology.yaml"
-        file.write_text(json.dumps(topology))  # JSON is YAML
-        skerry, env = [sys.executable, "-m", "skerry"], {**os.environ, "SKERRY_HOME": own}
-        up = [*skerry, "up", "--detach", "--topology", str(file)]
-        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
-        try:
-            config = json.loads((Path(own) / "config.json").read_text())
-            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
-            url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/v1/completions"
-            pids = {int(each["pid"]) for kind in ("edges", "nodes") for each in status[kind]}
-            yield Platform(name, url, config["api_token"], sorted(pids))
-        finally:
-            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+    with of_topology(topology) as made:
+        yield Platform(name, made.route("v1/completions"), made.token, made.pids)
 
 
 async def ask(to: Platform, job: Job) -> StreamTimes:

@@ -32,8 +32,9 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from bench import machine, stats
-from bench.models import MODEL, default_model, home
+from bench.models import MODEL, default_model
 from bench.node_stream import NodeStream
+from bench.platforms import share_files
 from bench.quiet import Watch
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_edge.cli.state import Home
@@ -59,9 +60,7 @@ START_SECONDS = 120.0
 @contextmanager
 def nodes(own: Path) -> Generator[list[int]]:
     """Both nodes as processes, with run-time state of their own; their pids."""
-    for kept in ("models", "cache"):
-        (home() / kept).mkdir(parents=True, exist_ok=True)
-        (own / kept).symlink_to(home() / kept)
+    share_files(own)
     env = {**os.environ, "SKERRY_HOME": str(own)}
     started = []
     try:

@@ -22,11 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -39,7 +35,8 @@ from rich.console import Console
 from bench import machine, stats
 from bench.disagg import MAX_OUTPUT, Shape, prompt_ids
 from bench.load import StreamTimes, stream
-from bench.models import MODEL, default_model, home
+from bench.models import MODEL, default_model
+from bench.platforms import of_topology
 from bench.sim.traces import TraceRequest, mooncake
 
 COST, NEAREST, IN_TURN = "cost", "nearest", "round-robin"
@@ -130,7 +127,7 @@ def jobs(count: int, seconds: float, salt: int) -> list[Job]:
 
 @contextmanager
 def platform(policy: str) -> Generator[Platform]:
-    """Three regions as processes, with run-time state of their own."""
+    """Three regions, running."""
     topology = {
         "regions": [{"name": name, "iata": name.upper()} for name in REGIONS],
         "pools": [
@@ -143,23 +140,12 @@ def platform(policy: str) -> Generator[Platform]:
         "links": [{"between": [a, b], "rtt": rtt} for a, b, rtt in LINKS],
         "emulate": {"rtt": "links"},
     }
-    with tempfile.TemporaryDirectory() as own:
-        for kept in ("models", "cache"):
-            (home() / kept).mkdir(parents=True, exist_ok=True)
-            (Path(own) / kept).symlink_to(home() / kept)
-        file = Path(own) / "topology.yaml"
-        file.write_text(json.dumps(topology))  # JSON is YAML
-        skerry, env = [sys.executable, "-m", "skerry"], {**os.environ, "SKERRY_HOME": own}
-        up = [*skerry, "up", "--detach", "--topology", str(file)]
-        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
-        try:
-            config = json.loads((Path(own) / "config.json").read_text())
-            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
-            path = f"/client/v4/accounts/{config['account_id']}/ai/v1/completions"
-            urls = {edge["region"]: edge["url"] + path for edge in status["edges"]}
-            yield Platform(urls, config["api_token"])
-        finally:
-            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+    with of_topology(topology) as made:
+        urls = {
+            edge["region"]: made.route("v1/completions", edge["url"])
+            for edge in made.status["edges"]
+        }
+        yield Platform(urls, made.token)
 
 
 async def ask(to: Platform, job: Job) -> StreamTimes:

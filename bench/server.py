@@ -12,14 +12,10 @@ import argparse
 import asyncio
 import functools
 import itertools
-import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +26,9 @@ from rich.console import Console
 from bench import machine, stats
 from bench.engine import OURS, THREADS, undisturbed
 from bench.load import StreamTimes, concurrent
-from bench.models import MODEL, default_model, home
+from bench.models import MODEL, default_model
 from bench.peers import ROOT, Worker, python_of
+from bench.platforms import platform
 
 PEER = "llama.cpp server"
 STREAMS = (1, 8, 32)
@@ -54,33 +51,15 @@ class Server:
 
 
 @contextmanager
-def skerry_server() -> Iterator[Server]:
-    """`skerry up --detach` on a free port with run-time state of its own."""
-    with tempfile.TemporaryDirectory() as own:
-        for name in ("models", "cache"):
-            (home() / name).mkdir(parents=True, exist_ok=True)
-            (Path(own) / name).symlink_to(home() / name)
-        skerry = [str(Path(sys.executable).with_name("skerry"))]
-        env = {**os.environ, "SKERRY_HOME": own}
-        up = [*skerry, "up", "--detach", "--port", "0", "--threads", str(THREADS)]
-        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
-        try:
-            config = json.loads((Path(own) / "config.json").read_text())
-            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
-            base = f"{config['url']}/client/v4/accounts/{config['account_id']}"
-            yield Server(
-                OURS,
-                f"{base}/ai/v1/chat/completions",
-                config["api_token"],
-                int(status["edges"][0]["pid"]),
-                Path(own),
-            )
-        finally:
-            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+def skerry_server() -> Generator[Server]:
+    """`skerry up` on a free port."""
+    with platform("--port", "0", "--threads", str(THREADS)) as made:
+        pid = int(made.status["edges"][0]["pid"])
+        yield Server(OURS, made.route("v1/chat/completions"), made.token, pid, made.home)
 
 
 @contextmanager
-def peer_server(model: Path) -> Iterator[Server]:
+def peer_server(model: Path) -> Generator[Server]:
     script = str(ROOT / "bench/workers/llama_cpp_server.py")
     arguments = [str(model), str(THREADS), str(max(STREAMS)), str(CONTEXT)]
     worker = Worker(PEER, [str(python_of("xllamacpp")), script, *arguments])

@@ -1,0 +1,74 @@
+"""Platforms to be measured: `skerry up` as processes, with run-time state of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.models import home
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A running one."""
+
+    home: Path  # its state
+    config: dict[str, Any]  # what `skerry up` leaves for clients
+    status: dict[str, Any]  # as of its start
+
+    @property
+    def token(self) -> str:
+        return str(self.config["api_token"])
+
+    @property
+    def pids(self) -> list[int]:
+        """Of its edges and nodes, in order."""
+        return sorted(int(each["pid"]) for kind in ("edges", "nodes") for each in self.status[kind])
+
+    def route(self, path: str, edge: str | None = None) -> str:
+        """URL of one of the account's routes, such as `v1/completions`, at the edge of a URL, or
+        at the first one."""
+        return (
+            f"{edge or self.config['url']}/client/v4/accounts/{self.config['account_id']}/ai/{path}"
+        )
+
+
+def share_files(own: Path) -> None:
+    """Give a home this machine's models and compiled kernels."""
+    for kept in ("models", "cache"):
+        (home() / kept).mkdir(parents=True, exist_ok=True)
+        (own / kept).symlink_to(home() / kept)
+
+
+@contextmanager
+def platform(*arguments: str) -> Generator[Platform]:
+    """`skerry up` with these arguments, down in the end. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory() as own:
+        share_files(Path(own))
+        skerry, env = [sys.executable, "-m", "skerry"], {**os.environ, "SKERRY_HOME": own}
+        up = [*skerry, "up", "--detach", *arguments]
+        subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
+        try:
+            config = json.loads((Path(own) / "config.json").read_text())
+            status = json.loads(subprocess.check_output([*skerry, "status", "--json"], env=env))
+            yield Platform(Path(own), config, status)
+        finally:
+            subprocess.run([*skerry, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def of_topology(topology: dict[str, Any]) -> Generator[Platform]:
+    """`skerry up --topology`, likewise."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "topology.yaml"
+        file.write_text(json.dumps(topology))  # JSON is YAML
+        with platform("--topology", str(file)) as made:
+            yield made
