@@ -58,7 +58,7 @@ async def chat_prompt(
 
     `tools` are those that the template lays out itself.
     """
-    chars = sum(len(content_text(message)) for message in messages) + len(str(tools or ""))
+    chars = sum(map(_chars, messages)) + len(str(tools or ""))
     return await tokenised(
         chars, spec, limits, lambda: memory.encode(text, text.render(messages, tools=tools))
     )
@@ -95,6 +95,17 @@ async def tokenised(
     if not ids:
         raise InvalidInput("Bad input: the prompt is empty.", param="prompt")
     return ids
+
+
+def _chars(message: Message) -> int:
+    """Characters that a template may lay out: of the content, and of calls that were made."""
+    try:
+        calls = len(str(message.tool_calls or ""))
+    except RecursionError:
+        raise InvalidInput(
+            "Bad input: messages: tool_calls are nested too deeply", param="messages"
+        ) from None
+    return len(content_text(message)) + calls
 
 
 def _check_chars(chars: int, spec: ModelSpec, limits: Limits) -> None:

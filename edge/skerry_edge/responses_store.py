@@ -19,11 +19,11 @@ from msgspec import Struct
 
 from skerry.errors import Unavailable
 from skerry.wire import Message
+from skerry_edge.database import open_database
 
 TTL_SECONDS = 24 * 3600.0
 MAX_BYTES = 256 << 20  # of all tenants
 MAX_TENANT_BYTES = 32 << 20
-BUSY_SECONDS = 2.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -126,20 +126,11 @@ class ResponseStore:
         with self._lock:
             try:
                 if self._database is None:
-                    self._database = _open(self._path)
+                    self._database = open_database(self._path, _SCHEMA)
                 with self._database:
                     yield self._database
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise Unavailable("Stored responses cannot be reached now.") from error
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
-    path.chmod(0o600)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.executescript(_SCHEMA)
-    return database
 
 
 def _make_room(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import replace
@@ -14,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, MARK, compiled, text
 from tests.core.schemas import Schema
-from tests.edge.support import Deployment, answer, events
+from tests.edge.support import MODEL, Deployment, answer, events
 
-from skerry.errors import InvalidInput
+from skerry.errors import InvalidInput, PromptTooLong
 from skerry.wire import ChatCompletionRequest, Message
 from skerry_core.grammar import GrammarError
 from skerry_edge.output_plan import OutputPlan, plan_output
+from skerry_edge.prompts import chat_prompt
 from skerry_edge.tool_parser import Calls, ToolParser
 from skerry_edge.tool_prompts import EXAMPLE, with_tools
 from skerry_edge.tools import HERMES, LLAMA, MISTRAL, TAUGHT, Family, family_of
@@ -346,6 +348,15 @@ def test_arguments_are_told_as_they_come() -> None:
 
 
 # --- conversations -------------------------------------------------------------------------------
+
+
+def test_the_arguments_of_calls_count_as_text(edge: Deployment) -> None:
+    spec, text = edge.edge.served(MODEL)
+    said = Message("assistant", None, tool_calls=[{"name": "f", "arguments": "x" * 1_000_000}])
+    memory = edge.edge.prefixes.of("t")
+    with pytest.raises(PromptTooLong, match="The prompt has 1000"):
+        asyncio.run(chat_prompt(text, spec, [said], edge.edge.limits, memory))
+
 
 HISTORY = [
     Message("user", "2+3, and the weather?"),

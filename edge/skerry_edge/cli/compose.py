@@ -226,7 +226,7 @@ def load_engines(
 ) -> dict[str, Engine]:
     """Engines by model id, kernels compiled, of models that make text. Raises `CannotStart`."""
     engines: dict[str, Engine] = {}
-    models = [model for model in models if not model.embeds]
+    models = [model for model in models if not model.spec.is_encoder]
     file_tiers = _file_tiers(models, options, home)
     try:
         for model, num_blocks in zip(models, _plan(models, options), strict=True):
@@ -253,7 +253,7 @@ def open_encoders(models: list[Model], options: Options, home: Home) -> dict[str
                 model.spec, model.files, threads=options.threads, cache_dir=home.cache
             )
             for model in models
-            if model.embeds
+            if model.spec.is_encoder
         }
     except (ConfigError, WeightsError) as error:
         raise CannotStart(str(error)) from None

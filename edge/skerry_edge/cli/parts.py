@@ -45,11 +45,6 @@ class Model:
     spec: ModelSpec
     files: ModelFiles
 
-    @property
-    def embeds(self) -> bool:
-        """Whether it turns texts to vectors; else it makes text."""
-        return self.spec.is_encoder
-
 
 def read_topology(path: Path) -> Topology:
     """A topology file, checked. Raises `CannotStart`, which says where it is wrong."""
@@ -108,7 +103,7 @@ def load_texts(models: list[Model]) -> dict[str, TextModel]:
         return {
             model.spec.id: TextModel(model.files, context_window=model.spec.context_window)
             for model in models
-            if not model.embeds
+            if not model.spec.is_encoder
         }
     except TemplateError as error:
         raise CannotStart(str(error)) from None
@@ -131,11 +126,11 @@ def open_stores(home: Home, edge: str) -> Stores:
 
 
 def load_encoder_texts(models: list[Model]) -> dict[str, EncoderText]:
-    """Tokenizers, by id, of models that embed text."""
+    """Tokenizers, by id, of models that embed or classify text."""
     return {
         model.spec.id: EncoderText(model.files, max_tokens=model.spec.context_window)
         for model in models
-        if model.embeds
+        if model.spec.is_encoder
     }
 
 
