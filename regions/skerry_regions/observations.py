@@ -88,12 +88,6 @@ class Observations:
         self._view = None
         return self._wants_snapshot(node, now)
 
-    def pinged(self, node: str, rtt: float) -> None:
-        """A round trip to a node took `rtt` seconds."""
-        if (member := self._members.get(node)) is None:
-            return
-        self.reached(member.region, rtt)
-
     def reached(self, region: str, rtt: float) -> None:
         """A round trip to a region took `rtt` seconds."""
         self._link(self.region, region).learn_rtt(rtt)

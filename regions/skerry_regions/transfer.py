@@ -12,8 +12,7 @@ A node pushes blocks, while it computes them or from its cache; its peer says fi
 
 Rules that live here: a transfer answers only to its token; a broken connection loses no checked
 block (a new Offer of the same transfer is answered with what is still missing); staging belongs to
-the transfer until its lease lapses or the blocks are adopted. Deadlines are seconds on the caller's
-monotonic clock, passed in.
+the transfer until it is released or the blocks are adopted. The caller keeps the time of leases.
 """
 
 from __future__ import annotations
@@ -147,7 +146,6 @@ class _Staging:
 @dataclass(slots=True)
 class _Incoming:
     token: bytes
-    expires: float
     any_build: bool
     offer: Offer | None = None
     missing: set[Digest] = field(default_factory=set)
@@ -195,28 +193,16 @@ class Receiver:
             if each.offer is not None
         )
 
-    def reserve(
-        self,
-        transfer: int,
-        token: bytes,
-        now: float,
-        lease_seconds: float,
-        *,
-        any_build: bool = False,
-    ) -> None:
-        """Expect a transfer under this token until the lease lapses.
+    def reserve(self, transfer: int, token: bytes, *, any_build: bool = False) -> None:
+        """Expect a transfer under this token until it is released.
 
         `any_build` takes copies of another numeric build too: their bits are not this node's.
         """
-        self._incoming[transfer] = _Incoming(token, now + lease_seconds, any_build)
+        self._incoming[transfer] = _Incoming(token, any_build)
 
     def is_reserved(self, transfer: int) -> bool:
         """Whether it is still waited for."""
         return transfer in self._incoming
-
-    def renew(self, transfer: int, now: float, lease_seconds: float) -> None:
-        if (incoming := self._incoming.get(transfer)) is not None:
-            incoming.expires = now + lease_seconds
 
     def release(self, transfer: int) -> None:
         """Forget a transfer and free its staging. Unknown ones are ignored."""
@@ -235,13 +221,6 @@ class Receiver:
         incoming = self._incoming.get(transfer)
         if incoming is not None and digest in incoming.complete:
             incoming.complete[digest] = None
-
-    def expire(self, now: float) -> list[int]:
-        """Free every transfer whose lease has lapsed; returns their ids."""
-        lapsed = [each for each, state in self._incoming.items() if state.expires <= now]
-        for transfer in lapsed:
-            del self._incoming[transfer]
-        return lapsed
 
     def receive(self, frame: Frame, held: Iterable[Digest] = ()) -> list[Control | Arrived]:
         """Take one frame; `held` are the offered digests that this node has, and the caller has

@@ -98,8 +98,7 @@ class TransferServer:
         Cancelling the future ends the lease.
         """
         future: asyncio.Future[Arrived | None] = self._loop.create_future()
-        now = self._loop.time()
-        self._receiver.reserve(transfer, token, now, lease_seconds, any_build=any_build)
+        self._receiver.reserve(transfer, token, any_build=any_build)
         self._expected[transfer] = future
         if take is not None:
             self._takers[transfer] = take

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello
+from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello, until
 
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.directory import GATEWAY_SECONDS, Directory
@@ -29,6 +28,7 @@ class MemoryRegistry:
     def __init__(self) -> None:
         self.record: dict[str, Member] = {}
         self.is_away = False
+        self.num_readings = 0
 
     def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
         self._check()
@@ -39,19 +39,20 @@ class MemoryRegistry:
         self.record.pop(member_id, None)
 
     def members(self) -> list[Member]:
+        self.num_readings += 1
         self._check()
         return list(self.record.values())
 
     def close(self) -> None: ...
 
+    async def was_read(self) -> None:
+        """Wait until a reading that begins from now on has been taken in, and the next begins."""
+        enough = self.num_readings + 2
+        await until(lambda: self.num_readings >= enough)
+
     def _check(self) -> None:
         if self.is_away:
             raise RegistryUnavailable("away")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  (a state, not an event)
-        await asyncio.sleep(0.01)
 
 
 def wipe(folder: Path) -> None:
@@ -75,7 +76,7 @@ async def test_nodes_come_and_go(tmp_path: Path) -> None:
         await directory.wait_until_served(frozenset({MODEL}))
         assert list(directory.members) == ["a"]
         registry.record.clear()  # wiped: the connection is up, so the node is there
-        await asyncio.sleep(0.05)
+        await registry.was_read()
         assert directory.link("a") is not None
         await node.stop()
         await until(lambda: not directory.members)
@@ -93,7 +94,7 @@ async def test_the_last_word_stands_while_the_registry_is_away(tmp_path: Path) -
     async with asyncio.timeout(5):
         await directory.wait_until_served(frozenset({MODEL}))
         registry.is_away = True
-        await asyncio.sleep(0.05)
+        await registry.was_read()
         assert list(directory.members) == ["a"]
     await directory.close()
     await node.stop()

@@ -63,7 +63,6 @@ def test_a_view_is_made_anew_only_when_something_changed(seen: Observations) -> 
     assert seen.view(2.0) is view
     seen.take("stranger", report(), now=2.0)
     seen.take("a", report(model="other"), now=2.0)
-    seen.pinged("stranger", 0.1)
     seen.handed_over("stranger", 1.0, 0.0, 2.0)
     assert seen.view(2.0) is view
     seen.take("a", report(), now=2.0)
@@ -123,9 +122,9 @@ def test_distances_are_priors_until_pings_measure_them() -> None:
     seen.know([member("near"), member("far", region="gru"), member("else", region="nrt")])
     assert seen.view(0.0).link("here", "gru") == gru
     assert seen.view(0.0).link("here", "here") == LOCAL_LINK
-    seen.pinged("far", 0.19)
-    seen.pinged("else", 0.26)
-    seen.pinged("near", 0.001)
+    seen.reached("gru", 0.19)
+    seen.reached("nrt", 0.26)
+    seen.reached("here", 0.001)
     view = seen.view(0.0)
     assert view.link("here", "gru") == LinkSpeed(rtt=0.19, bandwidth=gru.bandwidth)
     assert view.link("nrt", "here").rtt == 0.26
@@ -160,6 +159,6 @@ def test_bandwidth_is_learned_from_what_nodes_fetched() -> None:
 def test_a_link_is_the_same_in_either_direction(pair: tuple[str, str]) -> None:
     seen = Observations("here", links={pair: LinkSpeed(rtt=0.2, bandwidth=1e7)})
     seen.know([member("far", region="gru")])
-    seen.pinged("far", 0.19)
+    seen.reached("gru", 0.19)
     for source, target in (pair, pair[::-1]):
         assert seen.view(0.0).link(source, target) == LinkSpeed(rtt=0.19, bandwidth=1e7)

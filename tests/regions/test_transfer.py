@@ -44,12 +44,12 @@ def offer(count: int, *, build: str = "b1", token: bytes = TOKEN) -> Offer:
     )  # fmt: skip
 
 
-def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2, lease: float = 10.0) -> Receiver:
+def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2) -> Receiver:
     result = Receiver(
         numeric_build="b1", block_elements=BLOCK // 2,
         budget_bytes=budget_blocks * BLOCK, credit_bytes=credit_blocks * BLOCK,
     )  # fmt: skip
-    result.reserve(7, TOKEN, now=0.0, lease_seconds=lease)
+    result.reserve(7, TOKEN)
     return result
 
 
@@ -169,14 +169,14 @@ def test_an_offer_that_does_not_fit_is_refused(bad: Offer, reason: str) -> None:
 @pytest.mark.parametrize("other", [offer(3), offer(2, build="b2")])
 def test_an_offer_cannot_change(other: Offer) -> None:
     to = receiver()
-    to.reserve(7, TOKEN, now=0.0, lease_seconds=10.0, any_build=True)
+    to.reserve(7, TOKEN, any_build=True)
     assert to.receive(offer(2)) == to.receive(offer(2)) == [Need(7, [0, 1], 2 * BLOCK)]
     assert to.receive(other) == [Refused(7, "a transfer cannot change what it offers")]
 
 
 def test_a_copy_of_another_build_is_taken_when_the_request_says_so() -> None:
     to = receiver()
-    to.reserve(7, TOKEN, now=0.0, lease_seconds=10.0, any_build=True)
+    to.reserve(7, TOKEN, any_build=True)
     assert to.receive(offer(1, build="b2")) == [Need(7, [0], 2 * BLOCK)]
     to.receive(Segment(7, digest(0), 0, LAYERS, block(0)))
     [arrived] = to.receive(Commit(7))
@@ -199,13 +199,12 @@ def test_staging_is_bounded_over_all_transfers() -> None:
     assert answer == [Refused(7, "no staging memory left")]
 
 
-def test_a_lapsed_lease_frees_staging_and_refuses_what_comes_late() -> None:
-    to = receiver(lease=5.0)
+def test_a_release_frees_staging_and_refuses_what_comes_late() -> None:
+    to = receiver()
     to.receive(offer(1))
     to.receive(Segment(7, digest(0), 0, LAYERS, block(0)))
     assert to.staged_bytes == BLOCK
-    assert to.expire(now=4.9) == []
-    assert to.expire(now=5.0) == [7]
+    to.release(7)
     assert to.staged_bytes == 0
     assert to.receive(Commit(7)) == [Refused(7, "no such transfer, or its lease lapsed")]
 
