@@ -2,13 +2,14 @@
 
 A request becomes that of a chat completion and is prepared as one. A finished answer is stored with
 its conversation, unless `store` is false, so that `previous_response_id` can go on from it;
-instructions are not part of a conversation.
+instructions are not part of a conversation. What goes on from one that is bound to a residency zone
+is bound to it as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -63,13 +64,17 @@ async def create(request: Request) -> Response:
     principal = authorise(request, "run")
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
     call = call_of(request, principal)
-    conversation = await _conversation(edge, call.tenant, asked)
-    job = await _job(edge, _chat_request(asked, conversation), call.tenant)
+    turns, previous = _input(asked), await _previous(edge, call.tenant, asked)
+    if previous is not None:
+        turns = previous.messages + turns
+        call = replace(call, residency=previous.residency or call.residency)
+    job = await _job(edge, _chat_request(asked, turns), call.tenant)
     choices = await start(edge, job, call)
     draft = Draft(
         edge=edge,
         tenant=call.tenant,
-        conversation=conversation,
+        conversation=turns,
+        residency=call.residency,
         response=_begun(asked, f"resp_{call.request_id}", int(edge.wall_clock())),
         stored=asked.store is not False and edge.responses is not None,
     )
@@ -122,8 +127,8 @@ async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
     return None if edge.responses is None else await edge.responses.get(tenant, id)
 
 
-async def _conversation(edge: Edge, tenant: str, asked: ResponsesRequest) -> list[Message]:
-    """All turns: those of the response that is gone on from, then the input's."""
+def _input(asked: ResponsesRequest) -> list[Message]:
+    """The turns that the request brings."""
     refuse_unsupported(
         {
             "background": asked.background,
@@ -131,9 +136,13 @@ async def _conversation(edge: Edge, tenant: str, asked: ResponsesRequest) -> lis
             "prompt": asked.prompt,
         }
     )
-    turns = _turns(asked.input)
+    return _turns(asked.input)
+
+
+async def _previous(edge: Edge, tenant: str, asked: ResponsesRequest) -> StoredResponse | None:
+    """The response that is gone on from. Raises `InvalidInput` when it is not there."""
     if (previous := asked.previous_response_id) is None:
-        return turns
+        return None
     stored = await _stored(edge, tenant, previous)
     if stored is None:
         kept = "expired" if edge.responses is not None else "this edge stores none"
@@ -141,7 +150,7 @@ async def _conversation(edge: Edge, tenant: str, asked: ResponsesRequest) -> lis
             f"Previous response with id '{previous}' not found ({kept}).",
             param="previous_response_id",
         )
-    return stored.messages + turns
+    return stored
 
 
 def _turns(given: str | Sequence[InputItem]) -> list[Message]:
@@ -265,6 +274,7 @@ class Draft:
     edge: Edge
     tenant: str
     conversation: list[Message]
+    residency: str | None  # zone that the conversation is bound to
     response: ResponseObject
     stored: bool
     items: OutputItems = field(default_factory=OutputItems)
@@ -307,7 +317,7 @@ class Draft:
         if self.edge.responses is None:
             return False
         turns = [*self.conversation, self.items.message()]
-        stored = StoredResponse(msgspec.Raw(encoded), turns)
+        stored = StoredResponse(msgspec.Raw(encoded), turns, self.residency)
         try:
             return await self.edge.responses.put(self.tenant, self.response.id, stored)
         except Unavailable:

@@ -39,6 +39,7 @@ class StoredResponse(Struct):
 
     response: msgspec.Raw  # JSON, as it was sent
     messages: list[Message]
+    residency: str | None = None  # zone that the conversation is bound to
 
 
 _encode = msgspec.json.Encoder().encode

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.edge.support import ACCOUNT, Deployment, deployed
+from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed
 
 from skerry_edge.limits import Limits
 from skerry_edge.residency import HEADER
@@ -37,6 +37,15 @@ def test_what_a_bound_request_caches_is_named_apart(edge: Deployment) -> None:
     assert free == edge.edge.cache_key(ACCOUNT)
     assert bound == edge.edge.cache_key(ACCOUNT, "eu") != free
     assert bound != edge.edge.cache_key(ACCOUNT, "us")
+
+
+def test_what_goes_on_from_a_bound_conversation_is_bound(edge: Deployment) -> None:
+    body: dict[str, object] = {"model": MODEL, "input": SECRET}
+    headers = {HEADER: "eu"}
+    for _ in range(3):  # the second goes on from a bound one, the third from one that became so
+        answered = edge.client.post("/v1/responses", json=body, headers=headers).json()
+        body["previous_response_id"], headers = answered["id"], {}
+    assert [submit.residency for submit in edge.region.submits] == ["eu"] * 3
 
 
 @pytest.mark.parametrize("path", ["run_path", "chat_path", "complete_path"])
