@@ -114,7 +114,7 @@ class Attempt:
         self._unaccepted = 0
         try:
             self._start_parts(route, submit, lease_seconds)
-        except CapacityError:
+        except BaseException:
             self.forget()
             raise
         if route.watcher is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -24,10 +24,11 @@ from tests.regions.toy_nodes import (
 from skerry.errors import ModelNotFound, ResidencyUnmet, Unavailable
 from skerry_regions.directory import Directory
 from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Embed
+from skerry_regions.protocol import Embed, Submit
 from skerry_regions.remote import RemoteRegion, RetryPolicy
 from skerry_regions.residency import is_zone
 from skerry_regions.routed import Routed
+from skerry_regions.routes import Past, Route
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +124,19 @@ async def test_a_node_knows_its_own_zone_whatever_the_registry_says(tmp_path: Pa
         with pytest.raises(ResidencyUnmet, match="bound to the zone 'eu'; node iad is in 'us'"):
             await p.region.generate(submit(residency="eu"))
         assert p.computed("iad") == 0
+
+
+async def test_what_one_node_took_is_taken_back_when_the_other_may_not(tmp_path: Path) -> None:
+    async with platform(tmp_path, "fra", "iad") as p:
+        links = {link.node: link for link in p.directory.links()}
+
+        class Split:
+            def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+                yield Route(decode=links["fra"], prefill=links["iad"], kv_address="unix:/nowhere")
+
+        with pytest.raises(ResidencyUnmet):
+            await RemoteRegion(p.directory.links, Split()).generate(submit(residency="eu"))
+        assert links["fra"].num_streams == 0
 
 
 async def test_a_link_sends_nothing_out_of_the_zone(tmp_path: Path) -> None:
