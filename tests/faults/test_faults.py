@@ -6,23 +6,19 @@ import asyncio
 import json
 import logging
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, Skerry, new_home
+from tests.e2e.command import MODEL, Skerry
 from tests.faults.clients import Answer, Question, ask, questions
 from tests.faults.relays import Relays
 from tests.faults.strikes import Strikes
 
 from skerry_edge.cli.control import ask_status
-from skerry_regions.model_files import ModelFiles
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -70,19 +66,6 @@ RUNS = [
         id="numba",
     ),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def skerry(default_model: ModelFiles) -> Iterator[Skerry]:
-    """A platform's home at a short path: relays stand in its folder of sockets."""
-    parent = Path(tempfile.mkdtemp(prefix="skerry-faults-"))
-    skerry = new_home(parent, default_model)
-    kernels = default_model.directory.parents[1] / "cache"  # compiled once for all test runs
-    kernels.mkdir(exist_ok=True)
-    (skerry.home / "cache").symlink_to(kernels)
-    yield skerry
-    assert skerry("down", "--timeout", "20").returncode == 0
-    shutil.rmtree(parent)
 
 
 @pytest.mark.timeout(900)

@@ -11,23 +11,19 @@ import asyncio
 import json
 import logging
 import re
-import shutil
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, Skerry, new_home
+from tests.e2e.command import MODEL, Skerry
 from tests.faults.clients import Answer, Question, ask, questions
 from tests.faults.relays import LOOK_SECONDS, Relay
 
 from skerry_regions.emulation import relayed
-from skerry_regions.model_files import ModelFiles
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -87,19 +83,6 @@ RUNS = [
         id="numba",
     ),
 ]
-
-
-@pytest.fixture
-def skerry(default_model: ModelFiles) -> Iterator[Skerry]:
-    """A platform's home at a short path, for its many sockets."""
-    parent = Path(tempfile.mkdtemp(prefix="skerry-loss-"))
-    skerry = new_home(parent, default_model)
-    kernels = default_model.directory.parents[1] / "cache"  # compiled once for all test runs
-    kernels.mkdir(exist_ok=True)
-    (skerry.home / "cache").symlink_to(kernels)
-    yield skerry
-    assert skerry("down", "--timeout", "20").returncode == 0
-    shutil.rmtree(parent)
 
 
 @pytest.mark.timeout(600)
