@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TypeVar
 
-from skerry.errors import InvalidInput, PromptTooLong, SkerryError
+from skerry.errors import InternalError, InvalidInput, PromptTooLong, SkerryError
 from skerry.wire import EmbeddingUsage
 from skerry_edge import tracing
 from skerry_edge.bookkeeping import open_vector_books
@@ -72,9 +72,10 @@ async def encoded(edge: Edge, spec: ModelSpec, texts: Texts, form: Form, call: C
         ]
         place.leave(num_tokens)
         books.finish(vectors)
-    except SkerryError as error:
+    except Exception as error:
         books.settle("failed")
-        edge.metrics.generations_failed.add(1, spec.id, error.code)
+        code = error.code if isinstance(error, SkerryError) else InternalError.code
+        edge.metrics.generations_failed.add(1, spec.id, code)
         raise
     finally:
         edge.metrics.in_progress -= 1

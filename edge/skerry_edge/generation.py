@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from skerry.errors import RequestError, SkerryError, Unavailable
+from skerry.errors import InternalError, RequestError, SkerryError, Unavailable
 from skerry.wire import FinishReason, PromptTokensDetails, TokenLogprob, Usage
 from skerry_edge import tracing
 from skerry_edge.admission import Place
@@ -184,6 +184,10 @@ class Generation:
         except SkerryError as exc:
             self.has_failed = not isinstance(exc, RequestError)  # else the caller's own limit
             self._meter.failed(exc.code)
+            raise
+        except Exception:  # a bug of ours, which nobody pays for
+            self.has_failed = True
+            self._meter.failed(InternalError.code)
             raise
         finally:
             self.abort()

@@ -361,6 +361,13 @@ def test_failures_and_those_who_left(edge: Deployment) -> None:
     assert counted.output_tokens == 3
 
 
+def test_nobody_pays_for_a_bug(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [[65], RuntimeError("a bug")]
+    assert run(edge, {}).status_code == 500
+    counted = total(edge)
+    assert (counted.failed, counted.cancelled, counted.cost) == (1, 0, 0.0)
+
+
 def test_who_reached_a_limit_of_its_own_pays_for_what_came(edge: Deployment) -> None:
     edge.region.script = lambda submit: [[65], QuotaExceeded("the token's money is spent")]
     assert run(edge, {}).status_code == 429
