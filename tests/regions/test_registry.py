@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,22 @@ def test_records_of_an_earlier_boot_are_void(tmp_path: Path, clock: Clock) -> No
     later.announce(member("a", incarnation=1))
     assert later.members() == [member("a", incarnation=1)]
     later.close()
+
+
+def test_a_record_that_cannot_be_read_is_unavailable_while_its_lease_runs(
+    tmp_path: Path, clock: Clock
+) -> None:
+    path = tmp_path / "registry.db"
+    registry = SqliteRegistry(path, clock=clock)
+    registry.announce(member("of another version"), lease_seconds=1.0)
+    registry.announce(member("a"), lease_seconds=9.0)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE members SET member = x'80' WHERE id <> 'a'")
+    with pytest.raises(RegistryUnavailable, match="a record cannot be read"):
+        registry.members()
+    clock.now += 2.0
+    assert registry.members() == [member("a")]
+    registry.close()
 
 
 def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:

@@ -83,7 +83,10 @@ class SqliteRegistry:
                 "SELECT member FROM members WHERE boot = ? AND expires > ? ORDER BY id",
                 (self._boot, self._clock()),
             ).fetchall()
-        return [self._decoder.decode(row[0]) for row in rows]
+        try:
+            return [self._decoder.decode(row[0]) for row in rows]
+        except msgspec.MsgspecError as error:  # of another version of Skerry: readers go on without
+            raise RegistryUnavailable(f"{self._path}: a record cannot be read: {error}") from error
 
     def close(self) -> None:
         with self._lock:
