@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from skerry.errors import InvalidInput
+from skerry_edge.whole_numbers import whole_number
 
 AFFINITY_HEADER = "x-session-affinity"
 PIN_HEADER = "x-skerry-pin"
@@ -25,10 +26,10 @@ def pin_of(headers: Mapping[str, str]) -> float:
     value = headers.get(PIN_HEADER)
     if value is None:
         return 0.0
-    text = value.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= MAX_PIN_SECONDS):
+    seconds = whole_number(value.strip(), 0, MAX_PIN_SECONDS)
+    if seconds is None:
         raise InvalidInput(
             f"Bad input: {PIN_HEADER} must be whole seconds, up to {MAX_PIN_SECONDS}",
             param=PIN_HEADER,
         )
-    return float(text)
+    return float(seconds)

@@ -15,6 +15,7 @@ from skerry.wire import ModelCard, ModelList
 from skerry_edge.dialects import JSONBytes, encode, envelope, page_info
 from skerry_edge.edge import Edge
 from skerry_edge.routing import authorise, edge_of
+from skerry_edge.whole_numbers import whole_number
 from skerry_regions.catalog import ModelSpec
 
 DEFAULT_PER_PAGE = 50
@@ -169,6 +170,7 @@ def _created(spec: ModelSpec) -> datetime.datetime:
 def _positive(value: str | None, default: int, largest: int, name: str) -> int:
     if value is None or value == "":
         return default
-    if not (value.isascii() and value.isdigit() and 1 <= int(value[:10]) <= largest):
+    number = whole_number(value, 1, largest)
+    if number is None:
         raise InvalidInput(f"Bad input: {name}: expected a number from 1 to {largest}", param=name)
-    return int(value)
+    return number

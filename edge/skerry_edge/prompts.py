@@ -17,6 +17,7 @@ from skerry_edge import tracing
 from skerry_edge.limits import Limits
 from skerry_edge.prefix_memory import TenantMemory
 from skerry_edge.text import TextModel
+from skerry_edge.whole_numbers import whole_number
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.protocol import Sampling
 
@@ -206,12 +207,13 @@ def refuse_unsupported(fields: Mapping[str, Any]) -> None:
 def _logit_bias(bias: dict[str, float] | None, text: TextModel) -> tuple[tuple[int, float], ...]:
     entries = []
     for key, value in (bias or {}).items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 9 and int(key) < text.vocab_size):
+        token_id = whole_number(key, 0, text.vocab_size - 1)
+        if token_id is None:
             raise InvalidInput(
                 f"Bad input: logit_bias: {key[:40]!r} is not a token id below {text.vocab_size}",
                 param="logit_bias",
             )
-        entries.append((int(key), value))
+        entries.append((token_id, value))
     return tuple(entries)
 
 

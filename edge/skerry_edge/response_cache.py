@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from skerry.errors import InvalidInput
 from skerry_edge.database import DatabaseThread
+from skerry_edge.whole_numbers import whole_number
 from skerry_regions.protocol import Done, Tokens
 
 TTL_HEADER = "cf-aig-cache-ttl"
@@ -96,13 +97,13 @@ def policy_of(headers: Mapping[str, str], default_ttl: int | None = None) -> Cac
 def _ttl(given: str | None, default: int | None) -> int | None:
     if given is None:
         return default
-    text = given.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) <= MAX_TTL_SECONDS):
+    seconds = whole_number(given.strip(), 0, MAX_TTL_SECONDS)
+    if seconds is None:
         raise InvalidInput(
             f"Bad input: {TTL_HEADER} must be whole seconds, 0 (do not cache) to {MAX_TTL_SECONDS}",
             param=TTL_HEADER,
         )
-    return int(text)
+    return seconds
 
 
 def key_of(*parts: object) -> bytes:

@@ -19,8 +19,10 @@ from skerry_edge.hints import affinity_of, pin_of
 from skerry_edge.inside import priority_of
 from skerry_edge.response_cache import policy_of
 from skerry_edge.sse import Attended, interruption
+from skerry_edge.whole_numbers import whole_number
 
 TIMEOUT_HEADER = "cf-aig-request-timeout"
+MAX_PATIENCE_MS = 9_999_999_999
 
 T = TypeVar("T")
 
@@ -86,12 +88,13 @@ def _patience(request: Request) -> float | None:
     given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
         return None
-    if not (given.isascii() and given.isdigit() and int(given[:10]) > 0 and len(given) <= 10):
+    milliseconds = whole_number(given, 1, MAX_PATIENCE_MS)
+    if milliseconds is None:
         raise InvalidInput(
             f"Bad input: the header {TIMEOUT_HEADER} is a number of milliseconds above 0",
             param=TIMEOUT_HEADER,
         )
-    return int(given) / 1000
+    return milliseconds / 1000
 
 
 def _explainer(request: Request) -> Callable[[str], None] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from skerry_edge.idempotency import IdempotencyKeys
 from skerry_edge.response_cache import MAX_TTL_SECONDS, ResponseCache
 from skerry_edge.usage_journal import UsageJournal
+from skerry_edge.whole_numbers import whole_number
 
 CACHE_TTL_VARIABLE = "SKERRY_CACHE_TTL"
 
@@ -44,8 +45,9 @@ def cache_ttl_from(environ: Mapping[str, str]) -> int | None:
     given = environ.get(CACHE_TTL_VARIABLE, "").strip()
     if not given:
         return None
-    if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= MAX_TTL_SECONDS):
+    seconds = whole_number(given, 1, MAX_TTL_SECONDS)
+    if seconds is None:
         raise ValueError(
             f"{CACHE_TTL_VARIABLE} must be whole seconds, 1 to {MAX_TTL_SECONDS}, not {given!r}"
         )
-    return int(given)
+    return seconds

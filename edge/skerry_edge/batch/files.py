@@ -19,6 +19,7 @@ from skerry_edge.batch.parts import Batches, batches_of
 from skerry_edge.batch.wire import DeletedFile, FileList, FileObject
 from skerry_edge.dialects import JSONBytes, encode
 from skerry_edge.routing import authorise, edge_of
+from skerry_edge.whole_numbers import whole_number
 
 MAX_FORM_FIELDS = 16
 MAX_FIELD_BYTES = 1024
@@ -117,10 +118,10 @@ async def delete(request: Request) -> Response:
 
 def list_query(request: Request) -> ListQuery:
     """`after` and `limit` of a list. Raises `InvalidInput`."""
-    given = request.query_params.get("limit") or str(DEFAULT_LIMIT)
-    if not (given.isascii() and given.isdigit() and 1 <= int(given[:6]) <= MAX_LIMIT):
+    limit = whole_number(request.query_params.get("limit") or str(DEFAULT_LIMIT), 1, MAX_LIMIT)
+    if limit is None:
         raise InvalidInput(f"Bad input: limit: a number from 1 to {MAX_LIMIT}", param="limit")
-    return ListQuery(request.query_params.get("after") or None, int(given[:6]))
+    return ListQuery(request.query_params.get("after") or None, limit)
 
 
 def _caller(request: Request) -> tuple[Batches, str]:
