@@ -15,9 +15,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from bench.load import concurrent
 from bench.models import MODEL
 from bench.peers import Worker
 from bench.quiet import Watch
+from bench.served import Served
 
 OURS = "skerry edge"
 STEP_SECONDS = 0.01
@@ -50,33 +50,14 @@ WORDS = [
 MEMORY_STREAMS = 2000
 
 
-@dataclass(frozen=True)
-class Edge:
-    url: str  # of its chat completions
-    token: str
-    pid: int
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Of all its threads; the scheduler counts in nanoseconds, `/proc/PID/stat` in ticks."""
-        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory of its own."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * resource.getpagesize()
-
-
 @contextmanager
-def edge_process(step_seconds: float) -> Iterator[Edge]:
+def edge_process(step_seconds: float) -> Generator[Served]:
     command = [sys.executable, "-m", "bench.workers.edge_replay", str(step_seconds)]
     worker = Worker(OURS, command)
     try:
         about = worker.call()
         base = f"{about['url']}/client/v4/accounts/{about['account']}"
-        yield Edge(f"{base}/ai/v1/chat/completions", about["token"], about["pid"])
+        yield Served(f"{base}/ai/v1/chat/completions", about["token"], about["pid"])
     finally:
         worker.close()
 
@@ -93,7 +74,7 @@ def body(salt: int, words: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def added_latency(edge: Edge, words: int, count: int, salt: int) -> list[float]:
+def added_latency(edge: Served, words: int, count: int, salt: int) -> list[float]:
     """Milliseconds from the request to the first token, one request at a time."""
     result: list[float] = []
     for number in range(count):
@@ -102,7 +83,7 @@ def added_latency(edge: Edge, words: int, count: int, salt: int) -> list[float]:
     return result
 
 
-def cpu_per_token(edge: Edge, streams: int, tokens: int, salt: int) -> tuple[float, float]:
+def cpu_per_token(edge: Served, streams: int, tokens: int, salt: int) -> tuple[float, float]:
     """Microseconds of the edge's CPU per streamed token, requests' own costs taken out; tok/s.
 
     Two bursts that differ only in length: what a request costs besides its tokens cancels out.
@@ -118,7 +99,7 @@ def cpu_per_token(edge: Edge, streams: int, tokens: int, salt: int) -> tuple[flo
     return (spent[1] - spent[0]) / (streams * (tokens - tokens // 4)) * 1e6, rate
 
 
-async def memory_per_stream(edge: Edge) -> float:
+async def memory_per_stream(edge: Served) -> float:
     """KiB of resident memory per open stream, with all of them streaming."""
     before = edge.resident
     bodies = [body(i, 20, 24) for i in range(MEMORY_STREAMS)]
@@ -131,7 +112,7 @@ async def memory_per_stream(edge: Edge) -> float:
     return (peak - before) / MEMORY_STREAMS / 1024
 
 
-def measure(edge: Edge, rounds: int, console: Console) -> tuple[list[stats.Cell], bool]:
+def measure(edge: Served, rounds: int, console: Console) -> tuple[list[stats.Cell], bool]:
     cells: dict[str, stats.Cell] = {}
 
     def add(name: str, unit: str, value: float) -> None:

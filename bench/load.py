@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,12 +33,17 @@ class StreamTimes:
 
 
 async def stream(
-    url: str, token: str, body: dict[str, Any], *, content: bytes = b'"content":"'
+    url: str,
+    token: str,
+    body: dict[str, Any],
+    *,
+    content: bytes = b'"content":"',
+    times: StreamTimes | None = None,
 ) -> StreamTimes:
     """POST a streamed completion and read it to `[DONE]`. Raises RuntimeError on a refusal.
 
     `content` begins an event's text (the default is that of chat completions); an event that has
-    none there is not counted.
+    none there is not counted. `times` may be looked at meanwhile.
     """
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -47,26 +53,27 @@ async def stream(
         f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    times = StreamTimes()
-    start = time.perf_counter()
-    writer.write(head.encode() + payload)
-    status = await reader.readline()
-    if b" 200" not in status:
-        raise RuntimeError(f"{url}: {status!r} {(await reader.read(2000))!r}")
-    while line := await reader.readline():
-        if not line.startswith(b"data: "):
-            continue
-        if line.startswith(b"data: [DONE]"):
-            break
-        compact = line.replace(b'": "', b'":"')
-        if content in compact and content + b'"' not in compact:
-            times.events.append(time.perf_counter() - start)
-        if b'"completion_tokens"' in line:
-            usage = json.loads(line[6:]).get("usage")
-            if usage:
-                times.tokens = usage["completion_tokens"]
-                times.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    writer.close()
+    times = StreamTimes() if times is None else times
+    with closing(writer):
+        start = time.perf_counter()
+        writer.write(head.encode() + payload)
+        status = await reader.readline()
+        if b" 200" not in status:
+            raise RuntimeError(f"{url}: {status!r} {(await reader.read(2000))!r}")
+        while line := await reader.readline():
+            if not line.startswith(b"data: "):
+                continue
+            if line.startswith(b"data: [DONE]"):
+                break
+            compact = line.replace(b'": "', b'":"')
+            if content in compact and content + b'"' not in compact:
+                times.events.append(time.perf_counter() - start)
+            if b'"completion_tokens"' in line:
+                usage = json.loads(line[6:]).get("usage")
+                if usage:
+                    times.tokens = usage["completion_tokens"]
+                    details = usage.get("prompt_tokens_details") or {}
+                    times.cached = details.get("cached_tokens") or 0
     return times
 
 

@@ -24,6 +24,8 @@ REQUIREMENTS = {
     "xllamacpp": ["xllamacpp==2026.10.11549"],
     # PyPI's torch brings CUDA along, some gigabytes; a CPU wheel in pip's find-links goes before.
     "sentence-transformers": ["sentence-transformers==6.2.0", "torch==2.13.0"],
+    # Its proxy, some 700 MB with all that it depends on.
+    "litellm": ["litellm[proxy]==1.106.2"],
 }
 
 

@@ -18,18 +18,22 @@ import threading
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
-from bench.models import default_model
+from bench.models import MODEL, default_model
 from skerry.errors import ModelNotFound
+from skerry_edge.admission import Admission
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore, new_account_id
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
+from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_regions.catalog import Catalog
+from skerry_regions.client import RegionClient
 from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 
 TEXT = "Skerries are small rocky islands, too small to live on; seals and sea birds like them. "
@@ -108,27 +112,40 @@ class ReplayRegion:
         pass
 
 
-async def run(seconds_per_step: float, home: Path) -> None:
-    spec, files = default_model()
-    text = TextModel(files, context_window=spec.context_window)
+async def serve_edge(region: RegionClient, text: TextModel, home: Path, stores: Stores) -> None:
+    """An edge in front of `region`, on a free port, until standard input ends."""
     tokens = TokenStore(home / "tokens.json")
     account = new_account_id()
     token, _ = tokens.create(account_id=account, name="bench", now=0)
     limits = Limits(max_requests=STREAMS, max_connections=STREAMS)
     edge = Edge(
         catalog=Catalog.load(),
-        texts={spec.id: text},
-        region=ReplayRegion(spec.id, text.encode(TEXT * 4), Steps(seconds_per_step)),
+        texts={MODEL: text},
+        region=region,
         tokens=tokens,
         secret=secrets.token_bytes(32),
         limits=limits,
+        admission=Admission(max_requests=STREAMS),
+        stores=stores,
     )
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def ready(host: str, port: int) -> None:
         about = {"url": f"http://{host}:{port}", "account": account, "token": token}
-        sys.stdout.write(json.dumps({**about, "pid": os.getpid()}) + "\n")
-        sys.stdout.flush()
+        say({**about, "pid": os.getpid()})
+
+    stop = until_input_ends()
+    await serve(create_app(edge), port=0, limits=limits, ready=ready, stop=stop)
+
+
+def say(about: dict[str, Any]) -> None:
+    """Answer the bench: see `bench.peers`."""
+    sys.stdout.write(json.dumps(about) + "\n")
+    sys.stdout.flush()
+
+
+def until_input_ends() -> asyncio.Event:
+    """Wait for the bench's one request; the event is set when there will be no other."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wait_for_the_end() -> None:
         while sys.stdin.readline():
@@ -137,7 +154,14 @@ async def run(seconds_per_step: float, home: Path) -> None:
 
     sys.stdin.readline()
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    await serve(create_app(edge), port=0, limits=limits, ready=ready, stop=stop)
+    return stop
+
+
+async def run(seconds_per_step: float, home: Path) -> None:
+    spec, files = default_model()
+    text = TextModel(files, context_window=spec.context_window)
+    region = ReplayRegion(spec.id, text.encode(TEXT * 4), Steps(seconds_per_step))
+    await serve_edge(region, text, home, Stores())
 
 
 if __name__ == "__main__":

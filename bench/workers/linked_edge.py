@@ -1,0 +1,52 @@
+"""An edge process in front of the nodes that the registry of HOME names: `skerry edge`, but that
+it takes more streams at once than one does by default.
+
+    python -m bench.workers.linked_edge HOME
+
+Frames over a socket, routing by cost, usage journal and all. It answers as
+`bench.workers.edge_replay` does.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+from random import Random
+
+import uvloop
+
+from bench.models import MODEL, default_model
+from bench.workers.edge_replay import STREAMS, serve_edge
+from bench.workers.replay_node import REGION
+from skerry_edge.cli.state import Home
+from skerry_edge.stores import Stores
+from skerry_edge.text import TextModel
+from skerry_regions.directory import Directory
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.remote import RemoteRegion
+from skerry_regions.routed import Routed
+
+
+async def run(home: Home) -> None:
+    spec, files = default_model()
+    text = TextModel(files, context_window=spec.context_window)
+    build = ModelBuild(id=spec.id, tokenizer=files.tokenizer_digest, template=files.template_digest)
+    hello = Hello(versions=[PROTOCOL_VERSION], id="edge", models=[build], max_streams=STREAMS)
+    directory = Directory(SqliteRegistry(home.registry), hello, region=REGION)
+    placer = Routed(directory, REGION, {MODEL: files.model_key}, Random())
+    await directory.wait_until_served(frozenset({MODEL}))
+    stores = Stores.in_folder(home.stores, edge="edge")
+    gc.collect()
+    gc.freeze()  # as `skerry edge` does
+    try:
+        region = RemoteRegion(directory.links, placer)
+        await serve_edge(region, text, home.root, stores)
+    finally:
+        stores.close()
+        await directory.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(run(Home(Path(sys.argv[1]))))
