@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
-from tests.e2e.command import Skerry
+from tests.e2e.command import Skerry, until
 
 
 class ControlClient:
@@ -45,12 +43,3 @@ class ControlClient:
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["id"]: node for node in self.get("nodes")["items"]}
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """The first truthy value of `condition`."""
-    deadline = time.monotonic() + 90
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
-    return value

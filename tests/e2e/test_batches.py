@@ -7,14 +7,13 @@ import json
 import os
 import signal
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, new_home
+from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
 
 from skerry_regions.model_files import ModelFiles
 
@@ -92,15 +91,6 @@ class Client:
     def output(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
         content = self.call("GET", f"/v1/files/{batch['output_file_id']}/content").text
         return [json.loads(line) for line in content.splitlines()]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait for something to be true, and give it."""
-    end = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def kill_everything(skerry: Skerry) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
-from tests.e2e.control_client import ControlClient, until
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
+from tests.e2e.control_client import ControlClient
 
 from skerry import AI
 from skerry_regions.control.socket_paths import SocketPaths

@@ -7,14 +7,13 @@ import os
 import shutil
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
 
 from skerry_regions.model_files import ModelFiles
 
@@ -70,13 +69,6 @@ edges:
     @property
     def log(self) -> str:
         return (self.skerry.home / "logs" / "plain.log").read_text()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
 
 
 def ask(client: httpx.Client) -> httpx.Response:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, new_home
+from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
 
 from skerry_regions.digests import full_block_digests
 from skerry_regions.model_files import ModelFiles
@@ -85,10 +84,7 @@ class Client:
         told = self.post(path, {"requests": [{"prompt": each} for each in prompts]}, zone)
         assert told.status_code == 200, told.text
         asked = {"request_id": told.json()["result"]["request_id"]}
-        end = time.monotonic() + SECONDS
-        while "responses" not in self.post(path, asked, zone).json()["result"]:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until(lambda: "responses" in self.post(path, asked, zone).json()["result"])
 
 
 def prompt(number: int) -> str:

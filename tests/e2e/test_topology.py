@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
 
 from skerry_regions.model_files import ModelFiles
 
@@ -119,15 +118,6 @@ class Platform:
             for node in NODES
             for engine in self.control(node, "GET", "/status").json()["engines"].values()
         )
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """The first truthy value of `condition`."""
-    deadline = time.monotonic() + 60
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-    return value
 
 
 def children(pid: int) -> list[int]:
