@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, VOCAB, compiled, text
 from tests.core.schemas import Schema, schemas
@@ -67,6 +67,25 @@ def test_a_matcher_that_was_made_anew_chooses_the_same(budget: int, seed: int) -
     assert again == ids
 
 
+MANY_CHOICES: Schema = {
+    "type": "object",
+    "properties": {
+        "b": {"type": "string", "format": "date"},
+        "a": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "string", "pattern": "^[a-c]{2,4}$", "maxLength": 12},
+                "b": {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 1000},
+            },
+            "required": [],
+            "additionalProperties": False,
+        },
+    },
+    "required": [],
+    "additionalProperties": False,
+}
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(SHORTEST, 200), st.integers(0, 1 << 32))
 def test_json_is_whole_within_any_budget_that_it_fits(budget: int, seed: int) -> None:
@@ -78,6 +97,7 @@ def test_json_is_whole_within_any_budget_that_it_fits(budget: int, seed: int) ->
 
 @settings(max_examples=30, deadline=None)
 @given(schemas(), st.integers(60, 120), st.integers(0, 1 << 32))
+@example(MANY_CHOICES, 60, 0)
 def test_any_schema(schema: Schema, budget: int, seed: int) -> None:
     grammar = compiled("json_schema", json.dumps(schema))
     shortest = grammar.closings.way(grammar._matcher)
