@@ -59,7 +59,7 @@ class ControlPlane(ControlClient):
         self.http.close()
 
     def ai(self) -> AI:
-        url = self.get("edge_nodes/edge")["status"]["url"]
+        url = self.until_ready("edge_nodes/edge")["status"]["url"]
         return AI(base_url=url, account_id=self.account, api_token=self.token)
 
 
