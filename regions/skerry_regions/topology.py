@@ -139,6 +139,13 @@ class ClientNet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A zone that these clients must not be sent out of."""
 
 
+class Secondary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server that is told when the zone has changed."""
+
+    address: IPAddress
+    port: Annotated[int, Meta(ge=1, le=65535)] = 53
+
+
 class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A zone whose `names` lead every client to the nearest healthy region."""
 
@@ -153,6 +160,7 @@ class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=10_000)
     ] = ()
     """Further records, each a line as in a zone file."""
+    secondaries: Annotated[tuple[Secondary, ...], Meta(max_length=16)] = ()
 
 
 class WarmUp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

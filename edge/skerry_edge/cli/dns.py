@@ -28,9 +28,10 @@ def register(commands: Commands) -> None:
     serve.add_argument(
         "action",
         nargs="?",
-        choices=("serve", "keygen"),
+        choices=("serve", "keygen", "transfer-key"),
         default="serve",
-        help="keygen: draw the key that signs the zone from then on, and show its DS record",
+        help="keygen: draw the key that signs the zone from then on, and show its DS record; "
+        "transfer-key: draw the key by which secondaries get the zone",
     )
     serve.add_argument("--topology", type=Path, required=True, metavar="FILE")
     serve.add_argument("--host", help="address to listen on (default: as the file says)")
@@ -53,12 +54,15 @@ def register(commands: Commands) -> None:
 def start(args: argparse.Namespace) -> int:
     configure_logging()
     from skerry_edge.cli.dns_signing import keygen
+    from skerry_edge.cli.dns_transfers import transfer_keygen
     from skerry_edge.cli.serve_dns import serve_dns
 
     home = Home.from_environ(os.environ)
     home.create()
     if args.action == "keygen":
         return _told(args.topology, lambda: keygen(args.topology, home))
+    if args.action == "transfer-key":
+        return _told(args.topology, lambda: transfer_keygen(args.topology, home))
     return _told(
         args.topology, lambda: serve_dns(args.topology, home, args.host, args.port, args.id)
     )

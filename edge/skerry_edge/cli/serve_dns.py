@@ -13,6 +13,7 @@ import hashlib
 import math
 import socket
 import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ import dns.name
 import uvloop
 
 from skerry_edge.cli.dns_signing import keep_signed, load_zone_key, sign_zone
+from skerry_edge.cli.dns_transfers import load_transfer_key, transfers_of
 from skerry_edge.cli.output import note, say
 from skerry_edge.cli.parts import CannotStart, read_topology
 from skerry_edge.cli.state import Home, secret
@@ -30,11 +32,13 @@ from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.from_topology import places_of, public_addresses, zone_of
 from skerry_edge.geo.health import HealthWatch, Probe
 from skerry_edge.geo.networks import Address as IPAddress
+from skerry_edge.geo.notify import notify
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.ranking import seconds_to
 from skerry_edge.geo.region_watch import Ask, RegionWatch, Rtts, ask_edge
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
+from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
@@ -42,7 +46,7 @@ from skerry_regions.startup import stop_on_signals
 from skerry_regions.topology import EdgeSpec, Topology
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.signed_zone import SignedZone
+    pass
 
 COOKIE_SECRET = 16  # bytes
 MAX_SERVER_ID = 64  # bytes
@@ -82,7 +86,19 @@ def serve_dns(
         signed={} if signed is None else {origin: signed},
     )
     wanted = (host or spec.host, spec.port if port is None else port)
-    uvloop.run(_serve(responder, places, topology, signed, *wanted))
+    background: list[Callable[[], Coroutine[None, None, None]]] = []
+    if signed is not None:
+        background.append(partial(keep_signed, signed))
+    transfers = None
+    if (transfer_key := load_transfer_key(home.transfer_key(spec.zone))) is not None:
+        if signed is not None:
+            raise CannotStart("a signed zone is not transferred: run further servers of ours")
+        transfers = transfers_of(zone, spec, places, transfer_key)
+        targets = [(each.address, each.port) for each in spec.secondaries]
+        background.append(partial(notify, zone, transfer_key, targets))
+    elif spec.secondaries:
+        raise CannotStart(f"{path}: `secondaries` need a key: `skerry dns transfer-key` draws it")
+    uvloop.run(_serve(responder, places, topology, transfers, background, *wanted))
     note("Stopped.")
 
 
@@ -90,12 +106,13 @@ async def _serve(
     responder: Responder,
     places: Places,
     topology: Topology,
-    signed: SignedZone | None,
+    transfers: Transfers | None,
+    background: Sequence[Callable[[], Coroutine[None, None, None]]],
     host: str,
     port: int,
 ) -> None:
     stop = stop_on_signals()
-    server = DnsServer(responder)
+    server = DnsServer(responder, transfers=transfers)
     try:
         taken = await server.listen(host, port)
     except OSError as error:
@@ -110,19 +127,15 @@ async def _serve(
     def told(busy: frozenset[str], rtts: Rtts) -> None:
         places.state = replace(places.state, busy=busy, rtts=rtts)
 
-    watches = [
-        asyncio.create_task(HealthWatch(_probes(topology), changed).run()),
-        asyncio.create_task(RegionWatch(_asks(topology), told).run()),
-    ]
-    if signed is not None:
-        watches.append(asyncio.create_task(keep_signed(signed)))
+    watches = HealthWatch(_probes(topology), changed), RegionWatch(_asks(topology), told)
+    tasks = [asyncio.create_task(run()) for run in (*(each.run for each in watches), *background)]
     note(f"DNS is ready at {host} port {taken}, UDP and TCP.")
     try:
         await stop.wait()
     finally:
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await server.close()
 
 

@@ -8,6 +8,7 @@
     ├── secret             root of the tenants' cache keys
     ├── cluster.key        what edges and nodes of other machines have to hold, too
     ├── dns/ZONE.key       the private key that signs a zone
+    ├── dns/ZONE.transfer  what a zone's secondaries prove to hold
     ├── usage.db           the usage journal
     ├── answers.db         answers that may be given again; idempotency.db: keys of requests
     ├── responses.db       answers that conversations may go on from, for a day
@@ -119,6 +120,9 @@ class Home:
 
     def zone_key(self, zone: str) -> Path:
         return self.root / "dns" / f"{zone.rstrip('.').lower()}.key"
+
+    def transfer_key(self, zone: str) -> Path:
+        return self.zone_key(zone).with_suffix(".transfer")
 
     @property
     def limits(self) -> Path:

@@ -7,10 +7,12 @@ import ipaddress
 import struct
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 from skerry_edge.geo.networks import Address
 from skerry_edge.geo.responder import Responder
+from skerry_edge.geo.transfer import Frames, Transfers
 
 LENGTH = struct.Struct("!H")
 
@@ -29,8 +31,15 @@ class StreamLimits:
 class DnsServer:
     """Listens until closed."""
 
-    def __init__(self, responder: Responder, limits: StreamLimits | None = None) -> None:
+    def __init__(
+        self,
+        responder: Responder,
+        limits: StreamLimits | None = None,
+        transfers: Transfers | None = None,
+    ) -> None:
+        """Without `transfers` nobody gets a zone."""
         self.responder = responder
+        self.transfers = transfers
         self.limits = limits or StreamLimits()
         self.streams: Counter[Address] = Counter()
         self._transports: list[asyncio.DatagramTransport] = []
@@ -42,11 +51,22 @@ class DnsServer:
         server = await loop.create_server(lambda: _Stream(self), host, port)
         self._servers.append(server)
         taken = int(server.sockets[0].getsockname()[1])
-        transport, _ = await loop.create_datagram_endpoint(
-            lambda: _Datagrams(self.responder), (host, taken)
-        )
+        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), (host, taken))
         self._transports.append(transport)
         return taken
+
+    def respond(self, query: bytes, address: Address, *, stream: bool) -> Frames | None:
+        """Messages that answer a query; None when no answer is due."""
+
+        def answer(query: bytes) -> bytes | None:
+            return self.responder.respond(query, address, stream=stream)
+
+        if self.transfers is not None:
+            frames = self.transfers.respond(query, answer, stream=stream)
+            if frames is not None:
+                return frames
+        plain = answer(query)
+        return None if plain is None else iter([plain])
 
     async def close(self) -> None:
         """Stop listening; connections that are open end when they are idle."""
@@ -57,8 +77,8 @@ class DnsServer:
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, responder: Responder) -> None:
-        self._responder = responder
+    def __init__(self, server: DnsServer) -> None:
+        self._server = server
         self._transport: asyncio.DatagramTransport | None = None
         self._own: tuple[str, int] | None = None
 
@@ -71,8 +91,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         # Nobody sends from port 0, and a packet "from ourselves" would be answered for ever.
         if self._transport is None or addr[1] == 0 or addr[:2] == self._own:
             return
-        answer = self._responder.respond(data, _address(addr[0]), stream=False)
-        if answer is not None:
+        for answer in self._server.respond(data, _address(addr[0]), stream=False) or ():
             self._transport.sendto(answer, addr)
 
 
@@ -83,6 +102,8 @@ class _Stream(asyncio.Protocol):
         self._server = server
         self._buffer = bytearray()
         self._queries = 0
+        self._sending: Frames | None = None  # the rest of an answer of several messages
+        self._is_full = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._address: Address = ipaddress.IPv4Address(0)
@@ -103,12 +124,17 @@ class _Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        while (query := self._next_query()) is not None:
-            self._answer(query)
+        self._answer_all()
 
     def pause_writing(self) -> None:
-        if self._transport is not None:
+        self._is_full = True
+        if self._transport is not None and self._sending is None:
             self._transport.abort()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._sending is not None:
+            self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -117,6 +143,10 @@ class _Stream(asyncio.Protocol):
         streams[self._address] -= 1
         if streams[self._address] <= 0:
             del streams[self._address]
+
+    def _answer_all(self) -> None:
+        while self._sending is None and (query := self._next_query()) is not None:
+            self._answer(query)
 
     def _next_query(self) -> bytes | None:
         if len(self._buffer) < LENGTH.size:
@@ -134,11 +164,35 @@ class _Stream(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        answer = self._server.responder.respond(query, self._address, stream=True)
-        if answer is None or self._queries > self._server.limits.queries:
+        frames = self._server.respond(query, self._address, stream=True)
+        if frames is None or self._queries > self._server.limits.queries:
             transport.close()
             return
-        transport.write(LENGTH.pack(len(answer)) + answer)
+        self._write(transport, next(frames))
+        following = next(frames, None)
+        if following is not None:
+            transport.pause_reading()
+            self._sending = chain([following], frames)
+            self._send()
+
+    def _send(self) -> None:
+        """One message of a transfer; the next one after others had their turn, and while the
+        client reads."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._sending is None or self._is_full:
+            return
+        message = next(self._sending, None)
+        if message is not None:
+            self._write(transport, message)
+            if not self._is_full:
+                asyncio.get_running_loop().call_soon(self._send)
+            return
+        self._sending = None
+        transport.resume_reading()
+        self._answer_all()
+
+    def _write(self, transport: asyncio.Transport, message: bytes) -> None:
+        transport.write(LENGTH.pack(len(message)) + message)
         self._wait()
 
     def _wait(self) -> None:
@@ -146,7 +200,12 @@ class _Stream(asyncio.Protocol):
             self._timer.cancel()
         loop = asyncio.get_running_loop()
         if self._transport is not None:
-            self._timer = loop.call_later(self._server.limits.idle_seconds, self._transport.close)
+            self._timer = loop.call_later(self._server.limits.idle_seconds, self._leave)
+
+    def _leave(self) -> None:
+        """Nothing came, or what was sent is not being read, and then closing would not end."""
+        if self._transport is not None:
+            (self._transport.abort if self._is_full else self._transport.close)()
 
 
 def _address(host: str) -> Address:

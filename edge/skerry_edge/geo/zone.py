@@ -6,7 +6,7 @@ exist), and 9471 (glue is not optional). Parsing is dnspython's; names are compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
@@ -136,6 +136,21 @@ class Zone:
             types &= {dns.rdatatype.NS, dns.rdatatype.DS}  # the rest is the child's
         return types | GEO_TYPES if name.canonicalize() in self._geo else types
 
+    def transferred(self, further: Sequence[dns.rrset.RRset] = ()) -> Iterator[dns.rrset.RRset]:
+        """What a secondary gets: SOA, all other static records and `further` ones, SOA."""
+        soa = [_rrset(self.origin, each) for each in self._rdatasets(self.origin) if _is_soa(each)]
+        yield from soa
+        for name in self._zone.nodes:
+            for rdataset in self._rdatasets(name):
+                if not _is_soa(rdataset):
+                    yield _rrset(name, rdataset)
+        yield from further
+        yield from soa
+
+    def _rdatasets(self, name: Name) -> list[dns.rdataset.Rdataset]:
+        node = self._zone.get_node(name)
+        return [] if node is None else list(node.rdatasets)
+
     def authoritative(self) -> Iterator[dns.rrset.RRset]:
         """All static records that are this zone's own: no cuts, no glue."""
         for name, node in self._zone.nodes.items():
@@ -187,6 +202,10 @@ def _parents(name: Name) -> Iterator[Name]:
     while len(name.labels) > 1:
         name = name.parent()
         yield name
+
+
+def _is_soa(rdataset: dns.rdataset.Rdataset) -> bool:
+    return rdataset.rdtype == dns.rdatatype.SOA
 
 
 def _type(rdtype: int) -> dns.rdatatype.RdataType:

@@ -16,6 +16,8 @@ import dns.query
 import pytest
 
 from skerry_edge.cli import main
+from skerry_edge.cli.dns_transfers import load_transfer_key
+from skerry_edge.cli.parts import CannotStart
 from skerry_edge.geo.zone_key import ZoneKey
 
 TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
@@ -63,6 +65,29 @@ def test_keygen(
     path.chmod(0o644)
     assert main(["dns", "keygen", "--topology", str(TOPOLOGY)]) == 1
     assert "others may read" in capsys.readouterr().err
+
+
+def test_transfer_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SKERRY_HOME", str(tmp_path))
+    path = tmp_path / "dns" / "example.test.transfer"
+    assert load_transfer_key(path) is None
+    assert main(["dns", "transfer-key", "--topology", str(TOPOLOGY)]) == 0
+    assert f"need the key in {path}" in capsys.readouterr().err
+    assert path.stat().st_mode & 0o777 == 0o600
+    key = load_transfer_key(path)
+    assert key is not None
+    assert key.name == dns.name.from_text("transfer.example.test")
+    assert len(key.secret) == 32
+    assert main(["dns", "transfer-key", "--topology", str(TOPOLOGY)]) == 0
+    assert load_transfer_key(path) == key  # the same
+    path.write_text("key")
+    with pytest.raises(CannotStart, match="no HMAC-SHA256 key in the syntax of BIND"):
+        load_transfer_key(path)
+    path.chmod(0o640)
+    with pytest.raises(CannotStart, match="others may read"):
+        load_transfer_key(path)
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
