@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import dns.name
 import uvloop
@@ -44,9 +43,6 @@ from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
 from skerry_regions.startup import stop_on_signals
 from skerry_regions.topology import EdgeSpec, Topology
-
-if TYPE_CHECKING:
-    pass
 
 COOKIE_SECRET = 16  # bytes
 MAX_SERVER_ID = 64  # bytes
