@@ -65,7 +65,7 @@ class Scale:
 
 
 FULL = Scale(
-    rounds=7, memory_rounds=3, latencies=200, requests=1000, bursts=((32, 400), (256, 100))
+    rounds=5, memory_rounds=2, latencies=200, requests=1000, bursts=((32, 400), (256, 100))
 )
 QUICK = Scale(rounds=2, memory_rounds=1, latencies=50, requests=200, bursts=((32, 100), (256, 40)))
 
@@ -182,7 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="2 short rounds instead of 7")
+    parser.add_argument("--quick", action="store_true", help="2 short rounds instead of 5")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -201,7 +201,11 @@ def main() -> int:
         with console.status(f"memory, round {number} of {bench.scale.memory_rounds}"):
             bench.memory()
     cells = list(bench.cells.values())
-    console.print(stats.table("in front of the same back end, medians", cells, OURS, [PEER]))
+    compared = [cell for cell in cells if OURS in cell.samples]
+    console.print(stats.table("in front of the same back end, medians", compared, OURS, [PEER]))
+    for cell in cells:
+        if DIRECT in cell.samples:
+            console.print(f"{DIRECT}: {cell.name} {cell.median(DIRECT):.2f} {cell.unit}")
     if not watch.quiet:
         console.print("other processes used the machine meanwhile")
     stats.write(
@@ -211,9 +215,7 @@ def main() -> int:
             "limits": ceilings,
             "rows": stats.rows(cells),
             "disturbed": not watch.quiet,
-            "ratios": {
-                PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in cells if OURS in c.samples}
-            },
+            "ratios": {PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in compared}},
         },
     )
     return 0
