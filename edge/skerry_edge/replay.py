@@ -100,17 +100,21 @@ async def look_up(
 
     `asked` and `form` are plain data and wire structs that tell all that changes the answer. A key
     of the caller's own takes the place of what is asked; the form remains, so that no answer is
-    told in a form that it does not have.
+    told in a form that it does not have. Requests bound to a zone have keys of their own.
     """
+
+    def named(*parts: object) -> bytes:
+        return key_of(call.residency, *parts)
+
     ttl_by_key: dict[bytes, int] = {}
     retry = None
     if call.idempotency is not None:
-        retry = key_of("retry", call.idempotency.key, asked, form)
+        retry = named("retry", call.idempotency.key, asked, form)
         ttl_by_key[retry] = IDEMPOTENT_SECONDS
     if call.cache is not None and call.cache.key is not None:
-        ttl_by_key[key_of("own", call.cache.key, form)] = call.cache.ttl_seconds
+        ttl_by_key[named("own", call.cache.key, form)] = call.cache.ttl_seconds
     elif call.cache is not None and is_repeatable:
-        ttl_by_key[key_of("asked", asked, form)] = call.cache.ttl_seconds
+        ttl_by_key[named("asked", asked, form)] = call.cache.ttl_seconds
     lookup = None if cache is None or not ttl_by_key else Lookup(cache, call.tenant, ttl_by_key)
     found = None if lookup is None else await lookup.find(is_whole)
     if call.cache is not None:

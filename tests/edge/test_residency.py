@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed
 
 from skerry_edge.limits import Limits
 from skerry_edge.residency import HEADER
+from skerry_edge.stores import Stores
 
 SECRET = "the recipe of my grandmother"
+BOUND = {HEADER: "eu"}
+PATIENCE = 20.0  # seconds
 
 
 @pytest.fixture
 def edge(tmp_path: Path) -> Iterator[Deployment]:
-    with deployed(tmp_path, Limits(), zone="eu") as deployment:
+    stores = Stores.in_folder(tmp_path / "stores", edge="edge-1")
+    with deployed(tmp_path, Limits(), zone="eu", stores=stores, keeps_batches=True) as deployment:
         yield deployment
 
 
@@ -46,6 +53,69 @@ def test_what_goes_on_from_a_bound_conversation_is_bound(edge: Deployment) -> No
         answered = edge.client.post("/v1/responses", json=body, headers=headers).json()
         body["previous_response_id"], headers = answered["id"], {}
     assert [submit.residency for submit in edge.region.submits] == ["eu"] * 3
+
+
+def batch(edge: Deployment, *, uploaded: dict[str, str], submitted: dict[str, str]) -> None:
+    """A batch of one chat that has ended."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}]}
+    url = "/v1/chat/completions"
+    line = json.dumps({"custom_id": "c", "method": "POST", "url": url, "body": body}).encode()
+    root = f"/client/v4/accounts/{ACCOUNT}/ai/v1"
+
+    def told(reply: httpx.Response) -> dict[str, str]:
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json())
+
+    file = told(
+        edge.client.post(
+            f"{root}/files", data={"purpose": "batch"}, files={"file": line}, headers=uploaded
+        )
+    )
+    asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
+    id = told(edge.client.post(f"{root}/batches", json=asked, headers=submitted))["id"]
+    end = time.monotonic() + PATIENCE
+    while (now := told(edge.client.get(f"{root}/batches/{id}"))["status"]) != "completed":
+        assert time.monotonic() < end, now
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("uploaded", "submitted", "zone"),
+    [(BOUND, {}, "eu"), ({}, BOUND, "eu"), ({}, {}, None)],
+    ids=["file", "batch", "neither"],
+)
+def test_a_batch_is_bound_as_its_file_or_itself(
+    edge: Deployment, uploaded: dict[str, str], submitted: dict[str, str], zone: str | None
+) -> None:
+    batch(edge, uploaded=uploaded, submitted=submitted)
+    (submit,) = edge.region.submits
+    assert submit.residency == zone
+
+
+@pytest.mark.parametrize("own", [{}, {"cf-aig-cache-key": "mine"}], ids=["asked", "own"])
+def test_a_bound_answer_is_given_to_bound_requests_alone(
+    edge: Deployment, own: dict[str, str]
+) -> None:
+    cached = {"cf-aig-cache-ttl": "600", **own}
+
+    def status(headers: dict[str, str]) -> str:
+        body = {"prompt": SECRET, "temperature": 0}
+        reply = edge.client.post(edge.run_path, json=body, headers={**cached, **headers})
+        assert reply.status_code == 200
+        return str(reply.headers["cf-aig-cache-status"])
+
+    told = [status(headers) for headers in (BOUND, {}, BOUND, {})]
+    assert told == ["MISS", "MISS", "HIT", "HIT"]
+
+
+def test_an_idempotency_key_of_a_bound_request_is_for_bound_requests(edge: Deployment) -> None:
+    def post(headers: dict[str, str]) -> httpx.Response:
+        headers = {"idempotency-key": "k", **headers}
+        return edge.client.post(edge.run_path, json={"prompt": SECRET}, headers=headers)
+
+    assert post(BOUND).status_code == 200
+    assert post({}).json()["errors"][0]["code"] == 5012
+    assert post(BOUND).headers["idempotent-replayed"] == "true"
 
 
 @pytest.mark.parametrize("path", ["run_path", "chat_path", "complete_path"])

@@ -50,7 +50,8 @@ _meta_decoder = msgspec.json.Decoder(Meta)
 
 
 async def create(request: Request) -> Response:
-    """`POST …/v1/batches`. An input file with mistakes makes a batch that has failed."""
+    """`POST …/v1/batches`. An input file with mistakes makes a batch that has failed; one that is
+    bound to a zone makes one that is bound to it."""
     edge = edge_of(request)
     principal = authorise(request, "run")
     batches, tenant = batches_of(edge), principal.account_id
@@ -76,7 +77,11 @@ async def create(request: Request) -> Response:
             token=principal.token_id,
             kind=OPENAI,
             model=content.model.id if content.model else "",
-            target=target_of(request, f"/client/v4/accounts/{tenant}/ai{asked.endpoint}"),
+            target=target_of(
+                request,
+                f"/client/v4/accounts/{tenant}/ai{asked.endpoint}",
+                residency=file.residency,
+            ),
             meta=encode(meta),
             key=key.key if key else None,
             fingerprint=key.request if key else b"",

@@ -6,6 +6,7 @@ Calls block and may come from any thread; they raise `Unavailable` when the stor
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL,
     filename TEXT NOT NULL, purpose TEXT NOT NULL, created REAL NOT NULL, expires REAL NOT NULL,
-    size INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, id)
+    size INTEGER NOT NULL DEFAULT 0, residency TEXT, UNIQUE (tenant, id)
 );
 CREATE INDEX IF NOT EXISTS files_expire ON files (expires);
 CREATE TABLE IF NOT EXISTS pieces (
@@ -36,7 +37,7 @@ CREATE TABLE IF NOT EXISTS pieces (
     position INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (file, position)
 );
 """
-_RECORD = "id, filename, purpose, created, expires, size"
+_RECORD = "id, filename, purpose, created, expires, size, residency"
 
 
 class StoredFile(Struct, frozen=True, kw_only=True):
@@ -48,6 +49,7 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float
     size: int
+    residency: str | None = None  # zone that what it says never leaves
 
 
 class FileStore:
@@ -63,7 +65,7 @@ class FileStore:
         max_tenant_files: int = MAX_TENANT_FILES,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._file = SqliteFile(path, _SCHEMA)
+        self._file = SqliteFile(path, _SCHEMA, _add_residency)
         self._ttl_seconds = ttl_seconds
         self._max_file_bytes = max_file_bytes
         self._max_tenant_bytes = max_tenant_bytes
@@ -74,7 +76,14 @@ class FileStore:
         self._file.close()
 
     def put(
-        self, tenant: str, id: str, filename: str, purpose: Purpose, chunks: Iterable[bytes]
+        self,
+        tenant: str,
+        id: str,
+        filename: str,
+        purpose: Purpose,
+        chunks: Iterable[bytes],
+        *,
+        residency: str | None = None,
     ) -> StoredFile:
         """Keep a file, whole or not at all, in place of an earlier one of that id.
 
@@ -92,9 +101,9 @@ class FileStore:
             if is_bounded and number >= self._max_tenant_files:
                 raise QuotaExceeded(f"{number} files are stored already; delete some.")
             key = database.execute(
-                "INSERT INTO files (tenant, id, filename, purpose, created, expires)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (tenant, id, filename, purpose, now, now + self._ttl_seconds),
+                "INSERT INTO files (tenant, id, filename, purpose, created, expires, residency)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (tenant, id, filename, purpose, now, now + self._ttl_seconds, residency),
             ).lastrowid
             size = 0
             for position, piece in enumerate(_pieces(chunks)):
@@ -157,6 +166,13 @@ class FileStore:
                 "DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id)
             ).rowcount
         return found > 0
+
+
+def _add_residency(database: sqlite3.Connection) -> None:
+    """Stores of before files had zones lack the column."""
+    columns = {name for _, name, *_ in database.execute("PRAGMA table_info(files)")}
+    if "residency" not in columns:
+        database.execute("ALTER TABLE files ADD COLUMN residency TEXT")
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -45,13 +45,15 @@ async def upload(request: Request) -> Response:
         async with request.form(
             max_files=1, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_FIELD_BYTES
         ) as form:
-            stored = await _store(batches, tenant, form)
+            stored = await _store(batches, tenant, form, request.scope["residency"])
     except HTTPException as error:
         raise InvalidInput(f"Bad input: the form cannot be read: {error.detail}") from None
     return JSONBytes(encode(_shown(stored)))
 
 
-async def _store(batches: Batches, tenant: str, form: FormData) -> StoredFile:
+async def _store(
+    batches: Batches, tenant: str, form: FormData, residency: str | None
+) -> StoredFile:
     purpose, file = form.get("purpose"), form.get("file")
     if not isinstance(file, UploadFile):
         raise InvalidInput("Bad input: file is missing", param="file")
@@ -65,6 +67,7 @@ async def _store(batches: Batches, tenant: str, form: FormData) -> StoredFile:
         name,
         "batch",
         _chunks(file.file),
+        residency=residency,
     )
 
 

@@ -6,8 +6,10 @@ import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 
+from skerry_edge.residency import HEADER as RESIDENCY_HEADER
+
 # Where and how a request may be computed, which its tenant decided when it was submitted.
-KEPT_HEADERS = ("x-skerry-residency", "x-skerry-mixed-builds", "x-session-affinity")
+KEPT_HEADERS = ("x-skerry-mixed-builds", "x-session-affinity")
 
 
 class Target(Struct, frozen=True):
@@ -20,11 +22,16 @@ class Target(Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Target)
 
 
-def target_of(request: Request, path: str) -> str:
-    """The target of items submitted by `request`, as the queue keeps it."""
+def target_of(request: Request, path: str, *, residency: str | None = None) -> str:
+    """The target of items submitted by `request`, as the queue keeps it.
+
+    Bound to the zone of what the items were made of, `residency`, or else to the request's own.
+    """
     headers = {
         name: value for name in KEPT_HEADERS if (value := request.headers.get(name)) is not None
     }
+    if zone := residency or request.scope["residency"]:
+        headers[RESIDENCY_HEADER] = zone
     return msgspec.json.encode(Target(path, headers)).decode()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +59,30 @@ def test_a_file_comes_back(files: FileStore) -> None:
     assert files.get("t", "f") == stored
     assert content(files, "f") == data
     assert files.piece("t", "f", 0) == data[:PIECE_BYTES]
+
+
+def test_a_file_keeps_its_zone(files: FileStore) -> None:
+    put(files, "free")
+    bound = files.put("t", "bound", "b.jsonl", "batch", [b"x"], residency="eu")
+    assert bound.residency == "eu"
+    assert [each.residency for each in files.page("t")] == ["eu", None]
+
+
+def test_a_store_of_before_zones_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "files.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "CREATE TABLE files (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL,"
+            " id TEXT NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL,"
+            " created REAL NOT NULL, expires REAL NOT NULL, size INTEGER NOT NULL DEFAULT 0,"
+            " UNIQUE (tenant, id))"
+        )
+        database.execute("INSERT INTO files VALUES (1, 't', 'f', 'f', 'batch', 0, 1e18, 0)")
+    for _ in range(2):
+        with contextlib.closing(FileStore(path)) as files:
+            stored = files.get("t", "f")
+            assert stored is not None
+            assert stored.residency is None
 
 
 def test_nobody_finds_anothers(files: FileStore) -> None:
