@@ -16,6 +16,8 @@ from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUna
 
 logger = logging.getLogger(__name__)
 
+LONGEST_PAUSE = 5.0  # seconds between renewals while each fails by a bug of ours
+
 
 def new_incarnation() -> int:
     """A number that grows from one start of a process to the next, whatever the hour says."""
@@ -52,14 +54,23 @@ class Announcer:
             await asyncio.to_thread(self._registry.withdraw, member.id, member.incarnation)
 
     async def _renew(self) -> None:
+        pause = self._renew_seconds
         while True:
             self._changed.clear()
             try:
-                await asyncio.to_thread(self._registry.announce, self._describe())
-                self._is_away = False
-            except RegistryUnavailable as error:
-                if not self._is_away:
-                    logger.warning("the registry is away: %s", error)
-                self._is_away = True
+                await self._announce()
+                pause = self._renew_seconds
+            except Exception:  # whatever it is: this member's streams run on, and it must be found
+                logger.exception("the record was not renewed; trying again")
+                pause = max(self._renew_seconds, min(2 * pause, LONGEST_PAUSE))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._renew_seconds)
+                await asyncio.wait_for(self._changed.wait(), pause)
+
+    async def _announce(self) -> None:
+        try:
+            await asyncio.to_thread(self._registry.announce, self._describe())
+            self._is_away = False
+        except RegistryUnavailable as error:
+            if not self._is_away:
+                logger.warning("the registry is away: %s", error)
+            self._is_away = True

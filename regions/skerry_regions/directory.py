@@ -25,6 +25,7 @@ from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUna
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02  # between looks at links that come up
+LONGEST_PAUSE = 5.0  # seconds between readings while each fails by a bug of ours
 GATEWAY_SECONDS = 2.0  # that a region's edges may be silent before its nodes are asked
 
 Reach = Callable[[str, str, str], str]
@@ -175,16 +176,25 @@ class Directory:
             closing.add_done_callback(self._closing.discard)
 
     async def _follow(self) -> None:
+        pause = self._poll_seconds
         while True:
             try:
-                self.apply(await asyncio.to_thread(self._registry.members))
-                self._is_away = False
-            except RegistryUnavailable as error:
-                if not self._is_away:
-                    logger.warning("the registry is away, its last word stands: %s", error)
-                self._is_away = True
-                self.apply(self._read)  # connections come and go all the same
-            await asyncio.sleep(self._poll_seconds)
+                await self._look()
+                pause = self._poll_seconds
+            except Exception:  # whatever it is: streams run on, and who is there must stay true
+                logger.exception("a reading of the registry was not taken in; trying again")
+                pause = max(self._poll_seconds, min(2 * pause, LONGEST_PAUSE))
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> None:
+        try:
+            self.apply(await asyncio.to_thread(self._registry.members))
+            self._is_away = False
+        except RegistryUnavailable as error:
+            if not self._is_away:
+                logger.warning("the registry is away, its last word stands: %s", error)
+            self._is_away = True
+            self.apply(self._read)  # connections come and go all the same
 
 
 def _place(member: Member) -> tuple[str, str, str]:

@@ -100,6 +100,29 @@ async def test_the_last_word_stands_while_the_registry_is_away(tmp_path: Path) -
     await node.stop()
 
 
+async def test_what_fails_on_a_change_is_told_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = MemoryRegistry()
+    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
+    changes: list[int] = []
+
+    def fails_once() -> None:
+        changes.append(len(directory.members))
+        if len(changes) == 1:
+            raise LookupError("a bug")
+
+    directory.on_change = fails_once
+    registry.announce(Member(id="a", kind="node", region="here", address="unix:/nowhere"))
+    async with asyncio.timeout(5):
+        await until(lambda: len(changes) >= 2)
+    assert list(directory.members) == ["a"]
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is LookupError
+    await directory.close()
+
+
 async def test_a_node_without_a_usable_address_is_left_out(tmp_path: Path) -> None:
     directory = Directory(MemoryRegistry(), hello("edge"), patience=PATIENCE, poll_seconds=10)
     directory.apply([Member(id="a", kind="node", region="here", address="nonsense")])
@@ -122,6 +145,27 @@ async def test_an_announcer_writes_again_what_was_lost(tmp_path: Path) -> None:
     assert reader.members() == []
     registry.close()
     reader.close()
+
+
+async def test_an_announcer_tells_what_failed_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = MemoryRegistry()
+    described = Member(id="a", kind="node", region="here")
+    failures = [LookupError("a bug")]
+
+    def describe() -> Member:
+        if failures:
+            raise failures.pop()
+        return described
+
+    announcer = Announcer(registry, describe, renew_seconds=0.01)
+    async with asyncio.timeout(5):
+        await until(lambda: registry.record == {"a": described})
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is LookupError
+    await announcer.withdraw()
 
 
 async def test_another_region_is_known_by_its_edges_while_one_answers(tmp_path: Path) -> None:
