@@ -39,6 +39,7 @@ class Announcer:
         self._renew_seconds = renew_seconds
         self._changed = asyncio.Event()
         self._is_away = False
+        self._is_over = False
         self._task = asyncio.create_task(self._renew(), name="announcer")
 
     def announce_now(self) -> None:
@@ -46,16 +47,21 @@ class Announcer:
         self._changed.set()
 
     async def withdraw(self) -> None:
-        """Stop, and remove the record."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        """Stop, and remove the record.
+
+        A renewal that has begun is waited for: its thread cannot be stopped, and would write the
+        record again.
+        """
+        self._is_over = True
+        self._changed.set()
+        await self._task
         member = self._describe()
         with contextlib.suppress(RegistryUnavailable):  # the lease ends by itself
             await asyncio.to_thread(self._registry.withdraw, member.id, member.incarnation)
 
     async def _renew(self) -> None:
         pause = self._renew_seconds
-        while True:
+        while not self._is_over:
             self._changed.clear()
             try:
                 await self._announce()

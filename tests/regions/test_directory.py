@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,29 @@ async def test_an_announcer_tells_what_failed_and_goes_on(
     assert record.exc_info is not None
     assert record.exc_info[0] is LookupError
     await announcer.withdraw()
+
+
+async def test_a_record_withdrawn_while_it_is_renewed_stays_away() -> None:
+    class Slow(MemoryRegistry):
+        def __init__(self) -> None:
+            super().__init__()
+            self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+        def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
+            self.has_begun.set()
+            self.may_end.wait(5)
+            super().announce(member, lease_seconds)
+
+    registry = Slow()
+    described = Member(id="a", kind="node", region="here")
+    announcer = Announcer(registry, lambda: described)
+    await asyncio.to_thread(registry.has_begun.wait, 5)
+    withdrawing = asyncio.create_task(announcer.withdraw())
+    await asyncio.sleep(0)
+    registry.may_end.set()
+    async with asyncio.timeout(5):
+        await withdrawing
+    assert registry.record == {}
 
 
 async def test_another_region_is_known_by_its_edges_while_one_answers(tmp_path: Path) -> None:
