@@ -6,15 +6,18 @@ Calls block and may come from any thread; they raise `Unavailable` when the stor
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from skerry.errors import BodyTooLarge, QuotaExceeded
+from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
 from skerry_regions.drivers.sqlite_file import SqliteFile
 
 PIECE_BYTES = 256 << 10
@@ -22,6 +25,9 @@ TTL_SECONDS = 30 * 86400.0
 MAX_FILE_BYTES = 256 << 20
 MAX_TENANT_BYTES = 2 << 30
 MAX_TENANT_FILES = 10_000
+TRANSACTION_PIECES = 16  # that are written at once, while other threads wait
+UPLOAD_SECONDS = 3600.0  # in which a file must be whole
+NOBODY = ""  # the tenant of files that are not whole yet
 
 Purpose = Literal["batch", "batch_output"]
 
@@ -85,40 +91,98 @@ class FileStore:
         *,
         residency: str | None = None,
     ) -> StoredFile:
-        """Keep a file, whole or not at all, in place of an earlier one of that id.
+        """Keep a file, whole or not at all, in place of an earlier one of that id. Other calls get
+        their turn while it is written, and find it when it is whole.
 
         Of what tenants send: raises `BodyTooLarge`, or `QuotaExceeded` when their files leave no
         room. What batches write is bounded by their queue.
         """
+        number = self._begin(tenant, id, filename, purpose, residency)
+        try:
+            self._fill(number, tenant, id, purpose, chunks)
+            return self._finish(number, tenant, id)
+        except BaseException:
+            self._forget(number)
+            raise
+
+    def _begin(
+        self, tenant: str, id: str, filename: str, purpose: Purpose, residency: str | None
+    ) -> int:
+        """A file of nobody, to be filled; its number. It expires soon in case nobody ends it."""
         now = self._wall_clock()
         with self._file.transaction() as database:
             database.execute("DELETE FROM files WHERE expires <= ?", (now,))
-            database.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id))
-            number, stored = database.execute(
-                "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM files WHERE tenant = ?", (tenant,)
-            ).fetchone()
-            is_bounded = purpose == "batch"
-            if is_bounded and number >= self._max_tenant_files:
-                raise QuotaExceeded(f"{number} files are stored already; delete some.")
-            key = database.execute(
+            self._check_room(database, tenant, id, purpose)
+            (number,) = database.execute(
                 "INSERT INTO files (tenant, id, filename, purpose, created, expires, residency)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (tenant, id, filename, purpose, now, now + self._ttl_seconds, residency),
-            ).lastrowid
-            size = 0
-            for position, piece in enumerate(_pieces(chunks)):
-                size += len(piece)
-                if is_bounded and size > self._max_file_bytes:
-                    raise BodyTooLarge(f"The file exceeds {self._max_file_bytes} bytes.")
-                if is_bounded and stored + size > self._max_tenant_bytes:
-                    raise QuotaExceeded(
-                        f"Files may take {self._max_tenant_bytes} bytes in all; delete some."
-                    )
-                database.execute("INSERT INTO pieces VALUES (?, ?, ?)", (key, position, piece))
+                " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING number",
+                (NOBODY, uuid.uuid4().hex, filename, purpose, now, now + UPLOAD_SECONDS, residency),
+            ).fetchone()
+        return int(number)
+
+    def _fill(
+        self, number: int, tenant: str, id: str, purpose: Purpose, chunks: Iterable[bytes]
+    ) -> None:
+        """Write the content in transactions of a few pieces, between which others have the file;
+        the chunks come outside of them."""
+        pieces = enumerate(_pieces(chunks))
+        size = 0
+        while group := list(islice(pieces, TRANSACTION_PIECES)):
+            size += sum(len(piece) for _, piece in group)
+            with self._file.transaction() as database:
+                self._check_room(database, tenant, id, purpose, size)
+                database.executemany(
+                    "INSERT INTO pieces VALUES (?, ?, ?)",
+                    [(number, position, piece) for position, piece in group],
+                )
+                database.execute("UPDATE files SET size = ? WHERE number = ?", (size, number))
+
+    def _finish(self, number: int, tenant: str, id: str) -> StoredFile:
+        """Give a file that is whole to its tenant."""
+        with self._file.transaction() as database:
+            database.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id))
+            found = database.execute(
+                "SELECT purpose, size, created FROM files WHERE number = ?", (number,)
+            ).fetchone()
+            if found is None:
+                raise Unavailable("The file took too long to be stored.")
+            purpose, size, created = found
+            self._check_room(database, tenant, id, purpose, size)  # others may have come meanwhile
             row = database.execute(
-                f"UPDATE files SET size = ? WHERE number = ? RETURNING {_RECORD}", (size, key)
+                "UPDATE files SET tenant = ?, id = ?, expires = ? WHERE number = ?"
+                f" RETURNING {_RECORD}",
+                (tenant, id, created + self._ttl_seconds, number),
             ).fetchone()
         return _stored(row)
+
+    def _forget(self, number: int) -> None:
+        # Where the store cannot be used now, the file expires.
+        with contextlib.suppress(Unavailable), self._file.transaction() as database:
+            database.execute("DELETE FROM files WHERE number = ?", (number,))
+
+    def _check_room(
+        self,
+        database: sqlite3.Connection,
+        tenant: str,
+        id: str,
+        purpose: Purpose,
+        size: int = 0,
+    ) -> None:
+        """Whether a file of `size` bytes may come to a tenant's others. Raises as `put`."""
+        if purpose != "batch":
+            return
+        if size > self._max_file_bytes:
+            raise BodyTooLarge(f"The file exceeds {self._max_file_bytes} bytes.")
+        number, stored = database.execute(
+            "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM files WHERE tenant = ? AND id <> ?",
+            (tenant, id),
+        ).fetchone()
+        if number >= self._max_tenant_files:
+            raise QuotaExceeded(f"{number} files are stored already; delete some.")
+        if stored + size > self._max_tenant_bytes:
+            raise QuotaExceeded(
+                f"Files may take {self._max_tenant_bytes} bytes in all; delete some."
+            )
 
     def get(self, tenant: str, id: str) -> StoredFile | None:
         with self._file.reading() as database:

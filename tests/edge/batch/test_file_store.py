@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from skerry.errors import BodyTooLarge, QuotaExceeded
-from skerry_edge.batch.file_store import PIECE_BYTES, FileStore
+from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
+from skerry_edge.batch.file_store import PIECE_BYTES, TRANSACTION_PIECES, UPLOAD_SECONDS, FileStore
 
 
 class Clock:
@@ -138,3 +138,55 @@ def test_what_tenants_send_is_bounded(files: FileStore) -> None:
     with pytest.raises(QuotaExceeded, match="4 files are stored already"):
         put(files, "f")
     files.put("t", "out", "out", "batch_output", [large])  # an answer is never lost for room
+
+
+def test_others_have_their_turn_while_a_file_is_written(files: FileStore) -> None:
+    put(files, "f", b"old")
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(2 * TRANSACTION_PIECES + 1):
+            yield b"x" * PIECE_BYTES
+            assert content(files, "f") == b"old"  # a lock held meanwhile would never be free
+            put(files, "other")
+            assert [each.id for each in files.page("t")] == ["other", "f"]
+
+    stored = files.put("t", "f", "f", "batch_output", chunks())
+    assert stored.size == (2 * TRANSACTION_PIECES + 1) * PIECE_BYTES == len(content(files, "f"))
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_of_a_file_that_does_not_become_whole_nothing_remains(
+    tmp_path: Path, files: FileStore, error: type[BaseException]
+) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"x" * ((TRANSACTION_PIECES + 1) * PIECE_BYTES)
+        raise error
+
+    put(files, "f", b"old")
+    with pytest.raises(error):
+        files.put("t", "f", "f", "batch_output", chunks())
+    assert content(files, "f") == b"old"
+    with contextlib.closing(sqlite3.connect(tmp_path / "files.db")) as database:
+        assert database.execute("SELECT COUNT(*) FROM pieces").fetchone() == (1,)
+
+
+def test_a_file_that_takes_too_long_is_not_stored(files: FileStore, clock: Clock) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"x"
+        clock.now += UPLOAD_SECONDS
+        put(files, "other")
+
+    with pytest.raises(Unavailable):
+        files.put("t", "f", "f", "batch", chunks())
+    assert [each.id for each in files.page("t")] == ["other"]
+
+
+def test_room_is_for_one_of_two_files_that_come_at_once(files: FileStore) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"x" * (2 * PIECE_BYTES)
+        put(files, "other", b"x" * (3 * PIECE_BYTES))
+        yield b"x" * PIECE_BYTES
+
+    with pytest.raises(QuotaExceeded, match="bytes in all"):
+        files.put("t", "f", "f", "batch", chunks())
+    assert [each.id for each in files.page("t")] == ["other"]
