@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import secrets
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
+import nats as nats_client
 import pytest
 from tests.regions.nats_server import NatsServer, free_port
 
@@ -39,16 +43,42 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     server.stop()
 
 
+@dataclass(frozen=True)
+class Driver:
+    """A registry, and a way to damage what it stored of a member."""
+
+    registry: Registry
+    damage: Callable[[str], None]
+
+
 @pytest.fixture(params=["sqlite", "nats"])
-def registry(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Registry]:
-    made: Registry
+def driver(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    made: Driver
     if request.param == "sqlite":
-        made = SqliteRegistry(tmp_path / "registry.db", clock=clock)
+        path = tmp_path / "registry.db"
+        made = Driver(SqliteRegistry(path, clock=clock), functools.partial(damage_row, path))
     else:
-        url = request.getfixturevalue("nats").url
-        made = NatsRegistry(url, bucket=secrets.token_hex(8), clock=clock)
+        url, bucket = request.getfixturevalue("nats").url, secrets.token_hex(8)
+        registry = NatsRegistry(url, bucket=bucket, clock=clock)
+        made = Driver(registry, lambda id_: asyncio.run(damage_key(url, bucket, id_)))
     yield made
-    made.close()
+    made.registry.close()
+
+
+@pytest.fixture
+def registry(driver: Driver) -> Registry:
+    return driver.registry
+
+
+def damage_row(path: Path, id_: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE members SET member = x'80' WHERE id = ?", (id_,))
+
+
+async def damage_key(url: str, bucket: str, id_: str) -> None:
+    client = await nats_client.connect(url)
+    await (await client.jetstream().key_value(bucket)).put(id_.encode().hex(), b"\x80")
+    await client.close()
 
 
 def member(id: str, *, incarnation: int = 1, streams: int = 0) -> Member:
@@ -95,6 +125,31 @@ def test_withdrawing_whom_nobody_knows_changes_nothing(registry: Registry) -> No
     assert registry.members() == []
 
 
+def test_a_record_that_cannot_be_read_is_left_out_and_told_once(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = driver.registry
+    for id_ in ("a", "b", "c"):
+        registry.announce(member(id_))
+    driver.damage("b")
+    assert registry.members() == registry.members() == [member("a"), member("c")]
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "the record of 'b' cannot be read" in record.getMessage()
+    registry.announce(member("c", streams=1))
+    registry.announce(member("b", incarnation=2))
+    assert registry.members() == [
+        member("a"), member("b", incarnation=2), member("c", streams=1),
+    ]  # fmt: skip
+
+
+def test_a_record_that_cannot_be_read_can_be_withdrawn(driver: Driver) -> None:
+    driver.registry.announce(member("a"))
+    driver.damage("a")
+    driver.registry.withdraw("a", 1)
+    driver.registry.announce(member("a"))
+    assert driver.registry.members() == [member("a")]
+
+
 def test_records_of_an_earlier_boot_are_void(tmp_path: Path, clock: Clock) -> None:
     earlier = SqliteRegistry(tmp_path / "r.db", clock=clock, boot="one")
     earlier.announce(member("a", incarnation=7), 1e9)
@@ -104,22 +159,6 @@ def test_records_of_an_earlier_boot_are_void(tmp_path: Path, clock: Clock) -> No
     later.announce(member("a", incarnation=1))
     assert later.members() == [member("a", incarnation=1)]
     later.close()
-
-
-def test_a_record_that_cannot_be_read_is_unavailable_while_its_lease_runs(
-    tmp_path: Path, clock: Clock
-) -> None:
-    path = tmp_path / "registry.db"
-    registry = SqliteRegistry(path, clock=clock)
-    registry.announce(member("of another version"), lease_seconds=1.0)
-    registry.announce(member("a"), lease_seconds=9.0)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE members SET member = x'80' WHERE id <> 'a'")
-    with pytest.raises(RegistryUnavailable, match="a record cannot be read"):
-        registry.members()
-    clock.now += 2.0
-    assert registry.members() == [member("a")]
-    registry.close()
 
 
 def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -28,6 +29,8 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KV_DEL, KV_PURGE, KeyValue
 
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
+
+logger = logging.getLogger(__name__)
 
 BUCKET = "skerry-registry"
 KEEP_SECONDS = 600.0  # that the server keeps records nobody renews; longer than any lease
@@ -95,7 +98,7 @@ class NatsRegistry:
         with self._lock:
             try:
                 return self._wait(self._called(call))
-            except (NatsError, OSError, TimeoutError, msgspec.DecodeError) as error:
+            except (NatsError, OSError, TimeoutError) as error:
                 broken, self._connection = self._connection, None
                 if broken is not None:
                     self._wait(broken.close())
@@ -120,6 +123,7 @@ class Connection:
         self._client = client
         self._bucket = bucket
         self._clock = clock
+        self._unread: set[str] = set()  # keys of records that cannot be read, and this was told
         self._seen: dict[str, tuple[Member, float]] = {}  # by key, with the end of the lease
         self._revision = 0  # of what has been seen last
         self._changed = asyncio.Condition()
@@ -184,13 +188,15 @@ class Connection:
             await self._client.close()
 
     async def _get(self, key: str) -> tuple[int, int] | None:
-        """Revision and incarnation of a record that is there."""
+        """Revision and incarnation of a record that is there; the least incarnation of one that
+        cannot be read."""
         try:
             entry = await self._bucket.get(key)
         except KeyNotFoundError:
             return None
         assert entry.revision is not None
-        return entry.revision, self._decoder.decode(entry.value or b"").member.incarnation
+        record = self._read(entry)
+        return entry.revision, record.member.incarnation if record is not None else 0
 
     async def _follow(self) -> None:
         """Take in what there is, and go on with what changes."""
@@ -210,12 +216,25 @@ class Connection:
                 self._changed.notify_all()
 
     def _take(self, entry: KeyValue.Entry) -> None:
-        if entry.operation in (KV_DEL, KV_PURGE):
+        is_gone = entry.operation in (KV_DEL, KV_PURGE)
+        record = None if is_gone else self._read(entry)
+        if record is None:
             self._seen.pop(entry.key, None)
         else:
-            record = self._decoder.decode(entry.value or b"")
             self._seen[entry.key] = record.member, self._clock() + record.lease_seconds
         self._revision = max(self._revision, entry.revision or 0)
+
+    def _read(self, entry: KeyValue.Entry) -> Record | None:
+        """None of one that another version of Skerry wrote: the others are there all the same."""
+        try:
+            record = self._decoder.decode(entry.value or b"")
+        except msgspec.MsgspecError as error:
+            if entry.key not in self._unread:
+                logger.warning("the record of %s cannot be read: %s", _written(entry.key), error)
+            self._unread.add(entry.key)
+            return None
+        self._unread.discard(entry.key)
+        return record
 
     async def _seen_up_to(self, revision: int) -> None:
         async with self._changed:
@@ -239,6 +258,14 @@ async def _end_tasks() -> None:
 def _key(member_id: str) -> str:
     """Ids may have characters that keys may not."""
     return member_id.encode().hex()
+
+
+def _written(key: str) -> str:
+    """An id as its key has it, for a reader; keys of others as they are."""
+    try:
+        return repr(bytes.fromhex(key).decode())
+    except ValueError:
+        return key
 
 
 async def _ignore(error: Exception) -> None:

@@ -6,6 +6,7 @@ After a reboot the clock starts again, so records of an earlier boot are told by
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
+
+logger = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS members (
@@ -50,6 +53,7 @@ class SqliteRegistry:
         self._clock = clock
         self._boot = boot if boot is not None else boot_id()
         self._lock = threading.Lock()
+        self._unread: set[str] = set()  # ids of records that cannot be read, and this was told
         self._decoder = msgspec.msgpack.Decoder(Member)
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode of what is open
@@ -80,17 +84,28 @@ class SqliteRegistry:
     def members(self) -> list[Member]:
         with self._access() as database:
             rows = database.execute(
-                "SELECT member FROM members WHERE boot = ? AND expires > ? ORDER BY id",
+                "SELECT id, member FROM members WHERE boot = ? AND expires > ? ORDER BY id",
                 (self._boot, self._clock()),
             ).fetchall()
-        try:
-            return [self._decoder.decode(row[0]) for row in rows]
-        except msgspec.MsgspecError as error:  # of another version of Skerry: readers go on without
-            raise RegistryUnavailable(f"{self._path}: a record cannot be read: {error}") from error
+        self._unread &= {id_ for id_, _ in rows}
+        read = [self._read(id_, record) for id_, record in rows]
+        return [member for member in read if member is not None]
 
     def close(self) -> None:
         with self._lock:
             self._disconnect()
+
+    def _read(self, id_: str, record: bytes) -> Member | None:
+        """None of one that another version of Skerry wrote: the others are there all the same."""
+        try:
+            member = self._decoder.decode(record)
+        except msgspec.MsgspecError as error:
+            if id_ not in self._unread:
+                logger.warning("%s: the record of %r cannot be read: %s", self._path, id_, error)
+            self._unread.add(id_)
+            return None
+        self._unread.discard(id_)
+        return member
 
     @contextmanager
     def _access(self) -> Generator[sqlite3.Connection]:
