@@ -66,6 +66,7 @@ class Directory:
         self._members: dict[str, Member] = {}
         self._links: dict[str, NodeLink] = {}
         self._heard: dict[str, float] = {}  # of gateways, when their link was last up
+        self._unreachable: dict[str, str] = {}  # by id: an address that is none, and this was told
         self._closing: set[asyncio.Task[None]] = set()
         self._is_away = False
         self._task = asyncio.create_task(self._follow(), name="directory")
@@ -123,6 +124,9 @@ class Directory:
             link = self._links[id_]
             if not link.is_up or (id_ in nodes and not link.num_streams):
                 self._forget(id_)
+        self._unreachable = {
+            id_: address for id_, address in self._unreachable.items() if id_ in wanted
+        }
         for id_, member in wanted.items():
             self._know(id_, member)
         self.on_change()
@@ -161,8 +165,11 @@ class Directory:
             try:
                 address = Address.parse(self._reach(written, member.region, self._region or ""))
             except AddressError as error:
-                logger.warning("%s cannot be reached: %s", id_, error)
+                if self._unreachable.get(id_) != written:
+                    logger.warning("%s cannot be reached: %s", id_, error)
+                self._unreachable[id_] = written
                 return
+            self._unreachable.pop(id_, None)
             self._links[id_] = NodeLink(
                 id_, address, self._hello, self._patience, zone=member.residency, key=self._key
             )

@@ -124,9 +124,13 @@ async def test_what_fails_on_a_change_is_told_and_tried_again(
     await directory.close()
 
 
-async def test_a_node_without_a_usable_address_is_left_out(tmp_path: Path) -> None:
+async def test_a_node_without_a_usable_address_is_left_out_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     directory = Directory(MemoryRegistry(), hello("edge"), patience=PATIENCE, poll_seconds=10)
-    directory.apply([Member(id="a", kind="node", region="here", address="nonsense")])
+    for address in ("nonsense", "nonsense", "worse"):
+        directory.apply([Member(id="a", kind="node", region="here", address=address)])
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     directory.apply([Member(id="e", kind="edge", region="here", address="tcp:127.0.0.1:1")])
     assert (directory.links(), dict(directory.members)) == ([], {})
     await directory.close()
