@@ -213,12 +213,17 @@ class UsageJournal:
             try:
                 database = database or self._open()
                 self._commit(database, batch)
-            except (sqlite3.Error, OSError) as error:
-                logger.error("the usage journal cannot be written: %s", error)
+            except Exception as error:  # whatever it is, the thread must live to try again
+                logger.error("the usage journal cannot be written: %r", error)
                 self._waiting.extendleft(reversed(batch))
                 if closing:
                     break
                 time.sleep(RETRY_SECONDS)
+            else:
+                self._tend(database)
+                for statement in batch:
+                    if isinstance(statement, threading.Event):
+                        statement.set()
         if database is not None:
             database.close()
 
@@ -234,24 +239,25 @@ class UsageJournal:
     def _commit(
         self, database: sqlite3.Connection, batch: list[_Statement | threading.Event]
     ) -> None:
-        """Write a batch, and what is due. Raises sqlite3.Error, and then nothing was written."""
-        now = time.monotonic()
+        """Write a batch, without the statements that can never be written. Raises what is wrong
+        with the file, and then nothing was written."""
         with database:
             for statement in batch:
                 if not isinstance(statement, threading.Event):
-                    database.execute(*statement)
-            if now >= self._next_progress:
-                self._note_progress(database)
-                self._next_progress = now + PROGRESS_SECONDS
-            if now >= self._next_prune:
-                self._prune(database)
-                self._next_prune = now + PRUNE_SECONDS
-        for statement in batch:
-            if isinstance(statement, threading.Event):
-                statement.set()
+                    _execute(database, statement)
         if self._num_lost:
             logger.error("%d statements of the usage journal were lost", self._num_lost)
             self._num_lost = 0
+
+    def _tend(self, database: sqlite3.Connection) -> None:
+        """Do what is due; what fails is tried again when it is due again."""
+        now = time.monotonic()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_SECONDS
+            _try(database, self._note_progress)
+        if now >= self._next_prune:
+            self._next_prune = now + PRUNE_SECONDS
+            _try(database, self._prune)
 
     def _drain(self) -> list[_Statement | threading.Event]:
         batch = []
@@ -282,3 +288,25 @@ class UsageJournal:
             "DELETE FROM usage WHERE number <= (SELECT MAX(number) FROM usage) - ?",
             (self._max_rows,),
         )
+
+
+def _execute(database: sqlite3.Connection, statement: _Statement) -> None:
+    """Execute a statement; one that can never be executed is left out, and said so.
+
+    Raises what is wrong with the file or the machine, which may pass.
+    """
+    try:
+        database.execute(*statement)
+    except Exception as error:
+        is_of_file = isinstance(error, OSError | MemoryError | sqlite3.OperationalError)
+        if is_of_file or type(error) is sqlite3.DatabaseError:  # its subclasses are of statements
+            raise
+        logger.error("a statement of the usage journal is left out: %r", error)
+
+
+def _try(database: sqlite3.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
+    try:
+        with database:
+            work(database)
+    except Exception:
+        logger.exception("the usage journal is not tended")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,3 +277,52 @@ def test_dimensions() -> None:
     for wrong, why in (("prompt", "none of"), ("day,day", "twice")):
         with pytest.raises(ValueError, match=why):
             dimensions_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "model"),
+    [(math.nan, "m"), (1 << 63, "m"), (1, "\ud800"), (1, object())],
+    ids=["null", "overflow", "surrogate", "type"],
+)
+def test_a_row_that_cannot_be_written_stops_no_other(
+    journal: UsageJournal, caplog: pytest.LogCaptureFixture, prompt_tokens: Any, model: Any
+) -> None:
+    before = admit(journal, "before")
+    admit(journal, "bad", prompt_tokens=prompt_tokens, model=model)
+    after = admit(journal, "after")
+    before.settle("completed", amount())
+    assert journal.flush()
+    after.settle("completed", amount())
+    assert total_of(journal).completed == 2
+    assert [outcome_of(journal, id)[0] for id in ("before", "after")] == ["completed"] * 2
+    assert caplog.text.count("is left out") == 1
+
+
+def test_progress_that_fails_ends_no_writer(
+    journal: UsageJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = threading.Event()
+
+    def progress() -> int:
+        asked.set()
+        raise ZeroDivisionError
+
+    entry = admit(journal)
+    entry.progress = progress
+    assert asked.wait(20)
+    entry.settle("completed", amount())
+    assert outcome_of(journal) == ("completed", 50)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_file_that_cannot_be_used_for_a_while_loses_nothing(
+    tmp_path: Path, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "usage.db").mkdir()
+    journal = UsageJournal(tmp_path / "usage.db", edge="edge-1", clock=clock)
+    admit(journal).settle("completed", amount())
+    assert not journal.flush(0.1)
+    (tmp_path / "usage.db").rmdir()
+    assert outcome_of(journal) == ("completed", 50)
+    journal.close()
+    assert "cannot be written" in caplog.text
