@@ -166,8 +166,19 @@ class TokenStore:
         return token_text(record.id, secret), record
 
     def keep(self, record: TokenRecord) -> None:
-        """Add a token whose secret somebody else drew, or replace its record."""
+        """Add a token whose secret somebody else drew, or replace its record.
+
+        The zone and the caps of one that is there stay as they were set: only `set_caps` and a
+        new token change what a token may do here.
+        """
         with self._changing() as records:
+            if (known := records.get(record.id)) is not None:
+                record = msgspec.structs.replace(
+                    record,
+                    residency=known.residency,
+                    per_day=known.per_day,
+                    per_month=known.per_month,
+                )
             records[record.id] = record
 
     def revoke(self, token_id: str) -> bool:

@@ -238,3 +238,18 @@ def test_a_token_is_live_until_it_is_revoked(store: TokenStore) -> None:
     assert reader.is_live(record.id)
     store.revoke(record.id)
     assert not reader.is_live(record.id)
+
+
+def test_who_keeps_a_token_again_changes_neither_its_zone_nor_its_caps(store: TokenStore) -> None:
+    token, record = store.create(
+        account_id=ACCOUNT, residency="eu", caps=Caps(per_day=2.5, per_month=9.0), now=5
+    )
+    store.keep(
+        msgspec.structs.replace(
+            record, name="new", scopes=("run",), residency=None, per_day=None, per_month=None
+        )
+    )
+    assert store.records() == [msgspec.structs.replace(record, name="new", scopes=("run",))]
+    principal = store.authenticate(token)
+    assert principal is not None
+    assert (principal.residency, principal.caps) == ("eu", record.caps)
