@@ -30,6 +30,11 @@ from skerry_regions.catalog import Price
 MAX_METERS = 100_000
 DEFAULT_LIMITS = Limits()
 BUSY = "Capacity temporarily exceeded, please try again."
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{part}-{unit}"
+    for part in ("limit", "remaining", "reset")
+    for unit in ("requests", "tokens")
+)
 
 Clock = Callable[[], float]  # seconds, monotonic
 

@@ -26,7 +26,7 @@ from skerry.wire import (
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import JSONBytes, encode, openai_error_event
 from skerry_edge.edge import Edge
-from skerry_edge.generation import Choices, Job, Piece, start_all
+from skerry_edge.generation import Choices, Job, Piece
 from skerry_edge.prompts import (
     output_floor,
     output_limit,
@@ -35,8 +35,8 @@ from skerry_edge.prompts import (
     stop_strings,
     tokenised,
 )
-from skerry_edge.routing import attended, authorise, call_of, edge_of
-from skerry_edge.sse import DONE, EventStream
+from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.sse import DONE
 from skerry_edge.text import TextModel
 from skerry_edge.transcript import token_logprob
 from skerry_regions.catalog import ModelSpec
@@ -56,7 +56,7 @@ async def completions(request: Request) -> Response:
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
     call = call_of(request, principal)
     jobs, prompts = await _jobs(edge, asked)
-    choices = await start_all(edge, jobs, call)
+    choices = await begin(request, call, *jobs)
     head = Completion(
         id=f"cmpl-{call.request_id}",
         object="text_completion",
@@ -79,13 +79,12 @@ async def completions(request: Request) -> Response:
         answer = await attended(request, call, _collect(choices, writers, head))
         return JSONBytes(encode(answer))
     options = asked.stream_options
-    return EventStream(
+    return event_stream(
+        request,
+        call,
+        choices,
         _events(choices, writers, head, include_usage=bool(options and options.include_usage)),
-        encode_error=lambda exc: openai_error_event(exc, call.request_id),
-        close=choices.close,
-        keep_alive_seconds=edge.limits.keep_alive_seconds,
-        seconds_left=call.seconds_left,
-        first_seconds=call.first_seconds,
+        lambda exc: openai_error_event(exc, call.request_id),
     )
 
 

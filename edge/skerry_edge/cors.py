@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from skerry_edge.admission import RATE_HEADERS
+from skerry_edge.hints import EXPLAIN_HEADER
 from skerry_edge.idempotency import REPLAYED_HEADER
 from skerry_edge.response_cache import STATUS_HEADER
 
@@ -24,6 +26,8 @@ EXPOSED = (
     "x-should-retry",
     STATUS_HEADER,
     REPLAYED_HEADER,
+    EXPLAIN_HEADER,
+    *RATE_HEADERS,
 )
 
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -67,8 +68,9 @@ class Call:
 
     request_id: str
     tenant: str
-    started: float  # on the edge's clock
-    seconds_left: float
+    started: float  # on the edge's clock, as are its deadlines
+    deadline: float  # the whole answer is out by then
+    begin_by: float = math.inf  # the caller waits no longer for the answer to begin
     residency: str | None = None  # zone that it must not leave
     explain: Callable[[str], None] | None = None  # wants to know why it runs where it does
     priority: Priority = "interactive"
@@ -77,7 +79,6 @@ class Call:
     idempotency: IdempotencyKey | None = None
     caps: Caps = UNCAPPED  # of what the API token may spend
     headers: dict[str, str] = field(default_factory=dict)  # of the answer, until it begins
-    first_seconds: float | None = None  # until the answer begins; None: as long as the whole
     reject_if_busy: bool = False  # rather than wait for a place in an engine
     mixed_builds: bool = False  # consents to KV of another numeric build
     affinity: bytes = b""  # the session that it belongs to
@@ -324,14 +325,12 @@ async def _pump(
         await arrived.put(exc)
 
 
-async def start(edge: Edge, job: Job, call: Call) -> Choices:
-    """Place every choice. Raises what `RegionClient.generate` raises, or `IdempotencyMismatch`, and
-    then nothing runs."""
-    return await start_all(edge, [job], call)
+async def start(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
+    """Place every choice of a request's jobs, one per prompt, all for the same model.
 
-
-async def start_all(edge: Edge, jobs: Sequence[Job], call: Call) -> Choices:
-    """`start` for several prompts of one request, all for the same model."""
+    Raises what `RegionClient.generate` raises, or `IdempotencyMismatch`. Then, and when it is
+    cancelled, nothing runs.
+    """
     if edge.log_prompts:
         _log_prompts(jobs)
     model = jobs[0].model
@@ -406,7 +405,7 @@ def submission(
         cache_key=edge.cache_key(call.tenant, call.residency),
         priority=call.priority,
         residency=call.residency,
-        seconds_left=call.seconds_left,
+        seconds_left=max(0.0, call.deadline - edge.clock()),
         reject_if_busy=call.reject_if_busy,
         mixed_builds=call.mixed_builds,
         affinity=call.affinity,

@@ -10,6 +10,7 @@ from skerry_edge.whole_numbers import whole_number
 
 AFFINITY_HEADER = "x-session-affinity"
 PIN_HEADER = "x-skerry-pin"
+EXPLAIN_HEADER = "x-skerry-explain"  # of the question (`1`) and of the answer to it
 MAX_PIN_SECONDS = 24 * 3600
 
 

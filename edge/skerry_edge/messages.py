@@ -19,7 +19,7 @@ from skerry.wire import ChatCompletionRequest, Message, Usage
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import JSONBytes, anthropic_error, encode
 from skerry_edge.edge import Edge
-from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.generation import Choices, Job, Piece
 from skerry_edge.messages_wire import (
     CountRequest,
     InputMessage,
@@ -35,8 +35,7 @@ from skerry_edge.messages_wire import (
 from skerry_edge.openai import chat_job
 from skerry_edge.output_items import Change, OutputItems, TextItem
 from skerry_edge.prompts import output_limit, tokenised
-from skerry_edge.routing import attended, authorise, call_of, edge_of
-from skerry_edge.sse import EventStream
+from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, event_stream
 from skerry_edge.tool_parser import Call
 
 _decoder = msgspec.json.Decoder(MessagesRequest)
@@ -50,7 +49,7 @@ async def messages(request: Request) -> Response:
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
     call = call_of(request, principal)
     job = await _job(edge, asked, call.tenant)
-    choices = await start(edge, job, call)
+    choices = await begin(request, call, job)
     head = MessagesAnswer(
         id=f"msg_{call.request_id}",
         type="message",
@@ -63,13 +62,12 @@ async def messages(request: Request) -> Response:
     )
     if not asked.stream:
         return JSONBytes(encode(await attended(request, call, _collect(choices, head))))
-    return EventStream(
+    return event_stream(
+        request,
+        call,
+        choices,
         _events(choices, head),
-        encode_error=lambda exc: _event("error", anthropic_error(exc, call.request_id)),
-        close=choices.close,
-        keep_alive_seconds=edge.limits.keep_alive_seconds,
-        seconds_left=call.seconds_left,
-        first_seconds=call.first_seconds,
+        lambda exc: _event("error", anthropic_error(exc, call.request_id)),
     )
 
 

@@ -24,7 +24,7 @@ from skerry_edge.batch import queued
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
-from skerry_edge.generation import Choices, Job, start
+from skerry_edge.generation import Choices, Job
 from skerry_edge.output_plan import OutputPlan, plan_output
 from skerry_edge.prefix_memory import TenantMemory
 from skerry_edge.prompts import (
@@ -35,8 +35,8 @@ from skerry_edge.prompts import (
     stop_strings,
     text_prompt,
 )
-from skerry_edge.routing import attended, authorise, call_of, edge_of
-from skerry_edge.sse import DONE, EventStream
+from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.sse import DONE
 from skerry_edge.text import TextModel
 from skerry_edge.tool_parser import Calls
 from skerry_edge.tool_prompts import with_tools
@@ -101,18 +101,17 @@ async def answer(
     call = call_of(request, authorise(request, "run"), options or asked.options)
     plan = plan_output(text, asked)
     job = await _job(edge, spec, text, asked, plan, call.tenant)
-    choices = await start(edge, job, call)
+    choices = await begin(request, call, job)
     if not asked.stream:
         is_json = plan.wanted is not None and plan.wanted.is_json
         result = encode(await attended(request, call, _collect(choices, is_json=is_json)))
         return JSONBytes(dialect.wrap(result))
-    return EventStream(
+    return event_stream(
+        request,
+        call,
+        choices,
         _events(choices),
-        encode_error=lambda exc: dialect.error_event(exc, call.request_id),
-        close=choices.close,
-        keep_alive_seconds=edge.limits.keep_alive_seconds,
-        seconds_left=call.seconds_left,
-        first_seconds=call.first_seconds,
+        lambda exc: dialect.error_event(exc, call.request_id),
     )
 
 

@@ -26,7 +26,7 @@ from skerry.wire import (
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.edge import Edge
-from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.generation import Choices, Job, Piece
 from skerry_edge.output_plan import plan_output
 from skerry_edge.prompts import (
     chat_prompt,
@@ -35,8 +35,8 @@ from skerry_edge.prompts import (
     sampling,
     stop_strings,
 )
-from skerry_edge.routing import attended, authorise, call_of, edge_of
-from skerry_edge.sse import DONE, EventStream
+from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.sse import DONE
 from skerry_edge.tool_parser import CallDelta, Calls
 from skerry_edge.tool_prompts import with_tools
 from skerry_regions.catalog import ModelSpec
@@ -83,7 +83,7 @@ async def _answer(
     if is_legacy:  # an answer of that time has room for one call
         asked.parallel_tool_calls = False
     job = await chat_job(edge, asked, call.tenant)
-    choices = await start(edge, job, call)
+    choices = await begin(request, call, job)
     answer = Answer(
         id=f"chatcmpl-{call.request_id}",
         created=int(edge.wall_clock()),
@@ -98,13 +98,12 @@ async def _answer(
         return JSONBytes(dialect.wrap(completion))
     options = asked.stream_options
     with_usage = dialect.tail or bool(options and options.include_usage)
-    return EventStream(
+    return event_stream(
+        request,
+        call,
+        choices,
         _events(choices, answer, include_usage=with_usage, tail=dialect.tail),
-        encode_error=lambda exc: dialect.error_event(exc, call.request_id),
-        close=choices.close,
-        keep_alive_seconds=edge.limits.keep_alive_seconds,
-        seconds_left=call.seconds_left,
-        first_seconds=call.first_seconds,
+        lambda exc: dialect.error_event(exc, call.request_id),
     )
 
 

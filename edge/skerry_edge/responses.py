@@ -21,7 +21,7 @@ from skerry.wire import ChatCompletionRequest, Message, Usage
 from skerry_edge.bodies import decode, read_body
 from skerry_edge.dialects import JSONBytes, encode
 from skerry_edge.edge import Edge
-from skerry_edge.generation import Choices, Job, Piece, start
+from skerry_edge.generation import Choices, Job, Piece
 from skerry_edge.openai import DEFAULT_TEMPERATURE, chat_job
 from skerry_edge.output_items import Change, OutputItems, TextItem
 from skerry_edge.prompts import refuse_unsupported
@@ -43,8 +43,7 @@ from skerry_edge.responses_wire import (
     TextFormat,
     TextOptions,
 )
-from skerry_edge.routing import attended, authorise, call_of, edge_of
-from skerry_edge.sse import EventStream
+from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, event_stream
 from skerry_edge.tool_parser import Call
 
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
@@ -69,7 +68,7 @@ async def create(request: Request) -> Response:
         turns = previous.messages + turns
         call = replace(call, residency=previous.residency or call.residency)
     job = await _job(edge, _chat_request(asked, turns), call.tenant)
-    choices = await start(edge, job, call)
+    choices = await begin(request, call, job)
     draft = Draft(
         edge=edge,
         tenant=call.tenant,
@@ -81,13 +80,12 @@ async def create(request: Request) -> Response:
     if not asked.stream:
         return JSONBytes(await attended(request, call, _collect(choices, draft)))
     events = Events()
-    return EventStream(
+    return event_stream(
+        request,
+        call,
+        choices,
         _events(choices, draft, events),
-        encode_error=events.error,
-        close=choices.close,
-        keep_alive_seconds=edge.limits.keep_alive_seconds,
-        seconds_left=call.seconds_left,
-        first_seconds=call.first_seconds,
+        events.error,
     )
 
 

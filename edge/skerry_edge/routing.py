@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 from starlette.requests import Request
 
-from skerry.errors import InvalidInput, PermissionDenied
+from skerry.errors import InvalidInput, PermissionDenied, SkerryError
 from skerry.wire import RunOptions
 from skerry_edge import idempotency, tracing
 from skerry_edge.auth import Principal, ScopeName
 from skerry_edge.edge import Edge
-from skerry_edge.generation import Call
-from skerry_edge.hints import affinity_of, pin_of
+from skerry_edge.generation import Call, Choices, Job, start
+from skerry_edge.hints import EXPLAIN_HEADER, affinity_of, pin_of
 from skerry_edge.inside import priority_of
 from skerry_edge.response_cache import policy_of
-from skerry_edge.sse import Attended, interruption
+from skerry_edge.sse import Attended, EventStream, interruption
 from skerry_edge.whole_numbers import whole_number
 
 TIMEOUT_HEADER = "cf-aig-request-timeout"
@@ -50,7 +51,7 @@ def request_id(request: Request) -> str:
 
 
 def call_of(request: Request, principal: Principal, options: RunOptions | None = None) -> Call:
-    """The call's identity, its deadline (counted from the request's header) and its wishes.
+    """The call's identity, its deadlines (counted from the request's header) and its wishes.
 
     The body must have been read. Raises `InvalidInput` for a wish that cannot be.
     """
@@ -59,17 +60,15 @@ def call_of(request: Request, principal: Principal, options: RunOptions | None =
         trace.add("receive", 0.0, trace.now())
         edge.traces.begin(trace, principal.account_id)
     started = float(request.scope["started"])
-    elapsed = edge.clock() - started
-    patience = _patience(request)
     return Call(
         request_id=request_id(request),
         tenant=principal.account_id,
         started=started,
-        seconds_left=max(0.0, edge.limits.request_seconds - elapsed),
+        deadline=started + edge.limits.request_seconds,
+        begin_by=started + _patience(request),
         residency=request.scope["residency"],
         explain=_explainer(request),
         priority=priority_of(request.scope),
-        first_seconds=None if patience is None else max(0.0, patience - elapsed),
         reject_if_busy=bool(options and options.reject_if_busy),
         token=principal.token_id,
         caps=principal.caps,
@@ -82,12 +81,12 @@ def call_of(request: Request, principal: Principal, options: RunOptions | None =
     )
 
 
-def _patience(request: Request) -> float | None:
-    """How long the caller waits for the answer to begin, as it told AI Gateway. Raises
-    `InvalidInput`."""
+def _patience(request: Request) -> float:
+    """Seconds that the caller waits for the answer to begin, as it told AI Gateway; infinite where
+    it told none. Raises `InvalidInput`."""
     given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
-        return None
+        return math.inf
     milliseconds = whole_number(given, 1, MAX_PATIENCE_MS)
     if milliseconds is None:
         raise InvalidInput(
@@ -99,9 +98,9 @@ def _patience(request: Request) -> float | None:
 
 def _explainer(request: Request) -> Callable[[str], None] | None:
     """Notes why a request was placed as it was, for the rim to tell; of choices, the last one."""
-    if request.headers.get("x-skerry-explain") != "1":
+    if request.headers.get(EXPLAIN_HEADER) != "1":
         return None
-    return functools.partial(_answer_headers(request).__setitem__, "x-skerry-explain")
+    return functools.partial(_answer_headers(request).__setitem__, EXPLAIN_HEADER)
 
 
 def _answer_headers(request: Request) -> dict[str, str]:
@@ -110,14 +109,40 @@ def _answer_headers(request: Request) -> dict[str, str]:
     return headers
 
 
+async def begin(request: Request, call: Call, *jobs: Job) -> Choices:
+    """`start` the jobs, for as long as the client waits for it (see `attended`)."""
+    return await attended(request, call, start(edge_of(request), jobs, call))
+
+
+def event_stream(
+    request: Request,
+    call: Call,
+    choices: Choices,
+    events: AsyncGenerator[bytes, None],
+    encode_error: Callable[[SkerryError], bytes],
+) -> EventStream:
+    """The answer that streams `events` of the choices, within the call's deadlines."""
+    edge = edge_of(request)
+    return EventStream(
+        events,
+        encode_error=encode_error,
+        close=choices.close,
+        keep_alive_seconds=edge.limits.keep_alive_seconds,
+        deadline=call.deadline,
+        begin_by=call.begin_by,
+        clock=edge.clock,
+    )
+
+
 async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:
-    """Await `work`, unless the client goes away (`ClientDisconnect`) or the deadline passes."""
-    seconds = call.seconds_left if call.first_seconds is None else call.first_seconds
+    """Await `work`, unless the client goes away (`ClientDisconnect`) or a deadline passes
+    (`RequestTimeout`): then it is cancelled at once."""
+    end = min(call.begin_by, call.deadline)
     async with Attended(request.receive) as client:
         try:
-            async with asyncio.timeout(min(seconds, call.seconds_left)):
+            async with asyncio.timeout(max(0.0, end - edge_of(request).clock())):
                 return await work
         except (TimeoutError, asyncio.CancelledError) as exc:
             if client.gone:
                 raise
-            raise interruption(exc, retryable=seconds >= call.seconds_left) from None
+            raise interruption(exc, retryable=call.deadline <= call.begin_by) from None

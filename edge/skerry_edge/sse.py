@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from skerry.errors import InternalError, RequestTimeout, SkerryError, Unavailable
+from skerry_edge.hints import EXPLAIN_HEADER
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
@@ -34,7 +35,8 @@ class Attended:
     """While entered, a client that goes away cancels the entering task.
 
     The cancellation leaves the block as `ClientDisconnect`; one that came from elsewhere stays what
-    it is. `on_silence` is awaited whenever nothing came from the client for `interval` seconds.
+    it is. `on_silence` is awaited whenever nothing came from the client for `interval` seconds; if
+    it fails, the task is cancelled as well, and the failure leaves the block.
     """
 
     def __init__(
@@ -46,14 +48,15 @@ class Attended:
         self._receive = receive
         self._interval = interval
         self._on_silence = on_silence
-        self.gone = False
+        self._failure: Exception | None = None
+        self.gone = False  # or out of reach
 
     async def __aenter__(self) -> Attended:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("Attended must be entered inside a task")
         self._task = task
-        self._watch = asyncio.create_task(self._listen())
+        self._watch = asyncio.create_task(self._watch_client())
         return self
 
     async def __aexit__(
@@ -64,9 +67,18 @@ class Attended:
     ) -> None:
         self._watch.cancel()
         if self.gone and self._task.uncancel() == 0 and exc_type in (None, asyncio.CancelledError):
-            raise ClientDisconnect from None
+            raise self._failure or ClientDisconnect from None
+
+    async def _watch_client(self) -> None:
+        try:
+            await self._listen()
+        except Exception as exc:
+            self._failure = exc
+        self.gone = True
+        self._task.cancel()
 
     async def _listen(self) -> None:
+        """Until the client is gone."""
         while True:
             try:
                 async with asyncio.timeout(self._interval):
@@ -76,8 +88,6 @@ class Attended:
                     await self._on_silence()
                 continue
             if message["type"] == "http.disconnect":
-                self.gone = True
-                self._task.cancel()
                 return
 
 
@@ -85,8 +95,8 @@ class EventStream(Response):
     """Sends `events` (whole events, already framed) as they come.
 
     `encode_error` frames a failure; `close` is called exactly when the stream is over, whichever
-    way, and must be a plain function. After `seconds_left`, or without an event in `first_seconds`,
-    the stream ends with `RequestTimeout`.
+    way, and must be a plain function. At the `deadline`, or without an event at `begin_by`, the
+    stream ends with `RequestTimeout`; both are times of `clock`, in seconds.
     """
 
     def __init__(
@@ -96,8 +106,9 @@ class EventStream(Response):
         encode_error: Callable[[SkerryError], bytes],
         close: Callable[[], None],
         keep_alive_seconds: float,
-        seconds_left: float,
-        first_seconds: float | None = None,
+        deadline: float,
+        begin_by: float,
+        clock: Callable[[], float],
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -106,11 +117,13 @@ class EventStream(Response):
         self._encode_error = encode_error
         self._close = close
         self._keep_alive_seconds = keep_alive_seconds
-        self._seconds_left = seconds_left
-        self._first_seconds = seconds_left if first_seconds is None else first_seconds
+        self._deadline = deadline
+        self._begin_by = begin_by
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         explained = _explanation(scope)  # told in the headers; a failover changes it
+        begin_by = min(self._begin_by, self._deadline)
         silent = True
 
         async def comment() -> None:
@@ -124,16 +137,17 @@ class EventStream(Response):
             async with Attended(receive, self._keep_alive_seconds, comment) as attended:
                 try:
                     async with (
-                        asyncio.timeout(min(self._first_seconds, self._seconds_left)) as deadline,
+                        asyncio.timeout(self._seconds_to(begin_by)) as patience,
                         aclosing(self._events) as events,
                     ):
-                        end = asyncio.get_running_loop().time() + self._seconds_left
+                        loop = asyncio.get_running_loop()
+                        end = loop.time() + self._seconds_to(self._deadline)
                         async for event in events:
-                            deadline.reschedule(end)
+                            patience.reschedule(end)
                             silent = False
                             if (now := _explanation(scope)) != explained:
                                 explained = now
-                                await send(_part(f": x-skerry-explain: {now}\n\n".encode("ascii")))
+                                await send(_part(f": {EXPLAIN_HEADER}: {now}\n\n".encode("ascii")))
                             await send(_part(event))
                 except (Exception, asyncio.CancelledError) as exc:
                     if attended.gone:
@@ -142,6 +156,9 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._close()
+
+    def _seconds_to(self, end: float) -> float:
+        return max(0.0, end - self._clock())
 
 
 def _part(data: bytes) -> dict[str, object]:
@@ -152,7 +169,7 @@ def _explanation(scope: Scope) -> str | None:
     """Why the answer comes from where it does, for who asked (see `routing`). After the headers it
     is told in comments, which no client takes for a part of the answer."""
     headers: dict[str, str] = scope.get("answer_headers", {})
-    return headers.get("x-skerry-explain")
+    return headers.get(EXPLAIN_HEADER)
 
 
 def interruption(

@@ -7,7 +7,10 @@ request by its own deadline; how many wait is what wakes the pool.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -18,15 +21,22 @@ from skerry_regions.protocol import Embed, Submit
 MAX_HELD = 256  # requests, of all models
 LOOK_SECONDS = 0.05
 RETRY_SECONDS = 5.0  # told to who finds the room full
-MAX_SECONDS = 600.0  # of who brings no deadline
 
 
 class WaitingRoom:
-    """A `RegionClient` in front of another one."""
+    """A `RegionClient` in front of another one. Who brings no deadline waits until cancelled."""
 
-    def __init__(self, region: RegionClient, *, max_held: int = MAX_HELD) -> None:
+    def __init__(
+        self,
+        region: RegionClient,
+        *,
+        max_held: int = MAX_HELD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives seconds."""
         self._region = region
         self._max_held = max_held
+        self._clock = clock
         self._held: Counter[str] = Counter()
 
     @property
@@ -38,15 +48,19 @@ class WaitingRoom:
         """See `RegionClient.generate`. Also raises `RequestTimeout` when no node came in time."""
         if submit.model in self._region.models():
             return await self._region.generate(submit)
-        left = await self._wait(submit.model, submit.seconds_left)
-        if submit.seconds_left is not None:
-            submit = replace(submit, seconds_left=left)
+        if submit.seconds_left is None:
+            await self._wait(submit.model)
+            return await self._region.generate(submit)
+        deadline = self._clock() + submit.seconds_left
+        await self._wait(submit.model, deadline)
+        left = max(0.0, deadline - self._clock())  # a node may come as the time is up
+        submit = replace(submit, seconds_left=left)
         return await self._region.generate(submit)
 
     async def embed(self, embed: Embed) -> bytes:
         """See `RegionClient.embed`; as `generate`."""
         if embed.model not in self._region.models():
-            await self._wait(embed.model, None)
+            await self._wait(embed.model)
         return await self._region.embed(embed)
 
     def models(self) -> frozenset[str]:
@@ -55,21 +69,18 @@ class WaitingRoom:
     async def close(self) -> None:
         await self._region.close()
 
-    async def _wait(self, model: str, seconds: float | None) -> float:
-        """Until the model has a node; the seconds that are left then."""
+    async def _wait(self, model: str, deadline: float = math.inf) -> None:
+        """Until the model has a node. Raises `RequestTimeout` when that time of the clock comes."""
         if self._held.total() >= self._max_held:
             raise Overloaded(
                 f"{self._max_held} requests wait already for a first node of their model",
                 retry_after=RETRY_SECONDS,
             )
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(seconds if seconds is not None else MAX_SECONDS, MAX_SECONDS)
         self._held[model] += 1
         try:
             while model not in self._region.models():
-                if loop.time() >= deadline:
+                if self._clock() >= deadline:
                     raise RequestTimeout(f"no node of {model} was ready in time")
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             self._held[model] -= 1
-        return max(0.0, deadline - loop.time())  # a node may come as the time is up

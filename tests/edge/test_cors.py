@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.edge.support import Deployment, deployed
 
+from skerry_edge.admission import RATE_HEADERS
 from skerry_edge.cors import origins_from
 from skerry_edge.limits import Limits
 
@@ -34,7 +35,8 @@ def test_named_pages_may_call(tmp_path: Path) -> None:
             reply = edge.client.post(edge.chat_path, content=body, headers={"origin": PAGE})
             assert reply.status_code == 400
             assert reply.headers["access-control-allow-origin"] == PAGE
-            assert "x-request-id" in reply.headers["access-control-expose-headers"]
+            exposed = reply.headers["access-control-expose-headers"].split(", ")
+            assert {"x-request-id", "x-skerry-explain", *RATE_HEADERS} <= {*exposed}
         other = edge.client.options(
             edge.chat_path, headers={**PREFLIGHT, "origin": "https://evil.example"}
         )

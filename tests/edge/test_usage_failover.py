@@ -47,8 +47,9 @@ async def counted(folder: Path, *, kill_after: int | None) -> Totals:
             prompt_ids=list(PROMPT),
             sampling=SAMPLINGS["greedy"],
         )
-        call = Call(request_id="r", tenant=ACCOUNT, started=edge.clock(), seconds_left=60.0)
-        choices = await start(edge, job, call)
+        now = edge.clock()
+        call = Call(request_id="r", tenant=ACCOUNT, started=now, deadline=now + 60.0)
+        choices = await start(edge, [job], call)
         pieces = 0
         async for _ in choices.pieces():
             pieces += 1

@@ -21,6 +21,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Sleepy:
     """A region whose models come when they are told to."""
 
@@ -56,8 +66,8 @@ async def settled() -> None:
 
 
 async def test_a_request_waits_until_its_model_has_a_node() -> None:
-    region = Sleepy()
-    room = WaitingRoom(region)
+    region, clock = Sleepy(), Clock()
+    room = WaitingRoom(region, clock=clock)
     asked = asyncio.create_task(room.generate(submit()))
     other = asyncio.create_task(
         room.embed(
@@ -66,12 +76,12 @@ async def test_a_request_waits_until_its_model_has_a_node() -> None:
     )
     await settled()
     assert (room.held, region.submitted) == ({"m": 1, "n": 1}, [])
+    clock.now += 45.0
     region.awake = {"m"}
     await asked
     assert room.held == {"n": 1}
     [passed] = region.submitted
-    assert passed.seconds_left is not None
-    assert 0 < passed.seconds_left < 60.0, "less what it waited"
+    assert passed.seconds_left == 15.0, "less what it waited"
     region.awake = {"m", "n"}
     assert await other == b"vectors"
 
@@ -84,10 +94,26 @@ async def test_a_model_with_a_node_is_not_waited_for() -> None:
 
 
 async def test_the_deadline_ends_the_wait() -> None:
-    room = WaitingRoom(Sleepy())
+    clock = Clock()
+    room = WaitingRoom(Sleepy(), clock=clock)
+    asked = asyncio.create_task(room.generate(submit(seconds_left=7200.0)))
+    await settled()
+    clock.now += 7200.0
     with pytest.raises(RequestTimeout, match="no node of m"):
-        await room.generate(submit(seconds_left=0.01))
+        await asked
     assert room.held == {}
+
+
+async def test_the_deadline_is_as_far_as_the_caller_set_it() -> None:
+    region, clock = Sleepy(), Clock()
+    asked = asyncio.create_task(
+        WaitingRoom(region, clock=clock).generate(submit(seconds_left=7200.0))
+    )
+    await settled()
+    clock.now += 7199.0
+    region.awake = {"m"}
+    await asked
+    assert [passed.seconds_left for passed in region.submitted] == [1.0]
 
 
 async def test_no_more_than_a_room_full_wait() -> None:
