@@ -117,7 +117,8 @@ class ServedModel:
             stream.is_accepted = True
             stream.times.compiled()
             self._tell(stream, Accepted(stream=stream.number))
-            self._begin(stream, request, submit)
+            if stream.engine_id in self._streams:  # else its sink has failed
+                self._begin(stream, request, submit)
         except SkerryError as error:
             self._end(stream, failed_event(stream.number, error))
 
@@ -147,6 +148,8 @@ class ServedModel:
             request = self.desk.with_arrived(request, arrived)
             if arrived.made is not None:
                 self._tell_made(stream, arrived.made)
+                if stream.engine_id not in self._streams:  # its sink has failed
+                    return
         try:
             self._start(stream, request, submit)
         except SkerryError as error:

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from tests.core.byte_grammars import END, text, write_byte_tokenizer
 from tests.regions.toy_nodes import (
+    PROMPT,
     VOCABULARY,
     RunningNode,
     after_tokens,
     linked,
     read,
     submit,
+    until,
 )
 
 from skerry.errors import InvalidInput
@@ -24,7 +26,7 @@ from skerry_regions.grammar_trial import Vocabulary
 from skerry_regions.grammars import Grammars
 from skerry_regions.local import LocalRegion
 from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Done, GrammarSpec, Sampling, Submit, Tokens
+from skerry_regions.protocol import Accepted, Done, GrammarSpec, Sampling, Submit, Tokens
 from skerry_regions.remote import RemoteRegion
 from skerry_regions.routes import Past, Route
 
@@ -99,6 +101,23 @@ async def test_the_same_in_process_over_a_connection_and_split(
         async for event in await LocalRegion(p.nodes[0].node).generate(structured()):
             local += event.token_ids if isinstance(event, Tokens) else []
         assert local == remote[0]
+
+
+async def test_a_sink_that_fails_at_the_acceptance_costs_no_step(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    told: list[object] = []
+
+    def broken(event: object) -> None:
+        told.append(event)
+        raise OSError("gone")
+
+    async with platform(tmp_path, vocabulary, count=1) as p:
+        p.nodes[0].node.submit(structured(), broken)
+        await until(lambda: len(told) == 2)
+        assert [type(event) for event in told] == [Accepted, Done]
+        await read(await p.region.generate(submit()))
+        assert p.nodes[0].num_computed == len(PROMPT) + 39
 
 
 async def test_a_stream_goes_on_where_its_node_died(tmp_path: Path, vocabulary: Vocabulary) -> None:
