@@ -18,7 +18,7 @@ TakeBlocks = Callable[[tuple[KVBlock, ...], bool], None]
 should do no more than hand over to another."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Export:
     digests: Sequence[Digest]
     blocks: list[int]  # pinned; as many as were found
@@ -41,6 +41,13 @@ class Exports:
     def add(self, digests: Sequence[Digest], take: TakeBlocks) -> None:
         """Copy these blocks, up to the first that is not cached."""
         self._open.append(_Export(digests, self._pool.acquire(digests), take))
+
+    def remove(self, take: TakeBlocks) -> None:
+        """Give up what was asked for with this `take`, which gets nothing more. Unknown, or ended:
+        ignored."""
+        for export in [each for each in self._open if each.take == take]:
+            self._open.remove(export)
+            self._pool.release(export.blocks)
 
     def advance(self) -> None:
         """Copy some blocks of the oldest, if there is one."""

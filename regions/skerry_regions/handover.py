@@ -257,7 +257,7 @@ class Share:
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
         self._transfer = OutgoingTransfer(address, offer, key, when_needed=self._send)
         self._lease = self._loop.call_later(lease_seconds, self.end)
-        self._transfer.when_over(lambda _: self._lease.cancel())
+        self._transfer.when_over(lambda _: self._close())
 
     def when_over(self, callback: Callable[[bool], None]) -> None:
         """As `Outgoing.when_over`."""
@@ -266,6 +266,12 @@ class Share:
     def end(self) -> None:
         """Call it off. Idempotent."""
         self._transfer.cancel()
+
+    def _close(self) -> None:
+        """However it ended: what was not copied yet need not be, and is no longer pinned."""
+        self._lease.cancel()
+        if self._num_missing:
+            self._between_steps(lambda engine: engine.exports.remove(self._copied))
 
     def _send(self, digests: list[Digest]) -> None:
         self._num_missing = len(digests)

@@ -90,6 +90,21 @@ def test_blocks_are_not_evicted_before_they_are_copied() -> None:
     assert engine.pool.num_used == 0
 
 
+def test_what_is_removed_is_free_and_the_others_go_on() -> None:
+    engine, removed, taken = engine_with(), Taken(), Taken()
+    names = engine.handover.prefix_names(request(prompt_length=LENGTH))
+    engine.exports.add(names, removed)
+    engine.exports.add(names[:1], taken)
+    engine.step()
+    engine.exports.remove(removed)
+    engine.exports.remove(removed)  # unknown by now
+    assert engine.pool.num_used == 1
+    run(engine)
+    assert (removed.pieces, removed.is_last) == ([BLOCKS_PER_STEP], False)
+    assert (taken.pieces, taken.is_last) == ([1], True)
+    assert engine.pool.num_used == 0
+
+
 def test_a_worker_copies_while_it_is_idle_and_ends_what_is_open() -> None:
     client, taken = Client(), Taken()
     engine = engine_with()

@@ -28,9 +28,21 @@ from skerry_regions import handover
 from skerry_regions.digests import full_block_digests
 from skerry_regions.handover import KVDesk
 from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Fetched, HandOverTo, Report, Sampling, ShareKV, Submit
+from skerry_regions.protocol import (
+    Done,
+    Fetched,
+    HandOverFrom,
+    HandOverTo,
+    Report,
+    Sampling,
+    ShareKV,
+    Submit,
+    Tokens,
+)
 from skerry_regions.remote import RemoteRegion
 from skerry_regions.routes import KVFetch, Past, Route
+from skerry_regions.transfer_frames import Made, Offer
+from skerry_regions.transfer_link import OutgoingTransfer
 
 pytestmark = pytest.mark.anyio
 
@@ -229,6 +241,53 @@ async def test_what_is_shared_at_once_is_bounded(
         block_bytes = p.holder.engine.runner.kv_format.block_bytes
         monkeypatch.setattr(handover, "SHARED_BYTES", block_bytes)
         assert await p.answer() == len(PROMPT) - BLOCK_SIZE
+
+
+async def test_a_sink_that_fails_at_the_first_token_costs_no_step(tmp_path: Path) -> None:
+    told: list[object] = []
+
+    def broken(event: object) -> None:
+        told.append(event)
+        raise OSError("gone")
+
+    async with platform(tmp_path) as p:
+        source = HandOverFrom(transfer=7, token=bytes(32), lease_seconds=FOREVER)
+        before = p.server.num_computed
+        p.server.node.submit(submit(hand_over_from=source), broken)
+        kv = p.server.engine.runner.kv_format
+        offer = Offer(
+            transfer=7, token=bytes(32), request_id="r", epoch=0,
+            numeric_build=p.server.engine.runner.numeric_build, kv_dtype=kv.dtype,
+            block_bytes=kv.block_bytes, num_layers=kv.num_layers, digests=[],
+        )  # fmt: skip
+        sending = OutgoingTransfer(p.server.kv_address, offer)
+        sending.finish(Made([greedy_oracle(1)[0]]))
+        await until(lambda: len(told) == 2)
+        assert [type(event) for event in told] == [Tokens, Done]
+        answered = submit(prompt_ids=[5], sampling=Sampling(max_tokens=1))
+        await read(await p.alone(SERVER).generate(answered))
+        assert p.server.num_computed == before + 1
+        sending.cancel()
+
+
+async def test_a_share_that_is_called_off_copies_nothing_more(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        errands: list[Errand] = []
+        desk = KVDesk(p.holder.engine, errands.append)
+        incoming = p.server.node.desk(submit().model).incoming
+        arriving = incoming.expect(7, bytes(32), FOREVER)
+        to = HandOverTo(address=str(p.server.kv_address), transfer=7, token=bytes(32))
+        names = list(full_block_digests(b"toy", b"", PROMPT))
+        desk.share(ShareKV(model="m", digests=names, to=to, lease_seconds=FOREVER))
+        await until(lambda: len(errands) == 1)
+        errands[0](p.holder.engine)
+        assert p.holder.engine.pool.num_used == len(names)
+        desk.end_shares()
+        assert await arriving is None
+        await until(lambda: len(errands) == 2)
+        errands[1](p.holder.engine)
+        assert p.holder.engine.pool.num_used == 0
+        await desk.close()
 
 
 async def test_a_block_evicted_since_the_offer_calls_it_off(tmp_path: Path) -> None:
