@@ -46,7 +46,7 @@ class IdempotencyKey(Struct, frozen=True):
     """A key, and what it was sent with."""
 
     key: str
-    request: bytes  # digest of path, model, residency zone and body
+    request: bytes  # digest of path, query, model, residency zone and body
 
     def seed(self, secret: bytes, tenant: str) -> int:
         """63 bits, the same wherever the secret is."""
@@ -59,7 +59,12 @@ def note_body(request: Request, body: bytes) -> None:
     """Remember what a request with a key asks for."""
     if HEADER in request.headers:
         scope = request.scope
-        asked = (scope["path"], request.headers.get(MODEL_HEADER, ""), scope["residency"] or "")
+        asked = (
+            scope["path"],
+            scope["query_string"].decode("latin-1"),
+            request.headers.get(MODEL_HEADER, ""),
+            scope["residency"] or "",
+        )
         digest = hashlib.blake2b("".join(f"{part}\0" for part in asked).encode(), digest_size=32)
         digest.update(body)
         request.scope[_SCOPE_KEY] = digest.digest()

@@ -305,6 +305,12 @@ def test_the_model_in_a_header_is_part_of_the_request(edge: Deployment) -> None:
         assert post(edge, "/run", headers, **asked).status_code == status_code
 
 
+def test_the_query_is_part_of_the_request(edge: Deployment) -> None:
+    for query, status_code in (("", 200), ("?", 200), ("?queueRequest=false", 422)):
+        asked = {"prompt": "hi", **GREEDY}
+        assert post(edge, edge.run_path + query, KEYED, **asked).status_code == status_code
+
+
 def test_another_body_is_refused(edge: Deployment) -> None:
     run(edge, KEYED)
     response = run(edge, KEYED, prompt="something else")
