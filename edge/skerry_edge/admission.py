@@ -5,7 +5,7 @@
 A request that would exceed a limit is refused at once, with the seconds after which to come back:
 waiting is for places in an engine, not for allowances. It is let in by the most that it can use,
 and what it did not use is given back. Nothing is kept of whom nothing limits; of the others,
-`MAX_METERS` are remembered, who asked last the longest.
+`MAX_METERS` are remembered, who asked last the longest; whose requests run is not forgotten.
 """
 
 from __future__ import annotations
@@ -257,9 +257,20 @@ class Admission:
             self._meters.move_to_end(key)
             meter.follow(allowance, edges, now)
             kept.append((key, meter))
-        while len(self._meters) > MAX_METERS:
-            self._meters.popitem(last=False)
+        self._forget(len(kept))
         return kept
+
+    def _forget(self, num_kept: int) -> None:
+        """Forget idle meters beyond `MAX_METERS`, but not the newest `num_kept`.
+
+        One in use is as good as asked for now: it goes to the end, not to be looked at each time.
+        """
+        for _ in range(len(self._meters) - num_kept):
+            if len(self._meters) <= MAX_METERS:
+                return
+            key, meter = self._meters.popitem(last=False)
+            if meter.running:
+                self._meters[key] = meter
 
 
 def rate_headers(meters: list[Meter], now: float) -> dict[str, str]:

@@ -268,11 +268,25 @@ def test_the_most_that_a_request_can_cost() -> None:
 def test_meters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_METERS", 3)
     entrance = admission(every(concurrency=1))
-    places = [enter(entrance, f"{i:032x}") for i in range(10)]
+    for i in range(10):
+        enter(entrance, f"{i:032x}").leave()
     assert entrance.num_meters == 3
+
+
+def test_who_has_requests_running_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_METERS", 3)
+    entrance = admission(every(concurrency=1))
+    tenants = [f"{i:032x}" for i in range(5)]
+    places = [enter(entrance, tenant) for tenant in tenants]
+    for tenant in tenants:
+        with pytest.raises(RateLimited):
+            enter(entrance, tenant)
     for place in places:
         place.leave()
-    assert entrance.num_requests == 0
+    enter(entrance, OTHER)
+    assert (entrance.num_meters, entrance.num_requests) == (3, 1)
+    with pytest.raises(RateLimited):
+        enter(entrance, OTHER)
 
 
 STEPS = st.lists(
