@@ -11,6 +11,7 @@ it. Prices stand in the row, so a later price does not change what was.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import sqlite3
@@ -18,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal
 
@@ -141,8 +143,9 @@ class UsageJournal:
         self._keep_seconds = keep_seconds
         self._max_rows = max_rows
         self._clock = clock
+        self.reporting = asyncio.Lock()  # held by who reads sums, which may take long
         self._live: set[UsageEntry] = set()
-        self._waiting: deque[_Statement | threading.Event] = deque()
+        self._waiting: deque[_Statement | Future[None]] = deque()
         self._wake = threading.Event()
         self._closing = False
         self._num_lost = 0
@@ -184,10 +187,18 @@ class UsageJournal:
 
         False when it is not by then.
         """
-        written = threading.Event()
+        try:
+            self.written().result(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def written(self) -> Future[None]:
+        """Done when all that was told is on disk."""
+        written: Future[None] = Future()
         self._waiting.append(written)
         self._wake.set()
-        return written.wait(seconds)
+        return written
 
     def close(self) -> None:
         """Write what was told, and end the thread; what still runs is settled as aborted later."""
@@ -222,8 +233,8 @@ class UsageJournal:
             else:
                 self._tend(database)
                 for statement in batch:
-                    if isinstance(statement, threading.Event):
-                        statement.set()
+                    if isinstance(statement, Future) and statement.set_running_or_notify_cancel():
+                        statement.set_result(None)
         if database is not None:
             database.close()
 
@@ -236,14 +247,12 @@ class UsageJournal:
             time.sleep(BATCH_SECONDS)
         return closing
 
-    def _commit(
-        self, database: sqlite3.Connection, batch: list[_Statement | threading.Event]
-    ) -> None:
+    def _commit(self, database: sqlite3.Connection, batch: list[_Statement | Future[None]]) -> None:
         """Write a batch, without the statements that can never be written. Raises what is wrong
         with the file, and then nothing was written."""
         with database:
             for statement in batch:
-                if not isinstance(statement, threading.Event):
+                if not isinstance(statement, Future):
                     _execute(database, statement)
         if self._num_lost:
             logger.error("%d statements of the usage journal were lost", self._num_lost)
@@ -259,7 +268,7 @@ class UsageJournal:
             self._next_prune = now + PRUNE_SECONDS
             _try(database, self._prune)
 
-    def _drain(self) -> list[_Statement | threading.Event]:
+    def _drain(self) -> list[_Statement | Future[None]]:
         batch = []
         while self._waiting:
             batch.append(self._waiting.popleft())

@@ -7,8 +7,10 @@ for requests that failed, and for answers out of the response cache.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sqlite3
+import time
 from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +26,7 @@ DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 MAX_TOTALS = 100_000  # lines of a report
+CLOCK_INSTRUCTIONS = 10_000  # of SQLite's machine, after which the clock is read
 
 _EXPRESSIONS = {"day": "strftime('%Y-%m-%d', admitted, 'unixepoch')"}
 _CHARGED = "(outcome NOT IN ('failed', 'cached')) * 1e-6"
@@ -123,10 +126,14 @@ def _line(figures: dict[str, Any]) -> Totals:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Generator[sqlite3.Connection]:
-    """A journal that others may be writing. Raises sqlite3.Error."""
+def reading(path: Path, seconds: float = math.inf) -> Generator[sqlite3.Connection]:
+    """A journal that others may be writing. Raises sqlite3.Error; what is read for longer than
+    `seconds` fails with the code SQLITE_INTERRUPT.
+    """
+    end = time.monotonic() + seconds
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as database:
+        database.set_progress_handler(lambda: time.monotonic() > end, CLOCK_INSTRUCTIONS)
         yield database
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,8 @@ from tests.edge.support import (
     events,
 )
 
-from skerry.errors import QuotaExceeded, Unavailable
+from skerry.errors import Overloaded, QuotaExceeded, Unavailable
+from skerry_edge import usage_report, usage_routes
 from skerry_edge.idempotency import IdempotencyKeys
 from skerry_edge.limits import Limits
 from skerry_edge.stores import Stores
@@ -423,6 +427,43 @@ def test_an_account_reads_its_own_usage(edge: Deployment) -> None:
     assert nothing["requests"] == 0
     for wrong in ({"by": "prompt"}, {"since": "soon"}):
         assert edge.client.get(USAGE, params=wrong).status_code == 400
+
+
+def test_usage_does_not_wait_for_a_disk_that_takes_nothing(edge: Deployment) -> None:
+    run(edge, {})
+    assert total(edge).requests == 1
+    journal = edge.edge.stores.journal
+    assert journal is not None
+    with contextlib.closing(sqlite3.connect(journal.path)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        run(edge, {})
+        (line,) = edge.client.get(USAGE).json()["result"]
+    assert line["requests"] == 1
+    assert total(edge).requests == 2
+
+
+def test_usage_of_too_long_a_time_is_refused(
+    edge: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(edge, {})
+    assert total(edge).requests == 1
+    monkeypatch.setattr(usage_routes, "READ_SECONDS", -1.0)
+    monkeypatch.setattr(usage_report, "CLOCK_INSTRUCTIONS", 1)
+    response = edge.client.get(USAGE)
+    assert response.status_code == 400
+    assert "ask for a shorter one" in response.json()["errors"][0]["message"]
+
+
+def test_usage_is_read_by_one_at_a_time(edge: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_routes, "TURN_SECONDS", 0.0)
+    journal = edge.edge.stores.journal
+    assert journal is not None
+    asyncio.run(journal.reporting.acquire())
+    response = edge.client.get(USAGE)
+    assert (response.status_code, response.json()["errors"][0]["code"]) == (429, Overloaded.number)
+    journal.reporting.release()
+    monkeypatch.undo()
+    assert edge.client.get(USAGE).status_code == 200
 
 
 def test_usage_wants_a_scope_and_ones_own_account(edge: Deployment) -> None:
