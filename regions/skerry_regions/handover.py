@@ -28,7 +28,7 @@ from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.transfer import Arrived, Receiver
-from skerry_regions.transfer_frames import Buffer, Digest, Made, Offer
+from skerry_regions.transfer_frames import Buffer, Digest, Made, Offer, TransferError
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 logger = logging.getLogger(__name__)
@@ -124,14 +124,20 @@ class KVDesk:
         self, source: HandOverFrom, request: Request, *, mixed_builds: bool
     ) -> asyncio.Future[Arrived | None]:
         """What will arrive for a request; None when it comes to nothing. Cancelling it gives the
-        lease up. Full blocks become prefix cache as they come: only the last one is waited for."""
-        return self.incoming.expect(
-            source.transfer,
-            source.token,
-            source.lease_seconds,
-            any_build=mixed_builds,
-            take=_Adopting(self, request),
-        )
+        lease up. Full blocks become prefix cache as they come: only the last one is waited for.
+
+        Raises InvalidInput on a transfer that another request waits for.
+        """
+        try:
+            return self.incoming.expect(
+                source.transfer,
+                source.token,
+                source.lease_seconds,
+                any_build=mixed_builds,
+                take=_Adopting(self, request),
+            )
+        except TransferError as error:
+            raise InvalidInput(str(error), param="hand_over_from.transfer") from None
 
     def with_arrived(self, request: Request, arrived: Arrived) -> Request:
         """The request with what arrived for it: KV, and the tokens already made of it."""

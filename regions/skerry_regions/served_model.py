@@ -86,9 +86,14 @@ class ServedModel:
             begin = functools.partial(self._compiled, stream, request, submit)
             stream.compiling.add_done_callback(begin)
         if submit.hand_over_from is not None:
-            stream.arriving = self.desk.expect(
-                submit.hand_over_from, request, mixed_builds=submit.mixed_builds
-            )
+            try:
+                stream.arriving = self.desk.expect(
+                    submit.hand_over_from, request, mixed_builds=submit.mixed_builds
+                )
+            except SkerryError:
+                if stream.compiling is not None:
+                    stream.compiling.cancel()
+                raise
             if source := submit.hand_over_from.source:
                 measure = functools.partial(self._measure_fetch, source, self._loop.time())
                 stream.arriving.add_done_callback(measure)

@@ -95,8 +95,10 @@ class TransferServer:
     ) -> asyncio.Future[Arrived | None]:
         """Take this transfer until the lease lapses; the result is None when it came to nothing.
 
-        Cancelling the future ends the lease.
+        Cancelling the future ends the lease. Raises TransferError on one that is expected already.
         """
+        if transfer in self._expected:
+            raise TransferError(f"KV transfer {transfer} is expected already")
         future: asyncio.Future[Arrived | None] = self._loop.create_future()
         self._receiver.reserve(transfer, token, any_build=any_build)
         self._expected[transfer] = future

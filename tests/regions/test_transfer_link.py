@@ -16,7 +16,7 @@ from skerry_regions import transfer_link
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.transfer import Arrived, Receiver
-from skerry_regions.transfer_frames import Buffer, Committed, Made, Offer, Refused
+from skerry_regions.transfer_frames import Buffer, Committed, Made, Offer, Refused, TransferError
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +62,16 @@ def server(held: set[bytes] | None = None) -> TransferServer:
         credit_bytes=2 * BLOCK,
     )
     return TransferServer(receiver, lambda digests: set(digests) & (held or set()))
+
+
+async def test_a_transfer_that_is_expected_is_not_expected_again() -> None:
+    to = server()
+    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    with pytest.raises(TransferError, match="KV transfer 1 is expected already"):
+        to.expect(1, b"another token 32 bytes", lease_seconds=5)
+    assert to.num_expected == 1
+    assert not arriving.done()
+    await to.close()
 
 
 @pytest.mark.parametrize("address", ["unix", "tcp"])
