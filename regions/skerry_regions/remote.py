@@ -31,6 +31,7 @@ from skerry_regions.attempts import MAX_RECORDS, AttemptRecord
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import (
+    NO_USAGE,
     Done,
     Embed,
     Embedded,
@@ -220,7 +221,8 @@ class RemoteStream:
                     self._ended = True
                     return replace(event, usage=self._usage(event.usage))
                 case Failed():
-                    await self._recover(event)
+                    if not await self._recover(event):
+                        return self._cancelled()
                 case _:
                     pass  # Accepted was read when the attempt was placed
         raise StopAsyncIteration
@@ -272,16 +274,27 @@ class RemoteStream:
             prefill_seconds=first.prefill_seconds,
         )
 
+    def _cancelled(self) -> Done:
+        """The end of a stream that was aborted while no node had it."""
+        self._ended = True
+        usage = self._usage(NO_USAGE)
+        return Done(stream=self._submit.stream, finish_reason="cancelled", usage=usage)
+
     # --- placing ---------------------------------------------------------------------------------
 
-    async def _recover(self, failed: Failed) -> None:
-        """Go on elsewhere, as long as the policy and the deadline allow. Raises what ends it."""
+    async def _recover(self, failed: Failed) -> bool:
+        """Go on elsewhere, as long as the policy and the deadline allow. Raises what ends it.
+
+        False when it was aborted, and no node has it.
+        """
         error = error_of(failed)
         if self._attempt is not None:
             self._count_tokens(self._attempt.record)
             self._attempt.record.fail(time.monotonic(), error)
             self._failed_nodes.add(self._attempt.blamed)
         self._drop_attempt()
+        if self._aborted:
+            return False
         if not _elsewhere_may_help(error):
             raise error
         now = self._loop.time()
@@ -292,13 +305,14 @@ class RemoteStream:
             self._submit.request_id, len(self._output), error.message,
         )  # fmt: skip
         pauses = self._policy.pauses()
-        while (refusal := await self._try_nodes()) is not None:
+        while (refusal := await self._try_nodes()) is not None and not self._aborted:
             exhausted = self._num_fruitless >= self._policy.attempts
             if exhausted or self._loop.time() >= give_up or not _elsewhere_may_help(refusal):
                 raise refusal
             await asyncio.sleep(next(pauses))
         if self._aborted and self._attempt is not None:
             self._attempt.abort()
+        return self._attempt is not None
 
     async def _try_nodes(self) -> SkerryError | None:
         """Offer the request to one node after the other; why none took it, or None.
@@ -312,7 +326,7 @@ class RemoteStream:
         past = Past(failed=frozenset(self._failed_nodes), numeric_builds=self._numeric_builds)
         asked = time.monotonic()
         for route in self._placer.place(submit, past):
-            if self._num_fruitless >= self._policy.attempts:
+            if self._aborted or self._num_fruitless >= self._policy.attempts:
                 break
             if submit.prompt_logprobs is not None:  # they pass the cache by: no KV helps
                 route = dataclasses.replace(route, prefill=None, fetch=None)

@@ -19,6 +19,7 @@ from tests.regions.toy_nodes import (
     linked,
     read,
     submit,
+    until,
 )
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, RequestTimeout, Unavailable
@@ -161,6 +162,18 @@ async def test_abort_frees_the_blocks_and_still_tells_the_usage(tmp_path: Path) 
         _, _, done = await read(stream, ids)
         assert done.finish_reason == "cancelled"
         assert p.nodes[0].engine.pool.num_used == 0
+
+
+async def test_a_stream_aborted_while_it_looks_for_a_node_ends(tmp_path: Path) -> None:
+    async with platform(tmp_path, count=1) as p:
+        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=900)))
+        ids, _ = await after_tokens(stream, 3)
+        await p.nodes[0].stop()
+        reading = asyncio.create_task(read(stream, ids))
+        await until(lambda: stream._attempt is None)
+        stream.abort()
+        async with asyncio.timeout(5):
+            assert (await reading)[2].finish_reason == "cancelled"
 
 
 async def test_prompt_logprobs_are_told_once(tmp_path: Path) -> None:
