@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from skerry_regions.residency import GLOBAL
 
 Text = Annotated[str, Meta(max_length=256)]
+NumericBuild = Annotated[str, Meta(max_length=256)]  # of a runner; see `ModelRunner`
 Amount = Annotated[float, Meta(ge=0.0, le=1e9)]
 ByModel = Annotated[dict[Text, Amount], Meta(max_length=1024)]
 
@@ -36,7 +37,7 @@ class Member(Struct, frozen=True, kw_only=True):
     role: Literal["prefill", "decode", "hybrid"] = "hybrid"
     model: Text = ""
     runner: Text = ""
-    numeric_build: Text = ""
+    numeric_build: NumericBuild = ""
     kv_format: Text = ""
     kv_bytes_per_token: float = 0.0
     cache_tokens: int = 0

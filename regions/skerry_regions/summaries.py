@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from skerry_regions.bookings import CurrentLoad
 from skerry_regions.prefix_filter import PrefixFilter
 from skerry_regions.prefixes import CachedPrefix
-from skerry_regions.registry import Member
+from skerry_regions.registry import Member, NumericBuild
 from skerry_regions.speeds import Count, NodeSpeed
 from skerry_regions.view import NodeLoad, NodeState
 
@@ -49,7 +49,7 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
     """As in `NodeSpeed`: per step, per token, per pair, per stream, per token of context. None
     while nobody has measured it."""
     chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20)] = 512
-    numeric_build: Annotated[str, Meta(max_length=256)] = ""  # "": its nodes are of several
+    numeric_build: NumericBuild = ""  # "": its nodes are of several
     batch_invariant: bool = True  # all of its nodes
     hot: PrefixFilter = PrefixFilter()  # names of blocks that its nodes hold
 

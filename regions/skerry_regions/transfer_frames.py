@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 from msgspec import Meta, Struct
 
+from skerry_regions.registry import NumericBuild
 from skerry_regions.trace_context import TraceContext
 
 MAGIC = b"SKKV"
@@ -44,7 +45,7 @@ class Offer(Struct, frozen=True, tag="offer"):
     token: bytes
     request_id: Annotated[str, Meta(max_length=128)]
     epoch: int
-    numeric_build: Annotated[str, Meta(max_length=128)]
+    numeric_build: NumericBuild
     kv_dtype: KVDtype
     block_bytes: Annotated[int, Meta(ge=1, le=MAX_SEGMENT_BYTES)]
     num_layers: Annotated[int, Meta(ge=1, le=1 << 12)]
