@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 BITS_PER_NAME = 10  # at least; with 4 probes, one of 80 strangers is taken for a member
-NUM_PROBES = 4
 MAX_NAMES = 16_384  # 1 M tokens of 64-token blocks
 MAX_BYTES = 1 << 15  # of the largest filter, a power of two
+
+_HALVES = struct.Struct(">QQ")  # of a digest
 
 
 class PrefixFilter(Struct, frozen=True):
@@ -27,15 +29,16 @@ class PrefixFilter(Struct, frozen=True):
             return cls()
         size = 1 << max(len(names) * BITS_PER_NAME - 1, 7).bit_length()
         bits = bytearray(size // 8)
-        for name in names:
-            for probe in _probes(name, size):
+        for first, step in _HALVES.iter_unpack(b"".join(names)):
+            for probe in _probes(first, step, size):
                 bits[probe >> 3] |= 1 << (probe & 7)
         return cls(bytes(bits))
 
     def __contains__(self, name: bytes) -> bool:
         bits = self.bits
+        first, step = _HALVES.unpack(name)
         return bool(bits) and all(
-            bits[probe >> 3] >> (probe & 7) & 1 for probe in _probes(name, 8 * len(bits))
+            bits[probe >> 3] >> (probe & 7) & 1 for probe in _probes(first, step, 8 * len(bits))
         )
 
     def leading(self, names: Sequence[bytes]) -> int:
@@ -46,8 +49,8 @@ class PrefixFilter(Struct, frozen=True):
         return len(names)
 
 
-def _probes(name: bytes, size: int) -> list[int]:
-    """Bits of a name, by double hashing (Kirsch and Mitzenmacher 2006)."""
-    first = int.from_bytes(name[:8], "big")
-    step = int.from_bytes(name[-8:], "big") | 1
-    return [(first + number * step) % size for number in range(NUM_PROBES)]
+def _probes(first: int, step: int, size: int) -> tuple[int, int, int, int]:
+    """Bits of a name by its halves, by double hashing (Kirsch and Mitzenmacher 2006)."""
+    mask = size - 1
+    step |= 1
+    return first & mask, first + step & mask, first + 2 * step & mask, first + 3 * step & mask
