@@ -166,7 +166,7 @@ class Queue(Protocol):
 
     def retry(self, tenant: str, id: str) -> int:
         """Give the dead items of a batch new attempts; how many there were. None of a batch that
-        was cut short."""
+        was cut short. Raises QueueRefused when more would wait than a tenant's may."""
         ...
 
     def lead(self, owner: str, lease_seconds: float = LEASE_SECONDS) -> bool:

@@ -300,6 +300,20 @@ class QueueSuite:
         assert of(queue).ending == "completed"
         assert queue.retry("t", "b") == 0
 
+    def test_no_more_are_tried_again_than_may_wait(self, queue: Queue) -> None:
+        queue.submit(batch(), items(5))
+        for claimed in claim(queue):
+            queue.settle(claimed, "dead", b"x")
+        queue.submit(batch("c"), items(8))
+        before = of(queue)
+        assert before.dead == 5
+        with pytest.raises(QueueRefused, match="8 requests wait already") as refused:
+            queue.retry("t", "b")
+        assert refused.value.is_full
+        assert of(queue) == before
+        queue.cancel("t", "c")
+        assert queue.retry("t", "b") == 5
+
     # --- ends ------------------------------------------------------------------------------------
 
     def test_results_come_in_pages(self, queue: Queue) -> None:

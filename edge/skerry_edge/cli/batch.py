@@ -11,7 +11,7 @@ from skerry_edge.cli.arguments import Commands, add_command, add_residency, coun
 from skerry_edge.cli.output import complain, say
 from skerry_edge.cli.state import Home
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
-from skerry_regions.queue import BatchRecord, ItemResult
+from skerry_regions.queue import BatchRecord, ItemResult, QueueRefused
 
 SHOWN_ITEMS = 100
 SHOWN_TEXT = 200  # characters of an item's error
@@ -111,6 +111,8 @@ def retry_batch(args: argparse.Namespace) -> int:
         if not revived:
             return complain(f"{record.id} has no dead requests that could be tried again.")
         say(f"{revived} requests of {record.id} wait again.")
+    except QueueRefused as error:
+        return complain(f"{error}.")
     finally:
         queue.close()
     return 0

@@ -110,7 +110,8 @@ class SqliteQueue:
                     raise KeyInUse(f"the key {batch.key!r} belongs to a batch of other items")
                 if known is not None:
                     return _record(known[1:])
-            self._check_room(database, batch.tenant, len(items), size)
+            self._check_waiting(database, batch.tenant, len(items))
+            self._check_stored(database, batch.tenant, size)
             row = database.execute(
                 "INSERT INTO batches (id, tenant, token, kind, model, target, meta, key,"
                 " fingerprint, created, expires, ended, ending, total, bytes)"
@@ -174,13 +175,14 @@ class SqliteQueue:
     def retry(self, tenant: str, id: str) -> int:
         with self._file.transaction() as database:
             found = database.execute(
-                "SELECT number, expires - created FROM batches WHERE tenant = ? AND id = ?"
+                "SELECT number, expires - created, dead FROM batches WHERE tenant = ? AND id = ?"
                 " AND (ended IS NULL OR ending = 'completed')",
                 (tenant, id),
             ).fetchone()
             if found is None:
                 return 0
-            number, window = found
+            number, window, dead = found
+            self._check_waiting(database, tenant, dead)
             (freed,) = database.execute(
                 "SELECT COALESCE(SUM(length(result)), 0) FROM items"
                 " WHERE batch = ? AND state = 'dead'",
@@ -214,12 +216,11 @@ class SqliteQueue:
                 )
         return sum(len(item.payload) for item in items)
 
-    def _check_room(
-        self, database: sqlite3.Connection, tenant: str, num_items: int, size: int
-    ) -> None:
-        waiting, stored = database.execute(
-            "SELECT COALESCE(SUM(CASE WHEN ended IS NULL THEN total - succeeded - failed END), 0),"
-            " COALESCE(SUM(bytes), 0) FROM batches WHERE tenant = ?",
+    def _check_waiting(self, database: sqlite3.Connection, tenant: str, num_items: int) -> None:
+        """Raises QueueRefused when so many more may not wait."""
+        (waiting,) = database.execute(
+            "SELECT COALESCE(SUM(total - succeeded - failed), 0) FROM batches"
+            " WHERE tenant = ? AND ended IS NULL",
             (tenant,),
         ).fetchone()
         if waiting + num_items > self._limits.tenant_waiting:
@@ -228,6 +229,12 @@ class SqliteQueue:
                 f"than {self._limits.tenant_waiting}",
                 is_full=True,
             )
+
+    def _check_stored(self, database: sqlite3.Connection, tenant: str, size: int) -> None:
+        """Raises QueueRefused when so many more bytes may not be stored."""
+        (stored,) = database.execute(
+            "SELECT COALESCE(SUM(bytes), 0) FROM batches WHERE tenant = ?", (tenant,)
+        ).fetchone()
         if stored + size > self._limits.tenant_bytes:
             raise QueueRefused(
                 f"requests and results take {stored} bytes already, and with these {size} they "
