@@ -84,3 +84,11 @@ def _is_wildcard(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return host in ("", "*")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it; of names, `localhost` alone counts."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

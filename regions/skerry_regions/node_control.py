@@ -11,7 +11,6 @@ a foreign `Host` is refused, because a web page may send requests to loopback to
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 
@@ -19,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from skerry_core.engine import Statistics
-from skerry_regions.address import Address, AddressError
+from skerry_regions.address import Address, AddressError, is_loopback
 from skerry_regions.canary import Canary
 from skerry_regions.prometheus import CONTENT_TYPE, Metric, exposition
 from skerry_regions.registry import Member
@@ -49,7 +48,7 @@ class ControlAPI:
 
     async def listen(self, address: Address) -> Address:
         """Raises OSError, or AddressError for an address that is neither unix nor loopback."""
-        if not (address.path or _is_loopback(address.host)):
+        if not (address.path or is_loopback(address.host)):
             raise AddressError(f"{address}: the control API listens on unix: or loopback only")
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_known_host])
         app.router.add_get("/healthz", self._healthz)
@@ -90,13 +89,6 @@ class ControlAPI:
 async def _known_host(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse names that only a hostile DNS points here."""
     host = request.host.rpartition(":")[0] if ":" in request.host else request.host
-    if not _is_loopback(host.strip("[]")):
+    if not is_loopback(host.strip("[]")):
         return web.json_response({"status": "unknown host"}, status=421)
     return await handler(request)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +50,22 @@ def add_residency(parser: argparse.ArgumentParser, *, of: str = "its region") ->
         metavar="ZONE",
         help=f"residency zone of {of} (default: %(default)s)",
     )
+
+
+def add_tls(parser: argparse.ArgumentParser, *, note: str) -> None:
+    """`--tls-cert` and `--tls-key`; `note` is what else to know of the certificate."""
+    parser.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help=f"serve HTTPS with this certificate: PEM, with the chain; {note}",
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
+
+
+def is_half_tls(args: argparse.Namespace) -> bool:
+    """One of the two without the other."""
+    return (args.tls_cert is None) != (args.tls_key is None)
 
 
 def zone(text: str) -> str:

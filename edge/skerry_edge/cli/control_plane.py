@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 from pathlib import Path
 
-from skerry_edge.cli.arguments import Commands, add_command, port
+from skerry_edge.cli.arguments import Commands, add_command, add_tls, is_half_tls, port
 from skerry_edge.cli.control_home import ControlRunning, claim_control, control_database
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.output import complain, note, say
 from skerry_edge.cli.state import Home
+from skerry_regions.address import is_loopback
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8788
@@ -31,13 +31,7 @@ def register(commands: Commands) -> None:
     control.add_argument(
         "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
     )
-    control.add_argument(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="serve HTTPS with this certificate: PEM, with the chain; needed beyond loopback",
-    )
-    control.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
+    add_tls(control, note="needed beyond loopback")
     control.add_argument(
         "--topology", type=Path, metavar="FILE", help="want what this YAML file describes"
     )
@@ -70,9 +64,9 @@ def register(commands: Commands) -> None:
 
 
 def start(args: argparse.Namespace) -> int:
-    if (args.tls_cert is None) != (args.tls_key is None):
+    if is_half_tls(args):
         return complain("--tls-cert and --tls-key belong together")
-    if args.tls_cert is None and not _is_loopback(args.host):
+    if args.tls_cert is None and not is_loopback(args.host):
         return complain(
             f"--host {args.host}: tokens would cross the network in the clear; "
             "give --tls-cert and --tls-key"
@@ -98,13 +92,6 @@ def start(args: argparse.Namespace) -> int:
         return complain(str(error))
     note("Stopped.")
     return 0
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def make_backup(args: argparse.Namespace) -> int:

@@ -6,7 +6,14 @@ import argparse
 import os
 from pathlib import Path
 
-from skerry_edge.cli.arguments import Commands, add_command, add_residency, port
+from skerry_edge.cli.arguments import (
+    Commands,
+    add_command,
+    add_residency,
+    add_tls,
+    is_half_tls,
+    port,
+)
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads
 from skerry_edge.cli.output import complain, note
@@ -46,13 +53,7 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="YAML whose links say what to assume of paths until they are measured",
     )
-    edge.add_argument(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="serve HTTPS with this certificate: PEM, with the chain; read again when it changes",
-    )
-    edge.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
+    add_tls(edge, note="read again when it changes")
     edge.add_argument("--home", type=Path, help="tokens, models, registry (default: SKERRY_HOME)")
     edge.add_argument(
         "--placement",
@@ -76,7 +77,7 @@ def register(commands: Commands) -> None:
 
 
 def start(args: argparse.Namespace) -> int:
-    if (args.tls_cert is None) != (args.tls_key is None):
+    if is_half_tls(args):
         return complain("--tls-cert and --tls-key belong together")
     configure_threads(1)
     configure_logging()

@@ -13,9 +13,11 @@ from pathlib import Path
 from skerry_edge.cli.arguments import (
     Commands,
     add_command,
+    add_tls,
     byte_size,
     byte_size_or_none,
     count,
+    is_half_tls,
     port,
 )
 from skerry_edge.cli.logs import configure_logging
@@ -89,13 +91,7 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="start the nodes and edges that this YAML file describes, each as a process",
     )
-    up.add_argument(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="serve HTTPS with this certificate: PEM, with the chain; read again when it changes",
-    )
-    up.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
+    add_tls(up, note="read again when it changes")
     up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
     up.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
 
@@ -106,7 +102,7 @@ def start(args: argparse.Namespace) -> int:
     for name, default in DEFAULTS.items():
         if getattr(args, name) is None:
             setattr(args, name, default)
-    if (args.tls_cert is None) != (args.tls_key is None):
+    if is_half_tls(args):
         return complain("--tls-cert and --tls-key belong together")
     if args.host in ("", "*"):
         return complain(f"--host {args.host!r}: to listen on every interface say --host 0.0.0.0")
