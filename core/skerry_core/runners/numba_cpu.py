@@ -25,6 +25,7 @@ from skerry_core.runners.checks import check_batch, check_block, check_block_dat
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.packed import PackedModel, load_packed
+from skerry_core.runners.page_ahead import PageAhead
 
 MAX_THREADS = 62  # threads to wake are bits of an int64
 
@@ -77,6 +78,7 @@ class NumbaRunner:
             max_step_tokens=max_step_tokens,
             max_samples=max_samples,
         )
+        self._page_ahead = PageAhead(self._plan.kv)
         self._wake_ups = [threading.Semaphore(0) for _ in range(threads)]
         self._workers: list[threading.Thread] = []
         self._num_sampled = 0
@@ -121,6 +123,7 @@ class NumbaRunner:
         if self._plan.record["matmul"]:
             return
         link(self._plan, self._target)
+        self._page_ahead.start()
         for index in range(1, len(self._plan.threads)):
             worker = threading.Thread(
                 target=self._work, args=(index,), name=f"skerry-cpu-{index}", daemon=True
@@ -132,6 +135,7 @@ class NumbaRunner:
         """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond its sizes."""
         self.warm_up(lambda message, share: None)
         check_batch(batch, self)
+        self._will_use(int(batch.block_tables.max()))
         result = self._plan.set_batch(batch)
         self._wake(team.begin_step(address(self._sync), len(self._plan.threads)))
         run_thread(self._target, self._plan.record, self._plan.threads[0])
@@ -154,6 +158,7 @@ class NumbaRunner:
         check_block_data(data, self.kv_format)
         if (data.view(np.uint16) & 0x7C00 == 0x7C00).any():  # faster than isfinite on halves
             raise ValueError("a block of KV must be finite")
+        self._will_use(block)
         pages = self._pages(block)
         pages[:, 0] = data[:, 0].swapaxes(2, 3).reshape(pages[:, 0].shape)
         pages[:, 1] = data[:, 1].reshape(pages[:, 1].shape)
@@ -162,10 +167,14 @@ class NumbaRunner:
         if self._is_closed:
             return
         self._is_closed = True
+        self._page_ahead.close()
         if self._workers:
             self._wake(team.stop_threads(address(self._sync), len(self._plan.threads)))
         for worker in self._workers:
             worker.join()
+
+    def _will_use(self, block: int) -> None:
+        self._page_ahead.used((block + 1) * self.kv_format.block_bytes)
 
     def _pages(self, block: int) -> NDArray[np.float16]:
         """f16[L, 2, Hkv, 64 * D] of a block: K as [D, 64], V as [64, D]."""
