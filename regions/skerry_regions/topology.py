@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from skerry_regions import located_yaml
@@ -243,6 +244,17 @@ def parse_topology(data: bytes, *, source: str = "topology") -> Topology:
         raise TopologyError(str(error)) from None
 
 
+def decode_topology(data: bytes) -> Topology:
+    """From JSON, as another process wrote it. Raises `TopologyError`."""
+    try:
+        topology = msgspec.json.decode(data, type=Topology)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TopologyError(str(error)) from None
+    for path, mistake in _mistakes(topology):
+        raise TopologyError(f"{path}: {mistake}")
+    return topology
+
+
 def _checked(document: located_yaml.Located[Topology]) -> Topology:
     """Raises `YamlError` at the first mistake."""
     for path, mistake in _mistakes(document.value):
@@ -272,7 +284,7 @@ def _mistakes(topology: Topology) -> Iterator[Mistake]:
     yield from _duplicate_nodes(topology)
     yield from _incomplete_pools(topology)
     yield from _link_mistakes(topology, regions)
-    yield from _dns_mistakes(topology, regions)
+    yield from _dns_mistakes(topology)
     yield from _warm_up_mistakes(topology)
 
 
@@ -328,25 +340,33 @@ def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
         seen.add(pair)
 
 
-def _dns_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
+def _dns_mistakes(topology: Topology) -> Iterator[Mistake]:
     for i, edge in enumerate(topology.edges):
         yield from _bad_addresses(f"edges[{i}].addresses", edge.addresses)
     if topology.dns is None:
         return
-    for i, server in enumerate(topology.dns.nameservers):
-        yield from _bad_addresses(f"dns.nameservers[{i}].addresses", server.addresses)
-    zones = {region.residency for region in topology.regions}
-    for i, net in enumerate(topology.dns.nets):
+    zones = {region.name: region.residency for region in topology.regions}
+    for path, mistake in client_mistakes(topology.dns.nameservers, topology.dns.nets, zones):
+        yield f"dns.{path}", mistake
+
+
+def client_mistakes(
+    nameservers: Sequence[NameServer], nets: Sequence[ClientNet], zones: Mapping[str, str]
+) -> Iterator[Mistake]:
+    """What the types cannot say of these; `zones` are those of residency, by region."""
+    for i, server in enumerate(nameservers):
+        yield from _bad_addresses(f"nameservers[{i}].addresses", server.addresses)
+    for i, net in enumerate(nets):
         try:
             ipaddress.ip_network(net.net)
         except ValueError as error:
-            yield f"dns.nets[{i}].net", str(error)
+            yield f"nets[{i}].net", str(error)
         if (net.region is None) == (net.coordinates is None):
-            yield f"dns.nets[{i}]", "give either `region` or `coordinates`"
-        if net.residency is not None and net.residency not in zones:
-            yield f"dns.nets[{i}].residency", f"no region is in the zone {net.residency!r}"
-        if net.region is not None and net.region not in regions:
-            yield f"dns.nets[{i}].region", f"there is no region {net.region!r}"
+            yield f"nets[{i}]", "give either `region` or `coordinates`"
+        if net.residency is not None and net.residency not in zones.values():
+            yield f"nets[{i}].residency", f"no region is in the zone {net.residency!r}"
+        if net.region is not None and net.region not in zones:
+            yield f"nets[{i}].region", f"there is no region {net.region!r}"
 
 
 def _bad_addresses(where: str, addresses: tuple[str, ...]) -> Iterator[Mistake]:

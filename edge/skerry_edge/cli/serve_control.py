@@ -33,6 +33,7 @@ from skerry_edge.cli.state import (
     secret,
     write_config,
 )
+from skerry_edge.geo.zone_answers import ZoneAnswers
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 from skerry_regions.catalog import CatalogError
@@ -116,6 +117,7 @@ async def _serve(
             store=store,
             changes=changes,
             observer=reconciler,
+            answer_dns=ZoneAnswers(store, lambda: _ready_regions(reconciler)),
             authenticate=lambda token: _caller(tokens, token),
             account_id=account_id,
             changed=wake.set,
@@ -145,6 +147,11 @@ async def _serve(
             await asyncio.gather(reconciling, return_exceptions=True)
         if options.owns:
             await reconciler.drain_all()
+
+
+def _ready_regions(reconciler: Reconciler) -> frozenset[str]:
+    edges = (node for node in reconciler.nodes() if node.kind == "edge")
+    return frozenset(edge.region for edge in edges if edge.state == "ready")
 
 
 def _account(home: Home, tokens: TokenStore, url: str, *, is_ours: bool) -> str:

@@ -65,8 +65,8 @@ def serve_dns(
     ).digest()
     zone_key = load_zone_key(home.zone_key(spec.zone))
     origin = dns.name.from_text(spec.zone)
+    places = _placed(topology, path)
     try:
-        places = places_of(topology)
         further = [] if zone_key is None else zone_key.records(origin)
         zone = zone_of(spec, int(time.time()), further)
     except ZoneError as error:
@@ -138,10 +138,7 @@ async def _serve(
 def explain(path: Path, address: IPAddress) -> None:
     """Say where an address is and which regions it gets. Raises `CannotStart`."""
     topology = read_topology(path)
-    try:
-        places = places_of(topology)
-    except ZoneError as error:
-        raise CannotStart(f"{path}: {error}") from None
+    places = _placed(topology, path)
     client, scope = places.locate(address)
     where = "nobody knows where" if client.location is None else f"near {_degrees(client.location)}"
     bound = f", bound to {client.zone}" if client.zone else ""
@@ -155,6 +152,13 @@ def explain(path: Path, address: IPAddress) -> None:
         say(f"{rank}. {name} ({reason})")
     if not order:
         say("No region may serve it.")
+
+
+def _placed(topology: Topology, path: Path) -> Places:
+    places = places_of(topology)
+    if not places.regions:
+        raise CannotStart(f"{path}: no edge has `addresses`, so there is nowhere to send clients")
+    return places
 
 
 def _probes(topology: Topology) -> dict[str, Probe]:

@@ -10,7 +10,7 @@ import dns.name
 from skerry_edge.geo.networks import Address, Network
 from skerry_edge.geo.places import Places, Site
 from skerry_edge.geo.ranking import Client
-from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
+from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone
 from skerry_regions.topology import ClientNet, DnsSpec, EdgeSpec, Topology
 from skerry_regions.view import LOCAL_LINK
 
@@ -35,18 +35,13 @@ def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
 
 
 def places_of(topology: Topology) -> Places:
-    """Regions with the public addresses of their edges, and what is known of clients.
-
-    Raises `ZoneError` when no edge has an address that clients could be given.
-    """
+    """Regions with the public addresses of their edges, and what is known of clients."""
     spec = topology.dns
     sites = [
         Site(region, addresses)
         for region in topology.regions
         if (addresses := _addresses_in(topology, region.name))
     ]
-    if not sites:
-        raise ZoneError("no edge has `addresses`, so there is nowhere to send clients")
     nets = spec.nets if spec is not None else ()
     written = _written_rtts(topology)
     return Places(sites, {_network(net): _client(net, topology, written) for net in nets})

@@ -60,6 +60,11 @@ class Places:
         self._chain = tuple(chain)
         self.state = State()
 
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Those that have addresses, as the topology orders them."""
+        return tuple(self._sites)
+
     def order(self, client: Client) -> list[str]:
         """Regions for a client, best first."""
         state = self.state

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skerry import __version__
 from skerry_regions.control.desired import Record
+from skerry_regions.control.dns_routes import dns_routes
 from skerry_regions.control.errors import (
     ControlError,
     Forbidden,
@@ -63,6 +64,7 @@ def create_app(control: Control) -> Starlette:
     ]
     for kind in KINDS:
         routes += _routes(kind)
+    routes += dns_routes(control.store, control.answer_dns, PREFIX)
     routes += terraform_routes()
     app = Starlette(
         routes=routes,

@@ -22,6 +22,8 @@ from skerry_regions.control.errors import Conflict, Invalid, NotFound, StaleEtag
 from skerry_regions.control.resources import (
     API_TOKEN,
     BY_NAME,
+    DNS_RECORD,
+    DNS_ZONE,
     ApiTokenSpec,
     Kind,
     Spec,
@@ -32,6 +34,7 @@ from skerry_regions.control.validation import check_deletable, check_references,
 
 KEEP_ANSWERS_SECONDS = 86_400.0
 MAX_RESOURCES = 10_000  # of one kind
+NOTHING_RUNS = (DNS_ZONE, DNS_RECORD)  # of these kinds: they go at once
 
 
 class TokenPublisher(Protocol):
@@ -124,6 +127,8 @@ class Changes:
                 return
             check_deletable(record, writing.desired)
             revision = writing.mark_deleting(record)
+            if kind in NOTHING_RUNS:
+                writing.remove(kind, id)
             writing.audit(actor, "delete", kind, id, revision, {})
         if kind is API_TOKEN:
             self.settle_tokens()

@@ -8,9 +8,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from skerry_regions.control.dns_specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.resources import (
     API_TOKEN,
     DEPLOYMENT,
+    DNS_RECORD,
+    DNS_ZONE,
     EDGE_NODE,
     POOL,
     REGION,
@@ -71,6 +74,13 @@ class Desired:
     def api_tokens(self) -> Mapping[str, ApiTokenSpec]:
         return self._specs(API_TOKEN)
 
+    def dns_zones(self) -> Mapping[str, DnsZoneSpec]:
+        return self._specs(DNS_ZONE)
+
+    def dns_records(self, zone: str) -> Mapping[str, DnsRecordSpec]:
+        """Those of one zone."""
+        return self._records_of.get(zone, {})
+
     def is_deleting(self, kind: Kind, id: str) -> bool:
         record = self.get(kind, id)
         return record is not None and record.deleting
@@ -95,6 +105,14 @@ class Desired:
             if not self.is_deleting(DEPLOYMENT, id)
             for pool in deployment.pools
         }
+
+    @cached_property
+    def _records_of(self) -> dict[str, dict[str, DnsRecordSpec]]:
+        """By zone, and id."""
+        found: dict[str, dict[str, DnsRecordSpec]] = {}
+        for id, spec in self._specs(DNS_RECORD).items():
+            found.setdefault(spec.zone, {})[id] = spec
+        return found
 
     @cached_property
     def _by_kind(self) -> dict[str, dict[str, Record]]:

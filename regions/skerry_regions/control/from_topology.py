@@ -9,17 +9,22 @@ import msgspec
 
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.desired import Desired
+from skerry_regions.control.dns_checks import records_of
+from skerry_regions.control.dns_specs import DnsZoneSpec
 from skerry_regions.control.resources import (
     DEPLOYMENT,
+    DNS_RECORD,
+    DNS_ZONE,
     EDGE_NODE,
     KINDS,
     POOL,
     REGION,
     Kind,
+    new_id,
 )
 from skerry_regions.control.store import Store
 from skerry_regions.control.validation import spec_of
-from skerry_regions.topology import Topology
+from skerry_regions.topology import DnsSpec, Topology
 
 ACTOR = "topology"
 SOURCE = "source"  # name of the decision that marks what came from a file
@@ -65,6 +70,7 @@ def _resources(topology: Topology) -> Iterator[tuple[Kind, str, dict[str, Any]]]
     for edge in topology.edges:
         values = {
             "name": edge.name, "region": edge.region, "host": edge.host, "port": edge.port,
+            "addresses": list(edge.addresses),
         }  # fmt: skip
         yield _resource(EDGE_NODE, edge.name, values)
     for number, warm_up in enumerate(topology.warm_up):
@@ -74,6 +80,16 @@ def _resources(topology: Topology) -> Iterator[tuple[Kind, str, dict[str, Any]]]
         ]
         values = {"name": name, "model": warm_up.model, "pools": pools}
         yield _resource(DEPLOYMENT, name, values | {"system_prompts": warm_up.system_prompts})
+    if topology.dns is not None:
+        yield from _dns(topology.dns)
+
+
+def _dns(spec: DnsSpec) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
+    zone = spec.zone.rstrip(".").lower()
+    values = {name: getattr(spec, name) for name in DnsZoneSpec.__struct_fields__ if name != "name"}
+    yield _resource(DNS_ZONE, zone, {"name": zone} | msgspec.to_builtins(values))
+    for record in records_of(zone, spec.records):
+        yield _resource(DNS_RECORD, new_id(record), msgspec.to_builtins(record))
 
 
 def _resource(kind: Kind, id: str, values: dict[str, Any]) -> tuple[Kind, str, dict[str, Any]]:

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from skerry import __version__
 from skerry_regions.control.errors import ERRORS, ErrorBody
-from skerry_regions.control.resources import KINDS, Kind
+from skerry_regions.control.resources import DNS_ZONE, KINDS, Kind
 from skerry_regions.control.store import AuditEntry, EventEntry
-from skerry_regions.control.views import NodeView, PlatformStatus
+from skerry_regions.control.views import DnsAnswer, NodeView, PlatformStatus
 
 Schema = dict[str, Any]
 
@@ -35,6 +35,10 @@ IF_MATCH: Schema = {
     "name": "If-Match", "in": "header", "schema": {"type": "string"},
     "description": "The etag it was read with: 412 when it was changed since.",
 }  # fmt: skip
+IF_NONE_MATCH: Schema = {
+    "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
+    "description": "The etag that is known: 304 while nothing has changed.",
+}  # fmt: skip
 IDEMPOTENCY_KEY: Schema = {
     "name": "Idempotency-Key", "in": "header",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
@@ -53,6 +57,7 @@ def document() -> Schema:
     resources = [kind.resource for kind in KINDS]
     types: list[Any] = [
         *specs, *resources, ErrorBody, NodeView, PlatformStatus, EventEntry, AuditEntry, Health,
+        DnsAnswer,
     ]  # fmt: skip
     _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     paths: dict[str, Schema] = {
@@ -65,6 +70,7 @@ def document() -> Schema:
         f"{PREFIX}/events": _list("listEvents", "What happened", EventEntry, AFTER_SEQUENCE),
         f"{PREFIX}/audit": _list("listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE),
     }
+    paths |= _dns_paths()
     for path in PUBLIC_PATHS:
         paths[path]["get"]["security"] = []
     for kind in KINDS:
@@ -81,6 +87,32 @@ def document() -> Schema:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _dns_paths() -> dict[str, Schema]:
+    """What is read of zones beside the resources."""
+    contents = _operation(
+        "getDnsZoneContents", "All that a DNS server of the zone has to know, as a topology",
+        {"200": {"type": "object"}, "304": None}, [ID, IF_NONE_MATCH],
+    )  # fmt: skip
+    answer = _operation(
+        "getDnsAnswer", "What a zone answers now", {"200": _ref(DnsAnswer)},
+        [
+            _query("name", "The name that is asked for.") | {"required": True},
+            _query("type", "Of records; A unless given."),
+            _query("client", "An address or network that the question comes from."),
+        ],
+    )  # fmt: skip
+    return {
+        f"{PREFIX}/{DNS_ZONE.collection}/{{id}}/contents": {"get": contents},
+        f"{PREFIX}/dns_answer": {"get": answer},
+    }
+
+
+def _query(name: str, description: str) -> Schema:
+    return {
+        "name": name, "in": "query", "schema": {"type": "string"}, "description": description,
+    }  # fmt: skip
 
 
 def _paths(kind: Kind) -> tuple[Schema, Schema]:

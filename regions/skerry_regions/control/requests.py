@@ -14,7 +14,7 @@ from starlette.responses import Response
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.errors import ControlError, Malformed, TooLarge
 from skerry_regions.control.store import Store
-from skerry_regions.control.views import Observer
+from skerry_regions.control.views import AnswerDns, Observer
 
 MAX_BODY_BYTES = 8 << 20
 DEFAULT_LIMIT, MAX_LIMIT = 100, 500  # items of one page
@@ -38,6 +38,7 @@ class Control:
     changes: Changes
     observer: Observer
     authenticate: Callable[[str], Caller | None]  # a bearer token's owner
+    answer_dns: AnswerDns
     account_id: str  # of the platform
     changed: Callable[[], None]  # told on the event loop after each write
 

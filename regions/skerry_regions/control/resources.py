@@ -1,4 +1,4 @@
-"""What an operator may want: regions, edge nodes, pools, deployments and API tokens.
+"""What an operator may want: regions, edge nodes, pools, deployments, API tokens, and DNS.
 
 A `…Spec` is what is written; the struct of the same name without `Spec` is what is read back: the
 spec, its id, when it was written, and what the reconciler sees of it. Ranges are part of the types,
@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry_regions.topology import Latitude, Longitude, Name, Size
+from skerry_regions.control.dns_specs import DnsRecordSpec, DnsZoneSpec
+from skerry_regions.topology import IPAddress, Latitude, Longitude, Name, Size
 
 MAX_POOLS = 1000  # of one deployment
 MAX_PROMPTS = 64  # of one deployment
@@ -25,6 +26,7 @@ RunnerName = Literal["numba", "torch", "torch-deterministic", "jax", "toy"]
 ScopeName = Literal["run", "read", "admin"]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
+DnsId = Annotated[str, Meta(min_length=1, max_length=512)]
 Replicas = Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]
 Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 SloSeconds = Annotated[float, Meta(gt=0, le=3600)]
@@ -48,6 +50,8 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     region: Name
     host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()
+    """Where clients reach it, if that is not `host`: what DNS tells them."""
     draining: bool = False  # it ends as its streams do, and is not started again
 
 
@@ -98,7 +102,15 @@ class ApiTokenSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     scopes: Annotated[tuple[ScopeName, ...], Meta(min_length=1, max_length=3)] = ("run", "read")
 
 
-Spec = RegionSpec | EdgeNodeSpec | PoolSpec | DeploymentSpec | ApiTokenSpec
+Spec = (
+    RegionSpec
+    | EdgeNodeSpec
+    | PoolSpec
+    | DeploymentSpec
+    | ApiTokenSpec
+    | DnsZoneSpec
+    | DnsRecordSpec
+)
 
 
 # --- what is read back ---------------------------------------------------------------------------
@@ -190,7 +202,17 @@ class ApiToken(ApiTokenSpec, frozen=True, kw_only=True):
     secret: str | UnsetType = UNSET  # the token itself, in the answer to its creation only
 
 
-Resource = Region | EdgeNode | Pool | Deployment | ApiToken
+class DnsZone(DnsZoneSpec, frozen=True, kw_only=True):
+    id: DnsId
+    meta: Metadata
+
+
+class DnsRecord(DnsRecordSpec, frozen=True, kw_only=True):
+    id: DnsId  # ZONE:NAME:TYPE
+    meta: Metadata
+
+
+Resource = Region | EdgeNode | Pool | Deployment | ApiToken | DnsZone | DnsRecord
 Status = RegionStatus | EdgeNodeStatus | PoolStatus | DeploymentStatus
 
 
@@ -199,7 +221,7 @@ Status = RegionStatus | EdgeNodeStatus | PoolStatus | DeploymentStatus
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One of the five, and what the API needs to know of it."""
+    """One of them, and what the API needs to know of it."""
 
     name: str
     collection: str  # in paths
@@ -222,7 +244,12 @@ API_TOKEN = Kind(
     "api_token", "api_tokens", ApiTokenSpec, ApiToken, None,
     frozenset({"name", "account_id", "scopes"}),
 )  # fmt: skip
-KINDS = (REGION, EDGE_NODE, POOL, DEPLOYMENT, API_TOKEN)
+DNS_ZONE = Kind("dns_zone", "dns_zones", DnsZoneSpec, DnsZone, None, frozenset({"name"}))
+DNS_RECORD = Kind(
+    "dns_record", "dns_records", DnsRecordSpec, DnsRecord, None,
+    frozenset({"zone", "name", "type"}),
+)  # fmt: skip
+KINDS = (REGION, EDGE_NODE, POOL, DEPLOYMENT, API_TOKEN, DNS_ZONE, DNS_RECORD)
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -233,5 +260,7 @@ def new_id(spec: Spec) -> str:
             return f"{spec.region}-{spec.name}"
         case ApiTokenSpec():
             return secrets.token_hex(8)
+        case DnsRecordSpec():
+            return f"{spec.zone}:{spec.name}:{spec.type}"
         case _:
             return spec.name

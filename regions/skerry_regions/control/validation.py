@@ -10,8 +10,11 @@ import msgspec
 
 from skerry_regions.airports import AIRPORTS
 from skerry_regions.control.desired import Desired, Record
+from skerry_regions.control.dns_checks import check_beside, check_record, check_zone
+from skerry_regions.control.dns_specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid, Malformed
 from skerry_regions.control.resources import (
+    DNS_ZONE,
     POOL,
     REGION,
     ApiTokenSpec,
@@ -79,6 +82,10 @@ def _check_alone(spec: Spec) -> None:
             _check_unique("pools", spec.pools)
         case ApiTokenSpec():
             _check_unique("scopes", spec.scopes)
+        case DnsRecordSpec():
+            check_record(spec)
+        case DnsZoneSpec():
+            pass  # all of it depends on regions
 
 
 def _check_place(spec: RegionSpec) -> None:
@@ -111,6 +118,11 @@ def _check_host(spec: EdgeNodeSpec) -> None:
             raise Invalid("give the one address to listen on, not a wildcard", field="host")
     except ValueError:
         raise Invalid(f"{spec.host!r} is not an IP address", field="host") from None
+    for i, address in enumerate(spec.addresses):
+        try:
+            ipaddress.ip_address(address)
+        except ValueError as error:
+            raise Invalid(str(error), field=f"addresses[{i}]") from None
 
 
 def _check_unique(field: str, values: tuple[str, ...]) -> None:
@@ -138,8 +150,21 @@ def check_references(spec: Spec, id: str, desired: Desired) -> None:
                 _check_model(spec, desired.deployments()[deployment].model, "model")
         case DeploymentSpec():
             _check_pools(spec, id, desired)
+        case DnsZoneSpec():
+            zones = {name: region.residency for name, region in desired.regions().items()}
+            check_zone(spec, zones, desired.dns_records(id).values())
+        case DnsRecordSpec():
+            _check_record_beside(spec, id, desired)
         case _:
             pass
+
+
+def _check_record_beside(spec: DnsRecordSpec, id: str, desired: Desired) -> None:
+    zone = desired.dns_zones().get(spec.zone)
+    if zone is None:
+        raise Invalid(f"there is no DNS zone {spec.zone!r}", field="zone")
+    records = desired.dns_records(spec.zone)
+    check_beside(spec, zone, (other for key, other in records.items() if key != id))
 
 
 def _check_region(name: str, desired: Desired) -> None:
@@ -206,5 +231,9 @@ def _needs(spec: Spec, record: Record) -> bool:
             return record.kind is REGION and record.id == spec.region
         case DeploymentSpec():
             return record.kind is POOL and record.id in spec.pools
+        case DnsZoneSpec():
+            return record.kind is REGION and any(net.region == record.id for net in spec.nets)
+        case DnsRecordSpec():
+            return record.kind is DNS_ZONE and record.id == spec.zone
         case _:
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
@@ -10,6 +12,8 @@ from msgspec import Struct
 
 from skerry_regions.control.desired import Record
 from skerry_regions.control.resources import Metadata, Phase, Resource, RoleName, Status
+
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -44,6 +48,32 @@ class PlatformStatus(Struct, frozen=True, kw_only=True):
     observed_revision: int
     account_id: str
     regions: list[RegionSummary]
+
+
+class DnsQuestion(Struct, frozen=True, kw_only=True):
+    """`client` is where it comes from; None is nowhere that we know."""
+
+    name: str
+    type: str
+    client: IPNetwork | None = None
+
+
+class DnsAnswer(Struct, frozen=True, kw_only=True):
+    """What a server of the zone answers now, as far as the control plane sees who is up."""
+
+    zone: str
+    name: str
+    type: str
+    client: str  # a network; empty: nobody knows where
+    status: str  # NOERROR or NXDOMAIN
+    ttl: int  # seconds
+    values: list[str]  # as in a zone file
+    scope: int  # bits of the client's address that the answer is true for
+    regions: list[str]  # of a name that is answered by place: best first
+
+
+AnswerDns = Callable[[DnsQuestion], DnsAnswer]
+"""Raises ControlError. Blocks."""
 
 
 class Observer(Protocol):

@@ -11,7 +11,14 @@ import msgspec
 from skerry_regions.control.desired import Desired
 from skerry_regions.control.launcher import EdgeSettings, NodeSettings
 from skerry_regions.control.plan import Group
-from skerry_regions.control.resources import EDGE_NODE, POOL, REGION, Kind, PoolSpec
+from skerry_regions.control.resources import (
+    EDGE_NODE,
+    POOL,
+    REGION,
+    Kind,
+    PoolSpec,
+    RegionSpec,
+)
 from skerry_regions.residency import GLOBAL
 from skerry_regions.topology import Region
 
@@ -122,15 +129,16 @@ def _residency(desired: Desired, region: str) -> str:
 
 def topology_of(desired: Desired) -> bytes:
     """The regions, as a topology file that edges read: what paths cost before they are measured."""
-    regions = [
-        Region(
-            name=spec.name,
-            iata=spec.iata,
-            coordinates=None
-            if spec.latitude is None or spec.longitude is None
-            else (spec.latitude, spec.longitude),
-            residency=spec.residency,
-        )
-        for spec in desired.regions().values()
-    ]
+    regions = [region_of(spec) for spec in desired.regions().values()]
     return msgspec.json.encode({"regions": regions})  # JSON is YAML
+
+
+def region_of(spec: RegionSpec) -> Region:
+    """As a topology file has it."""
+    place = (spec.latitude, spec.longitude)
+    return Region(
+        name=spec.name,
+        iata=spec.iata,
+        coordinates=None if place[0] is None or place[1] is None else (place[0], place[1]),
+        residency=spec.residency,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from skerry_edge.geo.zone_answers import ZoneAnswers
 from skerry_regions.control.api import create_app
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.desired import Record
@@ -69,6 +70,7 @@ class Api:
         self.tokens = Tokens()
         self.changes = Changes(self.store, self.tokens, b"s" * 32)
         self.num_changed = 0
+        self.ready_regions: frozenset[str] = frozenset()  # those with an edge that is ready
         self.control = Control(
             store=self.store,
             changes=self.changes,
@@ -77,6 +79,7 @@ class Api:
                 "admin": Caller("token-1", is_admin=True),
                 "reader": Caller("token-2", is_admin=False),
             }.get,
+            answer_dns=ZoneAnswers(self.store, lambda: self.ready_regions),
             account_id=ACCOUNT,
             changed=self._changed,
         )

@@ -309,12 +309,15 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
     await api.make("edge_nodes", name="edge", region="fra")
     await api.make("deployments", name="chat", model=MODEL, pools=["fra-decode"])
     await api.make("api_tokens", name="ci")
+    await api.make("dns_zones", name="example.test", nameservers=[{"name": "ns1"}])
+    await api.make("dns_records", zone="example.test", name="@", type="TXT", values=["x"])
     paths = [path for path in description["paths"] if "{" not in path and "/control" in path]
-    assert len(paths) == 10
+    assert len(paths) == 13
     for path in paths:
         operation = description["paths"][path]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-        body = (await api.http.get(f"http://control{path}")).json()
+        needed = {"name": "example.test"} if path.endswith("/dns_answer") else {}
+        body = (await api.http.get(f"http://control{path}", params=needed)).json()
         jsonschema.validate(body, schema | {"components": description["components"]})
     refused = (await api.http.post("/regions", json={})).json()
     body_schema = {"$ref": "#/components/schemas/ErrorBody"}
