@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from skerry_core.batch import Float32, Int32
 from skerry_core.request import SamplingParams
+
+
+class TokenCounts(NamedTuple):
+    """Distinct tokens i32[n], each with its count in the output i32[n]."""
+
+    ids: Int32
+    counts: Int32
 
 
 class TokenHistory:
@@ -29,6 +38,18 @@ class TokenHistory:
         index = self._index.setdefault(token_id, len(self._index))
         self._ids[index] = token_id
         self._counts[index] += 1
+
+    def followed_by(self, token_ids: Int32) -> TokenCounts:
+        """As if these had been appended too."""
+        added: dict[int, int] = {}
+        counts = np.concatenate([self.counts, np.zeros(len(token_ids), np.int32)])
+        for token_id in token_ids.tolist():
+            index = self._index.get(token_id)
+            if index is None:
+                index = added.setdefault(token_id, len(self._index) + len(added))
+            counts[index] += 1
+        ids = np.concatenate([self.ids, np.fromiter(added, np.int32, len(added))])
+        return TokenCounts(ids, counts[: len(ids)])
 
     @property
     def ids(self) -> Int32:
@@ -68,6 +89,16 @@ class Adjustments:
             self._min_tokens = sampling.min_tokens
             stops = dict.fromkeys(sampling.stop_token_ids, float("-inf"))
             self._bias_without_stops = LogitBias(biases | stops)
+
+    def histories(self, drafts: Int32) -> list[TokenCounts | None]:
+        """What the token after each beginning of `drafts` is penalised by; the empty one first."""
+        history = self.history
+        if history is None:
+            return [None] * (len(drafts) + 1)
+        return [
+            TokenCounts(history.ids, history.counts),
+            *(history.followed_by(drafts[:n]) for n in range(1, len(drafts) + 1)),
+        ]
 
     def bias(self, num_output: int) -> LogitBias | None:
         """Biases of the token that follows `num_output` output tokens."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence as ListOf
 
 import numpy as np
 
-from skerry_core.adjustments import Adjustments, LogitBias, TokenHistory
+from skerry_core.adjustments import Adjustments, LogitBias, TokenCounts
 from skerry_core.batch import Batch, Float32, Int32, SamplingBatch, UInt32
 from skerry_core.blocks import blocks_for
 from skerry_core.plan import Row
@@ -45,7 +45,7 @@ class BatchBuilder:
             self._update_table(row.sequence)
             start, end = end, end + row.num_tokens
             stop = row.start + row.num_tokens
-            self._token_ids[start:end] = row.sequence.tokens[row.start : stop]
+            self._token_ids[start:end] = row.sequence.span(row.start, stop)
             self._positions[start:end] = self._counting[row.start : stop]
             query_start.append(end)
             sample_tokens.extend(range(end - row.num_samples, end))
@@ -90,7 +90,7 @@ class BatchBuilder:
     def _build_sampling(self, rows: ListOf[Row]) -> SamplingBatch:
         slots: list[int] = []
         positions: list[int] = []
-        histories: list[TokenHistory | None] = []
+        histories: list[TokenCounts | None] = []
         biases: list[LogitBias | None] = []
         for row in rows:
             sequence = row.sequence
@@ -102,15 +102,16 @@ class BatchBuilder:
                 biases += [None] * row.num_targets
             if row.makes_token:
                 adjustments = self._adjustments[sequence]
-                positions.append(sequence.num_tokens)
-                histories.append(adjustments.history)
-                biases.append(adjustments.bias(sequence.num_output))
+                first, made = sequence.num_tokens, sequence.num_output
+                positions += range(first, first + row.num_drafts + 1)
+                histories += adjustments.histories(sequence.span(first, first + row.num_drafts))
+                biases += [adjustments.bias(made + n) for n in range(row.num_drafts + 1)]
         batch = self._sampling.take(slots, positions, histories, biases)
-        first = 0
+        sample = 0
         for row in rows:
             if row.num_targets:
-                _set_targets(batch, first, row)
-            first += row.num_samples
+                _set_targets(batch, sample, row)
+            sample += row.num_samples
         batch.allowed = _allowed(rows)
         return batch
 
@@ -170,7 +171,7 @@ class _SlotSampling:
         self,
         slots: ListOf[int],
         positions: ListOf[int],
-        histories: ListOf[TokenHistory | None],
+        histories: ListOf[TokenCounts | None],
         biases: ListOf[LogitBias | None],
     ) -> SamplingBatch:
         """Parameters of the samples at `slots`, none of them with a target."""

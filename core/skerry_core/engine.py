@@ -26,6 +26,7 @@ from skerry_core.sampling import clean, log_softmax
 from skerry_core.scheduler import Scheduler
 from skerry_core.second_tier import SecondTier
 from skerry_core.sequence import Sequence
+from skerry_core.speculation import Speculator, accept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Statistics:
     cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
     restored_blocks: int  # counter: read from the second tier
     preemptions: int  # counter
+    drafted_tokens: int  # counter: of those that ran, see `speculation`
+    accepted_tokens: int  # counter: of those drafted, and made so
     busy_seconds: float  # counter: engine seconds
 
 
@@ -103,6 +106,8 @@ class Engine:
             self.pool.evicting = self.second_tier.keep
         self._clock = clock
         self._admission = Admission(config, clock)
+        drafts = config.max_draft_tokens if runner.batch_invariant else 0
+        self._speculator = Speculator(drafts) if drafts else None
         self._scheduler = Scheduler(
             self.pool,
             names=self._names,
@@ -110,6 +115,7 @@ class Engine:
             max_step_tokens=step_tokens,
             max_prefill_beside_decode=config.max_prefill_beside_decode,
             max_samples=runner.max_samples,
+            speculator=self._speculator,
         )
         self._batches = BatchBuilder(
             max_running=max_running,
@@ -220,6 +226,7 @@ class Engine:
         if rows:
             self.handover.write_tails(rows)
             result = self.runner.execute(self._batches.build(rows))
+            accept(rows, result.token_ids.tolist())
             self._account(rows, self._clock() - started)
             outputs += self._update(rows, result)
         return outputs
@@ -291,31 +298,43 @@ class Engine:
             sequence.num_prompt_logprobs += row.num_targets
         if not row.makes_token:
             return Output(request_id=request.id, token_ids=(), prompt_logprobs=told, kv=kv)
-        last = samples[-1]
-        token_id = token_ids[last]
-        failure: str | None = None
-        made: tuple[int, ...] = ()
-        reason: FinishReason | None = "stop"
-        if token_id < 0:  # no token is possible
-            if not _can_forbid_all(sequence):
-                reason, failure = "cancelled", NOT_A_NUMBER
-        else:
-            token_id, failure = self._take(sequence, token_id)
-            made = (token_id,)
-            self._batches.append(sequence, token_id)
-            self._output_tokens += 1
-            reason = _finish_reason(sequence) if failure is None else "cancelled"
+        made: list[int] = []
+        logprobs: list[TokenLogprobs] = []
         k = request.sampling.logprobs
+        reason: FinishReason | None = None
+        failure: str | None = None
+        for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
+            token_id, reason, failure = self._go_on(sequence, token_ids[sample])
+            if token_id >= 0:
+                made.append(token_id)
+                if k is not None:
+                    logprobs.append(self._told(result, sample, k, token_id))
+            if reason is not None:
+                break
         return Output(
             request_id=request.id,
-            token_ids=made,
-            logprobs=() if k is None or not made else (self._told(result, last, k, token_id),),
+            token_ids=tuple(made),
+            logprobs=tuple(logprobs),
             prompt_logprobs=told,
             kv=kv,
             finish_reason=reason,
             usage=None if reason is None else self._end(sequence),
             failure=failure,
         )
+
+    def _go_on(
+        self, sequence: Sequence, token_id: int
+    ) -> tuple[int, FinishReason | None, str | None]:
+        """Append a sampled token: the one that was taken, -1 for none; whether and why it ends."""
+        if token_id < 0:  # no token is possible
+            if _can_forbid_all(sequence):
+                return token_id, "stop", None
+            return token_id, "cancelled", NOT_A_NUMBER
+        token_id, failure = self._take(sequence, token_id)
+        self._batches.append(sequence, token_id)
+        self._output_tokens += 1
+        reason = _finish_reason(sequence) if failure is None else "cancelled"
+        return token_id, reason, failure
 
     def _told(self, result: StepResult, sample: int, k: int, token_id: int) -> TokenLogprobs:
         """Logprobs of the token that was taken, which need not be the one that was sampled."""
@@ -372,6 +391,7 @@ class Engine:
         pool, scheduler = self.pool, self._scheduler
         idle, cached = pool.num_idle, pool.num_cached
         filed = None if self.second_tier is None else self.second_tier.statistics()
+        drafts = self._speculator
         return Statistics(
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
@@ -387,6 +407,8 @@ class Engine:
             cache_hit_tokens=scheduler.num_cache_hit_tokens,
             restored_blocks=0 if filed is None else filed.restored,
             preemptions=scheduler.num_preemptions,
+            drafted_tokens=0 if drafts is None else drafts.num_drafted,
+            accepted_tokens=0 if drafts is None else drafts.num_accepted,
             busy_seconds=self._busy_seconds,
         )
 

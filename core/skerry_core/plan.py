@@ -12,6 +12,9 @@ class Row:
         "is_admission",
         "is_decode",
         "makes_token",
+        "match",
+        "num_accepted",
+        "num_drafts",
         "num_samples",
         "num_targets",
         "num_tokens",
@@ -29,6 +32,21 @@ class Row:
         self.num_samples = self.num_targets + self.makes_token
         self.is_decode = sequence.is_decoding and not is_admission
         self.is_admission = is_admission  # its first row in this slot and these blocks
+        self.num_drafts = 0  # of `num_tokens`: drafted, at the end
+        self.num_accepted = 0  # of those, once it has run: what the sequence goes on with
+        self.match = 0  # see `speculation.find_match`
+
+    def add_drafts(self, count: int, match: int) -> None:
+        """Run tokens too that were drafted after a match of that length; each is sampled."""
+        self.num_tokens += count
+        self.num_samples += count
+        self.num_drafts = count
+        self.match = match
+
+    @property
+    def end(self) -> int:
+        """Position after the last computed token that stays."""
+        return self.start + self.num_tokens - self.num_drafts + self.num_accepted
 
 
 class Plan:
@@ -57,6 +75,12 @@ class Plan:
         if not row.is_decode:
             tenant = sequence.request.tenant
             self.booked[tenant] = self.booked.get(tenant, 0) + num_tokens
+
+    def add_drafts(self, row: Row, count: int, match: int) -> None:
+        """See `Row.add_drafts`."""
+        row.add_drafts(count, match)
+        self.tokens_left -= count
+        self.samples_left -= count
 
     def limit(self, num_tokens: int) -> None:
         """Plan at most so many tokens more."""

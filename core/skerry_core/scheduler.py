@@ -40,6 +40,7 @@ from skerry_core.names import BlockNames
 from skerry_core.plan import Plan, Row
 from skerry_core.request import Priority
 from skerry_core.sequence import Sequence
+from skerry_core.speculation import Speculator
 
 INITIAL_SECONDS_PER_TOKEN = 1e-3  # until steps have been timed; only ever compared with itself
 _arrival = attrgetter("arrival")
@@ -71,8 +72,10 @@ class Scheduler:
         max_step_tokens: int,
         max_prefill_beside_decode: int,
         max_samples: int,
+        speculator: Speculator | None = None,
     ) -> None:
         self._pool = pool
+        self._speculator = speculator
         self._names = names
         self._max_step_tokens = max_step_tokens
         self._max_prefill_beside_decode = max_prefill_beside_decode
@@ -176,6 +179,8 @@ class Scheduler:
             all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)
             if plan.booked or not all_admitted or not plan.tokens_left:
                 break  # rules 1 and 6: lower classes stand back
+        if self._speculator is not None:
+            self._speculator.add_drafts(plan)
         return list(plan.rows.values())
 
     def settle(self, rows: list[Row], seconds: float) -> None:
@@ -185,7 +190,9 @@ class Scheduler:
         """
         num_tokens = sum(row.num_tokens for row in rows)
         seconds_per_token = seconds / num_tokens
-        if num_tokens > len(rows):  # pure decode steps say little about the price of a chunk
+        if self._speculator is not None:
+            self._speculator.observe(rows, num_tokens, seconds)
+        if not all(row.is_decode for row in rows):  # others say little about the price of a chunk
             self._seconds_per_token += 0.1 * (seconds_per_token - self._seconds_per_token)
         for row in rows:
             sequence, share = row.sequence, row.num_tokens * seconds_per_token
@@ -200,7 +207,7 @@ class Scheduler:
                 sequence.prefill_steps += 1
                 sequence.prefill_tokens += row.num_tokens
             self._fair[sequence.request.priority].charge(sequence.request.tenant, share)
-            sequence.num_computed = row.start + row.num_tokens
+            sequence.num_computed = row.end
             first, end = row.start // BLOCK_SIZE, sequence.num_computed // BLOCK_SIZE
             if end > first:
                 self._seal(sequence, first, end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from skerry_core.acceptance import Acceptance
 from skerry_core.blocks import Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.names import BlockNames
@@ -26,6 +27,7 @@ class Sequence:
 
     __slots__ = (
         "_tokens",
+        "acceptance",
         "arrival",
         "arrival_time",
         "blocks",
@@ -54,6 +56,7 @@ class Sequence:
         self.arrival = arrival  # 0, 1, …: the order of requests
         self.arrival_time = arrival_time  # seconds of the engine's clock
         self.start_time: float | None = None  # when it first got a place
+        self.acceptance = Acceptance()  # of its drafts, see `speculation`
         self.choice_seconds = FIRST_CHOICE_SECONDS  # of its last token under a grammar
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
@@ -82,6 +85,10 @@ class Sequence:
     def tokens(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """View of prompt and output, i32[num_tokens]."""
         return self._tokens[: self.num_tokens]
+
+    def span(self, start: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """View of tokens, and of those drafted after them."""
+        return self._tokens[start:end]
 
     @property
     def num_output(self) -> int:
@@ -123,6 +130,10 @@ class Sequence:
     def append(self, token_id: int) -> None:
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def draft(self, token_ids: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """Put tokens after its own that may turn out to be the next ones; fewer than may follow."""
+        self._tokens[self.num_tokens : self.num_tokens + len(token_ids)] = token_ids
 
     def extend_digests(self, num_blocks: int, names: BlockNames) -> None:
         """Make `digests` at least `num_blocks` long; that many blocks of tokens must be known."""

@@ -59,6 +59,16 @@ COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
         lambda s: s.computed_tokens,
     ),
     (
+        "vllm:spec_decode_num_draft_tokens_total",
+        "Tokens drafted by speculation, and run.",
+        lambda s: s.drafted_tokens,
+    ),
+    (
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "Drafted tokens that were right.",
+        lambda s: s.accepted_tokens,
+    ),
+    (
         "skerry_kv_blocks_restored_total",
         "KV blocks read back from the file tier.",
         lambda s: s.restored_blocks,

@@ -25,7 +25,8 @@ def toy_engine(**options: object) -> tuple[Engine, list[int]]:
         steps.append(batch.num_tokens)
 
     runner = ToyRunner(num_blocks=64, vocab_size=VOCABULARY, before_step=count, **options)  # type: ignore[arg-type]
-    return Engine(runner, EngineConfig(max_step_tokens=128), model_key=b"toy"), steps
+    config = EngineConfig(max_step_tokens=128, max_draft_tokens=0)
+    return Engine(runner, config, model_key=b"toy"), steps
 
 
 def request(length: int, **changes: object) -> Request:

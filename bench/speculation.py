@@ -1,0 +1,179 @@
+"""What drafting from the transcript brings: decoding with and without, on prompts of several kinds.
+
+    python -m bench.speculation [--quick] [--json FILE]
+
+The same requests, one engine each way over the same runner, interleaved; the first thing checked is
+that both give the same tokens. Times begin when every stream has its first token. "repeat" asks for
+a file of source code once more with a change, "summarise" for a text in short, "chat" for something
+that is in no prompt: there speculation must not lose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine, stats
+from bench.engine import THREADS, undisturbed
+from bench.models import default_model, home
+from bench.peers import ROOT
+from skerry_core.config import EngineConfig
+from skerry_core.engine import Engine
+from skerry_core.request import Request, SamplingParams
+from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_edge.text import TextModel
+
+WITH, WITHOUT = "with", "without"
+MAX_TOKENS = 160  # of an answer
+NUM_BLOCKS = 512
+
+_GREEDY, _SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)
+_CODE = (ROOT / "core/skerry_core/fairness.py").read_text()
+_TEXT = (ROOT / "docs/runners.md").read_text()[:4000]
+_REPEAT = f"Repeat this file whole, with the class named `Shares`:\n\n```python\n{_CODE}\n```"
+_SUMMARISE = f"Summarise this text in a few sentences:\n\n{_TEXT}"
+_CHAT = (
+    "Tell me a story about a lighthouse keeper who finds a letter.",
+    "Why is the sky blue, and why are sunsets red?",
+    "Write a short poem about the sea in winter.",
+    "What should I think of when I buy a used bicycle?",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    prompts: Sequence[str]
+    sampling: SamplingParams
+    streams: int
+
+
+CASES = (
+    *(
+        Case(f"{kind}, {style}, {streams} stream{'s' * (streams > 1)}", prompts, sampling, streams)
+        for kind, prompts in (("repeat", (_REPEAT,)), ("summarise", (_SUMMARISE,)), ("chat", _CHAT))
+        for style, sampling in (("greedy", _GREEDY), ("sampled", _SAMPLED))
+        for streams in (1, 8)
+    ),
+    Case("chat, sampled, 32 streams", _CHAT, _SAMPLED, 32),
+)
+
+
+class Side:
+    """One engine over the common runner."""
+
+    def __init__(self, runner: NumbaRunner, config: EngineConfig) -> None:
+        self._engine = Engine(runner, config, model_key=b"bench")
+
+    def run(self, requests: Sequence[Request]) -> tuple[float, list[list[int]]]:
+        """Seconds of decoding, and each answer's tokens."""
+        answers: dict[str, list[int]] = {request.id: [] for request in requests}
+        for request in requests:
+            self._engine.add(request)
+        begun: float | None = None
+        before = 0
+        while self._engine.has_work:
+            if begun is None and all(answers.values()):
+                begun, before = time.perf_counter(), sum(map(len, answers.values()))
+            for output in self._engine.step():
+                answers[output.request_id] += output.token_ids
+        if begun is None:
+            raise RuntimeError("the answers ended with their first tokens")
+        seconds = time.perf_counter() - begun
+        made = sum(map(len, answers.values())) - before
+        return seconds / made, list(answers.values())
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """Drafted and accepted so far."""
+        now = self._engine.statistics()
+        return now.drafted_tokens, now.accepted_tokens
+
+
+def requests(case: Case, text: TextModel, salt: int) -> list[Request]:
+    """Each under a cache key of its own: no round profits from another."""
+    made = []
+    for number in range(case.streams):
+        prompt = case.prompts[number % len(case.prompts)]
+        ids = text.encode(text.render([{"role": "user", "content": prompt}]))
+        sampling = replace(
+            case.sampling,
+            seed=salt * 1000 + number,
+            max_tokens=MAX_TOKENS,
+            stop_token_ids=tuple(text.stop_token_ids),
+        )
+        key = f"{salt} {number}".encode()
+        made.append(
+            Request(id=str(number), prompt_ids=tuple(ids), sampling=sampling, cache_key=key)
+        )
+    return made
+
+
+def measure(
+    sides: dict[str, Side], text: TextModel, rounds: int, console: Console
+) -> tuple[list[stats.Cell], dict[str, float], int]:
+    """Every case in every round; the share of drafted tokens that were right, by case."""
+    cells = {case.name: stats.Cell(case.name, "tok/s") for case in CASES}
+    shares: dict[str, float] = {}
+    disturbed = 0
+    for number in range(rounds + 1):
+        for case in CASES:
+            before = sides[WITH].drafts
+            told: dict[str, list[list[int]]] = {}
+            for name in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
+                asked = requests(case, text, number)
+                with console.status(f"round {number} of {rounds}: {case.name}, {name}"):
+                    (seconds, told[name]), quiet = undisturbed(
+                        lambda s=sides[name], a=asked: s.run(a), []
+                    )
+                if number:  # the first one warms up
+                    cells[case.name].add(name, 1 / seconds)
+                    disturbed += not quiet
+            if told[WITH] != told[WITHOUT]:
+                raise RuntimeError(f"{case.name}: speculation changed the answer")
+            after = sides[WITH].drafts
+            drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
+            shares[case.name] = accepted / drafted if drafted else 0.0
+    return list(cells.values()), shares, disturbed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 7")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
+    options = parser.parse_args()
+    console = Console()
+    description, limits = machine.describe(), machine.limits(THREADS)
+    stats.heading(console, description, limits)
+    spec, files = default_model()
+    runner = NumbaRunner.open(
+        files.weights, num_blocks=NUM_BLOCKS, threads=THREADS, cache_dir=home() / "cache"
+    )
+    runner.warm_up(lambda what, share: None)
+    sides = {
+        WITH: Side(runner, EngineConfig()),
+        WITHOUT: Side(runner, EngineConfig(max_draft_tokens=0)),
+    }
+    text = TextModel(files, context_window=spec.context_window)
+    cells, shares, disturbed = measure(sides, text, 3 if options.quick else 7, console)
+    console.print(stats.table("speculation, tok/s, medians", cells, WITH, [WITHOUT]))
+    for name, share in shares.items():
+        console.print(f"{name}: {share:.0%} of the drafted tokens were right")
+    if disturbed:
+        console.print(f"{disturbed} samples stayed disturbed by foreign load")
+    report = {"machine": description, "limits": limits, "rows": stats.rows(cells)}
+    stats.write(options.json, report | {"accepted": shares, "disturbed": disturbed})
+    runner.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Speculative decoding without a draft model: what followed the same tokens once may do so again.
+
+A stream's row may run, after its last token, a few drafted ones: those that came after an earlier
+occurrence of its last tokens. Every position of such a row is sampled as in a step of its own, with
+its own Philox counter, penalties and biases, and a batch-invariant runner gives it the same logits.
+So what is sampled there *is* the token, and a draft that equals it was right: it has been run, and
+the position after it counts as well. The first that differs ends the row. The output is the same as
+without, bit for bit; where a runner cannot promise that, nothing is drafted.
+
+Nothing is drafted under a grammar either: which tokens a position allows depends on the one before,
+so a draft would need a mask for each of its positions before it has run, most of them for nothing.
+
+A draft costs time even when it is wrong. Each sequence counts how often its drafts were right, and
+the engine learns what a token more costs in a step (`StepPrice`); a token is drafted only while
+that raises the tokens made per second, which is rarely so in a step of many streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+
+import numpy as np
+
+from skerry_core.batch import Int32
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.plan import Plan, Row
+from skerry_core.prompt_lookup import find_match, followers
+from skerry_core.sequence import Sequence
+from skerry_core.step_price import StepPrice
+
+_GAIN = 1.1  # by which a drafted token must beat the tokens per second of a step without it
+
+
+class Speculator:
+    """Drafts for the streams of one engine."""
+
+    def __init__(self, max_draft_tokens: int) -> None:
+        """At most so many tokens are drafted for a row."""
+        self._max_draft_tokens = max_draft_tokens
+        self._price = StepPrice()
+        self.num_drafted = 0
+        self.num_accepted = 0
+
+    def add_drafts(self, plan: Plan) -> None:
+        """Extend the rows of streams within what is left of the step, where it pays.
+
+        Drafts never take a block that their sequence does not hold, so they cost nobody a place.
+        """
+        streams = [row for row in plan.rows.values() if row.is_decode]
+        made, seconds = float(len(streams)), self._price.of(len(streams))
+        per_token = _GAIN * self._price.per_token
+        for row in streams:
+            room = min(self._room(row.sequence), plan.tokens_left, plan.samples_left)
+            if room < 1 or row.sequence.acceptance.highest * seconds <= per_token * made:
+                continue
+            drafts, match = self.propose(row.sequence, room)
+            chance = each = row.sequence.acceptance.of(match)
+            count = 0
+            while count < len(drafts) and chance * seconds > per_token * made:
+                made, seconds, count = made + chance, seconds + self._price.per_token, count + 1
+                chance *= each
+            if count:
+                row.sequence.draft(drafts[:count])
+                plan.add_drafts(row, count, match)
+
+    def _room(self, sequence: Sequence) -> int:
+        """Tokens that may be drafted for it: they fit its blocks and its output."""
+        request = sequence.request
+        if request.matcher is not None or request.exports_kv:
+            return 0
+        left = request.sampling.max_tokens - sequence.num_output - 1
+        slots = len(sequence.blocks) * BLOCK_SIZE - sequence.num_tokens
+        return min(self._max_draft_tokens, left, slots)
+
+    def propose(self, sequence: Sequence, limit: int) -> tuple[Int32, int]:
+        """At most `limit` tokens that may follow, none that ends the output; the match's length."""
+        tokens = sequence.tokens
+        place, match = find_match(tokens)
+        if not match:
+            return tokens[:0], 0
+        drafts = followers(tokens, place, limit)
+        is_stop = np.isin(drafts, sequence.request.sampling.stop_token_ids)
+        return (drafts[: int(is_stop.argmax())] if is_stop.any() else drafts), match
+
+    def observe(self, rows: ListOf[Row], num_tokens: int, seconds: float) -> None:
+        """Learn from a step that has run."""
+        for row in rows:
+            acceptance = row.sequence.acceptance
+            if row.num_drafts:
+                acceptance.note(row.match, row.num_drafts, row.num_accepted)
+                self.num_drafted += row.num_drafts
+                self.num_accepted += row.num_accepted
+            elif row.is_decode:
+                acceptance.fade()
+        if all(row.is_decode for row in rows):
+            self._price.observe(num_tokens, seconds)
+
+
+def accept(rows: ListOf[Row], token_ids: ListOf[int]) -> None:
+    """Note in each row how many of its drafts equal the tokens sampled in their places."""
+    sample = 0
+    for row in rows:
+        first = sample + row.num_targets
+        sample += row.num_samples
+        if row.num_drafts:
+            start = row.sequence.num_tokens
+            drafts = row.sequence.span(start, start + row.num_drafts).tolist()
+            for drafted, sampled in zip(drafts, token_ids[first:sample], strict=False):
+                if drafted != sampled:
+                    break
+                row.num_accepted += 1

@@ -1,0 +1,54 @@
+"""Drafts whose rightness tests decide, whatever the prompt looks like and whatever they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from skerry_core import engine as engine_module
+from skerry_core.batch import Int32
+from skerry_core.engine import Engine
+from skerry_core.sequence import Sequence as Stream
+from skerry_core.speculation import Speculator
+from skerry_core.step_price import StepPrice
+
+
+class FreeTokens(StepPrice):
+    """A token more in a step costs nothing."""
+
+    @property
+    def per_token(self) -> float:
+        return 0.0
+
+    def of(self, num_tokens: int) -> float:
+        return 1.0
+
+
+def draft_true_tokens(
+    patch: pytest.MonkeyPatch, answers: Mapping[str, Sequence[int]], vocab_size: int, seed: int = 0
+) -> None:
+    """Make new engines draft the true answers by request id, from place to place with a mistake."""
+
+    class Oracle(Speculator):
+        def __init__(self, max_draft_tokens: int) -> None:
+            super().__init__(max_draft_tokens)
+            self._price = FreeTokens()
+            self._rng = np.random.default_rng(seed)
+
+        def propose(self, sequence: Stream, limit: int) -> tuple[Int32, int]:
+            answer = answers.get(sequence.request.id, ())
+            drafts = np.array(answer[sequence.num_output :][:limit], np.int32)
+            drafts = drafts[: self._rng.integers(0, limit + 1)]
+            mistakes = self._rng.random(len(drafts)) < 0.2
+            drafts[mistakes] = (drafts[mistakes] + 1) % vocab_size
+            return drafts, 8
+
+    patch.setattr(engine_module, "Speculator", Oracle)
+
+
+def speculator_of(engine: Engine) -> Speculator:
+    speculator = engine._speculator
+    assert speculator is not None
+    return speculator
