@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from skerry_core.worker import Errand
 from skerry_regions.address import Address, AddressError
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
+from skerry_regions.shared_slots import SharedSlots
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.transfer import Arrived, Receiver
 from skerry_regions.transfer_frames import Buffer, Digest, Made, Offer, TransferError
@@ -59,6 +61,7 @@ class KVDesk:
         )
         self.key: LinkKey | None = None  # of links over TCP; set before the first transfer
         self.incoming = TransferServer(receiver, engine.handover.held)
+        self._slots: SharedSlots | None = None  # once a peer on this host was sent something
 
     # --- out -------------------------------------------------------------------------------------
 
@@ -69,7 +72,9 @@ class KVDesk:
         tail_tokens = 0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE
         names = self._engine.handover.names(request)
         offer = self._offer(to, names, request.id[:128], epoch, tail_tokens, trace)
-        return Outgoing(OutgoingTransfer(_address(to), offer, self.key))
+        address = _address(to)
+        slots = self._slots_towards(address)
+        return Outgoing(OutgoingTransfer(address, offer, self.key, slots=slots))
 
     def share(self, share: ShareKV) -> None:
         """Send the first blocks of a prompt to a node that goes on from there: those that are
@@ -81,7 +86,8 @@ class KVDesk:
         room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
         num_blocks = min(self._engine.pool.match(digests), room // self._format.block_bytes)
         offer = self._offer(share.to, digests[:num_blocks])
-        sharing = Share(address, offer, self.between_steps, share.lease_seconds, self.key)
+        slots = self._slots_towards(address)
+        sharing = Share(address, offer, self.between_steps, share.lease_seconds, self.key, slots)
         self._shares.add(sharing)
         sharing.when_over(lambda _: self._shares.discard(sharing))
 
@@ -94,6 +100,16 @@ class KVDesk:
         """The engine is gone, and with it what was to be sent."""
         for sharing in list(self._shares):
             sharing.end()
+
+    def _slots_towards(self, address: Address) -> SharedSlots | None:
+        """Shared memory for what is sent there; None where it cannot be had."""
+        if not address.path:
+            return None
+        if self._slots is None:
+            size = self._format.block_bytes
+            with suppress(OSError):
+                self._slots = SharedSlots(size, max(1, CREDIT_BYTES // size))
+        return self._slots
 
     def _offer(
         self,
@@ -183,6 +199,8 @@ class KVDesk:
     async def close(self) -> None:
         self.end_shares()
         await self.incoming.close()
+        if self._slots is not None:
+            self._slots.close()
 
 
 class _Adopting:
@@ -256,12 +274,13 @@ class Share:
         between_steps: BetweenSteps,
         lease_seconds: float,
         key: LinkKey | None,
+        slots: SharedSlots | None,
     ) -> None:
         self._between_steps = between_steps
         self._loop = asyncio.get_running_loop()
         self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
-        self._transfer = OutgoingTransfer(address, offer, key, when_needed=self._send)
+        self._transfer = OutgoingTransfer(address, offer, key, slots=slots, when_needed=self._send)
         self._lease = self._loop.call_later(lease_seconds, self.end)
         self._transfer.when_over(lambda _: self._close())
 

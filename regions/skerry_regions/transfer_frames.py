@@ -15,6 +15,7 @@ import xxhash
 from msgspec import Meta, Struct
 
 from skerry_regions.registry import NumericBuild
+from skerry_regions.shared_slots import MAX_SHARED_BYTES, SharedMemory
 from skerry_regions.trace_context import TraceContext
 
 MAGIC = b"SKKV"
@@ -52,6 +53,7 @@ class Offer(Struct, frozen=True, tag="offer"):
     digests: Annotated[list[bytes], Meta(max_length=MAX_BLOCKS)]
     tail_tokens: Annotated[int, Meta(ge=0, lt=64)] = 0
     trace: TraceContext | None = None  # the span that it is part of
+    shared: SharedMemory | None = None  # blocks may be placed there, if the peer can read it
 
 
 class Need(Struct, frozen=True, tag="need"):
@@ -60,6 +62,7 @@ class Need(Struct, frozen=True, tag="need"):
     transfer: int
     missing: Annotated[list[int], Meta(max_length=MAX_BLOCKS)]
     credit_bytes: int
+    shared: bool = False  # the offer's memory can be read here
 
 
 class Made(Struct, frozen=True):
@@ -74,6 +77,18 @@ class Ack(Struct, frozen=True, tag="ack"):
 
     transfer: int
     digest: bytes
+
+
+class Placed(Struct, frozen=True, tag="placed"):
+    """A segment whose bytes are in the shared memory that was offered, until it is acknowledged."""
+
+    transfer: int
+    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    first_layer: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    num_layers: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    offset: Annotated[int, Meta(ge=0, lt=MAX_SHARED_BYTES)]
+    num_bytes: Annotated[int, Meta(ge=0, le=MAX_SEGMENT_BYTES)]
+    checksum: bytes  # xxh3-128 of the bytes
 
 
 class Commit(Struct, frozen=True, tag="commit"):
@@ -98,7 +113,7 @@ class Refused(Struct, frozen=True, tag="refused"):
     reason: Annotated[str, Meta(max_length=512)]
 
 
-Control = Offer | Need | Ack | Commit | Committed | Refused
+Control = Offer | Need | Ack | Placed | Commit | Committed | Refused
 
 
 @dataclass(frozen=True, slots=True)

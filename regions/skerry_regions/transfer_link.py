@@ -12,10 +12,14 @@ import logging
 from collections.abc import Callable, Collection
 from typing import cast
 
+import msgspec
+
 from skerry_regions import link_auth
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
+from skerry_regions.shared_slots import SharedSlots
 from skerry_regions.transfer import Arrived, Receiver, Sender
+from skerry_regions.transfer_carriers import Placements, Placing
 from skerry_regions.transfer_frames import (
     Ack,
     Buffer,
@@ -27,7 +31,9 @@ from skerry_regions.transfer_frames import (
     Made,
     Need,
     Offer,
+    Placed,
     Refused,
+    Segment,
     TransferError,
     encode,
 )
@@ -63,12 +69,14 @@ class TransferServer:
         self._carriers: dict[int, _IncomingLink] = {}  # the newest connection of each transfer
         self._early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that nobody expects yet
         self._server: asyncio.AbstractServer | None = None
+        self._is_local = False  # senders are processes of this host
 
     async def listen(self, address: Address, key: LinkKey | None = None) -> Address:
         """Start accepting; returns where. Raises what `link_auth.listen` raises."""
         self._server, bound = await link_auth.listen(
             address, lambda: _IncomingLink(self), key, "kv"
         )
+        self._is_local = bool(bound.path)
         return bound
 
     @property
@@ -137,7 +145,10 @@ class TransferServer:
             held = self._held(frame.digests)  # a copy of another build has another name here
         answers: list[Control] = []
         for answer in self._receiver.receive(frame, held):
-            if isinstance(answer, Arrived):
+            if isinstance(frame, Offer) and isinstance(answer, Need):
+                shared = link.placements.open(frame.shared if self._is_local else None)
+                answers.append(msgspec.structs.replace(answer, shared=shared))
+            elif isinstance(answer, Arrived):
                 self._settle(frame.transfer, answer)
                 answers.append(Committed(frame.transfer))
             else:
@@ -211,6 +222,7 @@ class _IncomingLink(asyncio.Protocol):
 
     def __init__(self, server: TransferServer) -> None:
         self._server = server
+        self.placements = Placements()
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
 
@@ -221,6 +233,8 @@ class _IncomingLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
+                if isinstance(frame, Placed):
+                    frame = self.placements.segment(frame)
                 self.send(self._server.receive(frame, self))
         except TransferError as error:
             logger.warning("a sender of KV was dropped: %s", error)
@@ -233,6 +247,7 @@ class _IncomingLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.placements.close()
         self._server.discard(self)
 
     def drop(self) -> None:
@@ -244,6 +259,7 @@ class OutgoingTransfer:
     """The sending side of one transfer: `seal` blocks as there are any, then `finish`.
 
     `when_needed` is called once, with the blocks that the peer has not: others need not be sealed.
+    On one host blocks go through `slots`, while there are free ones and the peer can read them.
     """
 
     def __init__(
@@ -252,16 +268,20 @@ class OutgoingTransfer:
         offer: Offer,
         key: LinkKey | None = None,
         *,
+        slots: SharedSlots | None = None,
         when_needed: Callable[[list[Digest]], None] = lambda _: None,
     ) -> None:
         self._address = address
         self._key = key
+        self._placing = Placing(slots if address.path else None)
+        offer = msgspec.structs.replace(offer, shared=self._placing.memory)
         self._when_needed: Callable[[list[Digest]], None] | None = when_needed
         self._sender = Sender(offer)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._over = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"KV transfer {offer.transfer}")
+        self._task.add_done_callback(lambda _: self._placing.release())
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -317,11 +337,14 @@ class OutgoingTransfer:
     def connected(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._lost.clear()
+        self._placing.release()
         transport.writelines(encode(self._sender.reconnect()))
 
     def received(self, frame: Frame) -> None:
         """Raises TransferError when the peer is to be dropped."""
         self._sender.receive(frame)
+        if isinstance(frame, Need | Ack):
+            self._placing.receive(frame)
         if isinstance(frame, Need) and self._when_needed is not None:
             when_needed, self._when_needed = self._when_needed, None
             when_needed(self._sender.needed)
@@ -338,7 +361,8 @@ class OutgoingTransfer:
     def _flush(self) -> None:
         if self._transport is not None:
             for frame in self._sender.ready():
-                self._transport.writelines(encode(frame))
+                carried = self._placing.placed(frame) if isinstance(frame, Segment) else frame
+                self._transport.writelines(encode(carried))
 
     def _drop(self) -> None:
         if self._transport is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
@@ -9,6 +10,10 @@ from pathlib import Path
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # Linux control groups, version 2
 MOST_THREADS = 16  # per model, unless asked for more: beyond, small models only wait for memory
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt(3)
+_KEPT_BYTES = 64 << 20
+_LARGEST_KEPT = 16 << 20
 
 
 def default_threads() -> int:
@@ -45,3 +50,15 @@ def configure_threads(threads: int) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     sys.setswitchinterval(0.001)  # seconds: a token must not wait 5 ms for the interpreter
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator keep up to 64 MiB of what was freed, and take large arrays from it.
+
+    Blocks of KV on their way through a node are of a MiB or more, and each would otherwise be
+    fetched from the system and given back, page by page. Where libc has no such option, so be it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -6,6 +6,7 @@ import asyncio
 
 import uvloop
 
+from skerry_edge.cli.machine import keep_freed_memory
 from skerry_edge.cli.output import note
 from skerry_edge.cli.prompts import tokenize
 from skerry_edge.cli.report import Lines
@@ -20,6 +21,7 @@ def serve_node(options: NodeOptions, registry: Registry, lifeline: int | None) -
 
     `lifeline` is the descriptor that a supervisor gave us; without one, progress goes to stderr.
     """
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, registry, lifeline))
 
