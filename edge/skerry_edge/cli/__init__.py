@@ -51,10 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
         control_plane,
         dns,
         edge,
+        geo,
         lifecycle,
         models,
         node,
         talk,
+        terraform,
         tokens,
         top,
         trace,
@@ -71,6 +73,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     modules = (up, lifecycle, top, trace, usage, talk, models, tokens, batch, control_plane)
-    for module in (*modules, node, edge, dns):
+    for module in (*modules, node, edge, dns, geo, terraform):
         module.register(commands)
     return parser

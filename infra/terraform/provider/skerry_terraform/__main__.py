@@ -1,0 +1,24 @@
+"""`terraform-provider-skerry`: the plugin that Terraform starts."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    try:
+        from skerry_terraform.kit.server import serve
+        from skerry_terraform.provider.provider import SKERRY
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("skerry"):
+            raise  # ours and gone: a bug, not a missing extra
+        sys.stderr.write(
+            f"the skerry provider is not installed whole (no module {error.name!r}); "
+            "run: pip install 'skerry[terraform]'\n"
+        )
+        return 1
+    return serve(SKERRY)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

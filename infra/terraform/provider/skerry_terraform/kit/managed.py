@@ -1,0 +1,194 @@
+"""The life of managed resources: plan, apply, read, import, upgrade.
+
+Whatever happens during an apply, the state that is answered is of what exists: nothing that was
+created is forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from skerry_terraform.kit.boundary import decoded, encoded, private_bytes, private_of, told
+from skerry_terraform.kit.diagnostics import Diagnostics, Path, ProviderError, path_message
+from skerry_terraform.kit.messages import Message, message
+from skerry_terraform.kit.planning import Attributes, Blocks, Object, plan_change
+from skerry_terraform.kit.provider import Context, Resource
+from skerry_terraform.kit.schema import Nesting, Schema
+from skerry_terraform.kit.values import (
+    Value,
+    ValueMismatch,
+    decode_json,
+    from_raw,
+    has_unknown,
+    without_unknown,
+)
+
+
+class ManagedCalls:
+    """`context` makes a call's context; it raises ProviderError."""
+
+    def __init__(
+        self, resources: Mapping[str, Resource[Any]], context: Callable[..., Context[Any]]
+    ) -> None:
+        self._resources = resources
+        self._context = context
+
+    def plan(self, request: Message) -> Message:
+        resource, diagnostics = self._resources[request.type_name], Diagnostics()
+        type_ = resource.schema.type
+        answer: dict[str, Any] = {"planned_state": request.proposed_new_state}
+        with told(diagnostics):
+            if decoded(type_, request.proposed_new_state) is None:
+                return message("PlanResourceChangeResponse", **answer)  # it is to be destroyed
+            prior, config = decoded(type_, request.prior_state), decoded(type_, request.config)
+            plan = plan_change(resource.schema, config, prior)
+            ctx = self._context(
+                prior=prior or {},
+                config=config,
+                planned=plan.planned,
+                private=private_of(request.prior_private),
+                diagnostics=diagnostics,
+            )
+            replace: list[Path] = [*plan.replace]
+            resource.plan(ctx, replace)
+            answer = {
+                "planned_state": encoded(type_, ctx.planned),
+                "requires_replace": [path_message(path) for path in replace],
+                "planned_private": private_bytes(ctx.private),
+            }
+        return message(
+            "PlanResourceChangeResponse", diagnostics=diagnostics.messages(), **answer
+        )  # fmt: skip
+
+    def apply(self, request: Message) -> Message:
+        resource, diagnostics = self._resources[request.type_name], Diagnostics()
+        schema = resource.schema
+        answer: dict[str, Any] = {"new_state": request.prior_state}
+        with told(diagnostics):
+            prior, planned = (
+                decoded(schema.type, value)
+                for value in (request.prior_state, request.planned_state)
+            )
+            ctx = self._context(
+                prior=prior or {},
+                planned=planned or {},
+                config=decoded(schema.type, request.config) or {},
+                private=private_of(request.planned_private),
+                diagnostics=diagnostics,
+                saved=prior,
+            )
+            new: Object | None = None
+            with told(diagnostics):
+                if planned is None:
+                    resource.delete(ctx)
+                    ctx.saved = None
+                else:
+                    new = resource.create(ctx) if prior is None else resource.update(ctx)
+            answer = {
+                "new_state": _recorded(schema, new, ctx.saved, diagnostics),
+                "private": private_bytes(ctx.private),
+            }
+        return message(
+            "ApplyResourceChangeResponse", diagnostics=diagnostics.messages(), **answer
+        )  # fmt: skip
+
+    def read(self, request: Message) -> Message:
+        resource, diagnostics = self._resources[request.type_name], Diagnostics()
+        type_ = resource.schema.type
+        answer: dict[str, Any] = {"new_state": request.current_state, "private": request.private}
+        with told(diagnostics):
+            ctx = self._context(
+                prior=decoded(type_, request.current_state),
+                private=private_of(request.private),
+                diagnostics=diagnostics,
+            )
+            answer = {
+                "new_state": encoded(type_, resource.read(ctx)),
+                "private": private_bytes(ctx.private),
+            }
+        return message("ReadResourceResponse", diagnostics=diagnostics.messages(), **answer)
+
+    def import_(self, request: Message) -> Message:
+        resource, diagnostics = self._resources[request.type_name], Diagnostics()
+        imported = []
+        with told(diagnostics):
+            ctx = self._context(diagnostics=diagnostics)
+            state = resource.import_(ctx, request.id)
+            imported = [
+                message(
+                    "ImportedResource",
+                    type_name=request.type_name,
+                    state=encoded(resource.schema.type, state),
+                    private=private_bytes(ctx.private),
+                )
+            ]
+        return message(
+            "ImportResourceStateResponse",
+            imported_resources=imported,
+            diagnostics=diagnostics.messages(),
+        )
+
+    def upgrade(self, request: Message) -> Message:
+        resource, diagnostics = self._resources[request.type_name], Diagnostics()
+        schema, upgraded = resource.schema, None
+        with told(diagnostics):
+            state = decode_json(request.raw_state.json)
+            if request.version > schema.version:
+                raise ProviderError(
+                    "The state was written by a newer provider",
+                    f"It has version {request.version} of {request.type_name}, and this provider "
+                    f"knows version {schema.version}. Use the newer provider.",
+                )
+            if request.version < schema.version:
+                state = resource.upgrade(request.version, state)
+            upgraded = encoded(schema.type, from_raw(schema.type, state))
+        return message(
+            "UpgradeResourceStateResponse",
+            upgraded_state=upgraded,
+            diagnostics=diagnostics.messages(),
+        )
+
+
+def _recorded(
+    schema: Schema, new: Object | None, saved: Object | None, diagnostics: Diagnostics
+) -> Message:
+    """What goes into the state: `new`, or `saved` when the call failed or what it gave is wrong."""
+    if new is not None:
+        with told(diagnostics):
+            if has_unknown(new):
+                raise ValueMismatch("a value is still unknown after apply")
+            return encoded(schema.type, _stored(schema.attributes, schema.blocks, new))
+    if saved is None:
+        return encoded(schema.type, None)
+    stored = _stored(schema.attributes, schema.blocks, without_unknown(saved))
+    return encoded(schema.type, stored)
+
+
+def _stored(attributes: Attributes, blocks: Blocks, state: Object) -> Object:
+    """Without what is only written."""
+    stored = {**state}
+    for name, attr in attributes.items():
+        if attr.write_only:
+            stored[name] = None
+        elif attr.nested is not None:
+            inner = functools.partial(_stored, attr.nested, {})
+            stored[name] = _over_objects(attr.nesting, state.get(name), inner)
+    for name, block in blocks.items():
+        inner = functools.partial(_stored, block.attributes, block.blocks)
+        stored[name] = _over_objects(block.nesting, state.get(name), inner)
+    return stored
+
+
+def _over_objects(nesting: Nesting, value: Value, convert: Callable[[Object], Object]) -> Value:
+    """Nested objects, each converted."""
+    match value:
+        case None:
+            return None
+        case list():
+            return [each and convert(each) for each in value]
+        case dict() if nesting == "map":
+            return {key: each and convert(each) for key, each in value.items()}
+        case _:
+            return convert(value)

@@ -1,0 +1,153 @@
+"""What the author of a provider writes.
+
+Objects are plain dictionaries (see `values`). A method that cannot do its work raises
+`ProviderError`; any other exception is told as a bug in the provider.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from skerry_terraform.kit.diagnostics import Diagnostics, Path
+from skerry_terraform.kit.planning import Object
+from skerry_terraform.kit.schema import Schema
+from skerry_terraform.kit.values import Type, Value
+
+ClientT = TypeVar("ClientT")
+
+
+@dataclass(slots=True, kw_only=True)
+class Context(Generic[ClientT]):
+    """One call. Of `config`, `prior` and `planned` those that the call has are set."""
+
+    client: ClientT
+    stop: threading.Event  # Terraform was interrupted: wind up
+    diagnostics: Diagnostics
+    config: Object = field(default_factory=dict[str, Any])
+    prior: Object = field(default_factory=dict[str, Any])
+    planned: Object = field(default_factory=dict[str, Any])
+    private: Object = field(default_factory=dict[str, Any])  # JSON, kept with the state
+    saved: Object | None = None
+
+    def save(self, state: Object) -> None:
+        """What exists remotely now: it reaches the state file if the rest fails."""
+        self.saved = state
+
+
+class Resource(Generic[ClientT]):
+    """A kind of managed object. `name` is without the provider's prefix."""
+
+    name: str
+    schema: Schema
+
+    def validate(self, config: Object, diagnostics: Diagnostics) -> None:
+        """What no check of a single value can tell. Any value may be unknown."""
+
+    def plan(self, ctx: Context[ClientT], replace: list[Path]) -> None:
+        """Refine `ctx.planned`, such as with a computed value that is known already.
+
+        `ctx.prior` is empty when the object is to be created.
+        """
+
+    def create(self, ctx: Context[ClientT]) -> Object:
+        """Make it of `ctx.planned`; the state. Call `ctx.save` as soon as it exists."""
+        raise NotImplementedError
+
+    def read(self, ctx: Context[ClientT]) -> Object | None:
+        """The state of `ctx.prior` as it is now; None when it is gone."""
+        raise NotImplementedError
+
+    def update(self, ctx: Context[ClientT]) -> Object:
+        """Change `ctx.prior` to `ctx.planned`; the state."""
+        raise NotImplementedError
+
+    def delete(self, ctx: Context[ClientT]) -> None:
+        """Make `ctx.prior` go. That it is gone already is a success."""
+        raise NotImplementedError
+
+    def import_(self, ctx: Context[ClientT], id: str) -> Object:
+        """Enough of a state for `read`."""
+        raise NotImplementedError
+
+    def upgrade(self, version: int, state: Object) -> Object:
+        """A state that an older version of the schema wrote, as JSON has it."""
+        raise NotImplementedError
+
+
+class DataSource(Generic[ClientT]):
+    """A kind of object that is only read."""
+
+    name: str
+    schema: Schema
+
+    def validate(self, config: Object, diagnostics: Diagnostics) -> None:
+        """What no check of a single value can tell."""
+
+    def read(self, ctx: Context[ClientT]) -> Object:
+        """All attributes, those of `ctx.config` included."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """An ephemeral object. `private` is given to `renew` and `close`."""
+
+    result: Object
+    private: Object = field(default_factory=dict[str, Any])
+    renew_seconds: float | None = None  # None: never
+
+
+class Ephemeral(Generic[ClientT]):
+    """A kind of object that lives as long as one run of Terraform, and is in no state."""
+
+    name: str
+    schema: Schema
+
+    def validate(self, config: Object, diagnostics: Diagnostics) -> None:
+        """What no check of a single value can tell."""
+
+    def open(self, ctx: Context[ClientT]) -> Opened:
+        raise NotImplementedError
+
+    def renew(self, ctx: Context[ClientT]) -> float | None:
+        """Of `ctx.private`, which may be changed; seconds to the next renewal."""
+        raise NotImplementedError
+
+    def close(self, ctx: Context[ClientT]) -> None:
+        """Of `ctx.private`."""
+        raise NotImplementedError
+
+
+class ArgumentError(ValueError):
+    """A function's argument that cannot be; `index` counts from 0."""
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """Pure and offline: `provider::NAME::FUNCTION(…)`. `call` may raise ArgumentError."""
+
+    name: str
+    parameters: Sequence[tuple[str, Type, str]]  # name, type, doc
+    returns: Type
+    call: Callable[..., Value]
+    doc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider(Generic[ClientT]):
+    """`configure` takes the provider block's values and the event that says to wind up."""
+
+    name: str  # prefix of its resources
+    schema: Schema
+    configure: Callable[[Object, threading.Event], ClientT]
+    resources: Sequence[Resource[ClientT]] = ()
+    data_sources: Sequence[DataSource[ClientT]] = ()
+    ephemerals: Sequence[Ephemeral[ClientT]] = ()
+    functions: Sequence[Function] = ()

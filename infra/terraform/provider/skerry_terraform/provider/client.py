@@ -1,0 +1,279 @@
+"""Calls of the control plane that survive a bad minute: `/control/v1` over HTTP.
+
+A request whose answer was lost, or that the control plane could not take now, is sent again with
+the same idempotency key. Once Terraform winds up there are no more pauses, and one last try.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import random
+import re
+import ssl
+import threading
+import uuid
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from skerry import __version__
+from skerry_terraform.kit.diagnostics import Path, ProviderError
+from skerry_terraform.kit.planning import Object
+from skerry_terraform.provider.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/control/v1"
+TRANSIENT = frozenset({429, 502, 503, 504})
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds
+MAX_ANSWER_BYTES = 64 << 20
+PAGE = 500  # resources of one list request
+_FIELD = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[(\d{1,9})\]")
+
+
+class Refused(Exception):
+    """An answer that is not a success. `field` is the path of the value at fault."""
+
+    def __init__(self, status: int, message: str, field: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`was_repeated`: an earlier try of the request may have been carried out, too."""
+
+    status: int
+    body: Object
+    was_repeated: bool = False
+
+
+class ControlPlane:
+    """Its client, for many threads: each keeps one connection."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._local = threading.local()
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    def create(self, collection: str, values: Object) -> Object:
+        """Exactly one resource, however often it has to be sent. Raises Refused."""
+        return self._call("POST", f"/{collection}", values, {"idempotency-key": str(uuid.uuid4())})
+
+    def get(self, collection: str, id: str) -> Object | None:
+        """None when there is none."""
+        try:
+            return self._call("GET", f"/{collection}/{quote(id, safe='')}")
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def update(self, collection: str, id: str, patch: Object, etag: str | None) -> Object:
+        """Raises Refused; with 412 when it was changed since it had that etag."""
+        path = f"/{collection}/{quote(id, safe='')}"
+        headers = {} if etag is None else {"if-match": f'"{etag}"'}
+        answer = self._send("PATCH", path, patch, headers)
+        if answer.status == 412 and answer.was_repeated:
+            found = self.get(collection, id)  # was it we who changed it?
+            if found is not None and all(found.get(name) == patch[name] for name in patch):
+                return found
+        return _body(answer)
+
+    def delete(self, collection: str, id: str) -> bool:
+        """Whether it is gone already; else it drains. Raises Refused."""
+        path = f"/{collection}/{quote(id, safe='')}"
+        answer = self._send("DELETE", path, None, {})
+        if answer.status == 404:
+            return True
+        _body(answer)
+        return answer.status == 204
+
+    def list(self, collection: str) -> Iterator[Object]:
+        """All of them, page by page."""
+        after: dict[str, str] = {}
+        while True:
+            query = urlencode({"limit": PAGE} | after)
+            page = self._call("GET", f"/{collection}?{query}")
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            after = {"after": page["next"]}
+
+    def status(self) -> Object:
+        """The platform at a glance."""
+        return self._call("GET", "/status")
+
+    def _call(
+        self, method: str, path: str, body: Object | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Object:  # fmt: skip
+        return _body(self._send(method, path, body, headers or {}))
+
+    def _send(self, method: str, path: str, body: Object | None, headers: dict[str, str]) -> Answer:
+        """With retries. Raises ProviderError when no try was answered."""
+        payload = None if body is None else msgspec.json.encode(body)
+        pauses = _pauses(self._settings.max_retries)
+        was_repeated = False
+        while True:
+            retry_after = 0.0
+            try:
+                status, data, retry_after = self._exchange(method, path, payload, headers)
+                if status not in TRANSIENT:
+                    return Answer(status, _decoded(data), was_repeated)
+                trouble = _told(status, data).message
+            except ssl.SSLCertVerificationError as error:
+                raise self._unreachable(
+                    method, f"its certificate: {error.verify_message}"
+                ) from None
+            except (OSError, http.client.HTTPException) as error:
+                trouble = str(error) or type(error).__name__
+            was_repeated = True
+            pause = next(pauses, None)
+            if pause is None:
+                raise self._unreachable(method, trouble)
+            log.info("%s %s: %s; trying again", method, path, trouble)
+            if self._stop.wait(max(pause, retry_after)):
+                pauses = iter(())
+
+    def _exchange(
+        self, method: str, path: str, payload: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes, float]:
+        """Status, body and `Retry-After` in seconds. Raises OSError or HTTPException."""
+        connection = self._connection()
+        try:
+            connection.request(
+                method, PREFIX + path, payload, self._headers(payload is not None) | headers
+            )
+            answer = connection.getresponse()
+            data = answer.read(MAX_ANSWER_BYTES + 1)
+            if len(data) > MAX_ANSWER_BYTES:
+                raise http.client.HTTPException("the answer is too long")
+            return answer.status, data, _seconds(answer.getheader("retry-after"))
+        except BaseException:
+            connection.close()  # the next request opens it again
+            raise
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """This thread's own."""
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            at = self._settings
+            if at.tls is None:
+                connection = http.client.HTTPConnection(
+                    at.host, at.port, timeout=at.timeout_seconds
+                )
+            else:
+                connection = http.client.HTTPSConnection(
+                    at.host, at.port, timeout=at.timeout_seconds, context=at.tls
+                )
+            self._local.connection = connection
+        return connection
+
+    def _headers(self, has_body: bool) -> dict[str, str]:
+        headers = {
+            "authorization": f"Bearer {self._settings.token}",
+            "user-agent": f"terraform-provider-skerry/{__version__}",
+        }
+        return headers | ({"content-type": "application/json"} if has_body else {})
+
+    def _unreachable(self, method: str, trouble: str) -> ProviderError:
+        detail = (
+            f"{self.url}: {trouble}. Does it run there? `skerry up` and `skerry control` start one."
+        )
+        if method != "GET":
+            detail += (
+                " Whether the change was made is not known: the next plan shows it. If that then "
+                "fails because the resource exists already, import it."
+            )
+        return ProviderError("Cannot reach the control plane", detail)
+
+
+def error_of(refused: Refused, kind: str, attributes: Container[object]) -> ProviderError:
+    """For people. The path is told if it is one of the `attributes`."""
+    path = path_of(refused.field or "")
+    where: Path = path if path and path[0] in attributes else ()
+    match refused.status:
+        case 401 | 403:
+            return ProviderError(
+                "The control plane refuses the token",
+                f"{refused.message} Give the provider an API token with the scope `admin`.",
+            )
+        case 412:
+            return ProviderError(
+                f"The {kind} was changed since the plan was made",
+                f"{refused.message}. Plan again.",
+            )
+        case 422:
+            what = f"Invalid value for {path[0]}" if where else f"The {kind} is refused"
+            return ProviderError(what, refused.message, where)
+        case _:
+            return ProviderError(f"The {kind} is refused", refused.message, where)
+
+
+def path_of(field: str) -> Path:
+    """`pools[1]`, as the control plane names a field; empty for what cannot be read."""
+    steps: list[str | int] = []
+    at = 0
+    while at < len(field):
+        match = _FIELD.match(field, at)
+        if match is None:
+            return ()
+        steps.append(match[1] if match[1] is not None else int(match[2]))
+        at = match.end()
+    return tuple(steps)
+
+
+def _body(answer: Answer) -> Object:
+    """Of a success. Raises Refused."""
+    if answer.status >= 300:
+        raise _refusal(answer.status, answer.body)
+    return answer.body
+
+
+def _decoded(data: bytes) -> Object:
+    """Raises HTTPException: a proxy in between may answer anything."""
+    if not data:
+        return {}
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise http.client.HTTPException("the answer is not of a control plane") from None
+
+
+def _told(status: int, data: bytes) -> Refused:
+    try:
+        return _refusal(status, _decoded(data))
+    except http.client.HTTPException:
+        return Refused(status, f"it answered {status}", None)
+
+
+def _refusal(status: int, body: Object) -> Refused:
+    error = body.get("error")
+    if not isinstance(error, dict):
+        return Refused(status, f"it answered {status}", None)
+    return Refused(status, str(error.get("message")), error.get("field"))
+
+
+def _pauses(count: int) -> Iterator[float]:
+    """Full jitter over a doubling pause."""
+    longest = FIRST_PAUSE
+    for _ in range(count):
+        yield random.uniform(longest / 2, longest)
+        longest = min(longest * 2, LONGEST_PAUSE)
+
+
+def _seconds(text: str | None) -> float:
+    """Of a `Retry-After`; a date counts as none."""
+    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < 4
+    return float(text) if text is not None and is_number else 0.0

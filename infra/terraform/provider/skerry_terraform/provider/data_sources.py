@@ -1,0 +1,115 @@
+"""Data sources: one resource, all of a kind, the platform at a glance."""
+
+from __future__ import annotations
+
+from skerry_terraform.kit.diagnostics import ProviderError
+from skerry_terraform.kit.planning import Object
+from skerry_terraform.kit.provider import DataSource
+from skerry_terraform.kit.schema import Attr, Schema
+from skerry_terraform.kit.values import NUMBER
+from skerry_terraform.provider.client import ControlPlane, Refused, error_of
+from skerry_terraform.provider.resource import ControlResource, Ctx, read_back
+
+
+def _read_only(resource: ControlResource) -> dict[str, Attr]:
+    """What the API knows of a resource; `status` of every kind."""
+    attributes = {
+        name: Attr(
+            attr.type, computed=True, nested=attr.nested, nesting=attr.nesting, doc=attr.doc
+        )
+        for name, attr in resource.schema.attributes.items()
+        if name not in resource.local
+    }  # fmt: skip
+    return attributes | {"status": Attr(computed=True, doc="Its phase.")}
+
+
+class One(DataSource[ControlPlane]):
+    """`skerry_KIND`: a resource by its id."""
+
+    def __init__(self, resource: ControlResource) -> None:
+        self._resource = resource
+        self._attributes = _read_only(resource)
+        self.name = resource.name
+        self.schema = Schema(
+            doc=resource.schema.doc,
+            attributes=self._attributes | {"id": Attr(required=True)},
+        )
+
+    def read(self, ctx: Ctx) -> Object:
+        id = ctx.config["id"]
+        try:
+            found = ctx.client.get(self._resource.collection, id)
+        except Refused as refused:
+            raise error_of(refused, self.name, self._attributes) from None
+        if found is None:
+            raise ProviderError(
+                f"There is no {self.name} {id!r}", f"The control plane: {ctx.client.url}", ("id",)
+            )
+        return {name: read_back(found, name) for name in self._attributes}
+
+
+class All(DataSource[ControlPlane]):
+    """`skerry_KINDs`: all resources of a kind, or with `by_region` those of one region."""
+
+    def __init__(self, resource: ControlResource, *, by_region: bool = False) -> None:
+        self._resource = resource
+        self._attributes = _read_only(resource)
+        self.name = resource.collection
+        filters = {"region": Attr(optional=True, doc="Only of this one.")} if by_region else {}
+        items = Attr(computed=True, nested=self._attributes, nesting="list")
+        self.schema = Schema(
+            doc=f"All of the kind {resource.name}, by id.", attributes=filters | {self.name: items}
+        )
+
+    def read(self, ctx: Ctx) -> Object:
+        region = ctx.config.get("region")
+        try:
+            found = [
+                {name: read_back(each, name) for name in self._attributes}
+                for each in ctx.client.list(self._resource.collection)
+                if region is None or each["region"] == region
+            ]
+        except Refused as refused:
+            raise error_of(refused, self.name, ()) from None
+        return ctx.config | {self.name: found}
+
+
+class PlatformStatus(DataSource[ControlPlane]):
+    """`skerry_platform_status`."""
+
+    name = "platform_status"
+    schema = Schema(
+        doc="The platform at a glance.",
+        attributes={
+            "version": Attr(computed=True, doc="Of the control plane."),
+            "account_id": Attr(computed=True, doc="The platform's own."),
+            "regions": Attr(
+                computed=True,
+                nesting="list",
+                nested={
+                    "name": Attr(computed=True),
+                    "status": Attr(computed=True, doc="Its phase."),
+                    "ready_nodes": Attr(NUMBER, computed=True),
+                    "desired_nodes": Attr(NUMBER, computed=True),
+                },
+            ),
+        },
+    )
+
+    def read(self, ctx: Ctx) -> Object:
+        try:
+            found = ctx.client.status()
+        except Refused as refused:
+            raise error_of(refused, self.name, ()) from None
+        regions = [
+            {
+                "name": region["name"],
+                "status": region["phase"],
+                "ready_nodes": region["ready_nodes"],
+                "desired_nodes": region["desired_nodes"],
+            }
+            for region in found["regions"]
+        ]
+        return {
+            "version": found["version"], "account_id": found["account_id"], "regions": regions,
+        }  # fmt: skip

@@ -1,0 +1,34 @@
+"""`skerry_edge_node`: a gateway that clients call."""
+
+from __future__ import annotations
+
+from skerry_terraform.kit.schema import Attr, Schema, whole
+from skerry_terraform.kit.values import BOOL, NUMBER
+from skerry_terraform.provider.resource import (
+    WAIT_FOR_READY,
+    ControlResource,
+    common,
+    timeouts,
+    waits,
+)
+
+
+class EdgeNode(ControlResource):
+    name = "edge_node"
+    collection = "edge_nodes"
+    schema = Schema(
+        doc="A gateway. It runs once there is a pool with a model to offer.",
+        attributes=common(
+            name=Attr(required=True, replace=True, doc="A DNS label."),
+            region=Attr(required=True, replace=True, doc="Name of its region."),
+            host=Attr(default="127.0.0.1", doc="IP address that it listens on."),
+            port=Attr(
+                NUMBER, default=0, check=whole(0, 65535), doc="0: a free one, which it keeps."
+            ),
+            draining=Attr(BOOL, default=False, doc="End as its streams do, and stay away."),
+            url=Attr(computed=True, doc="Where clients reach it; empty before it first ran."),
+            status=Attr(computed=True, doc="pending, progressing, ready, degraded or draining."),
+            **{WAIT_FOR_READY: waits("it runs")},
+        ),
+        blocks=timeouts("create", "update", "delete"),
+    )

@@ -1,0 +1,231 @@
+"""What all kinds of resources of the control plane have in common.
+
+A kind says its name, collection and schema. What can be configured is what the API calls the
+fields of the resource, by the same names; what is only read is found in the API's answers by name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from skerry_terraform.kit.diagnostics import Path, ProviderError
+from skerry_terraform.kit.planning import Object
+from skerry_terraform.kit.provider import Context, Resource
+from skerry_terraform.kit.schema import Attr, Block
+from skerry_terraform.kit.values import BOOL, UNKNOWN, Value, same
+from skerry_terraform.kit.waiting import Interrupted, TimedOut, check_duration, duration, wait
+from skerry_terraform.provider.client import ControlPlane, Refused, error_of
+from skerry_terraform.provider.readiness import NotReady, Readiness
+
+Ctx = Context[ControlPlane]
+
+DEFAULT_TIMEOUT = "10m"
+WAIT_FOR_READY = "wait_for_ready"
+
+
+def common(**attributes: Attr) -> dict[str, Attr]:
+    """The attributes of a kind, with those that every kind has."""
+    return {
+        "id": Attr(computed=True, keep=True, doc="By which it is imported."),
+        **attributes,
+        "created_at": Attr(computed=True, keep=True, doc="RFC 3339, UTC."),
+    }
+
+
+def waits(what: str) -> Attr:
+    """The attribute of kinds that become ready some time after they were written."""
+    return Attr(BOOL, default=True, doc=f"Apply ends when {what}.")
+
+
+def timeouts(*actions: str) -> dict[str, Block]:
+    """The block of kinds that wait."""
+    durations = {
+        action: Attr(optional=True, check=check_duration, doc=f"Such as 90s or 10m: {action}.")
+        for action in actions
+    }
+    doc = f"How long apply waits; {DEFAULT_TIMEOUT} if not given."
+    return {"timeouts": Block(attributes=durations, nesting="single", doc=doc)}
+
+
+def read_back(found: Object, name: str, absent: Value = None) -> Value:
+    """What an answer of the API says of an attribute; `status` is its phase alone."""
+    status = found.get("status", {})
+    if name == "status":
+        return status.get("phase")
+    for place in (found, found["meta"], status):
+        if name in place:
+            return place[name]
+    return absent
+
+
+class ControlResource(Resource[ControlPlane]):
+    """A kind of resource of the control plane."""
+
+    collection: ClassVar[str]  # in the API's paths
+    local: ClassVar[frozenset[str]] = frozenset({WAIT_FOR_READY})
+    """What can be configured and the API does not know: it is in the state only."""
+
+    def id_of(self, values: Object) -> Value:
+        """The id that a resource of these values gets; UNKNOWN when it cannot be told."""
+        return values["name"]
+
+    # --- between Terraform's objects and the API's -----------------------------------------------
+
+    def fields(self) -> dict[str, Attr]:
+        """The attributes that the API takes."""
+        return {
+            name: attr
+            for name, attr in self.schema.attributes.items()
+            if attr.is_configurable and name not in self.local
+        }
+
+    def body(self, values: Object) -> Object:
+        """What is sent to create it."""
+        return {name: values[name] for name in self.fields() if values[name] is not None}
+
+    def patch(self, prior: Object, planned: Object) -> Object:
+        """What is sent to change it; null takes a field back to its default."""
+        return {
+            name: planned[name]
+            for name, attr in self.fields().items()
+            if not same(attr.value_type, prior.get(name), planned[name])
+        }
+
+    def state(self, found: Object, kept: Object) -> Object:
+        """Of the API's answer, and what was planned or known before."""
+        state = {
+            name: self._value(name, attr, found, kept)
+            for name, attr in self.schema.attributes.items()
+        }
+        return state | {name: kept.get(name) for name in self.schema.blocks}
+
+    def _value(self, name: str, attr: Attr, found: Object, kept: Object) -> Value:
+        if name in self.local:
+            known = kept.get(name)
+            return attr.default if known is None and attr.has_default else known
+        known = kept.get(name)
+        return read_back(found, name, None if known is UNKNOWN else known)
+
+    def _refused(self, refused: Refused) -> ProviderError:
+        return error_of(refused, self.name, self.schema.attributes)
+
+    # --- what Terraform asks for -----------------------------------------------------------------
+
+    def plan(self, ctx: Ctx, replace: list[Path]) -> None:
+        if ctx.planned["id"] is UNKNOWN:
+            ctx.planned["id"] = self.id_of(ctx.planned)
+
+    def create(self, ctx: Ctx) -> Object:
+        found = self._create(ctx)
+        return self._settle(ctx, found, "create")
+
+    def read(self, ctx: Ctx) -> Object | None:
+        """One that is being deleted counts as gone: it will be, whatever is planned."""
+        found = self._get(ctx, ctx.prior["id"])
+        if found is None or found["meta"]["deleting"]:
+            return None
+        ctx.private["etag"] = found["meta"]["etag"]
+        return self.state(found, ctx.prior)
+
+    def update(self, ctx: Ctx) -> Object:
+        patch = self.patch(ctx.prior, ctx.planned)
+        id = ctx.prior["id"]
+        try:
+            found = ctx.client.update(self.collection, id, patch, ctx.private.get("etag"))
+        except Refused as refused:
+            raise self._refused(refused) from None
+        return self._settle(ctx, found, "update")
+
+    def delete(self, ctx: Ctx) -> None:
+        id = ctx.prior["id"]
+        try:
+            if ctx.client.delete(self.collection, id):
+                return
+        except Refused as refused:
+            raise self._refused(refused) from None
+        self._until_gone(ctx, id, "delete")
+
+    def import_(self, ctx: Ctx, id: str) -> Object:
+        found = self._get(ctx, id)
+        if found is None or found["meta"]["deleting"]:
+            raise ProviderError(
+                f"There is no {self.name} {id!r} to import", f"The control plane: {ctx.client.url}"
+            )
+        return self.state(found, {})
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def _get(self, ctx: Ctx, id: str) -> Object | None:
+        try:
+            return ctx.client.get(self.collection, id)
+        except Refused as refused:
+            raise self._refused(refused) from None
+
+    def _create(self, ctx: Ctx) -> Object:
+        """One of the same name that is being deleted is waited for."""
+        body = self.body(ctx.planned)
+        while True:
+            try:
+                return ctx.client.create(self.collection, body)
+            except Refused as refused:
+                id = ctx.planned["id"]
+                if refused.status != 409 or id is UNKNOWN or refused.field != "name":
+                    raise self._refused(refused) from None
+                found = self._get(ctx, id)
+                if found is not None and not found["meta"]["deleting"]:
+                    raise self._exists(id) from None
+                self._until_gone(ctx, id, "create")
+
+    def _exists(self, id: str) -> ProviderError:
+        return ProviderError(
+            f"The {self.name} {id!r} exists already",
+            "If Terraform shall have it from now on, add:\n\n"
+            f'  import {{\n    to = skerry_{self.name}.NAME\n    id = "{id}"\n  }}',
+            ("name",),
+        )
+
+    def _settle(self, ctx: Ctx, found: Object, action: str) -> Object:
+        """Note what exists, then wait until it is ready; the final state."""
+        state = self._noted(ctx, found)
+        if not ctx.planned.get(WAIT_FOR_READY):
+            return state
+        readiness = Readiness(ctx.client, self.collection, found)
+        try:
+            found = wait(readiness.poll, self._seconds(ctx.planned, action), ctx.stop)
+        except Interrupted:
+            ctx.diagnostics.warning(
+                f"The {self.name} {found['id']!r} may not be ready yet",
+                f"Terraform was interrupted. The control plane goes on: {readiness.told}",
+            )
+            return self._noted(ctx, readiness.found)
+        except (TimedOut, NotReady) as error:
+            self._noted(ctx, readiness.found)
+            raise ProviderError(
+                f"The {self.name} {found['id']!r} did not become ready",
+                f"{error or 'It took too long'}: {readiness.told}",
+            ) from None
+        return self._noted(ctx, found)
+
+    def _noted(self, ctx: Ctx, found: Object) -> Object:
+        state = self.state(found, ctx.planned)
+        ctx.private["etag"] = found["meta"]["etag"]
+        ctx.save(state)
+        return state
+
+    def _until_gone(self, ctx: Ctx, id: str, action: str) -> None:
+        def poll() -> bool | None:
+            return True if self._get(ctx, id) is None else None
+
+        values = ctx.planned or ctx.prior
+        try:
+            wait(poll, self._seconds(values, action), ctx.stop)
+        except (Interrupted, TimedOut):
+            raise ProviderError(
+                f"The {self.name} {id!r} still drains",
+                "It was asked to go, and goes when its last stream has ended.",
+            ) from None
+
+    @staticmethod
+    def _seconds(values: Object, action: str) -> float:
+        given = (values.get("timeouts") or {}).get(action)
+        return duration(given or DEFAULT_TIMEOUT)
