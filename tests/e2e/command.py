@@ -28,7 +28,8 @@ class Skerry:
 
     @property
     def environ(self) -> dict[str, str]:
-        roots = [str(ROOT / name) for name in ("edge", "core", "regions", "sdk")]
+        folders = ("edge", "core", "regions", "sdk", "infra/terraform/provider")
+        roots = [str(ROOT / name) for name in folders]
         kept = {name: value for name, value in os.environ.items() if "SKERRY" not in name}
         return kept | {"SKERRY_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(roots)}
 

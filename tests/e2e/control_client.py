@@ -1,12 +1,16 @@
-"""A client of a platform's control plane, for tests that run real processes."""
+"""A platform's control plane and a client of it, for tests that run real processes."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import httpx
-from tests.e2e.command import Skerry, until
+from tests.e2e.command import SECONDS, Skerry, until
+
+from skerry import AI
 
 
 class ControlClient:
@@ -43,3 +47,38 @@ class ControlClient:
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["id"]: node for node in self.get("nodes")["items"]}
+
+
+class ControlPlane(ControlClient):
+    """A `skerry control` process, and a client of its API."""
+
+    def __init__(self, skerry: Skerry) -> None:
+        self.skerry = skerry
+        self.start()
+
+    def start(self) -> None:
+        log = self.skerry.home / "control.log"
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "skerry", "control", "--port", "0", "--own"],
+                env=self.skerry.environ, stdin=subprocess.DEVNULL, stderr=stderr,
+            )  # fmt: skip
+        until(lambda: "is ready at" in log.read_text() or self.process.poll())
+        super().__init__(self.skerry)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self._reap()
+        assert self.process.returncode == 0
+
+    def _reap(self) -> None:
+        self.process.wait(SECONDS)
+        self.http.close()
+
+    def ai(self) -> AI:
+        url = self.until_ready("edge_nodes/edge")["status"]["url"]
+        return AI(base_url=url, account_id=self.account, api_token=self.token)

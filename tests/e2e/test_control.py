@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
-from tests.e2e.control_client import ControlClient
+from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
+from tests.e2e.control_client import ControlPlane
 
 from skerry import AI
 from skerry_regions.control.socket_paths import SocketPaths
@@ -26,41 +24,6 @@ pytestmark = pytest.mark.model
 OWN = "@cf/me/own"
 POOL = {"region": "fra", "model": MODEL, "runner": "toy", "threads": 1, "file_tier": "none"}
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
-
-
-class ControlPlane(ControlClient):
-    """A `skerry control` process, and a client of its API."""
-
-    def __init__(self, skerry: Skerry) -> None:
-        self.skerry = skerry
-        self.start()
-
-    def start(self) -> None:
-        log = self.skerry.home / "control.log"
-        with log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "skerry", "control", "--port", "0", "--own"],
-                env=self.skerry.environ, stdin=subprocess.DEVNULL, stderr=stderr,
-            )  # fmt: skip
-        until(lambda: "is ready at" in log.read_text() or self.process.poll())
-        super().__init__(self.skerry)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self._reap()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self._reap()
-        assert self.process.returncode == 0
-
-    def _reap(self) -> None:
-        self.process.wait(SECONDS)
-        self.http.close()
-
-    def ai(self) -> AI:
-        url = self.until_ready("edge_nodes/edge")["status"]["url"]
-        return AI(base_url=url, account_id=self.account, api_token=self.token)
 
 
 @pytest.fixture(scope="module")
