@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control_client import ControlClient, ControlPlane
 
 from skerry import AI
 from skerry_regions.control.socket_paths import SocketPaths
