@@ -154,20 +154,22 @@ class FrameDecoder:
     """Turns received bytes into frames, whatever the split. Not usable after a TransferError."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._header = bytearray()
+        self._payload = bytearray()  # of the frame whose header is complete; a block's own memory
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
         """Yield each frame that is complete. Raises TransferError on anything malformed."""
-        self._buffer += data
-        while len(self._buffer) >= _HEADER.size:
-            fields = _HEADER.unpack_from(self._buffer)
+        rest = _moved(memoryview(data), self._header, _HEADER.size)
+        while len(self._header) == _HEADER.size:
+            fields = _HEADER.unpack(self._header)
             size = self._checked_size(fields)
-            end = _HEADER.size + size
-            if len(self._buffer) < end:
+            rest = _moved(rest, self._payload, size)
+            if len(self._payload) < size:
                 return
-            payload = bytes(memoryview(self._buffer)[_HEADER.size : end])
-            del self._buffer[:end]
+            payload, self._payload = self._payload, bytearray()
+            self._header.clear()
             yield self._frame(fields, payload)
+            rest = _moved(rest, self._header, _HEADER.size)
 
     @staticmethod
     def _checked_size(fields: tuple[object, ...]) -> int:
@@ -182,7 +184,7 @@ class FrameDecoder:
         return size
 
     @staticmethod
-    def _frame(fields: tuple[object, ...], payload: bytes) -> Frame:
+    def _frame(fields: tuple[object, ...], payload: bytearray) -> Frame:
         _, _, kind, _, transfer, digest, first, layers, _, checksum = fields
         if xxhash.xxh3_128_digest(payload) != checksum:
             raise TransferError(f"checksum mismatch in transfer {transfer}")
@@ -195,3 +197,10 @@ class FrameDecoder:
         if control.transfer != transfer:
             raise TransferError(f"header names transfer {transfer}, body {control.transfer}")
         return control
+
+
+def _moved(data: memoryview, to: bytearray, size: int) -> memoryview:
+    """Fill `to` up to `size` bytes; what is left of the data."""
+    missing = size - len(to)
+    to += data[:missing]
+    return data[missing:]
