@@ -1,17 +1,17 @@
-"""`skerry dns` and `skerry geo`: clients find the nearest healthy region by name."""
+"""`skerry dns`: clients find the nearest healthy region by name."""
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from skerry_edge.cli.arguments import Commands, add_command, port
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.output import complain
-from skerry_edge.cli.state import Home
+from skerry_edge.cli.state import Home, StateError
+
+KEY_STEPS = ("show", "roll", "confirm", "finish")
 
 
 def register(commands: Commands) -> None:
@@ -19,71 +19,85 @@ def register(commands: Commands) -> None:
         commands,
         "dns",
         start,
-        help="run the authoritative DNS server of a topology's zone",
-        description="Answer for the zone in a topology's `dns` section: the names in it lead each "
-        "client to the nearest region that is up.",
+        help="run the authoritative DNS server of a zone",
+        description="Answer for the zone in a topology's `dns` section, or for a DNS zone of the "
+        "control plane: names in it lead each client to the nearest region that is up.",
         example="skerry dns --topology examples/three-regions.yaml --port 5353\n"
         "  dig @127.0.0.1 -p 5353 ai.example.test A +subnet=203.0.113.0/24",
     )
     serve.add_argument(
         "action",
         nargs="?",
-        choices=("serve", "keygen", "transfer-key"),
+        choices=("serve", "keygen", "transfer-key", "keys"),
         default="serve",
         help="keygen: draw the key that signs the zone from then on, and show its DS record; "
-        "transfer-key: draw the key by which secondaries get the zone",
+        "transfer-key: draw the key by which secondaries get the zone; "
+        "keys: go from one key to the next",
     )
-    serve.add_argument("--topology", type=Path, required=True, metavar="FILE")
-    serve.add_argument("--host", help="address to listen on (default: as the file says)")
-    serve.add_argument("--port", type=port, help="UDP and TCP (default: as the file says)")
+    serve.add_argument(
+        "step",
+        nargs="?",
+        choices=KEY_STEPS,
+        help="of `keys`; roll: draw the next key; confirm: the parent has its DS record; finish: "
+        "forget the old one",
+    )
+    zone = serve.add_mutually_exclusive_group(required=True)
+    zone.add_argument("--topology", type=Path, metavar="FILE")
+    zone.add_argument("--zone", metavar="NAME", help="a DNS zone of the control plane")
+    serve.add_argument(
+        "--control", metavar="URL", help="the control plane (default: that of this home)"
+    )
+    serve.add_argument("--host", help="address to listen on (default: as the zone says)")
+    serve.add_argument("--port", type=port, help="UDP and TCP (default: as the zone says)")
     serve.add_argument("--id", metavar="NAME", help="told to who asks (NSID; default: host name)")
-    parser = commands.add_parser("geo", help="where clients are, and why they go where they go")
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-    explain = add_command(
-        actions,
-        "explain",
-        explain_address,
-        help="which regions an address is sent to, and why",
-        description="Show what is known of a client's address and the order of regions for it.",
-        example="skerry geo explain 203.0.113.7 --topology examples/three-regions.yaml",
-    )
-    explain.add_argument("address", help="IPv4 or IPv6 address of a client")
-    explain.add_argument("--topology", type=Path, required=True, metavar="FILE")
 
 
 def start(args: argparse.Namespace) -> int:
+    if args.step is not None and args.action != "keys":
+        return complain(f"{args.action} has no step {args.step!r}")
     configure_logging()
-    from skerry_edge.cli.dns_signing import keygen
-    from skerry_edge.cli.dns_transfers import transfer_keygen
-    from skerry_edge.cli.serve_dns import serve_dns
+    from skerry_edge.cli.parts import CannotStart
 
     home = Home.from_environ(os.environ)
     home.create()
-    if args.action == "keygen":
-        return _told(args.topology, lambda: keygen(args.topology, home))
-    if args.action == "transfer-key":
-        return _told(args.topology, lambda: transfer_keygen(args.topology, home))
-    return _told(
-        args.topology, lambda: serve_dns(args.topology, home, args.host, args.port, args.id)
-    )
-
-
-def explain_address(args: argparse.Namespace) -> int:
-    from skerry_edge.cli.serve_dns import explain
-
     try:
-        address = ipaddress.ip_address(args.address)
-    except ValueError as error:
-        return complain(str(error))
-    return _told(args.topology, lambda: explain(args.topology, address))
-
-
-def _told(topology: Path, action: Callable[[], None]) -> int:
-    """Run `action` and turn what goes wrong into a sentence; the exit status."""
-    from skerry_edge.cli.parts import CannotStart
-
-    try:
-        action()
-    except CannotStart as error:
+        _act(args, home)
+    except (CannotStart, StateError) as error:
         return complain(str(error))
     return 0
+
+
+def _act(args: argparse.Namespace, home: Home) -> None:
+    """Raises `CannotStart` or `StateError`."""
+    if args.action == "serve":
+        from skerry_edge.cli.serve_dns import DnsOptions, serve_dns
+
+        options = DnsOptions(
+            topology=args.topology,
+            zone=args.zone or "",
+            control=args.control or "",
+            host=args.host,
+            port=args.port,
+            server_id=args.id,
+        )
+        return serve_dns(options, home)
+    zone = args.zone or _zone_of(args.topology)
+    if args.action == "keygen":
+        from skerry_edge.cli.dns_signing import keygen
+
+        return keygen(zone, home)
+    if args.action == "transfer-key":
+        from skerry_edge.cli.dns_transfers import transfer_keygen
+
+        return transfer_keygen(zone, home)
+    from skerry_edge.cli.dns_keys import keys
+
+    keys(args.step or "show", zone, home)
+
+
+def _zone_of(topology: Path) -> str:
+    """Raises `CannotStart`."""
+    from skerry_edge.cli.live_zone import spec_of
+    from skerry_edge.cli.parts import read_topology
+
+    return spec_of(read_topology(topology)).zone

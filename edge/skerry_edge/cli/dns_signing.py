@@ -6,59 +6,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dns.name
 
 from skerry_edge.cli.output import note, say
-from skerry_edge.cli.parts import CannotStart, read_topology
+from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
 from skerry_edge.geo.zone import Zone
 
 if TYPE_CHECKING:
     from skerry_edge.geo.signed_zone import SignedZone
-    from skerry_edge.geo.zone_key import ZoneKey
+    from skerry_edge.geo.zone_keys import ZoneKeys
 
 RENEWAL_SECONDS = 60.0  # between looks at signatures …
 RENEWED_AT_ONCE = 50  # … of which so many are made in a row: some 10 ms
 PAUSE = 1.0  # seconds, then, for queries
 
 
-def keygen(topology: Path, home: Home) -> None:
-    """Draw the key of a topology's zone, unless there is one, and say its DS record.
-
-    Raises `CannotStart`.
-    """
-    spec = read_topology(topology).dns
-    if spec is None:
-        raise CannotStart(f"{topology}: there is no `dns` section")
-    path = home.zone_key(spec.zone)
-    key = load_zone_key(path)
-    if key is None:
-        with _told():
-            from skerry_edge.geo.zone_key import ZoneKey
-
-            key = ZoneKey.create(path)
-        note(f"The key of {spec.zone} is in {path}: keep a copy in a safe place.")
-    note("The zone's parent needs this record:")
-    say(key.ds(dns.name.from_text(spec.zone)))
-
-
-def load_zone_key(path: Path) -> ZoneKey | None:
-    """The key, or None where there is no file. Raises `CannotStart`."""
-    if not path.exists():
-        return None
-    with _told():
+def keygen(zone: str, home: Home) -> None:
+    """Draw the key of a zone, unless there is one, and say its DS record. Raises `CannotStart`."""
+    path = home.zone_key(zone)
+    with told():
         from skerry_edge.geo.zone_key import ZoneKey
 
-        return ZoneKey.load(path)
+        if path.exists():
+            key = ZoneKey.load(path)
+        else:
+            key = ZoneKey.create(path)
+            note(f"The key of {zone} is in {path}: keep a copy in a safe place.")
+    note("The zone's parent needs this record:")
+    say(key.ds(dns.name.from_text(zone)))
 
 
 @contextlib.contextmanager
-def _told() -> Generator[None]:
+def told() -> Generator[None]:
     """What is wrong with a key, or missing for it, as `CannotStart`."""
     try:
         from skerry_edge.geo.zone_key import KeyUnusable
@@ -70,17 +54,31 @@ def _told() -> Generator[None]:
         raise CannotStart(str(error)) from None
 
 
-def sign_zone(zone: Zone, key: ZoneKey) -> SignedZone:
+def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:
+    """What the zone's keys do at a time (Unix seconds), or None where it has no key.
+
+    Raises `CannotStart`.
+    """
+    if not path.exists():
+        return None
+    with told():
+        from skerry_edge.geo.zone_keys import KeyFiles
+
+        return KeyFiles(path).at(now)
+
+
+def sign_zone(zone: Zone, keys: ZoneKeys, now: float) -> SignedZone:
     """With its static records signed."""
     from skerry_edge.geo.signed_zone import SignedZone
 
-    signed = SignedZone(zone, key)
-    signed.presign(time.time())
+    signed = SignedZone(zone, keys.signing, keys.beside)
+    signed.presign(now)
     return signed
 
 
-async def keep_signed(signed: SignedZone) -> None:
-    """Renew signatures, until cancelled."""
+async def keep_signed(current: Callable[[], SignedZone | None], clock: Callable[[], float]) -> None:
+    """Renew signatures of the zone that is served, until cancelled."""
     while True:
-        made = signed.renew(time.time(), RENEWED_AT_ONCE)
+        signed = current()
+        made = 0 if signed is None else signed.renew(clock(), RENEWED_AT_ONCE)
         await asyncio.sleep(PAUSE if made == RENEWED_AT_ONCE else RENEWAL_SECONDS)

@@ -14,7 +14,7 @@ import dns.name
 import dns.tsig
 
 from skerry_edge.cli.output import note
-from skerry_edge.cli.parts import CannotStart, read_topology
+from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.transfer import Transfers
@@ -29,15 +29,12 @@ _KEY = re.compile(
 )
 
 
-def transfer_keygen(topology: Path, home: Home) -> None:
+def transfer_keygen(zone: str, home: Home) -> None:
     """Draw the key, unless there is one. Raises `CannotStart`."""
-    spec = read_topology(topology).dns
-    if spec is None:
-        raise CannotStart(f"{topology}: there is no `dns` section")
-    path = home.transfer_key(spec.zone)
+    path = home.transfer_key(zone)
     if load_transfer_key(path) is None:
         secret = base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-        name = f"transfer.{spec.zone.rstrip('.').lower()}"
+        name = f"transfer.{zone.rstrip('.').lower()}"
         text = f'key "{name}" {{\n    algorithm hmac-sha256;\n    secret "{secret}";\n}};\n'
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,7 +42,7 @@ def transfer_keygen(topology: Path, home: Home) -> None:
                 file.write(text)
         except OSError as error:
             raise CannotStart(f"cannot write {path}: {error.strerror}") from None
-    note(f"Secondaries of {spec.zone} need the key in {path}, in the syntax of BIND.")
+    note(f"Secondaries of {zone} need the key in {path}, in the syntax of BIND.")
 
 
 def load_transfer_key(path: Path) -> dns.tsig.Key | None:

@@ -7,8 +7,11 @@
     ├── spending.db        what capped tokens spent
     ├── secret             root of the tenants' cache keys
     ├── cluster.key        what edges and nodes of other machines have to hold, too
+    ├── authority.pem      what signs the certificates of machines that join the control plane here
+    ├── machine/           of a machine that joined: its key, its certificate, whom it joined
     ├── dns/ZONE.key       the private key that signs a zone
     ├── dns/ZONE.transfer  what a zone's secondaries prove to hold
+    ├── dns/ZONE.zone.json what a control plane last said of a zone
     ├── usage.db           the usage journal
     ├── answers.db         answers that may be given again; idempotency.db: keys of requests
     ├── responses.db       answers that conversations may go on from, for a day
@@ -118,11 +121,23 @@ class Home:
     def cluster_key(self) -> Path:
         return self.root / "cluster.key"
 
+    @property
+    def authority(self) -> Path:
+        return self.root / "authority.pem"
+
+    @property
+    def machine(self) -> Path:
+        return self.root / "machine"
+
     def zone_key(self, zone: str) -> Path:
         return self.root / "dns" / f"{zone.rstrip('.').lower()}.key"
 
     def transfer_key(self, zone: str) -> Path:
         return self.zone_key(zone).with_suffix(".transfer")
+
+    def kept_zone(self, zone: str) -> Path:
+        """What a control plane last said of it."""
+        return self.zone_key(zone).with_suffix(".zone.json")
 
     @property
     def limits(self) -> Path:
@@ -257,6 +272,12 @@ def _drawn_once(path: Path) -> bytes:
     if len(stored) != SECRET_BYTES:
         raise StateError(f"{path} is damaged: delete it and run `skerry up` again.")
     return stored
+
+
+def keep_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read, unless it says so already."""
+    if not path.exists() or path.read_bytes() != content:
+        _replace(path, content)
 
 
 def _control_path(home: Home) -> str:

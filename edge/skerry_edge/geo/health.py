@@ -43,9 +43,14 @@ class HealthWatch:
     def __init__(
         self, probes: Mapping[str, Probe], changed: Callable[[frozenset[str]], None]
     ) -> None:
-        self._probes = probes
         self._changed = changed
-        self._regions = {name: Hysteresis() for name in probes}
+        self._regions: dict[str, Hysteresis] = {}
+        self.watch(probes)
+
+    def watch(self, probes: Mapping[str, Probe]) -> None:
+        """From now on these. What is known of regions that stay is kept."""
+        self._probes = probes
+        self._regions = {name: self._regions.get(name) or Hysteresis() for name in probes}
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Until cancelled. `sleep` is a parameter so that tests need not wait."""
@@ -55,13 +60,14 @@ class HealthWatch:
 
     async def round(self) -> None:
         """Probe every region once, all at the same time."""
+        regions = self._regions  # others may take their place meanwhile
         names = list(self._probes)
         results = await asyncio.gather(*(self._probes[name]() for name in names))
         changes = [
-            name for name, ok in zip(names, results, strict=True) if self._regions[name].probed(ok)
+            name for name, ok in zip(names, results, strict=True) if regions[name].probed(ok)
         ]
         for name in changes:
-            logger.warning("region %s is %s", name, "up" if self._regions[name].up else "down")
+            logger.warning("region %s is %s", name, "up" if regions[name].up else "down")
         if changes:
             self._changed(
                 frozenset(name for name, region in self._regions.items() if not region.up)

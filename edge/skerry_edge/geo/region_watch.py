@@ -45,10 +45,15 @@ class RegionWatch:
         self, edges: Mapping[str, Sequence[Ask]], tell: Callable[[frozenset[str], Rtts], None]
     ) -> None:
         """`edges` are those of each region."""
-        self._edges = edges
         self._tell = tell
-        self._calm = {region: Hysteresis() for region in edges}
+        self._calm: dict[str, Hysteresis] = {}
         self._rtts = MeasuredRtt()
+        self.watch(edges)
+
+    def watch(self, edges: Mapping[str, Sequence[Ask]]) -> None:
+        """From now on these. What is known of regions that stay is kept."""
+        self._edges = edges
+        self._calm = {region: self._calm.get(region) or Hysteresis() for region in edges}
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Until cancelled. `sleep` is a parameter so that tests need not wait."""
@@ -58,18 +63,21 @@ class RegionWatch:
 
     async def round(self) -> None:
         """Ask every edge once, all at the same time."""
-        await asyncio.gather(*(self._ask(region) for region in self._edges))
-        busy = frozenset(region for region, calm in self._calm.items() if not calm.up)
+        calm = self._calm  # others may take their place meanwhile
+        await asyncio.gather(
+            *(self._ask(region, asks, calm[region]) for region, asks in self._edges.items())
+        )
+        busy = frozenset(region for region, each in self._calm.items() if not each.up)
         self._tell(busy, {region: self._rtts.of(region) for region in self._edges})
 
-    async def _ask(self, region: str) -> None:
-        told = await asyncio.gather(*(ask() for ask in self._edges[region]))
+    async def _ask(self, region: str, asks: Sequence[Ask], calm: Hysteresis) -> None:
+        told = await asyncio.gather(*(ask() for ask in asks))
         for figures in told:
             for other in figures.rtt.keys() & self._edges.keys():
                 self._rtts.add(region, other, figures.rtt[other])
         queues = [figures.queue[region] for figures in told if region in figures.queue]
-        if queues and self._calm[region].probed(min(queues) < BUSY_SECONDS):
-            logger.warning("region %s is %s", region, "calm" if self._calm[region].up else "busy")
+        if queues and calm.probed(min(queues) < BUSY_SECONDS):
+            logger.warning("region %s is %s", region, "calm" if calm.up else "busy")
 
 
 async def ask_edge(url: str) -> EdgeFigures:

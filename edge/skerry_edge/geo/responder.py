@@ -85,15 +85,24 @@ class Responder:
         server_id: bytes = b"",
         signed: Mapping[dns.name.Name, Signing] = MappingProxyType({}),
     ) -> None:
-        """`signed` are those of the zones that have a key, by origin."""
-        self._zones = {zone.origin.canonicalize(): zone for zone in zones}
-        self._places = places
+        """See `serve`."""
+        self.serve(zones, places, signed)
         self._cookies = cookies
         self._rate = rate
         self._clock = clock
-        self._server_id = server_id
-        self._signed = signed
+        self.server_id = server_id
         self.counters = Counters()
+
+    def serve(
+        self,
+        zones: Sequence[Zone],
+        places: Places,
+        signed: Mapping[dns.name.Name, Signing] = MappingProxyType({}),
+    ) -> None:
+        """Answer for these from now on. `signed` are those that have a key, by origin."""
+        self._zones = {zone.origin.canonicalize(): zone for zone in zones}
+        self._places = places
+        self._signed = signed
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> bytes | None:
         """The answer to one query from `address`, or None when none is due.
@@ -128,6 +137,32 @@ class Responder:
             return _wire(_cut(message))
         return self._rendered(message, len(query), asked, stream=stream, known=known)
 
+    @property
+    def zones(self) -> tuple[Zone, ...]:
+        return tuple(self._zones.values())
+
+    def is_signed(self, name: dns.name.Name) -> bool:
+        """Whether answers for a name have signatures for those who ask for them."""
+        zone = self.zone_of(name)
+        return zone is not None and zone.origin in self._signed
+
+    def render(
+        self,
+        name: dns.name.Name,
+        rdtype: int,
+        address: Address,
+        *,
+        dnssec_ok: bool = False,
+        compact_ok: bool = False,
+    ) -> bytes:
+        """The whole answer to somebody at `address`, with neither id nor OPT, and no limits: for
+        whoever keeps answers and completes them per query."""
+        edns = wire.Edns(STREAM_PAYLOAD, 0, dnssec_ok, compact_ok=compact_ok)
+        asked = wire.Query(0, False, False, name, rdtype, dns.rdataclass.IN, edns)
+        reply = self._answer(asked, address)
+        self._sign(reply, asked, self._clock())
+        return _wire(reply.message)
+
     # --- what to answer --------------------------------------------------------------------------
 
     def _answer(self, asked: wire.Query, address: Address) -> _Reply:
@@ -138,7 +173,7 @@ class Responder:
         if asked.type == dns.rdatatype.NXNAME:  # of proofs only (RFC 9824, 3.5)
             message.set_rcode(dns.rcode.FORMERR)
             return _Reply(message)
-        zone = self._zone_of(asked.name)
+        zone = self.zone_of(asked.name)
         if zone is None or asked.rdclass != dns.rdataclass.IN:
             message.set_rcode(dns.rcode.REFUSED)
             return _Reply(message)
@@ -153,7 +188,7 @@ class Responder:
             return _Reply(message)
         return self._look_up(message, zone, asked, address)
 
-    def _zone_of(self, name: dns.name.Name) -> Zone | None:
+    def zone_of(self, name: dns.name.Name) -> Zone | None:
         """The zone with the longest origin above `name`."""
         at = name.canonicalize()
         while True:
@@ -236,8 +271,8 @@ class Responder:
             options.append(
                 _generic(wire.Option.COOKIE, self._cookie(asked.edns.cookie, address, now))
             )
-        if asked.edns.wants_nsid and self._server_id:
-            options.append(_generic(wire.Option.NSID, self._server_id))
+        if asked.edns.wants_nsid and self.server_id:
+            options.append(_generic(wire.Option.NSID, self.server_id))
         if message.rcode() == dns.rcode.REFUSED:
             options.append(dns.edns.EDEOption(NOT_AUTHORITATIVE))
         rcode = message.rcode()

@@ -19,21 +19,24 @@ from skerry_edge.geo.zone import Found, Kind, Zone
 from skerry_edge.geo.zone_key import ZoneKey
 
 ON_EVERY_NAME = frozenset({dns.rdatatype.RRSIG, dns.rdatatype.NSEC})
+KEY_SETS = frozenset({dns.rdatatype.DNSKEY, dns.rdatatype.CDS, dns.rdatatype.CDNSKEY})
 
 
 class SignedZone:
     """A zone and its signatures. Times are Unix seconds."""
 
-    def __init__(self, zone: Zone, key: ZoneKey) -> None:
+    def __init__(self, zone: Zone, key: ZoneKey, beside: ZoneKey | None = None) -> None:
+        """`beside` is a second key that is published: it signs what is said of keys too."""
         self.zone = zone
         self._signer = Signer(key, zone.origin)
+        self._beside = None if beside is None else Signer(beside, zone.origin)
 
     def presign(self, now: float) -> None:
         """Sign all static records."""
         self._signer.presign(self.zone.authoritative(), now)
 
     def renew(self, now: float, limit: int) -> int:
-        """See `Signer.renew`."""
+        """See `Signer.renew`. (What a second key signs is renewed when it is asked for.)"""
         return self._signer.renew(now, limit)
 
     def complete(
@@ -69,7 +72,11 @@ class SignedZone:
             if found.kind is Kind.DELEGATION and rrset.rdtype == dns.rdatatype.NS:
                 continue  # it is the child's
             passing = rrset.rdtype == dns.rdatatype.NSEC or not self.zone.has_name(rrset.name)
-            yield self._signer.sign(rrset, now, passing=passing)
+            signatures = self._signer.sign(rrset, now, passing=passing)
+            if self._beside is not None and rrset.rdtype in KEY_SETS:
+                for signature in self._beside.sign(rrset, now):
+                    signatures.add(signature)
+            yield signatures
 
     def _denial(self, found: Found, rdtype: int) -> dns.rrset.RRset | None:
         """The NSEC record of what was found, where something is missing."""

@@ -20,6 +20,7 @@ from dns.rdtypes.dnskeybase import Flag
 
 ALGORITHM = Algorithm.ECDSAP256SHA256
 MAX_BYTES = 4096
+TTL = 3600  # seconds, of what is published of keys
 
 
 class KeyUnusable(Exception):
@@ -83,7 +84,12 @@ class ZoneKey:
             self.private.public_key(), ALGORITHM, cast(Flag, self.dnskey.flags)
         )
         return [
-            f"@ 3600 IN DNSKEY {self.dnskey}",
-            f"@ 3600 IN CDS {cds}",
-            f"@ 3600 IN CDNSKEY {cdnskey}",
+            self.dnskey_line,
+            f"@ {TTL} IN CDS {cds}",
+            f"@ {TTL} IN CDNSKEY {cdnskey}",
         ]
+
+    @property
+    def dnskey_line(self) -> str:
+        """As in a zone file."""
+        return f"@ {TTL} IN DNSKEY {self.dnskey}"
