@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 from msgspec import Meta, Struct
 
 BITS_PER_NAME = 10  # at least; with 4 probes, one of 80 strangers is taken for a member
@@ -28,11 +29,11 @@ class PrefixFilter(Struct, frozen=True):
         if not names:
             return cls()
         size = 1 << max(len(names) * BITS_PER_NAME - 1, 7).bit_length()
-        bits = bytearray(size // 8)
-        for first, step in _HALVES.iter_unpack(b"".join(names)):
-            for probe in _probes(first, step, size):
-                bits[probe >> 3] |= 1 << (probe & 7)
-        return cls(bytes(bits))
+        halves = np.frombuffer(b"".join(names), ">u8").astype(np.uint64).reshape(-1, 2)
+        bits = np.zeros(size, np.bool_)
+        for probe in _probes(halves[:, 0], halves[:, 1], size):
+            bits[probe] = True
+        return cls(np.packbits(bits, bitorder="little").tobytes())
 
     def __contains__(self, name: bytes) -> bool:
         bits = self.bits
@@ -49,8 +50,11 @@ class PrefixFilter(Struct, frozen=True):
         return len(names)
 
 
-def _probes(first: int, step: int, size: int) -> tuple[int, int, int, int]:
-    """Bits of a name by its halves, by double hashing (Kirsch and Mitzenmacher 2006)."""
-    mask = size - 1
-    step |= 1
-    return first & mask, first + step & mask, first + 2 * step & mask, first + 3 * step & mask
+def _probes(first: Any, step: Any, size: int) -> tuple[Any, ...]:
+    """Bits of a name by its halves, by double hashing (Kirsch and Mitzenmacher 2006).
+
+    Halves are integers, or uint64 arrays of many names', whose sums only lose bits that the mask
+    takes anyway.
+    """
+    mask, step = size - 1, step | 1
+    return tuple(first + number * step & mask for number in range(4))
