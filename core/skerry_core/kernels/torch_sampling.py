@@ -1,12 +1,13 @@
 """Sampling in Torch, on the device that holds the logits: the choices of `skerry_core.sampling`.
 
-The counter-based uniforms are drawn on the host, where they are a handful of integers; everything
-that touches the vocabulary stays on the device, and one copy per result brings it back.
+Everything that touches the vocabulary stays on the device, and one copy per result brings it back.
+Plain Torch sorts, and draws its uniforms on the host, where they are a handful of integers; where
+Triton runs, `triton_sampling.choose` does both in one launch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,21 +17,46 @@ from torch import Tensor
 from skerry_core.batch import SamplingBatch, StepResult
 from skerry_core.kernels.reference_math import log_f32, log_f64, uniform
 from skerry_core.kernels.torch_math import exp_f32
+from skerry_core.kernels.torch_staging import send
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 
 
-def sample(logits: Tensor, sampling: SamplingBatch) -> StepResult:
+class Choose(Protocol):
+    """Steps 4 to 6 as one operation: see `triton_sampling.choose`."""
+
+    def __call__(
+        self, adjusted: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, lowest: Tensor,
+        seeds: Tensor, positions: Tensor, choices: Tensor,
+    ) -> Tensor: ...  # fmt: skip
+
+
+def sample(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> StepResult:
     """Choose a token for each of the S rows of `logits` f32[S, V], which is left unchanged."""
     raw = _clean(logits)
     adjusted = _adjusted(raw, sampling)
+    if choose is None:
+        chosen, targets = _chosen(adjusted, sampling), _to(sampling.targets, logits.device).long()
+    else:
+        *style, targets = send(
+            [
+                sampling.temperature, sampling.top_p, sampling.top_k, _lowest(sampling.min_p),
+                sampling.seeds.view(np.int64), sampling.positions, sampling.choices,
+                sampling.targets,
+            ],
+            logits.device,
+        )  # fmt: skip
+        chosen = choose(adjusted, *style)
+    return _result(raw, torch.where(targets >= 0, targets, chosen).long(), sampling)
+
+
+def _chosen(adjusted: Tensor, sampling: SamplingBatch) -> Tensor:
+    """Steps 4 to 6 by sorting: i64[S]."""
     chosen = adjusted.argmax(-1)
     drawing = np.flatnonzero((sampling.temperature >= GREEDY_TEMPERATURE) & (sampling.targets < 0))
     if len(drawing):
-        rows = _to(drawing, logits.device)
+        rows = _to(drawing, adjusted.device)
         chosen[rows] = _draw(adjusted[rows], sampling, drawing)
-    chosen = torch.where(adjusted.amax(-1) > -torch.inf, chosen, -1)
-    targets = _to(sampling.targets, logits.device).long()
-    return _result(raw, torch.where(targets >= 0, targets, chosen), sampling)
+    return torch.where(adjusted.amax(-1) > -torch.inf, chosen, -1)
 
 
 def _clean(logits: Tensor) -> Tensor:

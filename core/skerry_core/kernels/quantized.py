@@ -1,0 +1,167 @@
+"""Matrices of 4- and 8-bit weights in Torch: GGML's rows of blocks, taken apart into planes.
+
+A weight is `scale * q`, or `scale * q + minimum`, where 16 or 32 neighbours of a row share scale
+and minimum. GGML keeps each block's scales beside its quants, at odd addresses; planes of their
+own are what a GPU reads at full width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+FORMATS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""What `unpack` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedMatrix:
+    """[rows, columns]. Each byte of a 4-bit row has weight i of its group of 32 in its low half,
+    weight i + 16 in its high one."""
+
+    quants: Tensor  # i8[rows, columns], or u8[rows, columns / 2]: 4 bits
+    scales: Tensor  # f16[rows, columns / group]
+    minima: Tensor | None  # f16[rows, columns / group]
+
+    @property
+    def bits(self) -> int:
+        return 4 if self.quants.dtype is torch.uint8 else 8
+
+    @property
+    def group(self) -> int:
+        """Weights that share a scale: 32, or 16 with 8 bits."""
+        return self.shape[1] // self.scales.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, width = self.quants.shape
+        return rows, width * 8 // self.bits
+
+    @property
+    def device(self) -> torch.device:
+        return self.quants.device
+
+    @property
+    def num_bytes(self) -> int:
+        planes = (self.quants, self.scales, self.minima)
+        return sum(plane.nbytes for plane in planes if plane is not None)
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The weights themselves, [rows, columns]."""
+        q = self.quants if self.bits == 8 else _nibbles(self.quants)
+        values = q.reshape(*self.scales.shape, -1).float() * self.scales[..., None].float()
+        if self.minima is not None:
+            values += self.minima[..., None].float()
+        return values.reshape(self.shape).to(dtype)
+
+    def widened(self) -> QuantizedMatrix:
+        """The same weights in 8 bits, groups of 16, with minima: what every matrix can become."""
+        repeat = self.group // 16
+        minima = torch.zeros_like(self.scales) if self.minima is None else self.minima
+        return QuantizedMatrix(
+            (self.quants if self.bits == 8 else _nibbles(self.quants).to(torch.int8)),
+            self.scales.repeat_interleave(repeat, 1),
+            minima.repeat_interleave(repeat, 1),
+        )
+
+
+Matrix: TypeAlias = "Tensor | QuantizedMatrix"
+
+
+def stacked(matrices: Sequence[Matrix]) -> Matrix:
+    """Matrices one upon another. Mixed formats become 8 bits, or floats where one is of floats."""
+    quantized = [each for each in matrices if isinstance(each, QuantizedMatrix)]
+    plain = [each for each in matrices if isinstance(each, Tensor)]
+    if plain:
+        return torch.cat(
+            [e if isinstance(e, Tensor) else e.dequantized(plain[0].dtype) for e in matrices]
+        )
+    if len({(m.bits, m.group, m.minima is None) for m in quantized}) > 1:
+        quantized = [matrix.widened() for matrix in quantized]
+    minima = [matrix.minima for matrix in quantized if matrix.minima is not None]
+    return QuantizedMatrix(
+        torch.cat([matrix.quants for matrix in quantized]),
+        torch.cat([matrix.scales for matrix in quantized]),
+        torch.cat(minima) if minima else None,
+    )
+
+
+def unpack(raw: Tensor, format_: str, columns: int) -> QuantizedMatrix:
+    """Planes of GGML rows u8[rows, bytes], in any of `FORMATS`, on the device that holds them.
+
+    K-quants' products of scales are rounded to float16.
+    """
+    if format_ == "Q8_0":
+        blocks = raw.reshape(len(raw), columns // 32, 34)
+        return _planes(blocks[..., 2:].contiguous().view(torch.int8), _half(blocks[..., :2]), None)
+    if format_ == "Q4_0":
+        blocks = raw.reshape(len(raw), columns // 32, 18)
+        scales = _half(blocks[..., :2])
+        return _planes(blocks[..., 2:].contiguous(), scales, scales * -8)
+    if format_ == "Q4_1":
+        blocks = raw.reshape(len(raw), columns // 32, 20)
+        return _planes(
+            blocks[..., 4:].contiguous(), _half(blocks[..., :2]), _half(blocks[..., 2:4])
+        )
+    if format_ in ("Q4_K", "Q5_K"):
+        return _unpack_k(raw.reshape(len(raw), columns // 256, -1), has_fifth_bit=format_ == "Q5_K")
+    if format_ == "Q6_K":
+        return _unpack_6_k(raw.reshape(len(raw), columns // 256, 210))
+    raise ValueError(f"{format_} is not a quantised format, only {', '.join(FORMATS)} are")
+
+
+def _planes(quants: Tensor, scales: Tensor, minima: Tensor | None) -> QuantizedMatrix:
+    """Of quants [rows, groups, bytes] and scales [rows, groups]."""
+    return QuantizedMatrix(quants.flatten(1), scales, minima)
+
+
+def _half(data: Tensor) -> Tensor:
+    """u8[..., 2] as f16[...]."""
+    return data.contiguous().view(torch.float16).squeeze(-1)
+
+
+def _nibbles(quants: Tensor) -> Tensor:
+    """u8[rows, columns / 2] as u8[rows, columns], in the order of weights."""
+    pairs = quants.reshape(len(quants), -1, 16)
+    return torch.cat([pairs & 15, pairs >> 4], dim=-1).flatten(1)
+
+
+def _unpack_k(blocks: Tensor, *, has_fifth_bit: bool) -> QuantizedMatrix:
+    """Q4_K and Q5_K: 8 groups of 32 in a block u8[rows, blocks, bytes]."""
+    rows = len(blocks)
+    steps, minima = _scales_and_minima(blocks[..., 4:16])
+    scales = (_half(blocks[..., :2])[..., None].float() * steps).half()
+    minima = (_half(blocks[..., 2:4])[..., None].float() * -minima).half()
+    low_bits = blocks[..., 48 if has_fifth_bit else 16 :].reshape(rows, -1, 4, 1, 32)
+    q = torch.cat([low_bits & 15, low_bits >> 4], dim=3).reshape(rows, -1, 8, 32)
+    if has_fifth_bit:
+        shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)[:, None]
+        q = (q | (((blocks[..., None, 16:48] >> shifts) & 1) << 4)).view(torch.int8)
+    else:
+        q = q[..., :16] | (q[..., 16:] << 4)
+    return _planes(q.flatten(1, 2).contiguous(), scales.flatten(1), minima.flatten(1))
+
+
+def _scales_and_minima(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """f32[..., 8] each: 6 bits each out of 12 bytes (ggml-common.h)."""
+    low, middle, high = packed.split(4, dim=-1)
+    scales = torch.cat([low & 0x3F, (high & 0xF) | ((low >> 6) << 4)], dim=-1)
+    minima = torch.cat([middle & 0x3F, (high >> 4) | ((middle >> 6) << 4)], dim=-1)
+    return scales.float(), minima.float()
+
+
+def _unpack_6_k(blocks: Tensor) -> QuantizedMatrix:
+    """Q6_K: 16 groups of 16 in a block u8[rows, blocks, 210]."""
+    rows = len(blocks)
+    low = blocks[..., :128].reshape(rows, -1, 2, 1, 64)
+    low = torch.cat([low & 15, low >> 4], dim=3).reshape(rows, -1, 8, 32)
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)[:, None]
+    high = (blocks[..., 128:192].reshape(rows, -1, 2, 1, 32) >> shifts) & 3
+    q = (low | (high.reshape(rows, -1, 8, 32) << 4)).view(torch.int8) - 32
+    steps = blocks[..., 192:208].contiguous().view(torch.int8).float()
+    scales = (_half(blocks[..., 208:])[..., None].float() * steps).half()
+    return _planes(q.reshape(rows, -1, 16), scales.flatten(1), None)

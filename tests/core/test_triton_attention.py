@@ -1,0 +1,117 @@
+"""Triton's attention kernels against the NumPy reference: shapes by the dozen, NaN beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.paged_kv import DEVICE, PagedRows, paged_rows
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from skerry_core.kernels.triton_attention import (
+    SPLIT_BLOCKS,
+    SPLIT_TILE,
+    WHOLE_TILE,
+    Tiles,
+    attend_split,
+    attend_whole,
+    tile_tokens,
+)
+
+
+def put(values: Sequence[int] | np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(np.array(values, np.int32)).to(DEVICE)
+
+
+def tiles_of(counts: Sequence[int], most: int) -> Tiles:
+    """Tiles of rows of so many tokens, and one of padding."""
+    found = [(0, 0, 0)]
+    start = 0
+    for row, count in enumerate(counts):
+        found += [(row, start + i, min(most, count - i)) for i in range(0, count, most)]
+        start += count
+    return Tiles(*(put(column) for column in zip(*found, strict=True)))
+
+
+def attend(case: PagedRows, window: int | None, *, is_split: bool) -> Tensor:
+    out = torch.empty(len(case.positions), case.heads, case.width, device=DEVICE)
+    out = out.to(case.q.dtype)
+    group = case.heads // case.kv_heads
+    tiles = tiles_of(case.counts, tile_tokens(SPLIT_TILE if is_split else WHOLE_TILE, group))
+    arguments = (case.q, case.kv, put(case.tables), put(case.positions), tiles, out)
+    if is_split:
+        splits = -(-case.tables.shape[1] // SPLIT_BLOCKS)
+        attend_split(*arguments, num_splits=splits, window=window)
+    else:
+        attend_whole(*arguments, window=window)
+    return out
+
+
+rows = st.lists(st.tuples(st.integers(1, 600), st.integers(1, 12)), min_size=1, max_size=2)
+
+
+@pytest.mark.parametrize("is_split", [True, False], ids=["split", "whole"])
+@settings(max_examples=7, deadline=None)
+@given(
+    rows=rows,
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 7),
+    width=st.sampled_from([16, 24, 64]),
+    window=st.sampled_from([None, 1, 70, 300]),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+    seed=st.integers(0, 1000),
+)
+def test_every_shape_gives_what_the_reference_does(
+    is_split: bool, rows: list[tuple[int, int]], kv_heads: int, group: int, width: int,
+    window: int | None, dtype: torch.dtype, seed: int,
+) -> None:  # fmt: skip
+    case = paged_rows(
+        heads=kv_heads * group, kv_heads=kv_heads, width=width, contexts=[n for n, _ in rows],
+        counts=[min(n, count) for n, count in rows], dtype=dtype, seed=seed,
+    )  # fmt: skip
+    attended = attend(case, window, is_split=is_split).float().cpu().numpy()
+    atol = 2e-5 if dtype is torch.float32 else 4e-3
+    np.testing.assert_allclose(attended, case.attended(window), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("window", [None, 90])
+def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -> None:
+    """A tile of many, a tile of one, another row's neighbour: what `deterministic` relies on."""
+    case = paged_rows(
+        heads=4, kv_heads=2, width=16, contexts=(530, 40), counts=(3, 2), dtype=torch.float16,
+        seed=3,
+    )  # fmt: skip
+    together = attend(case, window, is_split=True)
+    for token, (position, row) in enumerate(zip(case.positions, case.owners, strict=True)):
+        own = put([0])
+        alone = torch.empty_like(together[:1])
+        attend_split(
+            case.q[token : token + 1], case.kv, put(case.tables[row : row + 1]), put([position]),
+            Tiles(own, own, put([1])), alone, num_splits=9, window=window,
+        )  # fmt: skip
+        assert torch.equal(alone[0], together[token])
+
+
+def test_keys_and_values_in_eight_bits_count_times_their_scales() -> None:
+    case = paged_rows(
+        heads=4, kv_heads=2, width=16, contexts=(300,), counts=(3,), dtype=torch.float16, seed=5
+    )
+    kv = case.kv.nan_to_num(0.0)
+    scales = kv.float().abs().amax(-1).clamp(min=1e-12) / 448
+    narrow = (kv.float() / scales[..., None]).to(torch.float8_e4m3fn)
+    wide = (narrow.float() * scales[..., None]).to(torch.float16)
+    tiles = tiles_of(case.counts, 4)
+    outs = [torch.empty(3, 4, 16, dtype=torch.float16, device=DEVICE) for _ in range(3)]
+    arguments = put(case.tables), put(case.positions), tiles
+    attend_split(case.q, wide, *arguments, outs[0], num_splits=2, window=None)
+    attend_split(case.q, narrow, *arguments, outs[1], num_splits=2, window=None, scales=scales)
+    attend_whole(case.q, narrow, *arguments, outs[2], window=None, scales=scales)
+    for out in outs[1:]:
+        torch.testing.assert_close(out, outs[0], rtol=0, atol=4e-3)
