@@ -147,6 +147,7 @@ class Provider(Generic[ClientT]):
     name: str  # prefix of its resources
     schema: Schema
     configure: Callable[[Object, threading.Event], ClientT]
+    release: Callable[[ClientT], None]  # a client that is not used any more
     resources: Sequence[Resource[ClientT]] = ()
     data_sources: Sequence[DataSource[ClientT]] = ()
     ephemerals: Sequence[Ephemeral[ClientT]] = ()

@@ -92,6 +92,7 @@ def reattach(provider: Provider[Any], source: str) -> Generator[Reattached]:
             yield Reattached({source: config}, service)
         finally:
             server.stop(None).wait()
+            service.release()
 
 
 @contextlib.contextmanager

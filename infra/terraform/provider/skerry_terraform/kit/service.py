@@ -99,8 +99,15 @@ class Service(Generic[ClientT]):
         self.stop.clear()  # a provider that Terraform did not start outlives its runs
         with told(diagnostics):
             config = decoded(self._provider.schema.type, request.config)
+            self.release()
             self._client = self._provider.configure(config or {}, self.stop)
         return message("DiagnosticsResponse", diagnostics=diagnostics.messages())
+
+    def release(self) -> None:
+        """Let go of what `configure` has made."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._provider.release(client)
 
     def stop_provider(self, request: Message) -> Message:
         """Advisory: Terraform waits for the calls that are under way."""

@@ -55,12 +55,12 @@ class Answer:
 
 
 class ControlPlane:
-    """Its client, for many threads: each keeps one connection."""
+    """Its client, for many threads. Connections are kept for the next request, until `close`."""
 
     def __init__(self, settings: Settings, stop: threading.Event) -> None:
         self._settings = settings
         self._stop = stop
-        self._local = threading.local()
+        self._idle: list[http.client.HTTPConnection] = []
 
     @property
     def url(self) -> str:
@@ -110,6 +110,11 @@ class ControlPlane:
                 return
             after = {"after": page["next"]}
 
+    def close(self) -> None:
+        """Its idle connections; a later request opens another."""
+        while self._idle:
+            self._idle.pop().close()
+
     def status(self) -> Object:
         """The platform at a glance."""
         return self._call("GET", "/status")
@@ -150,7 +155,7 @@ class ControlPlane:
         self, method: str, path: str, payload: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes, float]:
         """Status, body and `Retry-After` in seconds. Raises OSError or HTTPException."""
-        connection = self._connection()
+        connection = self._idle.pop() if self._idle else self._connection()
         try:
             connection.request(
                 method, PREFIX + path, payload, self._headers(payload is not None) | headers
@@ -159,26 +164,19 @@ class ControlPlane:
             data = answer.read(MAX_ANSWER_BYTES + 1)
             if len(data) > MAX_ANSWER_BYTES:
                 raise http.client.HTTPException("the answer is too long")
-            return answer.status, data, _seconds(answer.getheader("retry-after"))
         except BaseException:
-            connection.close()  # the next request opens it again
+            connection.close()
             raise
+        self._idle.append(connection)
+        return answer.status, data, _seconds(answer.getheader("retry-after"))
 
     def _connection(self) -> http.client.HTTPConnection:
-        """This thread's own."""
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            at = self._settings
-            if at.tls is None:
-                connection = http.client.HTTPConnection(
-                    at.host, at.port, timeout=at.timeout_seconds
-                )
-            else:
-                connection = http.client.HTTPSConnection(
-                    at.host, at.port, timeout=at.timeout_seconds, context=at.tls
-                )
-            self._local.connection = connection
-        return connection
+        at = self._settings
+        if at.tls is None:
+            return http.client.HTTPConnection(at.host, at.port, timeout=at.timeout_seconds)
+        return http.client.HTTPSConnection(
+            at.host, at.port, timeout=at.timeout_seconds, context=at.tls
+        )
 
     def _headers(self, has_body: bool) -> dict[str, str]:
         headers = {

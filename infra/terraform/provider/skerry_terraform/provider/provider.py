@@ -30,6 +30,7 @@ SKERRY: Provider[ControlPlane] = Provider(
     name="skerry",
     schema=SCHEMA,
     configure=configure,
+    release=ControlPlane.close,
     resources=(REGION, EDGE_NODE, POOL, DEPLOYMENT, ApiToken()),
     data_sources=(
         One(REGION),

@@ -1,0 +1,173 @@
+"""From an empty home to a platform that answers, and back: the installed provider, real nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.command import MODEL, is_alive, new_home, until
+from tests.e2e.control_client import ControlPlane
+from tests.infra.terraform.command import Terraform, plugins_of, terraform_binary
+
+from skerry import AI
+from skerry_regions.model_files import ModelFiles
+from skerry_terraform.install import COMMAND, PLATFORMS, SOURCE, install, installed_plugin
+
+pytestmark = pytest.mark.model
+
+PLATFORM = f"""\
+resource "skerry_region" "fra" {{
+  name = "fra"
+  iata = "FRA"
+}}
+
+resource "skerry_pool" "all" {{
+  name     = "all"
+  region   = skerry_region.fra.name
+  role     = "hybrid"
+  runner   = "toy"
+  replicas = 1
+  threads  = 1
+}}
+
+resource "skerry_deployment" "chat" {{
+  name  = "chat"
+  model = "{MODEL}"
+  pools = [skerry_pool.all.id]
+}}
+
+resource "skerry_edge_node" "edge" {{
+  name       = "edge"
+  region     = skerry_region.fra.name
+  depends_on = [skerry_deployment.chat]
+}}
+
+resource "skerry_api_token" "app" {{
+  name   = "app"
+  scopes = ["run"]
+}}
+
+output "url" {{
+  value = skerry_edge_node.edge.url
+}}
+"""
+
+
+@pytest.fixture
+def terraform(tmp_path: Path) -> Terraform:
+    """The provider is installed as `skerry terraform install` does it."""
+    terraform_binary()
+    folder = tmp_path / "work"
+    (folder / "home").mkdir(parents=True)
+    install(folder / "home", installed_plugin())
+    return Terraform(folder, {"SKERRY_HOME": str(tmp_path / "home")})
+
+
+@pytest.fixture
+def control(
+    tmp_path: Path, terraform: Terraform, default_model: ModelFiles
+) -> Iterator[ControlPlane]:
+    control = ControlPlane(new_home(tmp_path, default_model))
+    yield control
+    control.stop()
+
+
+def test_a_platform_comes_stays_and_goes(terraform: Terraform, control: ControlPlane) -> None:
+    """The provider block is empty: endpoint and token are those that the platform wrote down."""
+    terraform.write(PLATFORM)
+    assert f"Installed {SOURCE}" in terraform("init")
+    assert "5 added" in terraform.apply()
+    state = terraform.state()
+    url, secret = state["skerry_edge_node.edge"]["url"], state["skerry_api_token.app"]["secret"]
+    with AI(base_url=url, account_id=control.account, api_token=secret) as ai:
+        assert ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 2})["response"]
+    assert terraform.is_settled()
+
+    node = control.nodes()["fra-all-0"]
+    os.kill(node["pid"], signal.SIGKILL)  # the control plane mends it: nothing to plan
+    until(lambda: control.nodes().get("fra-all-0", node)["pid"] != node["pid"])
+    assert terraform.is_settled()
+
+    terraform.write(PLATFORM.replace("replicas = 1", "replicas = 2"))
+    assert "0 added, 1 changed, 0 destroyed" in terraform.apply()
+    assert control.get("pools/fra-all")["status"]["ready_replicas"] == 2
+    pids = [node["pid"] for node in control.nodes().values()]
+    assert len(pids) == 3
+
+    assert "5 destroyed" in terraform.destroy()
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert control.nodes() == {}
+    assert control.get("regions")["items"] == []
+    assert [*(control.skerry.home / "run" / "launched").glob("*.json")] == []
+    assert [*plugins_of(terraform.folder)] == []
+
+
+def test_one_lock_file_holds_for_all(terraform: Terraform, tmp_path: Path) -> None:
+    terraform.write("")
+    terraform("init")
+    lock = terraform.folder / ".terraform.lock.hcl"
+    locked = lock.read_text()
+    mirror = terraform.folder / "home" / ".terraform.d" / "plugins"
+    platforms = [f"-platform={platform}" for platform in PLATFORMS]
+    terraform("providers", "lock", f"-fs-mirror={mirror}", *platforms)
+    assert lock.read_text() == locked
+
+    other = Terraform(tmp_path / "colleague", {})
+    (other.folder / "home").mkdir(parents=True)
+    install(other.folder / "home", installed_plugin())
+    other.write("")
+    (other.folder / ".terraform.lock.hcl").write_text(locked)
+    other("init", "-lockfile=readonly")
+
+
+def test_a_provider_that_was_uninstalled_says_what_to_do(terraform: Terraform) -> None:
+    terraform.write("")
+    terraform("init")
+    (terraform.folder / "home" / ".terraform.d" / "skerry" / COMMAND).unlink()
+    assert "skerry terraform install" in terraform("providers", "schema", "-json", rc=1)
+
+
+@pytest.mark.slow
+def test_a_killed_terraform_leaves_no_plugin_and_no_token(
+    terraform: Terraform, control: ControlPlane
+) -> None:
+    """What it had created is imported by the next run; an ephemeral token is revoked."""
+    control.make("regions", name="fra", iata="FRA")
+    terraform.write(
+        'ephemeral "skerry_api_token" "t" {\n  name = "ephemeral"\n}\n'
+        'resource "skerry_pool" "p" {\n  name = "p"\n  region = "fra"\n  role = "hybrid"\n'
+        '  model = "@cf/none/such"\n}\n'
+    )
+    terraform("init")
+    process = terraform.start("apply", "-auto-approve")
+    until(lambda: control.http.get("/pools/fra-p").status_code == 200)
+    process.kill()
+    process.communicate()
+    until(lambda: not [*plugins_of(terraform.folder)])
+    names = {token["name"] for token in control.get("api_tokens")["items"]}
+    assert "ephemeral" not in names
+    (terraform.folder / ".terraform.tfstate.lock.info").unlink(missing_ok=True)
+    assert "exists already" in terraform.apply(rc=1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_plugin_and_harms_nothing(
+    terraform: Terraform, control: ControlPlane
+) -> None:
+    control.make("regions", name="fra", iata="FRA")
+    terraform.write(
+        'resource "skerry_pool" "p" {\n  name = "p"\n  region = "fra"\n  role = "hybrid"\n'
+        '  model = "@cf/none/such"\n}\n'
+    )
+    terraform("init")
+    process = terraform.start("apply", "-auto-approve")
+    until(lambda: control.http.get("/pools/fra-p").status_code == 200)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate()
+    assert terraform.state()["skerry_pool.p"]["id"] == "fra-p"
+    until(lambda: not [*plugins_of(terraform.folder)])
+    terraform.destroy()
+    assert control.http.get("/pools/fra-p").status_code == 404
