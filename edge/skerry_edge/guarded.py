@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from typing import Any
 
 import h11
 import msgspec
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
 from skerry_edge.head import (
@@ -67,6 +69,8 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if certificate := client_certificate(transport):
+            self.app = showing(self.app, certificate)
         if len(self.connections) > self._limits.max_connections:
             self._refused = True  # and not lingered over: these are not bounded otherwise
             transport.write(refusal_response(TOO_MANY_CONNECTIONS))
@@ -242,6 +246,23 @@ class GuardedConnection(h11.Connection):
                 self.refusal = body_too_large(self.body_limit)
                 raise h11.RemoteProtocolError(self.refusal.message)
         return event
+
+
+def client_certificate(transport: asyncio.BaseTransport) -> str:
+    """As PEM, proven by the handshake; empty where none was asked for or shown."""
+    tls = transport.get_extra_info("ssl_object")
+    shown = tls.getpeercert(binary_form=True) if tls is not None else None
+    return ssl.DER_cert_to_PEM_cert(shown) if shown else ""
+
+
+def showing(app: ASGIApp, certificate: str) -> ASGIApp:
+    """The application told of the client's certificate, as ASGI's TLS extension has it."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("extensions", {})["tls"] = {"client_cert_chain": [certificate]}
+        await app(scope, receive, send)
+
+    return told
 
 
 def refusal_response(refusal: Refusal) -> bytes:

@@ -7,7 +7,7 @@ import ipaddress
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +36,10 @@ class Address:
         if scheme == "tcp" and host and port.isdecimal() and int(port) < 1 << 16:
             return cls(host=host.strip("[]"), port=int(port))
         raise AddressError(f"{text!r} is neither unix:/path nor tcp:host:port")
+
+    def advertised(self, host: str) -> Address:
+        """As others reach it: at `host`, where one is given and it is no unix socket."""
+        return replace(self, host=host) if host and not self.path else self
 
     def __str__(self) -> str:
         if self.path:

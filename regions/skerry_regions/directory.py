@@ -113,7 +113,10 @@ class Directory:
 
     def apply(self, members: Sequence[Member]) -> None:
         """Take in a reading of the registry."""
-        self._read = list(members)
+        for member in members:
+            if member.state == "revoked":
+                self._forget(member.id)  # with its streams, which go on elsewhere
+        self._read = members = [member for member in members if member.state != "revoked"]
         gateways = {member.id: member for member in members if self._is_gateway(member)}
         covered = self._covered(gateways)
         nodes = {member.id: member for member in members if member.kind == "node"}

@@ -71,6 +71,7 @@ class NodeOptions:
     file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
+    advertise: str = ""  # host where others reach both; empty: where they listen
     key: LinkKey | None = None  # that edges and nodes prove to each other over TCP
     control: Address  # HTTP, unix or loopback
     home: Path
@@ -180,13 +181,15 @@ class NodeProcess:
                 desk.key = options.key
                 transfer = await desk.incoming.listen(options.transfer, options.key)
                 self._member = replace(
-                    _described(self._member, engine), transfer_address=str(transfer)
+                    _described(self._member, engine),
+                    transfer_address=str(transfer.advertised(options.advertise)),
                 )
             address = await server.listen(options.address, options.key)
             await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None
-        self._member = replace(self._member, address=str(address), model=spec.id, state="ready")
+        told = str(address.advertised(options.advertise))
+        self._member = replace(self._member, address=told, model=spec.id, state="ready")
         return node, server
 
     def _share(self, spec: ModelSpec, files: ModelFiles, engine: Engine) -> list[list[int]]:

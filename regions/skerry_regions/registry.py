@@ -42,7 +42,7 @@ class Member(Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: float = 0.0
     cache_tokens: int = 0
     batch_invariant: bool = False
-    state: Literal["starting", "ready", "draining", "failed"] = "starting"
+    state: Literal["starting", "ready", "draining", "failed", "revoked"] = "starting"
     streams: int = 0
     queue_seconds: float = 0.0  # of prompts that wait at a node
     held: ByModel = {}  # requests that wait at an edge for a first node of their model

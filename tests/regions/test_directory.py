@@ -65,6 +65,21 @@ def member(node: RunningNode) -> Member:
     return Member(id=node.node.id, kind="node", region="here", address=str(node.address))
 
 
+async def test_a_node_that_was_revoked_is_let_go_of_at_once(tmp_path: Path) -> None:
+    node = RunningNode("a", tmp_path)
+    await node.listen()
+    registry = MemoryRegistry()
+    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
+    registry.announce(member(node))
+    async with asyncio.timeout(5):
+        await directory.wait_until_served(frozenset({MODEL}))
+        registry.announce(replace(member(node), address="", state="revoked"))
+        await until(lambda: not directory.members)
+        assert directory.links() == []
+    await directory.close()
+    await node.stop()
+
+
 async def test_nodes_come_and_go(tmp_path: Path) -> None:
     node = RunningNode("a", tmp_path)
     await node.listen()

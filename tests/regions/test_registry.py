@@ -16,8 +16,10 @@ from pathlib import Path
 
 import nats as nats_client
 import pytest
+from tests.regions.control.joining import platform
 from tests.regions.nats_server import NatsServer, free_port
 
+from skerry_regions.drivers.https_registry import HttpsRegistry
 from skerry_regions.drivers.nats_registry import NatsRegistry
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
@@ -51,12 +53,20 @@ class Driver:
     damage: Callable[[str], None]
 
 
-@pytest.fixture(params=["sqlite", "nats"])
+@pytest.fixture(params=["sqlite", "nats", "https"])
 def driver(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Driver]:
     made: Driver
     if request.param == "sqlite":
         path = tmp_path / "registry.db"
         made = Driver(SqliteRegistry(path, clock=clock), functools.partial(damage_row, path))
+    elif request.param == "https":
+        path = tmp_path / "registry.db"
+        kept = SqliteRegistry(path, clock=clock)
+        with platform(tmp_path, registry=kept, admit=lambda _, member: member) as control:
+            registry = HttpsRegistry(control.joined("machine"))
+            yield Driver(registry, functools.partial(damage_row, path))
+            registry.close()
+        return
     else:
         url, bucket = request.getfixturevalue("nats").url, secrets.token_hex(8)
         registry = NatsRegistry(url, bucket=bucket, clock=clock)

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from skerry_edge.cli import control_join
 from skerry_edge.cli.arguments import Commands, add_command, add_tls, is_half_tls, port
 from skerry_edge.cli.control_home import ControlRunning, claim_control, control_database
 from skerry_edge.cli.logs import configure_logging
@@ -15,6 +16,7 @@ from skerry_regions.address import is_loopback
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8788
+DEFAULT_JOIN_PORT = 8789
 
 
 def register(commands: Commands) -> None:
@@ -40,6 +42,18 @@ def register(commands: Commands) -> None:
         action="store_true",
         help="end what it has started when it ends itself: edges first, then nodes",
     )
+    control.add_argument(
+        "--join-host",
+        metavar="HOST",
+        help="let machines join over HTTPS at this address (default: none joins)",
+    )
+    control.add_argument(
+        "--join-port",
+        type=port,
+        default=DEFAULT_JOIN_PORT,
+        metavar="PORT",
+        help="of --join-host; 0 takes a free one (default: %(default)s)",
+    )
     control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     control.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     actions = control.add_subparsers(metavar="ACTION")
@@ -61,6 +75,7 @@ def register(commands: Commands) -> None:
         example="skerry control restore control-2026-11-21.db",
     )
     back.add_argument("file", type=Path)
+    control_join.register(actions)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -83,6 +98,7 @@ def start(args: argparse.Namespace) -> int:
         topology=args.topology,
         tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
         owns=args.own,
+        join=None if args.join_host is None else (args.join_host, args.join_port),
         listener=args.listener_fd,
         lifeline=args.lifeline_fd,
     )

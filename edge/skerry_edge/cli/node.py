@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,38 @@ from skerry_edge.cli.arguments import (
     count,
     positive_seconds,
 )
+from skerry_edge.cli.joining import (
+    CannotJoin,
+    Orders,
+    add_join,
+    assigned,
+    begin_anew,
+    enrolled,
+    given_options,
+    host_towards,
+    install,
+)
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads, default_threads
 from skerry_edge.cli.memory import BLOCK_TOKENS, DEFAULT_FILE_TIER, DEFAULT_KV_TOKENS
 from skerry_edge.cli.output import complain, note
+from skerry_edge.cli.report import Lines
 from skerry_edge.cli.state import Home, cluster_key
+from skerry_regions.address import Address, AddressError
+from skerry_regions.residency import GLOBAL
 
 if TYPE_CHECKING:
-    from skerry_regions.address import Address
+    from skerry_regions.control.launcher import NodeSettings
+    from skerry_regions.control.resources import RoleName, RunnerName
+    from skerry_regions.registry import Registry
 
 DRAIN_SECONDS = 30.0
+DEFAULT_KV_BLOCKS = DEFAULT_KV_TOKENS // BLOCK_TOKENS
+JOINED_PORT = 8790  # for edges, and the next for KV, of a machine that joined
+TOLD = {
+    "id": None, "role": None, "region": None, "residency": GLOBAL, "model": None, "runner": None,
+    "warm_up": None,
+}  # fmt: skip
 
 
 def register(commands: Commands) -> None:
@@ -34,39 +56,38 @@ def register(commands: Commands) -> None:
         "node",
         start,
         help="run one node: a model that edges send their streams to",
-        description="Run one node. `skerry up --topology` starts nodes by itself.",
-        example="skerry node --id decode-1 --role decode --region fra "
+        description="Run one node. `skerry up --topology` and `skerry control` start those of "
+        "their own machine by themselves; with --join it is part of a platform elsewhere.",
+        example="skerry node --join https://control.example:8789 --token-file /etc/skerry/token\n"
+        "  skerry node --id decode-1 --role decode --region fra "
         "--model @cf/huggingfacetb/smollm2-135m-instruct --address unix:/run/decode-1.sock",
     )
-    node.add_argument("--id", required=True, help="its name, unique among all nodes")
-    node.add_argument("--role", choices=("prefill", "decode", "hybrid"), default="hybrid")
-    node.add_argument("--region", default="local", help="where it stands (default: %(default)s)")
+    node.add_argument("--id", help="its name, unique among all nodes")
+    node.add_argument("--role", choices=("prefill", "decode", "hybrid"), help="default: hybrid")
+    node.add_argument("--region", help="where it stands (default: local)")
     add_residency(node)
-    node.add_argument("--model", required=True, metavar="ID", help="id or alias, installed here")
+    node.add_argument("--model", metavar="ID", help="id or alias, installed here")
     node.add_argument(
         "--runner",
         choices=("numba", "torch", "torch-deterministic", "jax", "toy"),
-        default="numba",
-        help="what computes (default: %(default)s)",
+        help="what computes (default: numba)",
     )
     node.add_argument("--threads", type=count, metavar="N", help="cores (default: all, at most 16)")
     node.add_argument(
         "--kv-blocks",
         type=count,
-        default=DEFAULT_KV_TOKENS // BLOCK_TOKENS,
         metavar="N",
-        help="KV cache, in blocks of 64 tokens (default: %(default)s)",
+        help=f"KV cache, in blocks of 64 tokens (default: {DEFAULT_KV_BLOCKS})",
     )
     node.add_argument(
         "--file-tier",
         type=byte_size_or_none,
-        default=DEFAULT_FILE_TIER,
         metavar="SIZE",
-        help="disk for KV that memory has no room for; none switches it off (default: %(default)s)",
+        help="disk for KV that memory has no room for; none switches it off (default: "
+        f"{DEFAULT_FILE_TIER})",
     )
     node.add_argument(
         "--address",
-        required=True,
         metavar="ADDRESS",
         help="for edges: unix:/path or tcp:host:port (port 0 takes a free one)",
     )
@@ -95,52 +116,173 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="JSON list of system prompts to compute before the node is ready",
     )
+    add_join(node, decides="what the node is: its pool's model, region, role and runner")
+    node.add_argument("--pool", metavar="ID", help="to join, where the token leaves a choice")
     node.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
 
 
-def start(args: argparse.Namespace) -> int:
-    threads = args.threads or default_threads()
-    configure_threads(threads)
-    configure_logging()
-    from skerry_edge.cli.prompts import PromptsError, read_prompts
-    from skerry_edge.cli.registries import open_registry
-    from skerry_edge.cli.serve_node import serve_node
-    from skerry_regions.address import Address, AddressError
-    from skerry_regions.link_auth import LinkKey
-    from skerry_regions.node_process import EngineLost, NodeCannotStart, NodeOptions
-    from skerry_regions.registry import RegistryUnavailable
-    from skerry_regions.startup import Interrupted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a node is, whoever says so."""
 
+    id: str
+    region: str
+    zone: str
+    role: RoleName
+    model: str
+    runner: RunnerName
+    threads: int
+    kv_blocks: int
+    file_tier: int  # bytes
+    address: Address
+    transfer: Address
+    prompts: tuple[str, ...]
+
+
+def start(args: argparse.Namespace) -> int:
+    configure_logging()
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
     home.create()
     try:
+        return _start_joined(args, home) if args.join is not None else _start(args, home)
+    except AddressError as error:
+        return complain(str(error))
+
+
+def _start(args: argparse.Namespace, home: Home) -> int:
+    """As the command line says."""
+    if missing := [f"--{name}" for name in ("id", "model", "address") if not getattr(args, name)]:
+        return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
+    from skerry_edge.cli.prompts import PromptsError, read_prompts
+    from skerry_edge.cli.registries import open_registry
+    from skerry_regions.registry import RegistryUnavailable
+
+    address = Address.parse(args.address)
+    try:
+        prompts = read_prompts(args.warm_up) if args.warm_up else ()
+        registry = open_registry(home, os.environ)
+    except (PromptsError, RegistryUnavailable) as error:
+        return complain(str(error))
+    part = Part(
+        id=args.id,
+        region=args.region or "local",
+        zone=args.residency,
+        role=args.role or "hybrid",
+        model=args.model,
+        runner=args.runner or "numba",
+        threads=args.threads or default_threads(),
+        kv_blocks=args.kv_blocks or DEFAULT_KV_BLOCKS,
+        file_tier=_file_tier(args, None),
+        address=address,
+        transfer=Address.parse(args.transfer) if args.transfer else _beside(address),
+        prompts=prompts,
+    )
+    return _run(part, args, home, registry)
+
+
+def _start_joined(args: argparse.Namespace, home: Home) -> int:
+    """As the control plane says, until it says otherwise; then anew."""
+    if told := given_options(args, TOLD):
+        return complain(f"{told} and --join exclude each other: the control plane says it")
+    from skerry_regions.drivers.https_registry import HttpsRegistry
+    from skerry_regions.machine_messages import NodeAssignment
+
+    try:
+        link = enrolled(args, home, "node")
+        assignment = assigned(link, NodeAssignment)
+        settings = assignment.settings
+        install(settings.model, home, Lines().show)
+        part = _assigned_part(args, settings, link.machine, link.url)
+    except CannotJoin as error:
+        return complain(str(error))
+    orders = Orders()
+    registry = HttpsRegistry(link, fingerprint=assignment.fingerprint)
+    registry.on_order = orders.take
+    status = _run(part, args, home, registry, orders)
+    if orders.is_renewing and status == 0:
+        begin_anew(args.argv)
+    return status
+
+
+def _assigned_part(
+    args: argparse.Namespace, settings: NodeSettings, machine: str, url: str
+) -> Part:
+    """Raises CannotJoin or AddressError."""
+    if args.address:
         address = Address.parse(args.address)
-        options = NodeOptions(
-            id=args.id,
-            region=args.region,
-            zone=args.residency,
-            role=args.role,
-            model=args.model,
-            runner=args.runner,
-            threads=threads,
-            num_blocks=args.kv_blocks,
-            file_tier_bytes=args.file_tier,
-            address=address,
-            transfer=Address.parse(args.transfer) if args.transfer else _beside(address),
-            key=LinkKey(cluster_key(home)),
-            control=Address.parse(args.control or f"unix:{home.run / args.id}.control"),
-            home=home.root,
-            drain_seconds=args.drain_seconds,
-            warm_up=read_prompts(args.warm_up) if args.warm_up else (),
-        )
-        serve_node(options, open_registry(home, os.environ), args.lifeline_fd)
-    except (AddressError, PromptsError, NodeCannotStart, EngineLost, RegistryUnavailable) as error:
+        transfer = _beside(address)
+    else:
+        address = Address(host=host_towards(url), port=JOINED_PORT)
+        transfer = replace(address, port=JOINED_PORT + 1)
+    return Part(
+        id=machine,
+        region=settings.region,
+        zone=settings.residency,
+        role=settings.role,
+        model=settings.model,
+        runner=settings.runner,
+        threads=args.threads or settings.threads or default_threads(),
+        kv_blocks=args.kv_blocks or settings.kv_blocks or DEFAULT_KV_BLOCKS,
+        file_tier=_file_tier(args, settings.file_tier),
+        address=address,
+        transfer=Address.parse(args.transfer) if args.transfer else transfer,
+        prompts=settings.system_prompts,
+    )
+
+
+def _run(
+    part: Part,
+    args: argparse.Namespace,
+    home: Home,
+    registry: Registry,
+    orders: Orders | None = None,
+) -> int:
+    configure_threads(part.threads)
+    from skerry_edge.cli.serve_node import serve_node
+    from skerry_regions.link_auth import LinkKey
+    from skerry_regions.node_process import EngineLost, NodeCannotStart, NodeOptions
+    from skerry_regions.startup import Interrupted
+
+    options = NodeOptions(
+        id=part.id,
+        region=part.region,
+        zone=part.zone,
+        role=part.role,
+        model=part.model,
+        runner=part.runner,
+        threads=part.threads,
+        num_blocks=part.kv_blocks,
+        file_tier_bytes=part.file_tier,
+        address=part.address,
+        transfer=part.transfer,
+        advertise=args.advertise or "",
+        key=LinkKey(cluster_key(home)),
+        control=Address.parse(args.control or f"unix:{home.run / part.id}.control"),
+        home=home.root,
+        drain_seconds=args.drain_seconds,
+        warm_up=part.prompts,
+    )
+    try:
+        if orders is None:
+            serve_node(options, registry, args.lifeline_fd)
+        else:
+            serve_node(options, registry, args.lifeline_fd, started=orders.started)
+    except (AddressError, NodeCannotStart, EngineLost) as error:
         return complain(str(error))
     except Interrupted:
         note("Stopped before it was ready.")
         return 130
+    finally:
+        registry.close()
     note("Stopped.")
     return 0
+
+
+def _file_tier(args: argparse.Namespace, told: str | None) -> int:
+    """Bytes: as given here, else as the pool says, else by default."""
+    if args.file_tier is not None:
+        return int(args.file_tier)
+    return byte_size_or_none(told or DEFAULT_FILE_TIER)
 
 
 def _beside(address: Address) -> Address:

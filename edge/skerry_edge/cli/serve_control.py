@@ -13,6 +13,7 @@ import hashlib
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart, credentials, listen_at, url_of
 from skerry_edge.cli.registries import open_registry
+from skerry_edge.cli.serve_machines import machines
 from skerry_edge.cli.state import (
     Home,
     read_config,
@@ -41,6 +43,7 @@ from skerry_regions.control import from_topology
 from skerry_regions.control.api import create_app
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.errors import Busy, ControlError
+from skerry_regions.control.joined import JoinedMachines
 from skerry_regions.control.migrations import NewerSchema
 from skerry_regions.control.models import ModelBook
 from skerry_regions.control.processes import ProcessLauncher
@@ -68,6 +71,7 @@ class ControlOptions:
     topology: Path | None  # to want
     tls: tuple[Path, Path] | None  # certificate and key
     owns: bool  # end what it started, when it ends
+    join: tuple[str, int] | None = None  # host and port where machines join
     listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
 
@@ -112,7 +116,15 @@ async def _serve(
             home.root, registry, cores=default_threads(), environ=os.environ, changed=wake.set
         )
         stack.push_async_callback(launcher.close)
-        reconciler = Reconciler(store, changes, launcher, models, wake=wake)
+        joined = JoinedMachines(lambda: reconciler.wanted(), time.monotonic)
+        reconciler = Reconciler(store, changes, launcher, models, wake=wake, joined=joined.running)
+        joining = None
+        if options.join is not None:
+            join_listener = stack.enter_context(listen_at(*options.join, Limits()))
+            joining = await stack.enter_async_context(
+                machines(home, join_listener, store, registry, joined, key)
+            )
+            note(f"Machines join at {url_of(join_listener, tls=True)}.")
         control = Control(
             store=store,
             changes=changes,
@@ -121,6 +133,7 @@ async def _serve(
             authenticate=lambda token: _caller(tokens, token),
             account_id=account_id,
             changed=wake.set,
+            joining=joining,
         )
 
         def ready(host: str, port: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 
 import uvloop
 
@@ -16,18 +18,31 @@ from skerry_regions.registry import Member, Registry
 from skerry_regions.startup import stop_on_signals
 
 
-def serve_node(options: NodeOptions, registry: Registry, lifeline: int | None) -> None:
+def serve_node(
+    options: NodeOptions,
+    registry: Registry,
+    lifeline: int | None,
+    *,
+    started: Callable[[Callable[[], None]], None] = lambda stop: None,
+) -> None:
     """Run the node until it is told to stop. Raises what `NodeProcess.run` raises.
 
     `lifeline` is the descriptor that a supervisor gave us; without one, progress goes to stderr.
+    `started` is given what stops the node from any thread, as SIGTERM does.
     """
     keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, registry, lifeline))
+        runner.run(_serve(options, registry, lifeline, started))
 
 
-async def _serve(options: NodeOptions, registry: Registry, descriptor: int | None) -> None:
-    stop = stop_on_signals()
+async def _serve(
+    options: NodeOptions,
+    registry: Registry,
+    descriptor: int | None,
+    started: Callable[[Callable[[], None]], None],
+) -> None:
+    stop, loop = stop_on_signals(), asyncio.get_running_loop()
+    started(lambda: _call_soon(loop, stop.set))
     process = NodeProcess(options, registry, stop, tokenize)
     if descriptor is None:
         await process.run(progress=Lines().show, ready=_tell_ready)
@@ -37,6 +52,11 @@ async def _serve(options: NodeOptions, registry: Registry, descriptor: int | Non
     await process.run(
         progress=lifeline.progress, ready=lambda member: lifeline.ready({"address": member.address})
     )
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+        loop.call_soon_threadsafe(call)
 
 
 def _tell_ready(member: Member) -> None:

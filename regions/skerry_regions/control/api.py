@@ -28,6 +28,7 @@ from skerry_regions.control.errors import (
     NotFound,
     Unauthorized,
 )
+from skerry_regions.control.machine_routes import machine_routes
 from skerry_regions.control.openapi import PREFIX, PUBLIC_PATHS, document
 from skerry_regions.control.requests import (
     Caller,
@@ -66,6 +67,7 @@ def create_app(control: Control) -> Starlette:
         routes += _routes(kind)
     routes += dns_routes(control.store, control.answer_dns, PREFIX)
     routes += terraform_routes()
+    routes += machine_routes()
     app = Starlette(
         routes=routes,
         exception_handlers={ControlError: _refused, HTTPException: _not_routed},

@@ -92,6 +92,12 @@ class Invalid(ControlError):
     type, status = "invalid", 422
 
 
+class VersionMismatch(ControlError):
+    """A machine that speaks none of our protocol versions."""
+
+    type, status = "version_mismatch", 426
+
+
 class Locked(ControlError):
     """A Terraform state that somebody else holds."""
 

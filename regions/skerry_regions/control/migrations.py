@@ -40,6 +40,18 @@ STEPS: tuple[str, ...] = (
         name TEXT PRIMARY KEY, state BLOB, lock BLOB, updated_at REAL NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE join_tokens (
+        id TEXT PRIMARY KEY, digest TEXT NOT NULL, spec BLOB NOT NULL, uses INTEGER NOT NULL,
+        created_at REAL NOT NULL, expires_at REAL NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE machines (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, pool TEXT NOT NULL, region TEXT NOT NULL,
+        hostname TEXT NOT NULL, version TEXT NOT NULL, token TEXT NOT NULL,
+        key_digest TEXT NOT NULL, joined_at REAL NOT NULL, not_after REAL NOT NULL, revoked_at REAL
+    ) WITHOUT ROWID;
+    CREATE INDEX machines_by_key ON machines (token, key_digest);
+    """,
 )
 VERSION = len(STEPS)
 

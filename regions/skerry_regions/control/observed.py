@@ -37,9 +37,15 @@ class Picture:
     desired: Desired
     groups: Mapping[str, Group]
     running: Mapping[str, Running]
+    joined: Sequence[Running] = ()  # on machines that joined
     failing: Mapping[str, str]  # by owner: what its last process died of, while it keeps dying
     before: Statuses  # conditions keep their `since` while they stay
     now: float  # Unix seconds
+
+    @property
+    def processes(self) -> list[Running]:
+        """On all machines."""
+        return [*self.running.values(), *self.joined]
 
 
 def statuses(picture: Picture) -> dict[tuple[str, str], Status]:
@@ -94,11 +100,12 @@ class Count:
     draining: int
 
 
-def _count(group: Group | None, processes: Sequence[Running]) -> Count:
+def _count(group: Group | None, processes: Sequence[Running], joined: Sequence[Running]) -> Count:
+    """A machine that joined is one more that is wanted, unless it drains."""
     wanted = fingerprint(group.settings) if group is not None else ""
     ready = [process for process in processes if process.state == "ready"]
     return Count(
-        desired=group.replicas if group is not None else 0,
+        desired=(group.replicas if group is not None else 0) + _num_staying(joined),
         ready=len(ready),
         updated=sum(process.fingerprint == wanted for process in ready),
         running=len(processes),
@@ -106,10 +113,14 @@ def _count(group: Group | None, processes: Sequence[Running]) -> Count:
     )
 
 
+def _num_staying(joined: Iterable[Running]) -> int:
+    return sum(process.state != "draining" for process in joined)
+
+
 def _of_group(picture: Picture, record: Record) -> PoolStatus | EdgeNodeStatus:
     group = picture.groups.get(record.id)
-    processes = [each for each in picture.running.values() if each.owner == record.id]
-    count = _count(group, processes)
+    processes = [each for each in picture.processes if each.owner == record.id]
+    count = _count(group, processes, [each for each in picture.joined if each.owner == record.id])
     phase, reason, message = _judged(picture, record, group, count)
     conditions = (_condition(picture, record, phase == "ready", reason, message),)
     if record.kind is POOL:
@@ -163,12 +174,12 @@ def _of_deployment(picture: Picture, record: Record, found: Statuses) -> Deploym
     owners = {*record.spec.pools}
     regions = {
         process.region
-        for process in picture.running.values()
+        for process in picture.processes
         if process.owner in owners and process.state == "ready"
     }
     endpoints = {
         process.address
-        for process in picture.running.values()
+        for process in picture.processes
         if process.kind == "edge" and process.state == "ready"
     }
     phase = _worst(pools) if pools else "draining"
@@ -195,7 +206,8 @@ def _of_region(picture: Picture, record: Record, found: Statuses) -> RegionStatu
         for id, spec in specs.items()
         if spec.region == record.id
     ]
-    processes = [each for each in picture.running.values() if each.region == record.id]
+    processes = [each for each in picture.processes if each.region == record.id]
+    joined = [each for each in picture.joined if each.region == record.id]
     phase = _worst([found[key] for key in members])
     if record.deleting:
         phase = "draining"
@@ -204,7 +216,8 @@ def _of_region(picture: Picture, record: Record, found: Statuses) -> RegionStatu
     return RegionStatus(
         phase=phase,
         ready_nodes=sum(process.state == "ready" for process in processes),
-        desired_nodes=sum(picture.groups[id].replicas for _, id in members if id in picture.groups),
+        desired_nodes=_num_staying(joined)
+        + sum(picture.groups[id].replicas for _, id in members if id in picture.groups),
         conditions=(
             _condition(picture, record, ready, "Ready" if ready else phase.capitalize(), message),
         ),

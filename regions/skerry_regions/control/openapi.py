@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from skerry import __version__
 from skerry_regions.control.errors import ERRORS, ErrorBody
+from skerry_regions.control.join_tokens import JoinToken, JoinTokenSpec
+from skerry_regions.control.machines import MachineView
 from skerry_regions.control.resources import DNS_ZONE, KINDS, Kind
 from skerry_regions.control.store import AuditEntry, EventEntry
 from skerry_regions.control.views import DnsAnswer, NodeView, PlatformStatus
@@ -57,7 +59,7 @@ def document() -> Schema:
     resources = [kind.resource for kind in KINDS]
     types: list[Any] = [
         *specs, *resources, ErrorBody, NodeView, PlatformStatus, EventEntry, AuditEntry, Health,
-        DnsAnswer,
+        DnsAnswer, JoinTokenSpec, JoinToken, MachineView,
     ]  # fmt: skip
     _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     paths: dict[str, Schema] = {
@@ -71,6 +73,7 @@ def document() -> Schema:
         f"{PREFIX}/audit": _list("listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE),
     }
     paths |= _dns_paths()
+    paths |= _machine_paths()
     for path in PUBLIC_PATHS:
         paths[path]["get"]["security"] = []
     for kind in KINDS:
@@ -106,6 +109,28 @@ def _dns_paths() -> dict[str, Schema]:
     return {
         f"{PREFIX}/{DNS_ZONE.collection}/{{id}}/contents": {"get": contents},
         f"{PREFIX}/dns_answer": {"get": answer},
+    }
+
+
+def _machine_paths() -> dict[str, Schema]:
+    """Of machines that join, and the tokens that let them."""
+    token, machine = _ref(JoinToken), _ref(MachineView)
+    tokens = _list("listJoinTokens", "All of them, in pages", JoinToken, AFTER_ID)
+    tokens["post"] = _operation(
+        "createJoinToken", "Let machines join", {"201": token}, [IDEMPOTENCY_KEY],
+        {"required": True, "content": {JSON: {"schema": _ref(JoinTokenSpec)}}},
+    )  # fmt: skip
+    return {
+        f"{PREFIX}/join_tokens": tokens,
+        f"{PREFIX}/join_tokens/{{id}}": {
+            "get": _operation("getJoinToken", "Read one", {"200": token}, [ID]),
+            "delete": _operation("deleteJoinToken", "No machine joins by it", {"204": None}, [ID]),
+        },
+        f"{PREFIX}/machines": _list("listMachines", "Who joined", MachineView, AFTER_ID),
+        f"{PREFIX}/machines/{{id}}": {
+            "get": _operation("getMachine", "Read one", {"200": machine}, [ID]),
+            "delete": _operation("revokeMachine", "Shut one out", {"200": machine}, [ID]),
+        },
     }
 
 

@@ -14,7 +14,7 @@ import asyncio
 import dataclasses
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from skerry_regions.backoff import Backoff, RestartPolicy
@@ -23,12 +23,14 @@ from skerry_regions.control.changes import Changes
 from skerry_regions.control.demand import demands
 from skerry_regions.control.desired import Desired, Record
 from skerry_regions.control.errors import ControlError
+from skerry_regions.control.joined import Wanted
 from skerry_regions.control.launcher import (
     Ended,
     Launcher,
     LaunchFailed,
     NodeSettings,
     Observation,
+    Running,
 )
 from skerry_regions.control.observed import Picture, node_views, statuses
 from skerry_regions.control.plan import Action, Drain, Group, Kill, Start, plan
@@ -36,11 +38,20 @@ from skerry_regions.control.resources import DEPLOYMENT, EDGE_NODE, POOL, REGION
 from skerry_regions.control.store import Store
 from skerry_regions.control.views import NodeView
 from skerry_regions.control.wanted import Models, topology_of, wanted
+from skerry_regions.registry import Member
 
 LOOK_SECONDS = 0.5
 PORT, REPLICAS = "port", "replicas"  # names of decisions
 
+JoinedRunning = Callable[[Iterable[Member]], list[Running]]
+"""Of all members, what runs on machines that joined."""
+
 logger = logging.getLogger(__name__)
+
+
+def nobody(members: Iterable[Member]) -> list[Running]:
+    """No machine joins."""
+    return []
 
 
 class Reconciler:
@@ -57,8 +68,11 @@ class Reconciler:
         rng: Random | None = None,
         clock: Callable[[], float] | None = None,
         look_seconds: float = LOOK_SECONDS,
+        joined: JoinedRunning = nobody,
     ) -> None:
         """`wake` is set by whoever has changed something: it need not wait for the next look."""
+        self._joined_of = joined
+        self._joined: list[Running] = []  # what runs on machines that joined
         self._store = store
         self._changes = changes
         self._launcher = launcher
@@ -87,7 +101,11 @@ class Reconciler:
         return self._statuses.get((record.kind.name, record.id))
 
     def nodes(self) -> list[NodeView]:
-        return node_views(self._groups, self._observation.running.values())
+        return node_views(self._groups, [*self._observation.running.values(), *self._joined])
+
+    def wanted(self) -> Wanted | None:
+        """None before the first look."""
+        return Wanted(self._store.desired, self._groups) if self._revision else None
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -119,6 +137,7 @@ class Reconciler:
         """Look once, and do what there is to do."""
         desired = self._store.desired
         self._observation = await self._launcher.observe()
+        self._joined = self._joined_of(self._observation.members)
         for ended in self._observation.ended:
             await self._take_end(ended)
         self._groups = self._wanted(desired)
@@ -267,7 +286,8 @@ class Reconciler:
     def _settle(self, desired: Desired) -> None:
         """Remove what was to go and has nothing running any more; publish tokens."""
         self._changes.settle_tokens()
-        owners = {process.owner for process in self._observation.running.values()}
+        processes = (*self._observation.running.values(), *self._joined)
+        owners = {process.owner for process in processes}
         for kind in (DEPLOYMENT, EDGE_NODE, POOL, REGION):
             for record in desired.of(kind):
                 if record.deleting and not self._is_in_use(kind, record.id, owners):
@@ -294,6 +314,7 @@ class Reconciler:
             desired=desired,
             groups=self._groups,
             running=self._observation.running,
+            joined=self._joined,
             failing=self._failing,
             before=self._statuses,
             now=self._store.clock(),

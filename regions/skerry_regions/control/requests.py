@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.errors import ControlError, Malformed, TooLarge
+from skerry_regions.control.joining import Joining
 from skerry_regions.control.store import Store
 from skerry_regions.control.views import AnswerDns, Observer
 
@@ -41,6 +42,7 @@ class Control:
     answer_dns: AnswerDns
     account_id: str  # of the platform
     changed: Callable[[], None]  # told on the event loop after each write
+    joining: Joining | None = None  # of a control plane that takes machines
 
 
 def control_of(request: Request) -> Control:

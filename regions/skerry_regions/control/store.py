@@ -117,6 +117,11 @@ class Store:
         with self._lock:
             yield self._database
 
+    def select(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        """From tables of other modules; the rows."""
+        with self.reading() as database:
+            return database.execute(statement, values).fetchall()
+
     def audit(self, after: int, limit: int) -> list[AuditEntry]:
         """Entries behind `after`, oldest first."""
         with self.reading() as database:
@@ -230,13 +235,15 @@ class Writing:
         )
 
     def audit(
-        self, actor: str, action: str, kind: Kind, id: str, revision: int,
+        self, actor: str, action: str, kind: Kind | str, id: str, revision: int,
         changes: Mapping[str, Any],
     ) -> None:  # fmt: skip
+        """`kind` is that of a resource, or what else was changed is called."""
+        name = kind if isinstance(kind, str) else kind.name
         cursor = self._database.execute(
             "INSERT INTO audit (at, actor, action, kind, id, revision, changes)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self.now, actor, action, kind.name, id, revision, json.dumps(changes)),
+            (self.now, actor, action, name, id, revision, json.dumps(changes)),
         )
         self._trim("audit", cursor.lastrowid)
 

@@ -10,12 +10,18 @@ import httpx
 
 from skerry_edge.geo.zone_answers import ZoneAnswers
 from skerry_regions.control.api import create_app
+from skerry_regions.control.authority import Authority
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.desired import Record
+from skerry_regions.control.join_tokens import JoinTokens
+from skerry_regions.control.joined import JoinedMachines
+from skerry_regions.control.joining import Joining
+from skerry_regions.control.machines import Machines
 from skerry_regions.control.requests import Caller, Control
 from skerry_regions.control.resources import KINDS, ApiTokenSpec, Kind, Status
 from skerry_regions.control.store import Store
 from skerry_regions.control.views import NodeView
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 
 ACCOUNT = "a" * 32
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
@@ -82,6 +88,7 @@ class Api:
             answer_dns=ZoneAnswers(self.store, lambda: self.ready_regions),
             account_id=ACCOUNT,
             changed=self._changed,
+            joining=_joining(folder, self.store),
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(create_app(self.control)),
@@ -97,10 +104,22 @@ class Api:
 
     async def close(self) -> None:
         await self.http.aclose()
+        assert self.control.joining is not None
+        self.control.joining.registry.close()
         self.store.close()
 
     def _changed(self) -> None:
         self.num_changed += 1
+
+
+def _joining(folder: Path, store: Store) -> Joining:
+    authority = Authority.open(folder / "authority.pem")
+    return Joining(
+        tokens=JoinTokens(store, b"s" * 32, authority.fingerprint),
+        machines=Machines(store, authority),
+        joined=JoinedMachines(lambda: None, store.clock),
+        registry=SqliteRegistry(folder / "registry.db"),
+    )
 
 
 def new(store: Store, collection: str, **values: Any) -> Record:

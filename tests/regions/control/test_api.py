@@ -311,8 +311,9 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
     await api.make("api_tokens", name="ci")
     await api.make("dns_zones", name="example.test", nameservers=[{"name": "ns1"}])
     await api.make("dns_records", zone="example.test", name="@", type="TXT", values=["x"])
+    await api.make("join_tokens", pool="fra-decode")
     paths = [path for path in description["paths"] if "{" not in path and "/control" in path]
-    assert len(paths) == 13
+    assert len(paths) == 15
     for path in paths:
         operation = description["paths"][path]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
@@ -322,3 +323,28 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
     refused = (await api.http.post("/regions", json={})).json()
     body_schema = {"$ref": "#/components/schemas/ErrorBody"}
     jsonschema.validate(refused, body_schema | {"components": description["components"]})
+
+
+async def test_join_tokens_come_and_go(api: Api) -> None:
+    await api.make("regions", **FRA)
+    key = {"idempotency-key": "boot-1"}
+    body = {"region": "fra", "roles": ["edge"], "max_uses": 3, "name": "edges"}
+    made = [(await api.http.post("/join_tokens", json=body, headers=key)).json() for _ in range(2)]
+    assert made[0] == made[1]
+    assert made[0]["secret"].startswith(f"skjoin_{made[0]['id']}_")
+    refused = await api.http.post("/join_tokens", json=body | {"name": "x"}, headers=key)
+    assert refused.status_code == 409
+    known = {name: value for name, value in made[0].items() if name != "secret"}
+    path = f"/join_tokens/{known['id']}"
+    assert (await api.http.get(path)).json() == known
+    assert (await api.http.get("/join_tokens")).json() == {"items": [known], "next": None}
+    assert (await api.http.delete(path)).status_code == 204
+    assert (await api.http.get(path)).status_code == 404
+    actions = [entry["action"] for entry in (await api.http.get("/audit")).json()["items"]]
+    assert actions == ["create", "create", "delete"]
+
+
+async def test_machines_that_nobody_knows(api: Api) -> None:
+    assert (await api.http.get("/machines")).json() == {"items": [], "next": None}
+    for method in ("GET", "DELETE"):
+        assert (await api.http.request(method, "/machines/m")).status_code == 404

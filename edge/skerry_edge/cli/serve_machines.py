@@ -1,0 +1,81 @@
+"""The control plane's listener for machines that join, beside that of its API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+from collections.abc import AsyncGenerator
+
+from skerry_edge.cli.parts import CannotStart
+from skerry_edge.cli.state import Home, cluster_key, secret
+from skerry_edge.limits import Limits
+from skerry_edge.server import serve
+from skerry_regions.control.authority import Authority, AuthorityError, ListenerTLS
+from skerry_regions.control.join_tokens import JoinTokens
+from skerry_regions.control.joined import JoinedMachines, tell_all_revoked
+from skerry_regions.control.joining import Joining
+from skerry_regions.control.machine_api import MachineControl, create_machine_app
+from skerry_regions.control.machines import Machines
+from skerry_regions.control.store import Store
+from skerry_regions.machine_messages import Credentials
+from skerry_regions.registry import Registry
+
+
+@contextlib.asynccontextmanager
+async def machines(
+    home: Home,
+    listener: socket.socket,
+    store: Store,
+    registry: Registry,
+    joined: JoinedMachines,
+    token_secret: bytes,
+) -> AsyncGenerator[Joining]:
+    """Serve machines until the block ends. Raises `CannotStart`."""
+    try:
+        authority = Authority.open(home.authority, store.clock)
+    except AuthorityError as error:
+        raise CannotStart(str(error)) from None
+    known = Machines(store, authority)
+    control = MachineControl(
+        store=store,
+        authority=authority,
+        machines=known,
+        joined=joined,
+        registry=registry,
+        cluster_key=cluster_key(home),
+        credentials=lambda: _credentials(home),
+    )
+    await asyncio.to_thread(tell_all_revoked, registry, known.all(), store.clock())
+    stop, ready = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(
+        serve(
+            create_machine_app(control),
+            listener=listener,
+            limits=Limits(),
+            ready=lambda host, port: ready.set(),
+            stop=stop,
+            ssl_context=ListenerTLS(authority, store.clock).context,
+        ),
+        name="machines",
+    )
+    serving.add_done_callback(lambda _: ready.set())
+    await ready.wait()
+    try:
+        yield Joining(
+            tokens=JoinTokens(store, token_secret, authority.fingerprint),
+            machines=known,
+            joined=joined,
+            registry=registry,
+        )
+    finally:
+        stop.set()
+        await serving
+
+
+def _credentials(home: Home) -> Credentials:
+    """As the files of the home are now."""
+    tokens = home.tokens.read_bytes() if home.tokens.exists() else b""
+    digest = hashlib.blake2b(tokens, digest_size=16).hexdigest()
+    return Credentials(secret=secret(home), digest=digest, tokens=tokens)

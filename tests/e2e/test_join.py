@@ -1,0 +1,220 @@
+"""`skerry node --join`: machines with homes of their own become part of a control plane's pools."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
+from tests.e2e.control_client import ControlClient
+
+from skerry import AI
+from skerry_regions.model_files import ModelFiles
+
+pytestmark = pytest.mark.model
+
+POOL = {"region": "fra", "role": "hybrid", "model": MODEL, "runner": "toy", "threads": 1}
+ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
+
+
+class Process:
+    """A command that runs until it is stopped, with its log."""
+
+    def __init__(self, skerry: Skerry, name: str, *command: str) -> None:
+        self.skerry = skerry
+        self._name = name
+        self._command = command
+        self.start()
+
+    def start(self) -> None:
+        self._log = self.skerry.home / f"{self._name}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "skerry", *self._command],
+                env=self.skerry.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def says(self, pattern: str) -> re.Match[str]:
+        def said() -> re.Match[str] | None:
+            told = self._log.read_text()
+            assert self.process.poll() is None, told
+            return re.search(pattern, told)
+
+        found: re.Match[str] = until(said)
+        return found
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> str:
+        """What it said."""
+        self.process.send_signal(number)
+        self.process.wait(SECONDS)
+        return self._log.read_text()
+
+
+class Platform:
+    """A control plane that takes machines, with an edge and a pool of none."""
+
+    def __init__(self, folder: Path, model: ModelFiles) -> None:
+        self.folder, self.model = folder, model
+        self.skerry = new_home(folder, model)
+        self.control = Process(
+            self.skerry, "control", "control", "--port", "0", "--own",
+            "--join-host", "127.0.0.1", "--join-port", "0",
+        )  # fmt: skip
+        self.url = self.control.says(r"Machines join at (\S+)\.\n")[1]
+        self.control.says("is ready at")
+        self.client = ControlClient(self.skerry)
+
+    def token(self, *arguments: str) -> str:
+        made = self.skerry("control", "token", "create", *arguments)
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+
+    def machine(self, name: str, token: str, *arguments: str) -> Process:
+        """A node that joins from a home of its own."""
+        (self.folder / name).mkdir()
+        skerry = new_home(self.folder / name, self.model)
+        (skerry.home / "token").write_text(token + "\n")
+        return Process(
+            skerry, "node", "node", "--join", self.url, "--token-file", str(skerry.home / "token"),
+            "--address", "tcp:127.0.0.1:0", "--file-tier", "none", *arguments,
+        )  # fmt: skip
+
+    def ai(self) -> AI:
+        url = self.client.until_ready("edge_nodes/edge")["status"]["url"]
+        return AI(base_url=url, account_id=self.client.account, api_token=self.client.token)
+
+
+@pytest.fixture(scope="module")
+def platform(
+    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
+) -> Iterator[Platform]:
+    platform = Platform(tmp_path_factory.mktemp("join"), default_model)
+    try:
+        platform.client.make("regions", name="fra", iata="FRA", residency="eu")
+        platform.client.make("pools", name="gpu", replicas=0, **POOL)
+        platform.client.make("edge_nodes", name="edge", region="fra")
+        yield platform
+    finally:
+        platform.client.http.close()
+        platform.control.end()
+
+
+@pytest.fixture(scope="module")
+def machines(platform: Platform) -> Iterator[list[Process]]:
+    """Two of the pool, which serve."""
+    token = platform.token("--pool", "fra-gpu", "--uses", "2")
+    machines = [platform.machine(name, token) for name in ("one", "two")]
+    try:
+        for machine in machines:
+            machine.says(r"Node fra-gpu-[0-9a-f]{8} is ready at tcp:127\.0\.0\.1:")
+        until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 2)
+        yield machines
+    finally:
+        for machine in machines:
+            if machine.process.poll() is None:
+                machine.end()
+
+
+def test_an_edge_is_served_by_machines_that_joined(
+    platform: Platform, machines: list[Process]
+) -> None:
+    with platform.ai() as ai:
+        assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
+    pool = platform.client.until_ready("pools/fra-gpu")
+    assert pool["status"]["desired_replicas"] == 2
+    nodes = [node for node in platform.client.nodes().values() if node["kind"] == "node"]
+    assert [(node["owner"], node["updated"]) for node in nodes] == [("fra-gpu", True)] * 2
+    home = machines[0].skerry.home
+    for name in ("machine/key.pem", "cluster.key"):
+        assert (home / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_that_is_used_up_lets_nobody_join(platform: Platform) -> None:
+    token = platform.token("--pool", "fra-gpu")
+    made = platform.machine("three", token)
+    made.says("is ready at")
+    made.end()
+    late = platform.machine("four", token)
+    late.process.wait(SECONDS)
+    assert "The join token is used up: make another." in late.end()
+
+
+def test_what_is_known_stays_true_without_the_control_plane(
+    platform: Platform, machines: list[Process]
+) -> None:
+    before = sorted(platform.client.nodes())
+    with platform.ai() as ai:
+        platform.control.end(signal.SIGKILL)
+        assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
+    machines[1].end()
+    machines[1].start()
+    machines[1].says("going on as before")
+    machines[1].says("is ready at")
+
+    port = platform.url.rpartition(":")[2]
+    platform.control = Process(
+        platform.skerry, "control", "control", "--port", "0", "--own",
+        "--join-host", "127.0.0.1", "--join-port", port,
+    )  # fmt: skip
+    platform.control.says("is ready at")
+    platform.client.http.close()
+    platform.client = ControlClient(platform.skerry)
+    until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 2)
+    assert sorted(platform.client.nodes()) == before
+
+
+def test_a_changed_pool_rolls_over_its_machines_without_a_cut_stream(
+    platform: Platform, machines: list[Process]
+) -> None:
+    with platform.ai() as ai:
+        undisturbed = ai.run(MODEL, ASKED)["response"]
+        answers: list[str] = []
+        stop = threading.Event()
+
+        def ask() -> None:
+            while not stop.is_set():
+                answers.append(ai.run(MODEL, ASKED)["response"])
+
+        asking = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        pids = [machine.process.pid for machine in machines]
+        platform.client.patch("pools/fra-gpu", kv_blocks=128)
+        until(lambda: platform.client.get("pools/fra-gpu")["status"]["updated_replicas"] < 2)
+        until(lambda: platform.client.get("pools/fra-gpu")["status"]["updated_replicas"] == 2)
+        stop.set()
+        for thread in asking:
+            thread.join()
+    assert set(answers) == {undisturbed}
+    assert [machine.process.pid for machine in machines] == pids, "it begins anew in its place"
+
+
+def test_a_revoked_machine_is_shut_out(platform: Platform, machines: list[Process]) -> None:
+    id = machines[0].says(r"as (fra-gpu-[0-9a-f]{8})\.")[1]
+    assert platform.skerry("control", "machine", "revoke", id).returncode == 0
+    until(lambda: id not in platform.client.nodes())
+    with platform.ai() as ai:
+        assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
+    machines[0].end()
+    machines[0].start()
+    machines[0].process.wait(SECONDS)
+    assert f"the machine '{id}' was revoked" in machines[0].end()
+    listed = platform.skerry("control", "machine", "list").stdout
+    assert re.search(rf"{id} .* revoked ", listed), listed
+
+
+def test_a_region_that_drains_pauses_its_machines(
+    platform: Platform, machines: list[Process]
+) -> None:
+    platform.client.patch("regions/fra", draining=True)
+    machines[1].says("Waiting: the region 'fra' drains")
+    platform.client.patch("regions/fra", draining=False)
+    until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 1)
+    assert os.listdir(machines[1].skerry.home / "run")

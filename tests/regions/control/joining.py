@@ -1,0 +1,120 @@
+"""A control plane's listener for machines, over real TLS, and machines that joined it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.edge.serving import serving
+from tests.regions.control.support import MODEL, new
+
+from skerry_edge.limits import Limits
+from skerry_regions.control.authority import Authority, ListenerTLS
+from skerry_regions.control.join_tokens import JoinTokens
+from skerry_regions.control.joined import JoinedMachines, Wanted
+from skerry_regions.control.machine_api import Admit, MachineControl, create_machine_app
+from skerry_regions.control.machines import Machines
+from skerry_regions.control.plan import Group
+from skerry_regions.control.store import Store
+from skerry_regions.control.wanted import ModelState, wanted
+from skerry_regions.control_link import ControlLink, join
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.machine_messages import Credentials
+from skerry_regions.registry import Registry
+
+CLUSTER_KEY = b"k" * 32
+POOL = "fra-decode"
+
+
+class Clock:
+    """Unix seconds that only a test moves, from now: TLS looks at the hour itself."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Platform:
+    """The parts of a control plane that machines meet."""
+
+    folder: Path
+    store: Store
+    tokens: JoinTokens
+    authority: Authority
+    machines: Machines
+    registry: Registry
+    clock: Clock
+    url: str = ""
+    groups: Mapping[str, Group] | None = field(default_factory=dict[str, Group])
+    joined_machines: JoinedMachines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joined_machines = JoinedMachines(self.wanted, self.clock)
+
+    def token(self, **values: Any) -> str:
+        made = self.tokens.create(values or {"pool": POOL}, actor="test", idempotency_key=None)
+        assert isinstance(made.secret, str)
+        return made.secret
+
+    def joined(self, name: str, *, pool: str = POOL) -> ControlLink:
+        """A machine of this name's folder that joins a pool."""
+        folder = self.folder / name
+        join(folder, self.url, self.token(pool=pool), kind="node", clock=self.clock)
+        return ControlLink(folder, clock=self.clock)
+
+    def look(self) -> None:
+        """As a reconciler: what is wanted now."""
+        self.groups = wanted(self.store.desired, lambda name: ModelState(id=name))
+
+    def wanted(self) -> Wanted | None:
+        return None if self.groups is None else Wanted(self.store.desired, self.groups)
+
+
+@contextmanager
+def platform(
+    folder: Path, *, registry: Registry | None = None, admit: Admit | None = None
+) -> Generator[Platform]:
+    """A region `fra` with a pool `decode`, and its listener."""
+    clock = Clock()
+    store = Store(folder / "control.db", clock=clock)
+    new(store, "regions", name="fra", iata="FRA", residency="eu")
+    new(store, "pools", name="decode", region="fra", role="decode", model=MODEL, replicas=0)
+    authority = Authority.open(folder / "authority.pem", clock)
+    machines = Machines(store, authority)
+    made = Platform(
+        folder=folder,
+        store=store,
+        tokens=JoinTokens(store, b"s" * 32, authority.fingerprint),
+        authority=authority,
+        machines=machines,
+        registry=registry or SqliteRegistry(folder / "registry.db"),
+        clock=clock,
+    )
+    made.look()
+    control = MachineControl(
+        store=store,
+        authority=authority,
+        machines=machines,
+        joined=made.joined_machines,
+        registry=made.registry,
+        cluster_key=CLUSTER_KEY,
+        credentials=lambda: Credentials(secret=b"r" * 32, digest="1", tokens=b"{}"),
+        admit=admit,
+    )
+    context = ListenerTLS(authority, clock).context
+    try:
+        with serving(
+            create_machine_app(control), Limits(drain_seconds=1), ssl_context=context
+        ) as port:
+            made.url = f"https://127.0.0.1:{port}"
+            yield made
+    finally:
+        made.registry.close()
+        store.close()
