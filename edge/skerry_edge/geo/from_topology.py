@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import dns.name
 
 from skerry_edge.geo.networks import Address, Network
-from skerry_edge.geo.places import Places, Site
+from skerry_edge.geo.places import Places, Site, Whereabouts, widened
 from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone
 from skerry_regions.topology import ClientNet, DnsSpec, EdgeSpec, Topology
@@ -34,8 +34,11 @@ def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
     return Zone("\n".join(lines) + "\n", origin, names)
 
 
-def places_of(topology: Topology) -> Places:
-    """Regions with the public addresses of their edges, and what is known of clients."""
+def places_of(topology: Topology, elsewhere: Whereabouts | None = None) -> Places:
+    """Regions with the public addresses of their edges, and what is known of clients.
+
+    `elsewhere` is asked for clients in none of the `nets`.
+    """
     spec = topology.dns
     sites = [
         Site(region, addresses)
@@ -44,7 +47,15 @@ def places_of(topology: Topology) -> Places:
     ]
     nets = spec.nets if spec is not None else ()
     written = _written_rtts(topology)
-    return Places(sites, {_network(net): _client(net, topology, written) for net in nets})
+    clients = {_network(net): _client(net, topology, written) for net in nets}
+    return Places(sites, clients, elsewhere=elsewhere)
+
+
+def net_of(topology: Topology, address: Address) -> str | None:
+    """The one of the `nets` that says where an address is: the longest around it."""
+    nets = topology.dns.nets if topology.dns is not None else ()
+    around = [net for net in nets if address in widened(_network(net))]
+    return max(around, key=lambda net: _network(net).prefixlen).net if around else None
 
 
 def _addresses_in(topology: Topology, region: str) -> tuple[Address, ...]:

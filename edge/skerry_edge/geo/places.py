@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import dns.name
 import dns.rdatatype
@@ -46,6 +47,14 @@ class State:
     """Measured between regions; seconds, by source and region."""
 
 
+class Whereabouts(Protocol):
+    """Tells where addresses are that nobody has written down."""
+
+    def find(self, address: Address) -> tuple[Client | None, int]:
+        """What is known of an address, and the bits of the block that it is true for."""
+        ...
+
+
 class Places:
     """Which addresses a client at some address gets. Pure but for `state`, which others replace."""
 
@@ -54,7 +63,10 @@ class Places:
         sites: Sequence[Site],
         clients: Mapping[Network, Client],
         chain: Sequence[Filter] = (resident, up, nearest, shed, first(REGIONS_PER_ANSWER)),
+        elsewhere: Whereabouts | None = None,
     ) -> None:
+        """`elsewhere` is asked for addresses that `clients` does not have."""
+        self._elsewhere = elsewhere
         self._sites = {site.region.name: site for site in sites}
         self._clients = Networks(_widened(clients))
         self._chain = tuple(chain)
@@ -82,7 +94,11 @@ class Places:
     def locate(self, address: Address) -> tuple[Client, int]:
         """What is known of a client, and the bits of the block that all of it is true for."""
         client, scope = self._clients.find(address)
-        return client or Client(), min(scope, MAX_SCOPE[address.version])
+        longest = MAX_SCOPE[address.version]
+        if client is None and self._elsewhere is not None:
+            client, bits = self._elsewhere.find(_first_of_block(address, longest))
+            scope = max(scope, bits)
+        return client or Client(), min(scope, longest)
 
     def answer(self, owner: dns.name.Name, rdtype: int, client: Client) -> dns.rrset.RRset | None:
         """Records of one geo name; None when the client's regions have none of this type.
@@ -121,14 +137,25 @@ class Places:
         return f"{priority} . alpn=http/1.1 {' '.join(hints)}"
 
 
+def _first_of_block(address: Address, bits: int) -> Address:
+    """The lowest address of the block: all in it get the same answer."""
+    host_bits = address.max_prefixlen - bits
+    return type(address)(int(address) >> host_bits << host_bits)
+
+
+def widened(network: Network) -> Network:
+    """No longer than resolvers cache: a /32 speaks for its /24."""
+    longest = MAX_SCOPE[network.version]
+    return network if network.prefixlen <= longest else network.supernet(new_prefix=longest)
+
+
 def _widened(clients: Mapping[Network, Client]) -> dict[Network, Client]:
-    """Prefixes no longer than resolvers cache: a /32 speaks for its /24, unless that is there."""
+    """Who is there by the whole block that caches hold goes before who is in a part of it."""
     result: dict[Network, Client] = {}
     for network, client in clients.items():
-        longest = MAX_SCOPE[network.version]
-        if network.prefixlen > longest:
-            result.setdefault(network.supernet(new_prefix=longest), client)
-    exact = {n: client for n, client in clients.items() if n.prefixlen <= MAX_SCOPE[n.version]}
+        if widened(network) != network:
+            result.setdefault(widened(network), client)
+    exact = {network: client for network, client in clients.items() if widened(network) == network}
     return {**result, **exact}
 
 

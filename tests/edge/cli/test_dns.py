@@ -93,9 +93,9 @@ def test_transfer_key(
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["geo", "explain", "203.0.113.7", "--topology", str(TOPOLOGY)]) == 0
     assert capsys.readouterr().out == (
-        "203.0.113.7 is near 40.7, -74.0; true of the /24 around it.\n"
-        "1. iad (20 ms)\n"
-        "2. fra (111 ms)\n"
+        "203.0.113.7 is near 40.7, -74.0 (`nets`: 203.0.113.0/24); true of the /24 around it.\n"
+        "1. iad (20 ms, by distance)\n"
+        "2. fra (111 ms, by distance)\n"
     )
     assert main(["geo", "explain", "192.0.2.1", "--topology", str(TOPOLOGY)]) == 0
     assert capsys.readouterr().out.startswith("192.0.2.1 is nobody knows where")
