@@ -1,0 +1,4 @@
+output "pool" {
+  value       = skerry_pool.decode.id
+  description = "Id of the pool."
+}

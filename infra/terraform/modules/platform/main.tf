@@ -1,0 +1,97 @@
+locals {
+  pools = merge([
+    for region, wanted in var.regions : {
+      for name, pool in wanted.pools : "${region}-${name}" => merge(pool, { name = name, region = region })
+    }
+  ]...)
+
+  edges = merge([
+    for region, wanted in var.regions : {
+      for name, edge in wanted.edges : "${region}-${name}" => merge(edge, { region = region })
+    }
+  ]...)
+
+  deployed = {
+    for name, deployment in var.deployments : name => toset([
+      for id, pool in local.pools : id
+      if deployment.pools == null ? pool.model == null : contains(deployment.pools, pool.name)
+    ])
+  }
+}
+
+resource "skerry_region" "this" {
+  for_each = var.regions
+
+  name      = each.key
+  iata      = each.value.iata
+  latitude  = each.value.latitude
+  longitude = each.value.longitude
+  residency = each.value.residency
+  draining  = each.value.draining
+}
+
+resource "skerry_pool" "this" {
+  for_each = local.pools
+
+  name                 = each.value.name
+  region               = skerry_region.this[each.value.region].name
+  role                 = each.value.role
+  model                = each.value.model
+  runner               = each.value.runner
+  replicas             = each.value.replicas
+  min_replicas         = each.value.min_replicas
+  max_replicas         = each.value.max_replicas
+  target_queue_seconds = each.value.target_queue_seconds
+  target_ttft_seconds  = each.value.target_ttft_seconds
+  target_itl_seconds   = each.value.target_itl_seconds
+  idle_seconds         = each.value.idle_seconds
+  threads              = each.value.threads
+  kv_blocks            = each.value.kv_blocks
+  file_tier            = each.value.file_tier
+  deletion_protection  = each.value.deletion_protection
+  wait_for_ready       = var.wait_for_ready
+
+  # A pool that is taken away must leave its deployment before it goes, not after.
+  lifecycle {
+    create_before_destroy = true
+  }
+}
+
+resource "skerry_deployment" "this" {
+  for_each = var.deployments
+
+  name           = each.key
+  model          = each.value.model
+  pools          = [for id in local.deployed[each.key] : skerry_pool.this[id].id]
+  system_prompts = each.value.system_prompts
+  wait_for_ready = var.wait_for_ready
+
+  lifecycle {
+    precondition {
+      condition     = length(local.deployed[each.key]) > 0
+      error_message = "Deployment ${each.key} has no pool: each pool of the platform has a model of its own."
+    }
+  }
+}
+
+# Edges come last and go first: they have models to offer only while there are pools.
+resource "skerry_edge_node" "this" {
+  for_each = local.edges
+
+  name           = each.key
+  region         = skerry_region.this[each.value.region].name
+  host           = each.value.host
+  port           = each.value.port
+  draining       = each.value.draining
+  wait_for_ready = var.wait_for_ready
+
+  depends_on = [skerry_pool.this, skerry_deployment.this]
+}
+
+resource "skerry_api_token" "this" {
+  for_each = var.tokens
+
+  name                = each.key
+  scopes              = each.value.scopes
+  rotate_when_changed = { rotate = each.value.rotate }
+}

@@ -1,0 +1,161 @@
+# The provider is mocked: no control plane is asked.
+mock_provider "skerry" {}
+
+variables {
+  regions = {
+    fra = {
+      iata      = "FRA"
+      residency = "eu"
+      pools = {
+        prefill = { role = "prefill", replicas = 1 }
+        decode  = { role = "decode", min_replicas = 0, max_replicas = 4, target_itl_seconds = 0.1 }
+        embed   = { role = "hybrid", model = "@cf/sentence-transformers/all-minilm-l6-v2" }
+      }
+    }
+    pop = {
+      latitude  = -33.9
+      longitude = 18.6
+      pools     = { decode = { role = "decode", replicas = 2, threads = 4 } }
+      edges     = { one = {}, two = { host = "10.0.0.2", port = 443 } }
+    }
+  }
+
+  deployments = {
+    chat = { model = "@cf/huggingfacetb/smollm2-135m-instruct" }
+  }
+
+  tokens = {
+    ci = { scopes = ["run"] }
+  }
+}
+
+run "all_of_the_map_is_there" {
+  command = apply
+
+  assert {
+    condition     = output.regions == ["fra", "pop"] || length(output.regions) == 2
+    error_message = "not the regions asked for"
+  }
+
+  assert {
+    condition     = { for id, pool in skerry_pool.this : id => "${pool.region} ${pool.name} ${pool.role}" } == { fra-prefill = "fra prefill prefill", fra-decode = "fra decode decode", fra-embed = "fra embed hybrid", pop-decode = "pop decode decode" }
+    error_message = "not the pools asked for"
+  }
+
+  assert {
+    condition     = { for name, edge in skerry_edge_node.this : name => "${edge.region} ${edge.host} ${edge.port}" } == { fra-edge = "fra 127.0.0.1 0", pop-one = "pop 127.0.0.1 0", pop-two = "pop 10.0.0.2 443" }
+    error_message = "not the edges asked for"
+  }
+
+  assert {
+    condition     = skerry_region.this["fra"].residency == "eu" && skerry_region.this["pop"].latitude == -33.9
+    error_message = "regions are elsewhere"
+  }
+}
+
+run "a_deployment_takes_the_pools_without_a_model" {
+  command = apply
+
+  assert {
+    condition     = local.deployed["chat"] == toset(["fra-prefill", "fra-decode", "pop-decode"])
+    error_message = "not the pools without a model of their own"
+  }
+
+  assert {
+    condition     = toset([for id in local.deployed["chat"] : skerry_pool.this[id].id]) == skerry_deployment.this["chat"].pools
+    error_message = "pools are not named by their ids"
+  }
+}
+
+run "a_deployment_takes_the_pools_it_names" {
+  command = apply
+
+  variables {
+    deployments = { chat = { model = "@cf/huggingfacetb/smollm2-135m-instruct", pools = ["decode"] } }
+  }
+
+  assert {
+    condition     = local.deployed["chat"] == toset(["fra-decode", "pop-decode"])
+    error_message = "not the pools of that name"
+  }
+}
+
+run "a_token_is_new_when_it_is_rotated" {
+  command = apply
+
+  variables {
+    tokens = { ci = { rotate = "2026-11" } }
+  }
+
+  assert {
+    condition     = skerry_api_token.this["ci"].rotate_when_changed == tomap({ rotate = "2026-11" })
+    error_message = "a token is not rotated"
+  }
+}
+
+run "a_region_is_somewhere" {
+  command         = plan
+  expect_failures = [var.regions]
+
+  variables {
+    regions     = { fra = { latitude = 50, pools = {} } }
+    deployments = {}
+  }
+}
+
+run "a_role_is_one_of_three" {
+  command         = plan
+  expect_failures = [var.regions]
+
+  variables {
+    regions     = { fra = { iata = "FRA", pools = { decode = { role = "mixed" } } } }
+    deployments = {}
+  }
+}
+
+run "replicas_are_fixed_or_scaled" {
+  command         = plan
+  expect_failures = [var.regions]
+
+  variables {
+    regions     = { fra = { iata = "FRA", pools = { decode = { role = "decode", replicas = 2, max_replicas = 4 } } } }
+    deployments = {}
+  }
+}
+
+run "something_decodes" {
+  command         = plan
+  expect_failures = [var.regions]
+
+  variables {
+    regions     = { fra = { iata = "FRA", pools = { prefill = { role = "prefill" } } } }
+    deployments = {}
+  }
+}
+
+run "a_deployment_names_pools_that_are_there" {
+  command         = plan
+  expect_failures = [var.deployments]
+
+  variables {
+    deployments = { chat = { model = "@cf/a/b", pools = ["decoder"] } }
+  }
+}
+
+run "a_deployment_has_a_pool" {
+  command         = plan
+  expect_failures = [skerry_deployment.this]
+
+  variables {
+    regions = { fra = { iata = "FRA", pools = { decode = { role = "decode", model = "@cf/a/b" } } } }
+  }
+}
+
+run "scopes_are_three" {
+  command         = plan
+  expect_failures = [var.tokens]
+
+  variables {
+    tokens = { ci = { scopes = ["write"] } }
+  }
+}

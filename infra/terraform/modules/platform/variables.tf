@@ -1,0 +1,106 @@
+variable "regions" {
+  type = map(object({
+    iata      = optional(string)
+    latitude  = optional(number)
+    longitude = optional(number)
+    residency = optional(string, "global")
+    draining  = optional(bool, false)
+
+    pools = map(object({
+      role                 = string
+      model                = optional(string)
+      runner               = optional(string, "numba")
+      replicas             = optional(number)
+      min_replicas         = optional(number)
+      max_replicas         = optional(number)
+      target_queue_seconds = optional(number)
+      target_ttft_seconds  = optional(number)
+      target_itl_seconds   = optional(number)
+      idle_seconds         = optional(number)
+      threads              = optional(number)
+      kv_blocks            = optional(number)
+      file_tier            = optional(string)
+      deletion_protection  = optional(bool, false)
+    }))
+
+    edges = optional(map(object({
+      host     = optional(string, "127.0.0.1")
+      port     = optional(number, 0)
+      draining = optional(bool, false)
+    })), { edge = {} })
+  }))
+  description = "The whole platform, by region: where it is (an airport's code, or coordinates), its pools of nodes and its edges, both by name."
+
+  validation {
+    condition = alltrue([
+      for region in values(var.regions) :
+      (region.iata != null) != (region.latitude != null) && (region.latitude != null) == (region.longitude != null)
+    ])
+    error_message = "Each region needs either iata, or latitude and longitude."
+  }
+
+  validation {
+    condition     = alltrue(flatten([for region in values(var.regions) : [for pool in values(region.pools) : contains(["prefill", "decode", "hybrid"], pool.role)]]))
+    error_message = "Each pool's role must be prefill, decode or hybrid."
+  }
+
+  validation {
+    condition = alltrue(flatten([
+      for region in values(var.regions) : [
+        for pool in values(region.pools) : pool.max_replicas == null ? pool.min_replicas == null : pool.replicas == null
+      ]
+    ]))
+    error_message = "A pool has either replicas, or max_replicas and perhaps min_replicas."
+  }
+
+  validation {
+    condition = alltrue([
+      for region in values(var.regions) : length(region.edges) == 0 || length(region.pools) == 0 || anytrue([
+        for pool in values(region.pools) : pool.role != "prefill"
+      ])
+    ])
+    error_message = "A region with pools needs one that decodes (role decode or hybrid)."
+  }
+}
+
+variable "deployments" {
+  type = map(object({
+    model          = string
+    pools          = optional(set(string))
+    system_prompts = optional(list(string), [])
+  }))
+  description = "Models, by the name of their deployment: each is served by the pools of these names in all regions, or by every pool that has no model of its own."
+  default     = {}
+  nullable    = false
+
+  validation {
+    condition = alltrue(flatten([
+      for deployment in values(var.deployments) : [
+        for name in coalesce(deployment.pools, []) : anytrue([for region in values(var.regions) : contains(keys(region.pools), name)])
+      ]
+    ]))
+    error_message = "A deployment names a pool that no region has."
+  }
+}
+
+variable "tokens" {
+  type = map(object({
+    scopes = optional(set(string), ["run", "read"])
+    rotate = optional(string, "")
+  }))
+  description = "API tokens, by name: what each may do (run, read, admin), and any text that makes a new one when it changes. Their secrets are kept in the state."
+  default     = {}
+  nullable    = false
+
+  validation {
+    condition     = alltrue(flatten([for token in values(var.tokens) : [for scope in token.scopes : contains(["run", "read", "admin"], scope)]]))
+    error_message = "scopes are run, read and admin."
+  }
+}
+
+variable "wait_for_ready" {
+  type        = bool
+  description = "Whether apply waits until all of it runs."
+  default     = true
+  nullable    = false
+}

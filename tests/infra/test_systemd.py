@@ -1,0 +1,86 @@
+"""systemd units: what they start exists, stopping leaves time to drain, and they are shut in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skerry_edge.cli import build_parser, control_child, fleet, node
+from skerry_regions import node_process
+
+FOLDER = Path(__file__).parents[2] / "infra" / "systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+NAMES = [unit.stem for unit in UNITS]
+SKERRY = "/opt/skerry/bin/skerry"
+HARDENED = {
+    "NoNewPrivileges": "yes",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",
+    "ProtectKernelTunables": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectControlGroups": "yes",
+    "RestrictNamespaces": "yes",
+    "RestrictSUIDSGID": "yes",
+    "SystemCallFilter": "@system-service",
+    "UMask": "0077",
+    "User": "skerry",
+}
+
+
+def settings(unit: str) -> dict[str, str]:
+    lines = (FOLDER / f"{unit}.service").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if re.match(r"[A-Z]\w*=", line))
+
+
+def test_there_are_four() -> None:
+    assert NAMES == ["skerry-control", "skerry-edge", "skerry-node", "skerry"]
+
+
+@pytest.mark.parametrize("unit", NAMES)
+def test_what_is_started_is_a_command(unit: str) -> None:
+    program, *arguments = settings(unit)["ExecStart"].replace("$SKERRY_OPTIONS", "").split()
+    assert program == SKERRY
+    build_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("unit", NAMES)
+def test_they_are_shut_in(unit: str) -> None:
+    found = settings(unit)
+    assert HARDENED.items() <= found.items()
+    assert found["CapabilityBoundingSet"] in ("", "CAP_NET_BIND_SERVICE")
+
+
+def test_stopping_leaves_time_to_drain() -> None:
+    drain = node.DRAIN_SECONDS + node_process.CLOSE_SECONDS
+    assert drain < float(settings("skerry-node")["TimeoutStopSec"])
+    assert drain < float(settings("skerry-edge")["TimeoutStopSec"])
+    whole = fleet.EDGE_STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
+    assert whole < float(settings("skerry")["TimeoutStopSec"])
+
+
+def test_the_control_plane_leaves_running_what_it_started() -> None:
+    found = settings("skerry-control")
+    assert found["KillMode"] == "process"
+    assert "--own" not in found["ExecStart"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_systemd_takes_them(unit: Path, tmp_path: Path) -> None:
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace(SKERRY, sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    subprocess.run(  # 0 is shut in, 100 is root
+        ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(copy)],
+        capture_output=True, check=True,
+    )  # fmt: skip
