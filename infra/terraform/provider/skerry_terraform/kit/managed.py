@@ -96,16 +96,16 @@ class ManagedCalls:
 
     def read(self, request: Message) -> Message:
         resource, diagnostics = self._resources[request.type_name], Diagnostics()
-        type_ = resource.schema.type
+        schema = resource.schema
         answer: dict[str, Any] = {"new_state": request.current_state, "private": request.private}
         with told(diagnostics):
             ctx = self._context(
-                prior=decoded(type_, request.current_state),
+                prior=decoded(schema.type, request.current_state),
                 private=private_of(request.private),
                 diagnostics=diagnostics,
             )
             answer = {
-                "new_state": encoded(type_, resource.read(ctx)),
+                "new_state": _stored_message(schema, resource.read(ctx)),
                 "private": private_bytes(ctx.private),
             }
         return message("ReadResourceResponse", diagnostics=diagnostics.messages(), **answer)
@@ -120,7 +120,7 @@ class ManagedCalls:
                 message(
                     "ImportedResource",
                     type_name=request.type_name,
-                    state=encoded(resource.schema.type, state),
+                    state=_stored_message(resource.schema, state),
                     private=private_bytes(ctx.private),
                 )
             ]
@@ -159,10 +159,12 @@ def _recorded(
         with told(diagnostics):
             if has_unknown(new):
                 raise ValueMismatch("a value is still unknown after apply")
-            return encoded(schema.type, _stored(schema.attributes, schema.blocks, new))
-    if saved is None:
-        return encoded(schema.type, None)
-    stored = _stored(schema.attributes, schema.blocks, without_unknown(saved))
+            return _stored_message(schema, new)
+    return _stored_message(schema, without_unknown(saved))
+
+
+def _stored_message(schema: Schema, state: Object | None) -> Message:
+    stored = None if state is None else _stored(schema.attributes, schema.blocks, state)
     return encoded(schema.type, stored)
 
 

@@ -1,0 +1,57 @@
+"""`skerry terraform install`: the same bytes for every platform and person."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skerry import __version__
+from skerry_terraform.install import COMMAND, PLATFORMS, SHIM, SOURCE, CannotInstall, install
+from skerry_terraform.kit.server import COOKIE
+
+PLUGIN = Path(sys.executable)  # any program will do
+
+
+def test_the_mirror_is_what_terraform_looks_for(tmp_path: Path) -> None:
+    older = tmp_path / ".terraform.d" / "plugins" / SOURCE / "0.0.1" / "kept"
+    older.mkdir(parents=True)
+    folder = install(tmp_path, PLUGIN)
+    assert folder == older.parents[1] / __version__
+    files = {path.relative_to(folder): path for path in folder.glob("*/*")}
+    assert {str(name) for name in files} == {
+        f"{platform}/{COMMAND}_v{__version__}" for platform in PLATFORMS
+    }
+    assert {path.read_text() for path in files.values()} == {SHIM}
+    assert all(os.access(path, os.X_OK) for path in files.values())
+    assert older.exists()
+    link = tmp_path / ".terraform.d" / "skerry" / COMMAND
+    assert link.readlink() == PLUGIN
+    install(tmp_path, PLUGIN)  # again: an upgrade, or another virtual environment
+
+
+def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CannotInstall, match=r"pip install 'skerry\[terraform\]'"):
+        install(tmp_path, tmp_path / "none")
+    (tmp_path / ".terraform.d").write_text("in the way")
+    with pytest.raises(CannotInstall, match="cannot write"):
+        install(tmp_path, PLUGIN)
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({}, "Terraform starts it by itself"),
+        ({"TF_PLUGIN_MAGIC_COOKIE": COOKIE, "PLUGIN_PROTOCOL_VERSIONS": "5"}, "protocol 6"),
+    ],
+)
+def test_the_plugin_is_not_for_people(environ: dict[str, str], told: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "skerry_terraform"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, told in done.stderr) == (1, True), done.stderr

@@ -1,0 +1,122 @@
+"""Where the provider finds its control plane, and how it names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skerry_terraform.kit.diagnostics import ProviderError
+from skerry_terraform.kit.values import UNKNOWN
+from skerry_terraform.provider.client import ControlPlane, Refused, error_of, path_of
+from skerry_terraform.provider.provider import SKERRY
+from skerry_terraform.provider.settings import SCHEMA, settings_of
+
+NOTHING = dict.fromkeys(SCHEMA.attributes)
+GIVEN = NOTHING | {"endpoint": "https://c:8443", "token": "t"}
+
+
+def test_the_block_goes_before_the_environment_before_the_machine(tmp_path: Path) -> None:
+    (tmp_path / ".skerry").mkdir()
+    (tmp_path / ".skerry" / "config.json").write_text(
+        json.dumps({"control_url": "http://[::1]:8788", "api_token": "written"})
+    )
+    ours = settings_of(NOTHING, {}, tmp_path)
+    assert (ours.url, ours.token, ours.tls) == ("http://[::1]:8788", "written", None)
+    environ = {"SKERRY_CONTROL_URL": "https://e", "SKERRY_API_TOKEN": "e"}
+    environ |= {"SKERRY_CONTROL_MAX_RETRIES": "3"}
+    theirs = settings_of(NOTHING, environ, tmp_path)
+    assert (theirs.url, theirs.token, theirs.max_retries) == ("https://e:443", "e", 3)
+    assert theirs.tls is not None
+    block = settings_of(GIVEN, environ, tmp_path)
+    assert (block.url, block.token) == ("https://c:8443", "t")
+    with pytest.raises(ProviderError, match="token is missing"):  # ours is not for others to see
+        settings_of(NOTHING | {"endpoint": "https://c"}, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "name", "told"),
+    [
+        (NOTHING, {}, "endpoint", "endpoint is missing"),
+        (NOTHING | {"endpoint": "http://c"}, {}, "token", "token is missing"),
+        (GIVEN | {"endpoint": UNKNOWN}, {}, "endpoint", "endpoint is not known yet"),
+        (GIVEN | {"endpoint": "c:1"}, {}, "endpoint", "must be a URL"),
+        (GIVEN | {"endpoint": "http://c:x"}, {}, "endpoint", "must be a URL"),
+        (GIVEN | {"ca_file": "/none"}, {}, "ca_file", "cannot read certificates"),
+        (GIVEN, {"SKERRY_CONTROL_TIMEOUT_SECONDS": "x"}, "timeout_seconds", "whole number"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(
+    tmp_path: Path, config: dict[str, Any], environ: dict[str, str], name: str, told: str
+) -> None:
+    with pytest.raises(ProviderError, match=told) as raised:
+        settings_of(config, environ, tmp_path)
+    assert raised.value.path == (name,)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ProviderError, match="is damaged"):
+        settings_of(NOTHING, {"SKERRY_HOME": str(tmp_path)}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "path"),
+    [
+        ("pools[1]", ("pools", 1)),
+        ("a.b[2].c", ("a", "b", 2, "c")),
+        ("name", ("name",)),
+        ("", ()),
+        ("[...]", ()),
+        ("a b", ()),
+    ],
+)
+def test_the_path_of_a_field(field: str, path: tuple[str | int, ...]) -> None:
+    assert path_of(field) == path
+
+
+@pytest.mark.parametrize(
+    ("status", "field", "summary", "path"),
+    [
+        (401, None, "The control plane refuses the token", ()),
+        (412, None, "The pool was changed since the plan was made", ()),
+        (422, "pools[1]", "Invalid value for pools", ("pools", 1)),
+        (422, "hidden", "The pool is refused", ()),
+        (409, "name", "The pool is refused", ("name",)),
+    ],
+)
+def test_a_refusal_is_told_where_it_belongs(
+    status: int, field: str | None, summary: str, path: tuple[str | int, ...]
+) -> None:
+    error = error_of(Refused(status, "why", field), "pool", {"pools", "name"})
+    assert (error.summary, error.path) == (summary, path)
+
+
+def test_a_stop_ends_the_retries(tmp_path: Path) -> None:
+    """With one last try."""
+    stop = threading.Event()
+    stop.set()
+    config = NOTHING | {"endpoint": "http://127.0.0.1:9", "token": "t", "max_retries": 100}
+    client = ControlPlane(settings_of(config, {}, tmp_path), stop)
+    with pytest.raises(ProviderError, match=r"127\.0\.0\.1:9: .*Connection refused"):
+        client.status()
+
+
+def test_every_attribute_of_the_provider_is_documented() -> None:
+    """In docs/terraform.md: each in the row of its resource."""
+    rows: dict[str, str] = {}
+    for row in (Path(__file__).parents[3] / "docs" / "terraform.md").read_text().splitlines():
+        if row.startswith("| `"):
+            rows.setdefault(row.split("`")[1], row)  # resources go before data sources
+    common = {"id", "created_at"}
+    for resource in SKERRY.resources:
+        row = rows[f"skerry_{resource.name}"]
+        names = resource.schema.attributes.keys() - common
+        assert {name for name in names if f"`{name}`" not in row} == set(), resource.name
+    assert {name for name in SCHEMA.attributes if name not in rows} == set()
+    for function in SKERRY.functions:
+        parameters = ", ".join(name for name, _, _ in function.parameters)
+        assert f"provider::skerry::{function.name}({parameters})" in rows

@@ -1,0 +1,98 @@
+"""Waiting, and when something counts as ready."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+from skerry_terraform.kit.waiting import Interrupted, TimedOut, duration, wait
+from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.readiness import DEGRADED_SECONDS, NotReady, Readiness
+
+
+class Stop(threading.Event):
+    """Waiting takes no time; what it would take is on `now`."""
+
+    now = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.now += timeout or 0.0
+        return self.is_set()
+
+
+def test_waiting_ends_with_a_value_a_deadline_or_a_stop() -> None:
+    stop = Stop()
+    values = iter([None, None, 0])
+    assert wait(lambda: next(values), 10, stop, clock=lambda: stop.now) == 0
+    with pytest.raises(TimedOut):
+        wait(lambda: None, 10, stop, clock=lambda: stop.now)
+    assert stop.now == pytest.approx(10.25, abs=0.01)
+    stop.set()
+    with pytest.raises(Interrupted):
+        wait(lambda: None, 10, stop, clock=lambda: stop.now)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "0s", "200h", "-1s", "1.5h", "\uff19s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        duration(text)
+
+
+class Plane:
+    """What a control plane would answer."""
+
+    def __init__(self) -> None:
+        self.observed = 0
+        self.found: dict[str, Any] | None = resource("ready")
+
+    def status(self) -> dict[str, Any]:
+        return {"observed_revision": self.observed}
+
+    def get(self, collection: str, id: str) -> dict[str, Any] | None:
+        return self.found
+
+
+def resource(phase: str, reason: str = "Starting") -> dict[str, Any]:
+    condition = {"reason": reason, "message": "0 of 1 ready", "status": phase == "ready"}
+    return {
+        "id": "p", "meta": {"etag": "7"}, "status": {"phase": phase, "conditions": [condition]},
+    }  # fmt: skip
+
+
+def test_a_status_counts_once_the_control_plane_has_looked() -> None:
+    plane, now = Plane(), [0.0]
+    readiness = Readiness(
+        cast(ControlPlane, plane), "pools", resource("pending"), clock=lambda: now[0]
+    )
+    assert readiness.poll() is None  # ready, but as it was before the change
+    plane.observed = 7
+    assert readiness.poll() == plane.found
+    plane.found = resource("progressing")
+    assert readiness.poll() is None
+    assert readiness.told == "progressing; Starting: 0 of 1 ready"
+    plane.found = resource("pending", "NoModel")
+    assert readiness.poll() == plane.found
+
+
+def test_what_keeps_failing_is_given_up() -> None:
+    plane, now = Plane(), [0.0]
+    plane.observed, plane.found = 7, resource("degraded", "KeepsFailing")
+    readiness = Readiness(
+        cast(ControlPlane, plane), "pools", resource("pending"), clock=lambda: now[0]
+    )
+    for at in (0.0, DEGRADED_SECONDS):
+        now[0] = at
+        assert readiness.poll() is None
+    now[0] += 1
+    with pytest.raises(NotReady, match="keeps failing"):
+        readiness.poll()
+    plane.found = None
+    with pytest.raises(NotReady, match="deleted"):
+        readiness.poll()
