@@ -13,7 +13,7 @@ import re
 import ssl
 import threading
 import uuid
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -118,6 +118,10 @@ class ControlPlane:
     def status(self) -> Object:
         """The platform at a glance."""
         return self._call("GET", "/status")
+
+    def dns_answer(self, question: Mapping[str, str]) -> Object:
+        """What a zone answers to `name`, `type` and `client`. Raises Refused."""
+        return self._call("GET", f"/dns_answer?{urlencode(question)}")
 
     def _call(
         self, method: str, path: str, body: Object | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skerry_terraform.kit.schema import Attr, Schema, whole
-from skerry_terraform.kit.values import BOOL, NUMBER
+from skerry_terraform.kit.values import BOOL, NUMBER, STRING, ListOf
 from skerry_terraform.provider.resource import (
     WAIT_FOR_READY,
     ControlResource,
@@ -24,6 +24,9 @@ class EdgeNode(ControlResource):
             host=Attr(default="127.0.0.1", doc="IP address that it listens on."),
             port=Attr(
                 NUMBER, default=0, check=whole(0, 65535), doc="0: a free one, which it keeps."
+            ),
+            addresses=Attr(
+                ListOf(STRING), default=[], doc="Where clients reach it, if not at host: for DNS."
             ),
             draining=Attr(BOOL, default=False, doc="End as its streams do, and stay away."),
             url=Attr(computed=True, doc="Where clients reach it; empty before it first ran."),
