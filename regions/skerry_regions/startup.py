@@ -41,6 +41,17 @@ def on_sighup(act: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard)
 
 
+def from_threads(call: Callable[[], None]) -> Callable[[], None]:
+    """As `call`, for other threads: done soon on this event loop, or never once it has ended."""
+    loop = asyncio.get_running_loop()
+
+    def soon() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(call)
+
+    return soon
+
+
 def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """The result of `work`, done on a thread that does not keep the process alive."""
     loop = asyncio.get_running_loop()

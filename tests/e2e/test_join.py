@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
 from tests.e2e.control_client import ControlClient
@@ -86,6 +87,15 @@ class Platform:
             "--address", "tcp:127.0.0.1:0", "--file-tier", "none", *arguments,
         )  # fmt: skip
 
+    def edge(self, name: str, token: str) -> Process:
+        """An edge that joins from a home of its own."""
+        (self.folder / name).mkdir()
+        skerry = new_home(self.folder / name, self.model)
+        return Process(
+            skerry, "edge", "edge", "--join", self.url, "--token", token, "--port", "0",
+            "--gateway", "tcp:127.0.0.1:0",
+        )  # fmt: skip
+
     def ai(self) -> AI:
         url = self.client.until_ready("edge_nodes/edge")["status"]["url"]
         return AI(base_url=url, account_id=self.client.account, api_token=self.client.token)
@@ -136,14 +146,14 @@ def test_an_edge_is_served_by_machines_that_joined(
         assert (home / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_token_that_is_used_up_lets_nobody_join(platform: Platform) -> None:
-    token = platform.token("--pool", "fra-gpu")
-    made = platform.machine("three", token)
-    made.says("is ready at")
-    made.end()
-    late = platform.machine("four", token)
+def test_a_token_that_was_deleted_lets_nobody_join(platform: Platform) -> None:
+    token = platform.token("--pool", "fra-gpu", "--expires", "30m", "--name", "spare")
+    listed = platform.skerry("control", "token", "list").stdout
+    assert re.search(rf"{token.split('_')[1]}  fra-gpu +0 of 1 .* spare\n", listed), listed
+    assert platform.skerry("control", "token", "delete", token).returncode == 0
+    late = platform.machine("late", token)
     late.process.wait(SECONDS)
-    assert "The join token is used up: make another." in late.end()
+    assert "The join token is wrong, or was deleted." in late.end()
 
 
 def test_what_is_known_stays_true_without_the_control_plane(
@@ -170,6 +180,7 @@ def test_what_is_known_stays_true_without_the_control_plane(
     assert sorted(platform.client.nodes()) == before
 
 
+@pytest.mark.slow
 def test_a_changed_pool_rolls_over_its_machines_without_a_cut_stream(
     platform: Platform, machines: list[Process]
 ) -> None:
@@ -196,6 +207,31 @@ def test_a_changed_pool_rolls_over_its_machines_without_a_cut_stream(
     assert [machine.process.pid for machine in machines] == pids, "it begins anew in its place"
 
 
+def test_an_edge_joins_and_follows_the_platforms_tokens(
+    platform: Platform, machines: list[Process]
+) -> None:
+    edge = platform.edge("edge", platform.token("--region", "fra", "--role", "edge"))
+    url = edge.says(r"Edge fra-edge-[0-9a-f]{8} is ready at (\S+)\.\n")[1]
+    http = platform.client.http
+    made = http.post("/api_tokens", json={"name": "ci", "scopes": ["run", "read"]}).json()
+
+    def status() -> int:
+        verify = f"{url}/client/v4/user/tokens/verify"
+        return httpx.get(verify, headers={"authorization": f"Bearer {made['secret']}"}).status_code
+
+    until(lambda: status() == 200)
+    with AI(base_url=url, account_id=platform.client.account, api_token=made["secret"]) as ai:
+        assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
+    assert url in {node["address"] for node in platform.client.nodes().values()}
+    assert http.delete(f"/api_tokens/{made['id']}").status_code == 204
+    until(lambda: status() == 401)
+    home = edge.skerry.home
+    for name in ("secret", "cluster.key"):
+        assert (home / name).read_bytes() == (platform.skerry.home / name).read_bytes()
+        assert (home / name).stat().st_mode & 0o777 == 0o600
+    edge.end()
+
+
 def test_a_revoked_machine_is_shut_out(platform: Platform, machines: list[Process]) -> None:
     id = machines[0].says(r"as (fra-gpu-[0-9a-f]{8})\.")[1]
     assert platform.skerry("control", "machine", "revoke", id).returncode == 0
@@ -210,6 +246,7 @@ def test_a_revoked_machine_is_shut_out(platform: Platform, machines: list[Proces
     assert re.search(rf"{id} .* revoked ", listed), listed
 
 
+@pytest.mark.slow
 def test_a_region_that_drains_pauses_its_machines(
     platform: Platform, machines: list[Process]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from skerry_edge.cli.arguments import (
     Commands,
@@ -14,13 +15,33 @@ from skerry_edge.cli.arguments import (
     is_half_tls,
     port,
 )
+from skerry_edge.cli.joining import (
+    CannotJoin,
+    Orders,
+    add_join,
+    assigned,
+    begin_anew,
+    enrolled,
+    given_options,
+    host_towards,
+)
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.machine import configure_threads
 from skerry_edge.cli.output import complain, note
-from skerry_edge.cli.state import Home
+from skerry_edge.cli.state import Home, keep_private
+from skerry_regions.address import Address
+from skerry_regions.residency import GLOBAL
+
+if TYPE_CHECKING:
+    from skerry_edge.cli.serve_edge import EdgeOptions
+    from skerry_regions.registry import Registry
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
+JOINED_PORT = 8792  # for other regions' edges, of a machine that joined
+TOLD = {
+    "id": None, "region": None, "residency": GLOBAL, "model": None, "topology": None,
+}  # fmt: skip
 
 
 def register(commands: Commands) -> None:
@@ -29,17 +50,18 @@ def register(commands: Commands) -> None:
         "edge",
         start,
         help="run one edge: the HTTP API in front of nodes",
-        description="Run one edge. `skerry up --topology` starts edges by itself.",
-        example="skerry edge --id edge-1 --region fra "
+        description="Run one edge. `skerry up --topology` and `skerry control` start those of "
+        "their own machine by themselves; with --join it is part of a platform elsewhere.",
+        example="skerry edge --join https://control.example:8789 --token-file /etc/skerry/token\n"
+        "  skerry edge --id edge-1 --region fra "
         "--model @cf/huggingfacetb/smollm2-135m-instruct",
     )
-    edge.add_argument("--id", required=True, help="its name, unique among all edges")
-    edge.add_argument("--region", default="local", help="where it stands (default: %(default)s)")
+    edge.add_argument("--id", help="its name, unique among all edges")
+    edge.add_argument("--region", help="where it stands (default: local)")
     add_residency(edge)
     edge.add_argument(
         "--model",
         action="append",
-        required=True,
         metavar="ID",
         help="model to offer, installed here; may be repeated",
     )
@@ -72,6 +94,7 @@ def register(commands: Commands) -> None:
         action="store_true",
         help="requests for a model without a node wait for one, until their deadline",
     )
+    add_join(edge, decides="where the edge stands and what it offers, and shares its API tokens")
     edge.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     edge.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
 
@@ -81,32 +104,99 @@ def start(args: argparse.Namespace) -> int:
         return complain("--tls-cert and --tls-key belong together")
     configure_threads(1)
     configure_logging()
-    from skerry_edge.cli.parts import CannotStart
-    from skerry_edge.cli.serve_edge import EdgeOptions, serve_edge
-    from skerry_regions.registry import RegistryUnavailable
-    from skerry_regions.startup import Interrupted
-
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
+    if args.join is not None:
+        return _start_joined(args, home)
+    if missing := [f"--{name}" for name in ("id", "model") if not getattr(args, name)]:
+        return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
+    from skerry_edge.cli.registries import open_registry
+    from skerry_regions.registry import RegistryUnavailable
+
     home = home.in_zone(args.residency)
     home.create()
-    options = EdgeOptions(
+    options = _options(
+        args,
         id=args.id,
-        region=args.region,
-        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
+        region=args.region or "local",
         zone=args.residency,
         models=tuple(args.model),
-        host=args.host,
-        port=args.port,
         gateway=args.gateway,
-        placement=args.placement,
         holds=args.hold,
-        listener=args.listener_fd,
-        lifeline=args.lifeline_fd,
         topology=args.topology,
     )
     try:
-        serve_edge(options, home)
-    except (CannotStart, RegistryUnavailable) as error:
+        registry = open_registry(home, os.environ)
+    except RegistryUnavailable as error:
+        return complain(str(error))
+    return _run(options, home, registry)
+
+
+def _start_joined(args: argparse.Namespace, home: Home) -> int:
+    """As the control plane says, until it says otherwise; then anew."""
+    if told := given_options(args, TOLD):
+        return complain(f"{told} and --join exclude each other: the control plane says it")
+    from skerry_edge.cli.credentials import CredentialsFollower
+    from skerry_regions.drivers.https_registry import HttpsRegistry
+    from skerry_regions.machine_messages import EdgeAssignment
+
+    home.create()
+    try:
+        link = enrolled(args, home, "edge")
+        assignment = assigned(link, EdgeAssignment)
+        gateway = args.gateway or str(Address(host=host_towards(link.url), port=JOINED_PORT))
+    except CannotJoin as error:
+        return complain(str(error))
+    home = home.in_zone(assignment.residency)
+    home.create()
+    topology = home.machine / "topology.yaml"
+    keep_private(topology, assignment.topology.encode())
+    options = _options(
+        args,
+        id=link.machine,
+        region=assignment.region,
+        zone=assignment.residency,
+        models=assignment.models,
+        gateway=gateway,
+        holds=True,
+        topology=topology,
+    )
+    orders = Orders()
+    registry = HttpsRegistry(link, fingerprint=assignment.fingerprint)
+    registry.on_order = orders.take
+    with CredentialsFollower(link, home):
+        status = _run(options, home, registry, orders)
+    if orders.is_renewing and status == 0:
+        begin_anew(args.argv)
+    return status
+
+
+def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
+    """What this machine decides on, and what it is told to be."""
+    from skerry_edge.cli.serve_edge import EdgeOptions
+
+    return EdgeOptions(
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
+        host=args.host,
+        port=args.port,
+        placement=args.placement,
+        listener=args.listener_fd,
+        lifeline=args.lifeline_fd,
+        advertise=args.advertise or "",
+        **told,
+    )
+
+
+def _run(options: EdgeOptions, home: Home, registry: Registry, orders: Orders | None = None) -> int:
+    from skerry_edge.cli.parts import CannotStart
+    from skerry_edge.cli.serve_edge import serve_edge
+    from skerry_regions.startup import Interrupted
+
+    try:
+        if orders is None:
+            serve_edge(options, home, registry)
+        else:
+            serve_edge(options, home, registry, orders.started)
+    except CannotStart as error:
         return complain(str(error))
     except Interrupted:
         note("Stopped before it was ready.")

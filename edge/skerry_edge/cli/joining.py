@@ -81,7 +81,7 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
         if not has_joined(home.machine):
             joined = join(
                 home.machine, url, _token(args), kind=kind, pool=getattr(args, "pool", None) or "",
-                keep=lambda joined: _keep_first_key(home, joined.cluster_key),
+                keep=lambda joined: _keep_first_key(home, kind, joined.cluster_key),
             )  # fmt: skip
             note(f"Joined {url} as {joined.machine}.")
         link = ControlLink(home.machine)
@@ -139,10 +139,11 @@ def host_towards(url: str) -> str:
         raise CannotJoin(f"no way to {url}: {error.strerror}; give --address") from None
 
 
-def _keep_first_key(home: Home, key: bytes) -> None:
-    """Raises CannotJoin when the home has another cluster's."""
-    if home.cluster_key.exists() and home.cluster_key.read_bytes() != key:
-        raise CannotJoin(f"{home.cluster_key} is of another cluster: give --home, or delete it")
+def _keep_first_key(home: Home, kind: Kind, key: bytes) -> None:
+    """Raises CannotJoin in the home of another platform."""
+    has_other_key = home.cluster_key.exists() and home.cluster_key.read_bytes() != key
+    if has_other_key or (kind == "edge" and home.secret.exists()):
+        raise CannotJoin(f"{home.root} is the home of another platform: give --home")
     keep_private(home.cluster_key, key)
 
 

@@ -166,7 +166,9 @@ def reachable(listener: socket.socket) -> tuple[str, int]:
     return LOOPBACK.get(host, host), port
 
 
-def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    host, port = reachable(listener)
+def url_of(listener: socket.socket, *, tls: bool = False, host: str = "") -> str:
+    """Where callers reach it: at `host`, where one is given."""
+    own, port = reachable(listener)
+    host = host or own
     scheme = "https" if tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

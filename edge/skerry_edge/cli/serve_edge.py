@@ -40,9 +40,9 @@ from skerry_edge.cli.parts import (
     read_topology,
     url_of,
 )
-from skerry_edge.cli.registries import open_registry
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.serve_gateway import gateway
+from skerry_edge.cli.steering import lingering, open_steering
 from skerry_edge.cli.state import Home, cluster_key, secret
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
@@ -50,8 +50,10 @@ from skerry_edge.metrics import EdgeMetrics
 from skerry_edge.pulse import EdgePulse
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
+from skerry_edge.steering import Steering
 from skerry_edge.trace_store import TraceStore
 from skerry_edge.waiting_room import WaitingRoom
+from skerry_regions.address import Address
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.client import RegionClient
 from skerry_regions.directory import Directory, directly
@@ -61,10 +63,10 @@ from skerry_regions.link_auth import LinkKey
 from skerry_regions.plain_placers import Rule, by_rule
 from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 from skerry_regions.region_figures import queue_seconds, region_rtts
-from skerry_regions.registry import Member
+from skerry_regions.registry import Member, Registry
 from skerry_regions.remote import RemoteRegion
 from skerry_regions.routed import Routed
-from skerry_regions.startup import on_thread, stop_on_signals, unless
+from skerry_regions.startup import from_threads, on_thread, stop_on_signals, unless
 
 NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
 
@@ -86,19 +88,32 @@ class EdgeOptions:
     listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
+    advertise: str = ""  # host where others reach it; empty: where it listens
 
 
-def serve_edge(options: EdgeOptions, home: Home) -> None:
-    """Run the edge until it is told to stop, then drain.
+def serve_edge(
+    options: EdgeOptions,
+    home: Home,
+    registry: Registry,
+    started: Callable[[Callable[[], None]], None] = lambda stop: None,
+) -> None:
+    """Run the edge until it is told to stop, then drain; the registry is closed.
 
-    Raises `CannotStart`, `Interrupted` (stopped before it served) or `RegistryUnavailable`.
+    `started` is given what stops the edge from any thread, as SIGTERM does. Raises `CannotStart`,
+    or `Interrupted` (stopped before it served).
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, home))
+    with contextlib.closing(registry), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(options, home, registry, started))
 
 
-async def _serve(options: EdgeOptions, home: Home) -> None:
+async def _serve(
+    options: EdgeOptions,
+    home: Home,
+    registry: Registry,
+    started: Callable[[Callable[[], None]], None],
+) -> None:
     stop, retire = stop_on_signals(), asyncio.Event()
+    started(from_threads(stop.set))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, retire.set)
     lifeline = None
     if options.lifeline is not None:
@@ -109,12 +124,11 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
     limits = Limits()
     certificate = None if options.tls is None else open_certificate(*options.tls)
     with _listener(options, limits) as listener:
-        url = url_of(listener, tls=certificate is not None)
+        url = url_of(listener, tls=certificate is not None, host=options.advertise)
         installing = on_thread(lambda: install_models(options.models, home, progress))
         catalog, models = await unless(stop, installing)
         texts = await unless(stop, on_thread(lambda: load_texts(models)))
         encoders = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
-        registry = open_registry(home, os.environ)
         hello, incarnation = _hello(options.id, models), new_incarnation()
         key = LinkKey(cluster_key(home))
         is_emulated = topology is not None and topology.emulate is not None
@@ -133,6 +147,8 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
             address = await stack.enter_async_context(
                 gateway(options.gateway, hello, options.zone, incarnation, directory, placer, key)
             )
+            if address:
+                address = str(Address.parse(address).advertised(options.advertise))
             region: RegionClient = RemoteRegion(
                 directory.links, by_rule(options.placement, placer, directory)
             )
@@ -140,7 +156,15 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
             if options.holds:
                 region = waiting = WaitingRoom(region)
             pulse = EdgePulse(metrics, waiting, time.monotonic)
-            describe = _describe(options, url, address, incarnation, serving, pulse)
+            steering = open_steering(
+                topology,
+                home,
+                id=options.id,
+                region=options.region,
+                zone=options.zone,
+                members=lambda: directory.edges,
+            )
+            describe = _describe(options, url, address, incarnation, serving, pulse, steering)
             announcer = Announcer(registry, describe)
             stack.push_async_callback(announcer.withdraw)
             if not options.holds:
@@ -175,6 +199,7 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 export=export,
                 log_prompts=logs_prompts(),
                 metrics=metrics,
+                steering=steering,
             )
             edge.metrics.node_rtts = directory.rtts
             edge.metrics.region_rtts = functools.partial(region_rtts, directory)
@@ -198,11 +223,11 @@ async def _serve(options: EdgeOptions, home: Home) -> None:
                 stop=stop,
                 retire=retire,
                 ssl_context=None if certificate is None else certificate.context,
+                linger=None if steering is None else lingering(steering, announcer),
             )
         finally:
             await stack.aclose()
             await directory.close()
-            registry.close()
 
 
 @contextlib.contextmanager
@@ -247,6 +272,7 @@ def _describe(
     incarnation: int,
     serving: asyncio.Event,
     pulse: EdgePulse,
+    steering: Steering | None,
 ) -> Callable[[], Member]:
     member = Member(
         id=options.id,
@@ -259,4 +285,10 @@ def _describe(
         gateway=gateway,
         state="starting",
     )
-    return lambda: pulse.of(replace(member, state="ready") if serving.is_set() else member)
+
+    def describe() -> Member:
+        if steering is not None and steering.is_draining:
+            return pulse.of(replace(member, state="draining"))
+        return pulse.of(replace(member, state="ready") if serving.is_set() else member)
+
+    return describe

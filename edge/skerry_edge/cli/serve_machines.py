@@ -8,6 +8,9 @@ import hashlib
 import socket
 from collections.abc import AsyncGenerator
 
+import msgspec
+
+from skerry_edge.auth import TokenFile
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, cluster_key, secret
 from skerry_edge.limits import Limits
@@ -76,6 +79,9 @@ async def machines(
 
 def _credentials(home: Home) -> Credentials:
     """As the files of the home are now."""
-    tokens = home.tokens.read_bytes() if home.tokens.exists() else b""
+    try:
+        tokens = home.tokens.read_bytes()
+    except FileNotFoundError:
+        tokens = msgspec.json.encode(TokenFile())
     digest = hashlib.blake2b(tokens, digest_size=16).hexdigest()
     return Credentials(secret=secret(home), digest=digest, tokens=tokens)

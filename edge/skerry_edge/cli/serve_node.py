@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 import uvloop
@@ -15,7 +14,7 @@ from skerry_edge.cli.report import Lines
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.node_process import NodeOptions, NodeProcess
 from skerry_regions.registry import Member, Registry
-from skerry_regions.startup import stop_on_signals
+from skerry_regions.startup import from_threads, stop_on_signals
 
 
 def serve_node(
@@ -41,8 +40,8 @@ async def _serve(
     descriptor: int | None,
     started: Callable[[Callable[[], None]], None],
 ) -> None:
-    stop, loop = stop_on_signals(), asyncio.get_running_loop()
-    started(lambda: _call_soon(loop, stop.set))
+    stop = stop_on_signals()
+    started(from_threads(stop.set))
     process = NodeProcess(options, registry, stop, tokenize)
     if descriptor is None:
         await process.run(progress=Lines().show, ready=_tell_ready)
@@ -52,11 +51,6 @@ async def _serve(
     await process.run(
         progress=lifeline.progress, ready=lambda member: lifeline.ready({"address": member.address})
     )
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # it has ended meanwhile
-        loop.call_soon_threadsafe(call)
 
 
 def _tell_ready(member: Member) -> None:
