@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skerry_core.super_blocks import split_q4_k, split_q5_k, split_q6_k
+
 Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
@@ -59,6 +61,19 @@ def dequantize(tensor: Tensor) -> Float32:
     return decode(blocks).astype(np.float32).reshape(tensor.shape)
 
 
+def quantize_q8_0(values: Float32) -> Bytes:
+    """Rows f32[n, columns] in blocks of 32 as u8[n, bytes], like ggml: d = max |x| / 127 in f16,
+    quants rounded half away from zero."""
+    blocks = values.reshape(-1, 32)
+    with np.errstate(all="ignore"):  # what is not a number stays so: its scale is none
+        scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+        scaled = blocks * np.where(scale == 0, np.float32(0), 1 / scale)
+        quants = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
+    halves = scale.astype(np.float16).view(np.uint8)
+    joined: Bytes = np.concatenate([halves, quants.view(np.uint8)], axis=1)
+    return joined.reshape(len(values), -1)
+
+
 def _f16(data: Bytes) -> Float32:
     return np.ascontiguousarray(data).view(np.float16).astype(np.float32)
 
@@ -89,51 +104,6 @@ def _q8_0(blocks: Bytes) -> Float32:
     return _f16(blocks[:, :2]) * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
-def _q4_k_scales(packed: Bytes) -> tuple[Float32, Float32]:
-    """Scales and minima of 8 sub-blocks, 6 bits each, out of 12 bytes: u8[n, 12] -> f32[n, 8]."""
-    low, middle, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = [low & 0x3F, (high & 0xF) | ((low >> 6) << 4)]
-    minima = [middle & 0x3F, (high >> 4) | ((middle >> 6) << 4)]
-    return (
-        np.concatenate(scales, axis=1).astype(np.float32),
-        np.concatenate(minima, axis=1).astype(np.float32),
-    )
-
-
-def _k_quants(blocks: Bytes, quants: Bytes) -> Float32:
-    """Q4_K and Q5_K: quants u8[n, 8, 32], each sub-block with a scale and a minimum."""
-    scales, minima = _q4_k_scales(blocks[:, 4:16])
-    scales = _f16(blocks[:, :2]) * scales
-    minima = _f16(blocks[:, 2:4]) * minima
-    values: Float32 = quants.astype(np.float32)
-    values *= scales[:, :, None]
-    values -= minima[:, :, None]
-    return values.reshape(len(blocks), 256)
-
-
-def _q4_k(blocks: Bytes) -> Float32:
-    pairs = blocks[:, 16:].reshape(-1, 4, 32)  # sub-block 2 j low, 2 j + 1 high
-    return _k_quants(blocks, np.stack([pairs & _LOW, pairs >> _FOUR], axis=2).reshape(-1, 8, 32))
-
-
-def _q5_k(blocks: Bytes) -> Float32:
-    fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
-    pairs = blocks[:, 48:].reshape(-1, 4, 32)
-    low = np.stack([pairs & _LOW, pairs >> _FOUR], axis=2).reshape(-1, 8, 32)
-    return _k_quants(blocks, low | (fifth << _FOUR))
-
-
-def _q6_k(blocks: Bytes) -> Float32:
-    packed = blocks[:, :128].reshape(-1, 2, 1, 64)
-    low = np.concatenate([packed & 0xF, packed >> 4], axis=2).reshape(-1, 8, 32)
-    packed = blocks[:, 128:192].reshape(-1, 2, 1, 32)
-    high = (packed >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
-    quants = (low | (high.reshape(-1, 8, 32) << 4)).view(np.int8) - np.int8(32)
-    scales = _f16(blocks[:, 208:]) * blocks[:, 192:208].view(np.int8).astype(np.float32)
-    values: Float32 = scales[:, :, None] * quants.reshape(-1, 16, 16)
-    return values.reshape(-1, 256)
-
-
 FORMATS: dict[str, Format] = {
     "F32": Format(1, 4, _f32_values),
     "F16": Format(1, 2, _f16),
@@ -141,9 +111,9 @@ FORMATS: dict[str, Format] = {
     "Q4_0": Format(32, 18, _q4_0),
     "Q4_1": Format(32, 20, _q4_1),
     "Q8_0": Format(32, 34, _q8_0),
-    "Q4_K": Format(256, 144, _q4_k),
-    "Q5_K": Format(256, 176, _q5_k),
-    "Q6_K": Format(256, 210, _q6_k),
+    "Q4_K": Format(256, 144, lambda blocks: split_q4_k(blocks).values()),
+    "Q5_K": Format(256, 176, lambda blocks: split_q5_k(blocks).values()),
+    "Q6_K": Format(256, 210, lambda blocks: split_q6_k(blocks).values()),
 }
 
 

@@ -40,9 +40,12 @@ class WeightFile:
     when it is first used. The mapping lasts as long as any of them does.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, Tensor], *, is_safetensors: bool
+    ) -> None:
         self.config = config
         self.tensors = tensors
+        self.is_safetensors = is_safetensors
 
     @classmethod
     def open(cls, path: Path) -> WeightFile:
@@ -66,8 +69,8 @@ class WeightFile:
         tensors = {n: t for n, t in gguf.tensors.items() if not _NOT_WEIGHTS.fullmatch(n)}
         check_shapes(tensors, expected_shapes(config), file)
         if config.architecture == "llama":
-            return cls(config, _HalfSplit(tensors, config.head_dim))
-        return cls(config, tensors)
+            return cls(config, _HalfSplit(tensors, config.head_dim), is_safetensors=False)
+        return cls(config, tensors, is_safetensors=False)
 
     @classmethod
     def _open_safetensors(cls, files: Sequence[Path]) -> WeightFile:
@@ -90,7 +93,7 @@ class WeightFile:
         check_shapes(
             tensors, expected_shapes(config), str(path if len(files) == 1 else path.parent)
         )
-        return cls(config, tensors)
+        return cls(config, tensors, is_safetensors=True)
 
     def __enter__(self) -> WeightFile:
         return self

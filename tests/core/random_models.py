@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from tests.core.k_quants import quantize_k
 
 from skerry_core.config import ModelConfig
 from skerry_core.weights import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
@@ -74,12 +75,27 @@ def write_gguf(
         if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
             values = interleaved(values, config.head_dim)
         kind = gguf.GGMLQuantizationType[format_of(name)]
-        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        quantize = quantize_k if kind.name.endswith("_K") else _quantize
+        writer.add_tensor(name, quantize(values, kind.name), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _quantize(values: NDArray[Any], format_: str) -> NDArray[Any]:
+    return gguf.quants.quantize(values, gguf.GGMLQuantizationType[format_])
+
+
+def mixed(name: str) -> str:
+    """Formats as in a Q4_K_M file of llama.cpp, the embedding as in one that ties it."""
+    if "norm" in name or name.endswith(".bias"):
+        return "F32"
+    if name in ("token_embd.weight", "output.weight"):
+        return "Q6_K"
+    is_chosen = ".attn_v." in name or ".ffn_down." in name
+    return "Q6_K" if is_chosen and ".0." in name else "Q4_K"
 
 
 def interleaved(values: NDArray[Any], head_dim: int) -> NDArray[Any]:

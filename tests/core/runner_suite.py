@@ -49,7 +49,7 @@ MODELS = {
     ),
     "qwen2": replace(_SMALL, architecture="qwen2", attention_bias=True, num_kv_heads=1),
     "qwen3": replace(
-        _SMALL, architecture="qwen3", qk_norm=True, head_dim=24, tied_embeddings=False
+        _SMALL, architecture="qwen3", qk_norm=True, head_dim=48, tied_embeddings=False
     ),
     "mistral": replace(
         _SMALL, architecture="mistral", sliding_window=70, num_kv_heads=4, tied_embeddings=False
@@ -123,7 +123,7 @@ def open_toy(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 
 def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, **sizes)
+    return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, quantizes=False, **sizes)
 
 
 def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
@@ -141,7 +141,7 @@ def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 # The CPU kernels keep KV in float16, the others all in float32.
 KINDS = {
     "toy": Kind(open_toy, ("toy",), 1e-6, True),
-    "numba": Kind(open_numba, ("llama", "qwen2"), 5e-3, True),
+    "numba": Kind(open_numba, tuple(MODELS), 5e-3, True),
     "torch": Kind(open_torch, tuple(MODELS), 2e-5, False),
     "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5, True),
     "jax": Kind(open_jax, tuple(MODELS), 2e-5, False),

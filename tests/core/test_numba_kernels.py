@@ -14,6 +14,8 @@ from skerry_core.kernels.layout import BLOCK, PackedLayout, WeightFormat, pack
 from skerry_core.kernels.numba_math import kernel
 from skerry_core.kernels.plan import address, aligned_zeros, matrix_record
 from skerry_core.kernels.targets import TARGETS, Target, choose_target
+from skerry_core.tensors import FORMATS as BLOCKS
+from skerry_core.tensors import Tensor, dequantize
 
 FORMATS = list(WeightFormat)
 
@@ -48,12 +50,19 @@ def random_rows(
     if not format_.is_quantized:
         dtype = np.float16 if format_ is WeightFormat.F16 else np.float32
         return rng.normal(size=(rows, columns)).astype(dtype).view(np.uint8)
-    scales = rng.normal(size=(rows, columns // BLOCK, format_.scales_per_block)) / 16
+    block_size, block_bytes, _ = BLOCKS[format_.name]
+    blocks = rng.integers(0, 256, (rows, columns // block_size, block_bytes), dtype=np.uint8)
+    with_scales(blocks, format_, rng)
+    return blocks.reshape(rows, -1)
+
+
+def with_scales(blocks: Any, format_: WeightFormat, rng: np.random.Generator) -> None:
+    """Give GGML blocks u8[..., bytes] sane float16 scales."""
+    count = 2 if format_ in (WeightFormat.Q4_1, WeightFormat.Q4_K, WeightFormat.Q5_K) else 1
+    scales = rng.normal(size=(*blocks.shape[:-1], count)) / 16
     scales[0, 0] = 1e-6  # a subnormal float16
-    shape = (rows, columns // BLOCK, format_.row_quant_bytes)
-    quants = rng.integers(0, 256, shape, dtype=np.uint8)
-    packed = np.concatenate([scales.astype(np.float16).view(np.uint8), quants], axis=-1)
-    return packed.reshape(rows, -1)
+    start = 208 if format_ is WeightFormat.Q6_K else 0  # at the end of a block there
+    blocks[..., start : start + 2 * count] = scales.astype(np.float16).view(np.uint8)
 
 
 def quantized(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -99,6 +108,7 @@ def test_matmul(
     tokens: int,
     rng: np.random.Generator,
 ) -> None:
+    columns *= format_.blocks_per_scales
     raw = random_rows(rng, format_, rows, columns)
     x = rng.normal(size=(tokens, columns)).astype(np.float32)
     assert_same_bits(multiply(target, raw, format_, x)[:, :rows], reference.matmul(raw, format_, x))
@@ -135,9 +145,11 @@ def test_matmul_at_the_edges_of_its_integers(target: Target, format_: WeightForm
     """All quants and all activations at their extremes: no sum of products overflows."""
     for byte in (0x00, 0xFF, 0x80, 0x7F):
         for sign in (-1.0, 1.0):
-            raw = random_rows(np.random.default_rng(0), format_, 8, 64).reshape(8, 2, -1)
-            raw[..., 2 * format_.scales_per_block :] = byte
-            x = np.full((2, 64), sign, np.float32)
+            columns = 64 * format_.blocks_per_scales
+            raw = random_rows(np.random.default_rng(0), format_, 8, columns).reshape(8, 2, -1)
+            raw[:] = byte
+            with_scales(raw, format_, np.random.default_rng(0))
+            x = np.full((2, columns), sign, np.float32)
             rows = raw.reshape(8, -1)
             assert_same_bits(
                 multiply(target, rows, format_, x)[:, :8], reference.matmul(rows, format_, x)
@@ -150,6 +162,8 @@ def test_pack_refuses_bytes_that_do_not_fit() -> None:
         pack(np.zeros((4, 67), np.uint8), layout)
     with pytest.raises(ValueError, match="multiple of 32 columns, got 48"):
         PackedLayout(WeightFormat.Q4_1, 4, 48, 8)
+    with pytest.raises(ValueError, match="multiple of 256 columns, got 320"):
+        PackedLayout(WeightFormat.Q6_K, 4, 320, 8)
 
 
 @on_each_target
@@ -157,22 +171,16 @@ def test_pack_refuses_bytes_that_do_not_fit() -> None:
 def test_embedding_of_a_packed_row(
     target: Target, format_: WeightFormat, rng: np.random.Generator
 ) -> None:
-    raw = random_rows(rng, format_, 19, 64)
-    layout = PackedLayout(format_, 19, 64, target.rows)
+    columns = 64 * format_.blocks_per_scales
+    raw = random_rows(rng, format_, 19, columns)
+    layout = PackedLayout(format_, 19, columns, target.rows)
     packed = np.ascontiguousarray(pack(raw, layout))
     record = matrix_record(layout, address(packed))
+    whole = dequantize(Tensor("t", format_.name, (19, columns), raw.reshape(-1)))
     for token in (0, 7, 18):
-        out = np.zeros(64, np.float32)
+        out = np.zeros(columns, np.float32)
         rowwise.embed(target, address(record), token, out)
-        if format_.is_quantized:
-            q, d, m = reference.unpack_blocks(raw[token : token + 1], format_)
-            wanted = q[0] * d[0, :, None]
-            if m is not None:
-                wanted = wanted + m[0, :, None]
-        else:
-            dtype = np.float16 if format_ is WeightFormat.F16 else np.float32
-            wanted = raw[token].view(dtype)
-        np.testing.assert_allclose(out, wanted.reshape(-1), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(out, whole[token], rtol=1e-6, atol=1e-6)
 
 
 @kernel
@@ -242,25 +250,37 @@ def merge(state: Any, state_peak: Any, partial: Any, peak: Any, is_first: bool) 
 
 @on_each_target
 @pytest.mark.parametrize(
-    ("head_dim", "num_queries", "context"),
-    [(16, 1, 1), (64, 3, 64), (64, 24, 150), (80, 7, 65), (96, 5, 63), (128, 8, 200)],
+    ("head_dim", "num_queries", "context", "window"),
+    [
+        *((16, 1, 1, 999), (64, 3, 64, 999), (64, 24, 150, 999), (80, 7, 65, 999)),
+        *((96, 5, 63, 999), (128, 8, 200, 999), (64, 24, 190, 40), (80, 7, 150, 1)),
+        *((64, 5, 200, 64), (64, 9, 200, 65)),
+    ],
 )
 def test_attention(
-    target: Target, head_dim: int, num_queries: int, context: int, rng: np.random.Generator
+    target: Target,
+    head_dim: int,
+    num_queries: int,
+    context: int,
+    window: int,
+    rng: np.random.Generator,
 ) -> None:
-    """Queries that see different lengths of one context; what lies beyond is garbage."""
+    """Queries that see different parts of one context; what lies beyond is garbage."""
     blocks = -(-context // BLOCK_SIZE)
     keys, values = rng.normal(size=(2, blocks * BLOCK_SIZE, head_dim)).astype(np.float16)
     queries = rng.normal(size=(num_queries, head_dim)).astype(np.float32)
     lengths = rng.integers(1, context + 1, num_queries)
     lengths[-1] = context
+    firsts = np.maximum(0, lengths - window)
     state = np.zeros((num_queries, head_dim), np.float32)
     state_peaks = np.zeros((num_queries, 2), np.float32)
     partial, peaks = np.zeros_like(state), np.zeros_like(state_peaks)
     scores = np.zeros((num_queries, BLOCK_SIZE), np.float32)
     for index in range(blocks):
         block = slice(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)
+        hidden = np.maximum(0, firsts - index * BLOCK_SIZE)
         visible = np.clip(lengths - index * BLOCK_SIZE, 0, BLOCK_SIZE)
+        visible[visible <= hidden] = 0
         k, v = np.ascontiguousarray(keys[block].T), np.ascontiguousarray(values[block])
         attention.attend_block(
             target,
@@ -269,17 +289,19 @@ def test_attention(
             head_dim,
             address(queries),
             num_queries,
+            address(hidden),
             address(visible),
             address(scores),
             address(partial),
             address(peaks),
         )
         for q in np.flatnonzero(visible):
-            merge(state[q], state_peaks[q], partial[q], peaks[q], index == 0)
+            is_first = index == firsts[q] // BLOCK_SIZE
+            merge(state[q], state_peaks[q], partial[q], peaks[q], is_first)
     got = state * (np.float32(1.0) / state_peaks[:, 1:])
     wanted = [
-        reference.attention(query, keys[:n], values[:n])
-        for query, n in zip(queries, lengths, strict=True)
+        reference.attention(query, keys[:n], values[:n], first)
+        for query, n, first in zip(queries, lengths, firsts, strict=True)
     ]
     assert_same_bits(got, np.stack(wanted))
 

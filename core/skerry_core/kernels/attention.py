@@ -165,22 +165,25 @@ def _weighted_sums(
 
 
 @intrinsic
-def _softmax_block(typing_context: Any, scores: Any, visible: Any) -> Any:
+def _softmax_block(typing_context: Any, scores: Any, hidden: Any, visible: Any) -> Any:
     """Turn f32[64] scores at an address into `p = exp(score - m)`; gives (m, sum of p).
 
-    Slots from `visible` on (>= 1) count as -inf. The sum runs in 16 lanes, folded in halves.
+    Slots before `hidden` and from `visible` on count as -inf; there is one between. The sum runs in
+    16 lanes, folded in halves.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         e, b = Emitter(builder), builder
-        scores, visible = arguments
+        scores, hidden, visible = arguments
         words = vector(I32, LANES)
+        start = e.splat(b.trunc(hidden, I32), LANES)
         limit = e.splat(b.trunc(visible, I32), LANES)
         lowest = e.constant(_FLOATS, float(np.finfo(np.float32).min))
         masks, values = [], []
         for v in range(_SLOT_VECTORS):
             lanes = words([I32(v * LANES + lane) for lane in range(LANES)])
-            masks.append(b.icmp_signed("<", lanes, limit))
+            is_before_end = b.icmp_signed("<", lanes, limit)
+            masks.append(b.and_(is_before_end, b.icmp_signed(">=", lanes, start)))
             value = e.load(e.offset(scores, v, 4 * LANES), _FLOATS, align=4)
             values.append(b.select(masks[v], value, lowest))
         largest = values[0]
@@ -197,7 +200,8 @@ def _softmax_block(typing_context: Any, scores: Any, visible: Any) -> Any:
         pair = context.make_tuple(builder, signature.return_type, (m, e.fold(total, builder.fadd)))
         return pair
 
-    return types.UniTuple(types.float32, 2)(types.int64, types.int64), codegen
+    pair_of_floats = types.UniTuple(types.float32, 2)
+    return pair_of_floats(types.int64, types.int64, types.int64), codegen
 
 
 @building_block
@@ -222,7 +226,7 @@ def merge_partial(
     state_peak[1] = fma(state_peak[1], keep, peak[1] * add)
 
 
-ATTEND_BLOCK = (TARGET, *[types.int64] * 9)  # argument types of `attend_block`
+ATTEND_BLOCK = (TARGET, *[types.int64] * 10)  # argument types of `attend_block`
 
 
 @kernel
@@ -233,12 +237,14 @@ def attend_block(
     head_dim: int,
     queries: Address,  # f32[Q, head_dim], scaled
     num_queries: int,
-    visible: Address,  # i64[Q], slots that each query may see; 0: none, and no partial
+    hidden: Address,  # i64[Q], the first slot that each query may see
+    visible: Address,  # i64[Q], and the end of those; 0: there is none, and no partial
     scores: Address,  # f32[Q, 64], scratch
     partial: Address,  # f32[Q, head_dim], written: acc
     peaks: Address,  # f32[Q, 2], written: (m, l)
 ) -> None:
     """Partials of some queries over one block."""
+    hidden_slots = array_at(hidden, (num_queries,), np.int64)
     visible_slots = array_at(visible, (num_queries,), np.int64)
     written_peaks = array_at(peaks, (num_queries, 2), np.float32)
     most = 0
@@ -252,7 +258,7 @@ def attend_block(
     )  # fmt: skip
     for q in range(num_queries):
         if visible_slots[q] > 0:
-            m, total = _softmax_block(scores + q * slot_bytes, visible_slots[q])
+            m, total = _softmax_block(scores + q * slot_bytes, hidden_slots[q], visible_slots[q])
             written_peaks[q, 0], written_peaks[q, 1] = m, total
         else:
             array_at(scores + q * slot_bytes, (BLOCK_SIZE,), np.float32)[:] = np.float32(0.0)

@@ -2,13 +2,17 @@
 
 A group is `rows` consecutive output rows (8 or 16, the lanes of one vector register):
 
-    Q4_0, Q4_1   scales of all blocks, padded to 64 bytes, then quants of all blocks
-    Q8_0         a block = 32 values of every row in the group
+    quantised    scales of all blocks, padded to 64 bytes, then quants of all blocks;
+                 a block = 32 values of every row in the group
     F16, F32     value k of every row, for each k
 
     scales of a block   f16[rows] d, and for Q4_1 f16[rows] m after it
+    K formats           ... of 8 blocks together: f16[rows] d, f16[rows] dmin (not Q6_K), then of
+                        each block two i8[rows]: scale and negative minimum; in Q6_K the scales of
+                        values 0 to 15 and 16 to 31
     quants of a block   quads of 4 values: bytes (row, value in quad) of each quad in turn.
-                        Q8_0 has 8 quads; Q4 has 4, low nibbles quad j, high nibbles quad j + 4
+                        Q8_0, Q5_K and Q6_K have 8 quads of signed bytes; Q4_0, Q4_1 and Q4_K have
+                        4, low nibbles quad j, high nibbles quad j + 4
 
 Missing rows of the last group are zeros.
 """
@@ -21,8 +25,11 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from skerry_core.super_blocks import SUPER_BLOCK, split_q4_k, split_q5_k, split_q6_k
+
 BLOCK = 32  # values that share a scale
-LAYOUT_VERSION = 1  # of packed bytes: a change makes files of packed weights stale
+BLOCKS_PER_SUPER = SUPER_BLOCK // BLOCK
+LAYOUT_VERSION = 2  # of packed bytes: a change makes files of packed weights stale
 
 
 class WeightFormat(IntEnum):
@@ -33,25 +40,53 @@ class WeightFormat(IntEnum):
     Q4_0 = 2
     Q4_1 = 3
     Q8_0 = 8
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
 
     @property
     def is_quantized(self) -> bool:
         return self not in (WeightFormat.F32, WeightFormat.F16)
 
     @property
-    def scales_per_block(self) -> int:
-        return {WeightFormat.Q4_0: 1, WeightFormat.Q4_1: 2, WeightFormat.Q8_0: 1}.get(self, 0)
+    def has_super_blocks(self) -> bool:
+        return self in (WeightFormat.Q4_K, WeightFormat.Q5_K, WeightFormat.Q6_K)
+
+    @property
+    def has_nibbles(self) -> bool:
+        return self in (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q4_K)
+
+    @property
+    def blocks_per_scales(self) -> int:
+        """Blocks whose scales lie together."""
+        return BLOCKS_PER_SUPER if self.has_super_blocks else 1
+
+    @property
+    def row_scale_bytes(self) -> int:
+        """Bytes of one row's scales of so many blocks."""
+        return {
+            WeightFormat.Q4_0: 2,
+            WeightFormat.Q4_1: 4,
+            WeightFormat.Q8_0: 2,
+            WeightFormat.Q4_K: 4 + 2 * BLOCKS_PER_SUPER,
+            WeightFormat.Q5_K: 4 + 2 * BLOCKS_PER_SUPER,
+            WeightFormat.Q6_K: 2 + 2 * BLOCKS_PER_SUPER,
+        }.get(self, 0)
 
     @property
     def row_quant_bytes(self) -> int:
         """Bytes of one block of one row, scales apart; of one value when not quantised."""
-        return {
-            WeightFormat.F32: 4,
-            WeightFormat.F16: 2,
-            WeightFormat.Q4_0: 16,
-            WeightFormat.Q4_1: 16,
-            WeightFormat.Q8_0: 32,
-        }[self]
+        if self.is_quantized:
+            return BLOCK // 2 if self.has_nibbles else BLOCK
+        return 4 if self is WeightFormat.F32 else 2
+
+
+_SPLITS = {
+    WeightFormat.Q4_K: split_q4_k,
+    WeightFormat.Q5_K: split_q5_k,
+    WeightFormat.Q6_K: split_q6_k,
+}
+_SUPER_BLOCK_BYTES = {WeightFormat.Q4_K: 144, WeightFormat.Q5_K: 176, WeightFormat.Q6_K: 210}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +99,10 @@ class PackedLayout:
     group_rows: int  # 8 or 16
 
     def __post_init__(self) -> None:
-        if self.format.is_quantized and self.num_columns % BLOCK:
+        unit = BLOCK * self.format.blocks_per_scales
+        if self.format.is_quantized and self.num_columns % unit:
             raise ValueError(
-                f"a {self.format.name} matrix needs a multiple of {BLOCK} columns, "
+                f"a {self.format.name} matrix needs a multiple of {unit} columns, "
                 f"got {self.num_columns}"
             )
 
@@ -82,7 +118,8 @@ class PackedLayout:
     @property
     def scale_bytes(self) -> int:
         """Scales of a group, padding included."""
-        return -(-self.num_steps * self.format.scales_per_block * 2 * self.group_rows // 64) * 64
+        units = self.num_steps // self.format.blocks_per_scales
+        return -(-units * self.format.row_scale_bytes * self.group_rows // 64) * 64
 
     @property
     def group_bytes(self) -> int:
@@ -98,25 +135,67 @@ def pack(raw: NDArray[np.uint8], layout: PackedLayout) -> NDArray[np.uint8]:
 
     Raises ValueError when the bytes do not fit the layout.
     """
-    format_, rows, steps = layout.format, layout.group_rows, layout.num_steps
-    scales = format_.scales_per_block
-    step_bytes = 2 * scales + format_.row_quant_bytes
-    if raw.shape != (layout.num_rows, steps * step_bytes):
+    row_bytes = _ggml_row_bytes(layout)
+    if raw.shape != (layout.num_rows, row_bytes):
         raise ValueError(
-            f"a {format_.name} matrix of {layout.num_rows} x {layout.num_columns} has rows of "
-            f"{steps * step_bytes} bytes, got an array of shape {raw.shape}"
+            f"a {layout.format.name} matrix of {layout.num_rows} x {layout.num_columns} has rows "
+            f"of {row_bytes} bytes, got an array of shape {raw.shape}"
         )
-    padded = np.zeros((layout.num_groups * rows, steps, step_bytes), np.uint8)
-    padded[: layout.num_rows] = raw.reshape(layout.num_rows, steps, step_bytes)
-    grouped = padded.reshape(layout.num_groups, rows, steps, step_bytes)
-    packed = np.zeros((layout.num_groups, layout.group_bytes), np.uint8)
-    if scales:
-        by_block = grouped[..., : 2 * scales].reshape(layout.num_groups, rows, steps, scales, 2)
-        used = steps * scales * 2 * rows
-        packed[:, :used] = by_block.transpose(0, 2, 3, 1, 4).reshape(layout.num_groups, used)
-    unit = 4 if format_.is_quantized else format_.row_quant_bytes  # bytes that stay together
-    quants = grouped[..., 2 * scales :].reshape(layout.num_groups, rows, steps, -1, unit)
-    packed[:, layout.scale_bytes :] = quants.transpose(0, 2, 3, 1, 4).reshape(
-        layout.num_groups, layout.group_bytes - layout.scale_bytes
-    )
+    rows, groups = layout.group_rows, layout.num_groups
+    padded = np.zeros((groups * rows, row_bytes), np.uint8)
+    padded[: layout.num_rows] = raw
+    scales, quants = _split(padded, layout)
+    packed = np.zeros((groups, layout.group_bytes), np.uint8)
+    if scales is not None:
+        # [groups, rows, units, scales, bytes] -> [groups, units, scales, rows, bytes]
+        by_unit = [s.reshape(groups, rows, *s.shape[1:]).transpose(0, 2, 3, 1, 4) for s in scales]
+        units = by_unit[0].shape[1]
+        joined = np.concatenate([s.reshape(groups, units, -1) for s in by_unit], axis=2)
+        packed[:, : joined[0].size] = joined.reshape(groups, -1)
+    unit = 4 if layout.format.is_quantized else layout.format.row_quant_bytes  # stay together
+    by_quad = quants.reshape(groups, rows, layout.num_steps, -1, unit).transpose(0, 2, 3, 1, 4)
+    packed[:, layout.scale_bytes :] = by_quad.reshape(groups, -1)
     return packed
+
+
+def _ggml_row_bytes(layout: PackedLayout) -> int:
+    format_ = layout.format
+    if format_.has_super_blocks:
+        return layout.num_columns // SUPER_BLOCK * _SUPER_BLOCK_BYTES[format_]
+    return layout.num_steps * (format_.row_scale_bytes + format_.row_quant_bytes)
+
+
+def _split(
+    raw: NDArray[np.uint8], layout: PackedLayout
+) -> tuple[list[NDArray[np.uint8]] | None, NDArray[np.uint8]]:
+    """Scales, each u8[rows, units, count, bytes], in the order they lie in; quants u8[rows, …]."""
+    format_, rows = layout.format, len(raw)
+    if not format_.is_quantized:
+        return None, raw
+    if format_.has_super_blocks:
+        return _split_super_blocks(raw, layout)
+    blocks = raw.reshape(rows, layout.num_steps, -1)
+    size = format_.row_scale_bytes
+    scales = blocks[..., :size].reshape(rows, layout.num_steps, -1, 2)
+    return [scales], blocks[..., size:]
+
+
+def _split_super_blocks(
+    raw: NDArray[np.uint8], layout: PackedLayout
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.uint8]]:
+    format_ = layout.format
+    parts = _SPLITS[format_](raw.reshape(-1, _SUPER_BLOCK_BYTES[format_]))
+    units = (len(raw), layout.num_columns // SUPER_BLOCK)
+    floats, integers = [parts.d], parts.scales
+    if parts.dmin is not None and parts.minima is not None:
+        floats.append(parts.dmin)
+        integers = np.stack([parts.scales, -parts.minima], axis=2)
+    halves = np.stack(floats, axis=1).astype(np.float16)
+    scales = [
+        halves.view(np.uint8).reshape(*units, len(floats), 2),
+        np.ascontiguousarray(integers).view(np.uint8).reshape(*units, 2 * BLOCKS_PER_SUPER, 1),
+    ]
+    quants = parts.quants.view(np.uint8).reshape(len(raw), layout.num_steps, BLOCK)
+    if format_.has_nibbles:
+        quants = quants[..., : BLOCK // 2] | (quants[..., BLOCK // 2 :] << np.uint8(4))
+    return scales, quants

@@ -216,7 +216,7 @@ def _write_cache(
 
 @kernel
 def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
-    """Project heads of q, k and v for all tokens; rotate q and k; write k and v to the cache."""
+    """Project heads of q, k and v for all tokens; norm and rotate q and k; write k and v."""
     dim, heads, kv_heads, tokens = plan.head_dim, plan.num_heads, plan.num_kv_heads, plan.num_tokens
     half, width = dim // 2, (heads + 2 * kv_heads) * dim
     floats, quants, headers = _normed(plan, thread, tokens)
@@ -240,6 +240,9 @@ def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
                 for i in range(dim):
                     values[i] += bias[i]
             position = positions[t]
+            if which != _VALUE and plan.head_norms:
+                weight = _floats(plan.head_norms, (2 * layer + which) * dim, dim)
+                rms_norm(values, weight, plan.eps, values)
             if which != _VALUE:
                 rope(
                     values,
@@ -250,6 +253,12 @@ def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
                 at = plan.qkv + 4 * (t * width + item * dim)
                 _write_cache(target, plan, thread, layer, head, which - _KEY, at, t, position)
         item = _claim(plan, layer, PROJECT)
+
+
+@building_block
+def _first_seen(plan: Record, position: int) -> int:
+    """The first position that a token at this one sees."""
+    return max(0, position + 1 - plan.window) if plan.window else 0
 
 
 @kernel
@@ -269,6 +278,7 @@ def _attend_tile(
         source = _floats(plan.qkv, (first + i) * width + kv_head * group * dim, group * dim)
         for d in range(group * dim):
             queries[i, d] = source[d] * plan.query_scale
+    hidden = array_at(thread.hidden, (count, group), np.int64)
     visible = array_at(thread.visible, (count, group), np.int64)
     state = array_at(thread.state, (num_queries, dim), np.float32)
     state_peaks = array_at(thread.state_peaks, (num_queries, 2), np.float32)
@@ -277,21 +287,24 @@ def _attend_tile(
     blocks = int(positions[count - 1]) // BLOCK_SIZE + 1
     table = _ints(plan.block_tables, row * plan.table_width, blocks)
     page = 2 * dim * BLOCK_SIZE
-    for index in range(blocks):
+    for index in range(_first_seen(plan, int(positions[0])) // BLOCK_SIZE, blocks):
         for i in range(count):
-            seen = min(BLOCK_SIZE, max(0, positions[i] + 1 - index * BLOCK_SIZE))
+            start = max(0, _first_seen(plan, positions[i]) - index * BLOCK_SIZE)
+            end = min(BLOCK_SIZE, max(0, positions[i] + 1 - index * BLOCK_SIZE))
             for g in range(group):
-                visible[i, g] = seen
+                hidden[i, g] = start
+                visible[i, g] = end if start < end else 0
         keys = plan.kv + 2 * table[index] * plan.kv_block_stride
         keys += (2 * layer * plan.num_kv_heads + kv_head) * page
         _call_attend_block(
             plan.attend_block,
             (target, keys, keys + plan.num_kv_heads * page, dim, thread.queries, num_queries,
-             thread.visible, thread.scores, thread.partial, thread.partial_peaks),
+             thread.hidden, thread.visible, thread.scores, thread.partial, thread.partial_peaks),
         )  # fmt: skip
         for q in range(num_queries):
             if visible[q // group, 0] > 0:
-                merge_partial(state[q], state_peaks[q], partial[q], peaks[q], index == 0)
+                is_first = index == _first_seen(plan, int(positions[q // group])) // BLOCK_SIZE
+                merge_partial(state[q], state_peaks[q], partial[q], peaks[q], is_first)
     for q in range(num_queries):
         out = _floats(
             plan.attended,

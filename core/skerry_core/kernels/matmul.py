@@ -3,7 +3,10 @@
 Quantised weights meet 8-bit activations (`rowwise.quantize`). Per row and token, in block order:
 
     acc = fma(float(sum of q * a), d * a_scale, acc)      the integer sum is exact
-    acc = fma(m, a_scale * sum of a, acc)                 Q4_1 only
+    acc = fma(m, a_scale * sum of a, acc)                 Q4_1, Q4_K and Q5_K
+
+In K formats d is the exact product of the super-block's and an integer, and m likewise; Q6_K takes
+the first line for each half of a block, which has a scale of its own.
 
 Float weights meet float activations: `acc = fma(w, x, acc)` in column order. Tiles, one group of
 rows times a few tokens in registers, change none of it.
@@ -20,11 +23,11 @@ from numba import types
 
 from skerry_core.kernels.aliases import Address
 from skerry_core.kernels.emitter import F16, F32, I8, I32, Emitter, Value, vector
-from skerry_core.kernels.layout import BLOCK, WeightFormat
+from skerry_core.kernels.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
 from skerry_core.kernels.linking import TARGET
 from skerry_core.kernels.memory import array_at
 from skerry_core.kernels.numba_math import intrinsic, kernel
-from skerry_core.kernels.targets import Target, Traits, traits_of
+from skerry_core.kernels.targets import Activations, Target, Traits, traits_of
 
 # Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -8 * sum, i32 -128 * sum.
 HEADER_BYTES = 16
@@ -63,7 +66,7 @@ def _load_quads(e: Emitter, traits: Traits, format_: WeightFormat, block: Value)
     """The 8 quads of a block as <4 rows x i8>: nibbles unsigned, bytes signed."""
     b, quad_bytes = e.builder, 4 * traits.rows
     quad = vector(I8, quad_bytes)
-    if format_ is WeightFormat.Q8_0:
+    if not format_.has_nibbles:
         return [e.load(e.offset(block, j, quad_bytes), quad) for j in range(8)]
     pairs = [e.load(e.offset(block, j, quad_bytes), quad) for j in range(4)]
     low = [b.and_(pair, e.constant(quad, 15)) for pair in pairs]
@@ -80,45 +83,96 @@ def _quantized_tile(
     headers = [
         b.add(group.headers, b.mul(b.add(token, e.i64(t)), group.headers_stride)) for t in tokens
     ]
+    signed = not format_.has_nibbles
     start_at = None  # the header word that integer sums start from
     if format_ is WeightFormat.Q4_0:
         start_at = _MINUS_8_SUMS
-    elif format_ is WeightFormat.Q8_0 and traits.signed_as_unsigned:
+    elif signed and traits.signed_as_unsigned:
         start_at = _MINUS_128_SUMS
-
-    def load_scale(index: Value, which: int) -> Value:
-        at = e.offset(group.scales, index, format_.scales_per_block * 2 * rows)
-        half = e.load(e.offset(at, which, 2 * rows), vector(F16, rows))
-        return e.half_to_float(half, native=traits.native_half)
+    has_halves = format_ is WeightFormat.Q6_K
 
     def block(index: Value, sums: list[Value]) -> list[Value]:
         quads = _load_quads(
             e, traits, format_, e.offset(group.quants, index, format_.row_quant_bytes * rows)
         )
         header = [e.offset(h, index, HEADER_BYTES) for h in headers]
+        a_scales = [e.load_splat(e.offset(h, _SCALE), F32, rows) for h in header]
 
         def activations(t: int, quad: int) -> Value:
             at = e.offset(e.offset(x[t], index, BLOCK), quad, 4)
             return b.bitcast(e.load_splat(at, I32, rows), vector(I8, 4 * rows))
 
+        def add(products: list[Value], scale: Value) -> None:
+            for t in tokens:
+                factor = b.fmul(scale, a_scales[t])
+                sums[t] = e.fma(b.sitofp(products[t], floats), factor, sums[t])
+
         if start_at is None:
             start = [e.constant(words, 0)] * num_tokens
         else:
             start = [e.load_splat(e.offset(h, start_at), I32, rows) for h in header]
-        signed = format_ is WeightFormat.Q8_0
-        products = traits.dot_block(e, quads, activations, start, signed=signed)
-        scale = load_scale(index, 0)
-        for t in tokens:
-            a_scale = e.load_splat(e.offset(header[t], _SCALE), F32, rows)
-            sums[t] = e.fma(b.sitofp(products[t], floats), b.fmul(scale, a_scale), sums[t])
-        if format_ is WeightFormat.Q4_1:
-            minimum = load_scale(index, 1)
+        first, second = _load_scales(e, traits, format_, group, index)
+        if has_halves:
+            low, high = _dot_halves(e, traits, quads, activations, num_tokens)
+            add(low, first)
+            add(high, second)
+            return sums
+        add(traits.dot_block(e, quads, activations, start, signed=signed), first)
+        if second is not None:
             for t in tokens:
                 scaled_sum = e.load_splat(e.offset(header[t], _SCALED_SUM), F32, rows)
-                sums[t] = e.fma(minimum, scaled_sum, sums[t])
+                sums[t] = e.fma(second, scaled_sum, sums[t])
         return sums
 
     return e.repeat(group.steps, [e.constant(floats, 0.0)] * num_tokens, block)
+
+
+def _load_scales(
+    e: Emitter, traits: Traits, format_: WeightFormat, group: _Group, block: Value
+) -> tuple[Value, Value]:
+    """A block's two factors <rows x f32>: scale and minimum, or None; in Q6_K two scales."""
+    b, rows = e.builder, traits.rows
+    unit_bytes = format_.row_scale_bytes * rows
+
+    def half(at: Value, which: int) -> Value:
+        loaded = e.load(e.offset(at, which, 2 * rows), vector(F16, rows))
+        return e.half_to_float(loaded, native=traits.native_half)
+
+    if not format_.has_super_blocks:
+        at = e.offset(group.scales, block, unit_bytes)
+        return half(at, 0), half(at, 1) if format_ is WeightFormat.Q4_1 else None
+    per_super = e.i64(BLOCKS_PER_SUPER)
+    at = e.offset(group.scales, b.sdiv(block, per_super), unit_bytes)
+    num_floats = 1 if format_ is WeightFormat.Q6_K else 2
+    integers = e.offset(e.offset(at, num_floats, 2 * rows), b.srem(block, per_super), 2 * rows)
+
+    def product(which: int, float_: Value) -> Value:
+        loaded = e.load(e.offset(integers, which, rows), vector(I8, rows))
+        return b.fmul(float_, b.sitofp(loaded, vector(F32, rows)))
+
+    d = half(at, 0)
+    return product(0, d), product(1, d if num_floats == 1 else half(at, 1))
+
+
+def _dot_halves(
+    e: Emitter, traits: Traits, quads: list[Value], activations: Activations, num_tokens: int
+) -> tuple[list[Value], list[Value]]:
+    """Products of values 0 to 15 of a block of signed bytes, and of 16 to 31, per token."""
+    b, half = e.builder, len(quads) // 2
+    zeros = [e.constant(vector(I32, traits.rows), 0)] * num_tokens
+
+    def dot(first: int) -> list[Value]:
+        def shifted(t: int, quad: int) -> Value:
+            return activations(t, first + quad)
+
+        start = zeros
+        if traits.signed_as_unsigned:
+            offsets = [e.constant(quads[0].type, -128)] * half  # as unsigned bytes: 128
+            too_much = traits.dot_block(e, offsets, shifted, zeros, signed=False)
+            start = [b.neg(total) for total in too_much]
+        return traits.dot_block(e, quads[first : first + half], shifted, start, signed=True)
+
+    return dot(0), dot(half)
 
 
 def _float_tile(
@@ -197,11 +251,15 @@ def _group_kernel(format_: WeightFormat) -> Callable[..., None]:
 
 _F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
 _Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
+_Q4_K, _Q5_K, _Q6_K = int(WeightFormat.Q4_K), int(WeightFormat.Q5_K), int(WeightFormat.Q6_K)
 _group_f32 = _group_kernel(WeightFormat.F32)
 _group_f16 = _group_kernel(WeightFormat.F16)
 _group_q4_0 = _group_kernel(WeightFormat.Q4_0)
 _group_q4_1 = _group_kernel(WeightFormat.Q4_1)
 _group_q8_0 = _group_kernel(WeightFormat.Q8_0)
+_group_q4_k = _group_kernel(WeightFormat.Q4_K)
+_group_q5_k = _group_kernel(WeightFormat.Q5_K)
+_group_q6_k = _group_kernel(WeightFormat.Q6_K)
 
 
 @kernel
@@ -241,6 +299,21 @@ def matmul(
                 )  # fmt: skip
             elif matrix.format == _Q8_0:
                 _group_q8_0(
+                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
+                    to, out_stride, count,
+                )  # fmt: skip
+            elif matrix.format == _Q4_K:
+                _group_q4_k(
+                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
+                    to, out_stride, count,
+                )  # fmt: skip
+            elif matrix.format == _Q5_K:
+                _group_q5_k(
+                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
+                    to, out_stride, count,
+                )  # fmt: skip
+            elif matrix.format == _Q6_K:
+                _group_q6_k(
                     target, scales, quants, steps, xs, x_stride, hs, headers_stride,
                     to, out_stride, count,
                 )  # fmt: skip

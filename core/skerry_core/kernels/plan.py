@@ -42,6 +42,7 @@ _SIZES = (
     "num_threads", "num_layers", "hidden_size", "intermediate_size",
     "num_heads", "num_kv_heads", "head_dim", "vocab_size",
     "logits_stride", "kv_block_stride",  # in elements
+    "window",  # tokens that a token sees, itself included; 0: all before it
     "num_tokens", "num_rows", "table_width", "num_samples", "num_history", "num_biases",
     "mask_words", "num_top",
 )  # fmt: skip
@@ -51,6 +52,7 @@ _MODEL = (
     "head",  # MATRIX
     "norms",  # f32[2 L + 1, hidden]  before attention, before feed-forward, …, at the end
     "biases",  # f32[L, (H + 2 Hkv) * D]; 0: none
+    "head_norms",  # f32[L, 2, D]  of each head of q and of k; 0: none
     "cosines",  # f32[max_context, D / 2]
     "sines",
 )
@@ -89,6 +91,7 @@ _SCRATCH = (  # Q = TILE_TOKENS * H / Hkv queries of an attention task
     "half",  # u16[D]
     "queries",  # f32[Q, D]
     "scores",  # f32[Q, 64]
+    "hidden",  # i64[Q]
     "visible",  # i64[Q]
     "partial",  # f32[Q, D]
     "partial_peaks",  # f32[Q, 2]
@@ -135,6 +138,7 @@ class ModelArrays(NamedTuple):
     head: Array
     norms: Float32
     biases: Float32
+    head_norms: Float32
     cosines: Float32
     sines: Float32
 
@@ -183,6 +187,7 @@ class Plan:
         for name in ("num_kv_heads", "head_dim", "vocab_size"):
             plan[name] = getattr(config, name)
         plan["num_threads"] = num_threads
+        plan["window"] = config.sliding_window or 0
         plan["logits_stride"] = buffers["logits"].shape[1]
         plan["kv_block_stride"] = buffers["kv"][0].size
         plan["eps"] = config.rms_norm_eps
@@ -276,6 +281,7 @@ def _allocate_threads(config: ModelConfig, num_threads: int) -> tuple[list[Any],
             "half": aligned_zeros((dim,), np.uint16),
             "queries": aligned_zeros((queries, dim), np.float32),
             "scores": aligned_zeros((queries, BLOCK_SIZE), np.float32),
+            "hidden": aligned_zeros((queries,), np.int64),
             "visible": aligned_zeros((queries,), np.int64),
             "partial": aligned_zeros((queries, dim), np.float32),
             "partial_peaks": aligned_zeros((queries, 2), np.float32),

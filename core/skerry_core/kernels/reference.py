@@ -12,6 +12,8 @@ from skerry_core.kernels.aliases import Float16, Float32, Int8, Int32, UInt8
 from skerry_core.kernels.emitter import F16_MAX, LANES
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.reference_math import exp_f32, fma_f32
+from skerry_core.super_blocks import split_q4_k, split_q5_k, split_q6_k
+from skerry_core.tensors import FORMATS
 
 _TINY = np.float32(1e-30)
 _MAX_QUANT = np.float32(127.0)
@@ -33,11 +35,13 @@ def quantize(x: Float32) -> tuple[Int8, Float32]:
 
 
 def unpack_blocks(raw: UInt8, format_: WeightFormat) -> tuple[Int32, Float32, Float32 | None]:
-    """GGML rows `u8[N, bytes]` as integers `i32[N, B, 32]`, scales d `f32[N, B]` and minima m.
+    """GGML rows `u8[N, bytes]` as integers `i32[N, P, W]`, scales d `f32[N, P]` and minima m.
 
-    A weight is `d * q + m`; m is None in formats without.
+    A weight is `d * q + m`; m is None in formats without. W values share a scale: 32, or 16 (Q6_K).
     """
-    scale_bytes = 2 * format_.scales_per_block
+    if format_.has_super_blocks:
+        return _unpack_super_blocks(raw, format_)
+    scale_bytes = format_.row_scale_bytes
     blocks = raw.reshape(len(raw), -1, scale_bytes + format_.row_quant_bytes)
     scales = np.ascontiguousarray(blocks[..., :scale_bytes]).view(np.float16).astype(np.float32)
     quants = blocks[..., scale_bytes:]
@@ -47,6 +51,24 @@ def unpack_blocks(raw: UInt8, format_: WeightFormat) -> tuple[Int32, Float32, Fl
     if format_ is WeightFormat.Q4_0:
         return q - 8, scales[..., 0], None
     return q, scales[..., 0], scales[..., 1]
+
+
+def _unpack_super_blocks(
+    raw: UInt8, format_: WeightFormat
+) -> tuple[Int32, Float32, Float32 | None]:
+    """As `unpack_blocks`, of a K format."""
+    split = {
+        WeightFormat.Q4_K: split_q4_k,
+        WeightFormat.Q5_K: split_q5_k,
+        WeightFormat.Q6_K: split_q6_k,
+    }[format_]
+    rows = len(raw)
+    parts = split(raw.reshape(-1, FORMATS[format_.name].block_bytes))
+    d = (parts.d[:, None] * parts.scales).reshape(rows, -1)
+    q = parts.quants.astype(np.int32).reshape(rows, d.shape[1], -1)
+    if parts.dmin is None or parts.minima is None:
+        return q, d, None
+    return q, d, (parts.dmin[:, None] * -parts.minima).reshape(rows, -1)
 
 
 def matmul(raw: UInt8, format_: WeightFormat, x: Float32) -> Float32:
@@ -64,11 +86,12 @@ def matmul(raw: UInt8, format_: WeightFormat, x: Float32) -> Float32:
         return total
     q, d, m = unpack_blocks(raw, format_)
     a, a_scale = quantize(x)
-    a_blocks = a.reshape(len(x), -1, BLOCK).astype(np.int32)
-    scaled_sums = a_scale * a_blocks.sum(axis=-1).astype(np.float32)
+    a_parts = a.reshape(len(x), *q.shape[1:]).astype(np.int32)
+    a_scale = np.repeat(a_scale, BLOCK // q.shape[2], axis=1)
+    scaled_sums = a_scale * a_parts.sum(axis=-1).astype(np.float32)
     total = np.zeros((len(x), len(raw)), np.float32)
     for b in range(q.shape[1]):
-        products = (a_blocks[:, b] @ q[:, b].T).astype(np.float32)
+        products = (a_parts[:, b] @ q[:, b].T).astype(np.float32)
         total = fma_f32(products, d[None, :, b] * a_scale[:, None, b], total)
         if m is not None:
             total = fma_f32(m[None, :, b], scaled_sums[:, None, b], total)
@@ -111,15 +134,15 @@ def to_half(x: Float32) -> Float16:
     return np.clip(x, -F16_MAX, F16_MAX).astype(np.float16)
 
 
-def attention(query: Float32, keys: Float16, values: Float16) -> Float32:
-    """One query `f32[D]`, scaled, over its context `f16[n, D]`; n >= 1.
+def attention(query: Float32, keys: Float16, values: Float16, first: int = 0) -> Float32:
+    """One query `f32[D]`, scaled, over its context `f16[n, D]` from `first` on; n > first.
 
     A partial per 64 tokens, merged in block order.
     """
     state: tuple[Float32, np.float32, np.float32] | None = None
-    for start in range(0, len(keys), BLOCK_SIZE):
+    for start in range(first // BLOCK_SIZE * BLOCK_SIZE, len(keys), BLOCK_SIZE):
         block = slice(start, start + BLOCK_SIZE)
-        partial = _attention_partial(query, keys[block], values[block])
+        partial = _attention_partial(query, keys[block], values[block], max(0, first - start))
         state = partial if state is None else _merge(state, partial)
     if state is None:
         raise ValueError("attention over no tokens")
@@ -128,20 +151,20 @@ def attention(query: Float32, keys: Float16, values: Float16) -> Float32:
 
 
 def _attention_partial(
-    query: Float32, keys: Float16, values: Float16
+    query: Float32, keys: Float16, values: Float16, hidden: int
 ) -> tuple[Float32, np.float32, np.float32]:
-    """(acc, m, l) of one block."""
+    """(acc, m, l) of one block, whose first `hidden` slots are out of sight."""
     scores = np.zeros(len(keys), np.float32)
     for d in range(len(query)):
         scores = fma_f32(keys[:, d].astype(np.float32), query[d], scores)
-    m = scores.max()
+    m = scores[hidden:].max()
     p = np.zeros(BLOCK_SIZE, np.float32)
-    p[: len(keys)] = exp_f32(scores - m)
+    p[hidden : len(keys)] = exp_f32(scores[hidden:] - m)
     lanes = np.zeros(LANES, np.float32)
     for vector in p.reshape(-1, LANES):
         lanes = lanes + vector
     acc = np.zeros(values.shape[1], np.float32)
-    for s in range(len(values)):
+    for s in range(hidden, len(values)):
         acc = fma_f32(values[s].astype(np.float32), p[s], acc)
     return acc, m, np.float32(_fold_sum(lanes))
 

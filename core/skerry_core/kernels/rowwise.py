@@ -10,7 +10,7 @@ from numba import types
 
 from skerry_core.kernels.aliases import Address, Float32
 from skerry_core.kernels.emitter import F16, F32, I8, I32, LANES, Emitter, vector
-from skerry_core.kernels.layout import BLOCK, WeightFormat
+from skerry_core.kernels.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
 from skerry_core.kernels.matmul import HEADER_BYTES, MATRIX
 from skerry_core.kernels.memory import address_of, array_at
 from skerry_core.kernels.numba_math import building_block, exp_f32, fma, intrinsic, kernel
@@ -18,6 +18,7 @@ from skerry_core.kernels.targets import Target, traits_of
 
 _F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
 _Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
+_Q4_K, _Q5_K, _Q6_K = int(WeightFormat.Q4_K), int(WeightFormat.Q5_K), int(WeightFormat.Q6_K)
 _ROUND = 1.5 * 2.0**23  # adding it rounds a float32 below 2^22 to an integer, found in the low bits
 _TINY = 1e-30  # a block whose largest magnitude is below this is all zeros
 
@@ -148,6 +149,46 @@ def _load_half(typing_context: Any, target: Any, address: Any) -> Any:
     return types.float32(target, types.int64), codegen
 
 
+@building_block
+def _embed_super_blocks(
+    target: Target,
+    format_: int,
+    scales: Address,
+    quants: Address,
+    row: int,
+    num_blocks: int,
+    out: Float32,
+) -> None:
+    """As `embed`, of a row in a K format: its group's scales and quants are at these addresses."""
+    rows = target.rows
+    floats = 1 if format_ == _Q6_K else 2
+    unit_bytes = 2 * rows * (floats + BLOCKS_PER_SUPER)
+    bytes_ = array_at(quants, (num_blocks, 8, rows, 4), np.int8)
+    nibbles = array_at(quants, (num_blocks, 4, rows, 4), np.uint8)
+    for block in range(num_blocks):
+        values = out[block * BLOCK : (block + 1) * BLOCK]
+        unit = scales + block // BLOCKS_PER_SUPER * unit_bytes
+        integers = array_at(
+            unit + 2 * rows * (floats + block % BLOCKS_PER_SUPER), (2, rows), np.int8
+        )
+        d = _load_half(target, unit + 2 * row)
+        first = d * np.float32(integers[0, row])
+        if format_ == _Q6_K:
+            second = d * np.float32(integers[1, row])
+            for i in range(BLOCK):
+                scale = first if i < BLOCK // 2 else second
+                values[i] = scale * np.float32(bytes_[block, i // 4, row, i % 4])
+            continue
+        minimum = _load_half(target, unit + 2 * (rows + row)) * np.float32(integers[1, row])
+        for i in range(BLOCK):
+            if format_ == _Q5_K:
+                quant = np.float32(bytes_[block, i // 4, row, i % 4])
+            else:
+                pair = nibbles[block, i % (BLOCK // 2) // 4, row, i % 4]
+                quant = np.float32(pair & 15 if i < BLOCK // 2 else pair >> 4)
+            values[i] = first * quant + minimum
+
+
 @kernel
 def embed(target: Target, matrix_at: Address, token: int, out: Float32) -> None:
     """Write row `token` of the packed matrix of a MATRIX record, dequantised, to f32[columns]."""
@@ -164,6 +205,9 @@ def embed(target: Target, matrix_at: Address, token: int, out: Float32) -> None:
     if matrix.format == _F16:
         for i in range(matrix.num_steps):
             out[i] = _load_half(target, quants + 2 * (i * rows + row))
+        return
+    if matrix.format == _Q4_K or matrix.format == _Q5_K or matrix.format == _Q6_K:
+        _embed_super_blocks(target, matrix.format, group, quants, row, matrix.num_steps, out)
         return
     for block in range(matrix.num_steps):
         values = out[block * BLOCK : (block + 1) * BLOCK]

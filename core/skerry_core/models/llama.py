@@ -1,16 +1,18 @@
 """Llama (Touvron et al., 2023) and its kin: what the CPU kernels must know of the architecture.
 
-Qwen2 (biases on q, k and v) and Mistral without a window are the same arithmetic.
+Qwen2 has biases on q, k and v, Qwen3 norms on the heads of q and k, Mistral a window of attention;
+the rest is the same arithmetic.
 """
 
 from __future__ import annotations
 
 from skerry_core.config import ConfigError, ModelConfig
 
-ARCHITECTURES = ("llama", "mistral", "qwen2")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 LAYER_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 LAYER_BIASES = ("attn_q", "attn_k", "attn_v")
 LAYER_NORMS = ("attn_norm", "ffn_norm")
+HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
 EMBEDDING, HEAD, FINAL_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
 
 _HEAD_DIM_UNIT = 16  # a vector of attention
@@ -37,6 +39,8 @@ def vector_names(config: ModelConfig) -> list[str]:
         names += [layer_tensor(layer, name) for name in LAYER_NORMS]
         if config.attention_bias:
             names += [layer_tensor(layer, name, "bias") for name in LAYER_BIASES]
+        if config.qk_norm:
+            names += [layer_tensor(layer, name) for name in HEAD_NORMS]
     return names
 
 
@@ -47,10 +51,6 @@ def check_supported(config: ModelConfig) -> None:
             f"architecture {config.architecture!r} does not run on the CPU kernels; "
             f"{', '.join(ARCHITECTURES)} do"
         )
-    if config.qk_norm:
-        raise ConfigError("qk_norm does not run on the CPU kernels")
-    if config.sliding_window is not None:
-        raise ConfigError(f"sliding_window {config.sliding_window} does not run on the CPU kernels")
     sizes = {
         "head_dim": (config.head_dim, _HEAD_DIM_UNIT),
         "hidden_size": (config.hidden_size, _SIZE_UNIT),

@@ -95,17 +95,23 @@ class NumbaRunner:
         threads: int = 2,
         cache_dir: Path,
         target: str | None = None,
+        quantizes: bool = True,
         progress: Progress = lambda message, share: None,
     ) -> NumbaRunner:
         """Load a model from a weight file; packed weights and compiled code go to `cache_dir`.
 
-        `target` names a kind of CPU (`targets.TARGETS`), the best for this one when None. Raises
-        WeightsError for a bad file, ConfigError for what cannot run here, and CompilationError.
+        With `quantizes` the floats of safetensors are kept as Q8_0. `target` names a kind of CPU
+        (`targets.TARGETS`), the best for this one when None. Raises WeightsError for a bad file,
+        ConfigError for what cannot run here, and CompilationError.
         """
         chosen = choose_target(target)
         load_kernels(DECODER_KERNELS, name_of(chosen), cache_dir, progress)
         packed = load_packed(
-            weights, group_rows=chosen.rows, cache_dir=cache_dir, progress=progress
+            weights,
+            group_rows=chosen.rows,
+            quantizes=quantizes,
+            cache_dir=cache_dir,
+            progress=progress,
         )
         return cls(
             packed,
@@ -208,6 +214,10 @@ def _model_arrays(packed: PackedModel) -> ModelArrays:
     if config.attention_bias:
         names = of_layers(llama.LAYER_BIASES, "bias")
         biases = np.concatenate([packed.vector(name) for name in names])
+    head_norms = np.empty(0, np.float32)
+    if config.qk_norm:
+        names = of_layers(llama.HEAD_NORMS, "weight")
+        head_norms = np.concatenate([packed.vector(name) for name in names])
     cosines, sines = rope_tables(config)
     return ModelArrays(
         layers=np.concatenate([matrix(n) for n in of_layers(llama.LAYER_MATRICES, "weight")]),
@@ -215,6 +225,7 @@ def _model_arrays(packed: PackedModel) -> ModelArrays:
         head=matrix(llama.EMBEDDING if config.tied_embeddings else llama.HEAD),
         norms=np.stack(norms),
         biases=biases,
+        head_norms=head_norms,
         cosines=cosines,
         sines=sines,
     )
