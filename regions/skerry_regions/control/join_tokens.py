@@ -156,13 +156,13 @@ class JoinTokens:
 COLUMNS = "id, digest, spec, uses, created_at, expires_at"
 
 
-def proven(writing: Writing, text: str) -> Row:
+def proven(select: Select, text: str) -> Row:
     """The record of a token, used up or expired as it may be. Raises Unauthorized."""
     try:
         given = parse(text)
     except ValueError as error:
         raise Unauthorized(str(error)) from None
-    row = find(writing.execute, given.id)
+    row = find(select, given.id)
     expected = row.digest if row is not None else "0" * 64
     matches = hmac.compare_digest(_digest(given.secret), expected)
     if row is None or not matches:

@@ -69,10 +69,11 @@ class Machines:
 
         Raises Unauthorized, Invalid or Conflict.
         """
+        join_tokens.proven(self._store.select, request.token)  # before it costs us anything
         csr = _request_of(request)
         digest = key_digest(csr)
         with self._store.writing() as writing:
-            token = join_tokens.proven(writing, request.token)
+            token = join_tokens.proven(writing.execute, request.token)
             machine = _of_key(writing, token.id, digest)
             if machine is None:
                 join_tokens.spend(writing, token)
