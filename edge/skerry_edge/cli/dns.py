@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from skerry_edge.cli.arguments import Commands, add_command, port
+from skerry_edge.cli.arguments import Commands, add_command, count, port
 from skerry_edge.cli.logs import configure_logging
 from skerry_edge.cli.output import complain
 from skerry_edge.cli.state import Home, StateError
@@ -49,7 +49,17 @@ def register(commands: Commands) -> None:
     )
     serve.add_argument("--host", help="address to listen on (default: as the zone says)")
     serve.add_argument("--port", type=port, help="UDP and TCP (default: as the zone says)")
+    serve.add_argument(
+        "--workers",
+        type=_workers,
+        metavar="N",
+        help="that answer over UDP, beside the event loop (default: one per core; 0: none)",
+    )
     serve.add_argument("--id", metavar="NAME", help="told to who asks (NSID; default: host name)")
+
+
+def _workers(text: str) -> int:
+    return 0 if text == "0" else count(text)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -79,6 +89,7 @@ def _act(args: argparse.Namespace, home: Home) -> None:
             host=args.host,
             port=args.port,
             server_id=args.id,
+            workers=args.workers,
         )
         return serve_dns(options, home)
     zone = args.zone or _zone_of(args.topology)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvloop
 
+from skerry_edge.cli.dns_fast import fast_path
 from skerry_edge.cli.live_zone import LiveZone
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart, read_topology
@@ -37,6 +38,7 @@ class DnsOptions:
     host: str | None = None  # None: as the zone says
     port: int | None = None
     server_id: str | None = None  # tells servers of one zone apart (NSID); None: the machine's name
+    workers: int | None = None  # of the fast path; None: one per core; 0: no fast path
 
 
 def serve_dns(options: DnsOptions, home: Home) -> None:
@@ -58,6 +60,7 @@ async def _serve(options: DnsOptions, home: Home) -> None:
             following = asyncio.create_task(_follow(zone, zone_source(options, home)))
             stack.push_async_callback(_end, following)
         live = await unless(stop, zone.live)
+        live.server.fast = fast_path(live.responder, home.cache, options.workers)
         await _listen(live, options)
         stack.push_async_callback(live.server.close)
         running = asyncio.create_task(live.run())

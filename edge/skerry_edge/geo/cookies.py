@@ -23,12 +23,12 @@ class Cookies:
     def __init__(self, secret: bytes) -> None:
         if len(secret) != 16:
             raise ValueError(f"the cookie secret must have 16 bytes, got {len(secret)}")
-        self._secret = secret
+        self.secret = secret
 
     def make(self, client_cookie: bytes, address: Address, now: int) -> bytes:
         """The full cookie: 8 bytes of the client's and 16 of ours. `now` is Unix time."""
         prefix = client_cookie + struct.pack("!BxxxI", 1, now & 0xFFFFFFFF)
-        return prefix + siphash(self._secret, prefix + address.packed)
+        return prefix + siphash(self.secret, prefix + address.packed)
 
     def valid(self, cookie: bytes, address: Address, now: int) -> bool:
         """Whether a cookie of ours came back from the address that it was made for, in time."""
@@ -38,7 +38,7 @@ class Cookies:
         age = (now - made + (1 << 31)) % (1 << 32) - (1 << 31)  # serial arithmetic, RFC 1982
         if not -FUTURE <= age <= LIFETIME:
             return False
-        expected = cookie[:16] + siphash(self._secret, cookie[:16] + address.packed)
+        expected = cookie[:16] + siphash(self.secret, cookie[:16] + address.packed)
         return hmac.compare_digest(cookie, expected)
 
 

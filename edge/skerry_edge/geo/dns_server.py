@@ -8,11 +8,14 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from skerry_edge.geo.networks import Address
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.transfer import Frames, Transfers
+
+if TYPE_CHECKING:
+    from skerry_edge.geo.fast.fast_path import FastPath
 
 LENGTH = struct.Struct("!H")
 
@@ -40,6 +43,7 @@ class DnsServer:
         """Without `transfers` nobody gets a zone."""
         self.responder = responder
         self.transfers = transfers
+        self.fast: FastPath | None = None  # answers over UDP, where there is one
         self.limits = limits or StreamLimits()
         self.streams: Counter[Address] = Counter()
         self._transports: list[asyncio.DatagramTransport] = []
@@ -51,8 +55,13 @@ class DnsServer:
         server = await loop.create_server(lambda: _Stream(self), host, port)
         self._servers.append(server)
         taken = int(server.sockets[0].getsockname()[1])
-        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), (host, taken))
+        transport, _ = await loop.create_datagram_endpoint(
+            lambda: _Datagrams(self), (host, taken), reuse_port=self.fast is not None
+        )
         self._transports.append(transport)
+        if self.fast is not None:
+            names = [(int(each.family), each.getsockname()) for each in server.sockets]
+            self.fast.open(names, self._respond_once, take_over=transport.close)
         return taken
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> Frames | None:
@@ -68,8 +77,14 @@ class DnsServer:
         plain = answer(query)
         return None if plain is None else iter([plain])
 
+    def _respond_once(self, query: bytes, host: str) -> bytes | None:
+        """What one datagram is answered with."""
+        return next(self.respond(query, _address(host), stream=False) or iter(()), None)
+
     async def close(self) -> None:
         """Stop listening; connections that are open end when they are idle."""
+        if self.fast is not None:
+            await self.fast.close()
         for transport in self._transports:
             transport.close()
         for server in self._servers:

@@ -86,9 +86,10 @@ class Responder:
         signed: Mapping[dns.name.Name, Signing] = MappingProxyType({}),
     ) -> None:
         """See `serve`."""
+        self.version = 0
         self.serve(zones, places, signed)
-        self._cookies = cookies
-        self._rate = rate
+        self.cookies = cookies
+        self.rate = rate
         self._clock = clock
         self.server_id = server_id
         self.counters = Counters()
@@ -101,8 +102,9 @@ class Responder:
     ) -> None:
         """Answer for these from now on. `signed` are those that have a key, by origin."""
         self._zones = {zone.origin.canonicalize(): zone for zone in zones}
-        self._places = places
+        self.places = places
         self._signed = signed
+        self.version += 1  # for whoever keeps what this answered
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> bytes | None:
         """The answer to one query from `address`, or None when none is due.
@@ -126,7 +128,7 @@ class Responder:
         verdict = Verdict.SEND
         if not stream and not known:
             kind = hash((message.rcode(), _rate_name(message)))
-            verdict = self._rate.judge(address, kind, now)
+            verdict = self.rate.judge(address, kind, now)
         if verdict is Verdict.DROP:
             self.counters.add("dropped")
             return None
@@ -154,13 +156,19 @@ class Responder:
         *,
         dnssec_ok: bool = False,
         compact_ok: bool = False,
+        turn: int = 0,
     ) -> bytes:
         """The whole answer to somebody at `address`, with neither id nor OPT, and no limits: for
-        whoever keeps answers and completes them per query."""
+        whoever keeps answers and completes them per query.
+
+        Records of a set are in their own order, turned by `turn`. (Otherwise it is any order.)
+        """
         edns = wire.Edns(STREAM_PAYLOAD, 0, dnssec_ok, compact_ok=compact_ok)
         asked = wire.Query(0, False, False, name, rdtype, dns.rdataclass.IN, edns)
         reply = self._answer(asked, address)
         self._sign(reply, asked, self._clock())
+        for section in reply.message.sections[1:]:
+            section[:] = [record for rrset in section for record in _turned(rrset, turn)]
         return _wire(reply.message)
 
     # --- what to answer --------------------------------------------------------------------------
@@ -224,8 +232,8 @@ class Responder:
         subnet = asked.edns.subnet if asked.edns is not None else None
         known = subnet is not None and subnet.network.prefixlen > 0
         where = subnet.network.network_address if subnet is not None and known else address
-        client, scope = self._places.locate(where)
-        rrset = self._places.answer(asked.name, asked.type, client)
+        client, scope = self.places.locate(where)
+        rrset = self.places.answer(asked.name, asked.type, client)
         if rrset is None:
             reply.message.authority.append(zone.negative_soa)
             reply.found = Found(Kind.NODATA, asked.name)
@@ -252,7 +260,7 @@ class Responder:
 
     def _has_cookie(self, asked: wire.Query, address: Address, now: float) -> bool:
         cookie = asked.edns.cookie if asked.edns is not None else None
-        return cookie is not None and self._cookies.valid(cookie, address, int(now))
+        return cookie is not None and self.cookies.valid(cookie, address, int(now))
 
     def _add_options(
         self,
@@ -281,11 +289,11 @@ class Responder:
 
     def _cookie(self, cookie: bytes, address: Address, now: float) -> bytes:
         """The asker's own while it is young, else a new one."""
-        if self._cookies.valid(cookie, address, int(now)):
+        if self.cookies.valid(cookie, address, int(now)):
             made = int.from_bytes(cookie[12:16], "big")
             if int(now) - made < RENEWAL:
                 return cookie
-        return self._cookies.make(cookie[:8], address, int(now))
+        return self.cookies.make(cookie[:8], address, int(now))
 
     def _rendered(
         self,
@@ -311,7 +319,7 @@ class Responder:
         self, answer: bytes, address: Address, stream: bool, rcode: dns.rcode.Rcode
     ) -> bytes | None:
         """An answer of a header only: as large as its query at most, so never cut, but counted."""
-        if stream or self._rate.judge(address, int(rcode), self._clock()) is Verdict.SEND:
+        if stream or self.rate.judge(address, int(rcode), self._clock()) is Verdict.SEND:
             return answer
         self.counters.add("dropped")
         return None
@@ -337,6 +345,13 @@ def _reply_to(asked: wire.Query) -> dns.message.Message:
 def _wire(message: dns.message.Message) -> bytes:
     """Bytes, however long: by itself `to_wire` stops at the UDP size that OPT states."""
     return message.to_wire(max_size=STREAM_PAYLOAD)
+
+
+def _turned(rrset: dns.rrset.RRset, turn: int) -> list[dns.rrset.RRset]:
+    """Its records one by one, as sets of several are shuffled when they are written."""
+    first = turn % len(rrset)
+    records = [*rrset[first:], *rrset[:first]]
+    return [dns.rrset.from_rdata(rrset.name, rrset.ttl, record) for record in records]
 
 
 def _cut(message: dns.message.Message) -> dns.message.Message:

@@ -31,7 +31,7 @@ class ResponseRate:
     """Token buckets by (client /24 or /56, kind of answer)."""
 
     def __init__(self, per_second: float = 20.0, slots: int = SLOTS) -> None:
-        self._rate = per_second
+        self.per_second = per_second
         self._balance = array.array("d", [per_second]) * slots
         self._updated = array.array("d", [0.0]) * slots
         self._limited = array.array("L", [0]) * slots
@@ -39,9 +39,9 @@ class ResponseRate:
     def judge(self, address: Address, kind: int, now: float) -> Verdict:
         """Count one answer. `kind` tells answers apart (a hash of name and code)."""
         slot = hash((_network(address), kind)) % len(self._balance)
-        earned = (now - self._updated[slot]) * self._rate
-        balance = min(self._balance[slot] + earned, self._rate) - 1.0
-        self._balance[slot] = max(balance, -WINDOW * self._rate)
+        earned = (now - self._updated[slot]) * self.per_second
+        balance = min(self._balance[slot] + earned, self.per_second) - 1.0
+        self._balance[slot] = max(balance, -WINDOW * self.per_second)
         self._updated[slot] = now
         if balance >= 0.0:
             self._limited[slot] = 0

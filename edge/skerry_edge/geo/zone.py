@@ -123,6 +123,11 @@ class Zone:
                 break
         return Found(Kind.ANSWER, name, answer)
 
+    @property
+    def names(self) -> frozenset[Name]:
+        """Every name that exists, in lower case: those that only lead to others too."""
+        return self._exists
+
     def has_name(self, name: Name) -> bool:
         """Whether it exists by itself, without a wildcard."""
         return name.canonicalize() in self._exists

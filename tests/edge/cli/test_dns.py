@@ -14,6 +14,7 @@ import dns.message
 import dns.name
 import dns.query
 import pytest
+from tests.edge.geo.fast_answers import CACHE
 
 from skerry_edge.cli import main
 from skerry_edge.cli.dns_transfers import load_transfer_key
@@ -26,6 +27,8 @@ TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
 def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     command = [sys.executable, "-m", "skerry", "dns", "--topology", str(TOPOLOGY), "--port", "0"]
     command += ["--id", "dns-a"]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "cache").symlink_to(CACHE)
     env = {**subprocess_env, "SKERRY_HOME": str(tmp_path)}
     key = ZoneKey.create(tmp_path / "dns" / "example.test.key")
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:

@@ -39,6 +39,7 @@ def dns_server(
 ) -> Generator[tuple[int, subprocess.Popen[str]]]:
     """Its port, and the process."""
     command = [sys.executable, "-m", "skerry", "dns", *arguments, "--port", "0"]
+    command += ["--workers", "0"]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

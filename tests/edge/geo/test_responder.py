@@ -172,7 +172,7 @@ def test_a_dead_region_is_left_at_once_and_all_dead_is_all_alive() -> None:
         assert wire is not None
         return data(dns.message.from_wire(wire))[0]
 
-    places = server._places
+    places = server.places
     assert first() == "192.0.2.10"
     places.state = State(down=frozenset({"fra"}))
     assert first() == "192.0.2.20"

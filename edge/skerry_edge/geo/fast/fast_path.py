@@ -1,0 +1,142 @@
+"""The fast path as a whole: its workers, and a table that follows what the responder serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from skerry_edge.geo.fast.blocks import TooManyBlocks
+from skerry_edge.geo.fast.compiling import Contents, Order, make_table, orders_of, read_contents
+from skerry_edge.geo.fast.limiting import make_rate
+from skerry_edge.geo.fast.responding import COUNTERS, RCODES
+from skerry_edge.geo.fast.workers import Answer, Workers
+from skerry_edge.geo.responder import Responder
+
+LOOK_SECONDS = 0.2  # between looks whether something has changed
+ANEW_SECONDS = 6 * 3600.0  # signatures are made anew long before they end: so is what has them
+EVENTS = ("received", "sent", "ignored", "dropped", "slow", "slow_lost", "unsent")
+
+Address = tuple[int, Any]  # family and a socket's name
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class FastPath:
+    """Answers over UDP for a responder, and asks it for what it cannot answer by itself."""
+
+    def __init__(self, responder: Responder, workers: int, prepare: Callable[[], None]) -> None:
+        """`workers` of each address. `prepare` has the compiled code ready when it returns; it may
+        take long, and runs on a thread of its own."""
+        self._responder = responder
+        self._count = workers
+        self._prepare = prepare
+        self._workers: list[Workers] = []
+        self._running: asyncio.Task[None] | None = None
+        self._generation = 0
+        self.current = asyncio.Event()  # the table is what the responder serves
+
+    def open(
+        self, addresses: Sequence[Address], answer: Answer, take_over: Callable[[], None]
+    ) -> None:
+        """Take UDP at addresses as soon as everything is ready, and then call `take_over`.
+
+        Whoever has them until then has bound them with SO_REUSEPORT. `answer` is asked for what
+        the fast path leaves.
+        """
+        self._running = asyncio.create_task(self._run(addresses, answer, take_over))
+
+    async def close(self) -> None:
+        """Stop answering."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await asyncio.gather(*(each.close() for each in self._workers))
+        self._workers.clear()
+
+    def counters(self) -> dict[str, int]:
+        """Events since the start by name, and answers by code."""
+        scratches = [scratch for each in self._workers for scratch in each.scratches]
+        sums = [sum(int(each.counters[row]) for each in scratches) for row in range(COUNTERS)]
+        codes = {f"rcode_{code}": count for code, count in enumerate(sums[RCODES:]) if count}
+        return dict(zip(EVENTS, sums, strict=False)) | codes
+
+    async def _run(
+        self, addresses: Sequence[Address], answer: Answer, take_over: Callable[[], None]
+    ) -> None:
+        try:
+            await _on_a_thread(self._prepare)
+            rate = make_rate(self._responder.rate.per_second)
+            secret = self._responder.cookies.secret
+            for family, name in addresses:
+                self._workers.append(
+                    Workers(name, family, self._count, secret=secret, rate=rate, answer=answer)
+                )
+            for each in self._workers:
+                each.start()
+            take_over()
+            await self._follow()
+        except Exception:  # the slow path goes on without us
+            logger.exception("the fast path has ended")
+
+    async def _follow(self) -> None:
+        """Keep the table what the responder would answer, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            version, read_at = self._responder.version, loop.time()
+            try:
+                contents = await _apart(read_contents(self._responder))
+            except TooManyBlocks:
+                logger.warning("too many blocks of addresses: answers come from the slow path")
+                return
+            orders: tuple[Order, ...] | None = None
+            while self._responder.version == version and loop.time() < read_at + ANEW_SECONDS:
+                found = orders_of(contents, self._responder.places)
+                if found != orders:
+                    orders = found
+                    await self._swap(contents, found)
+                self.current.set()
+                await asyncio.sleep(LOOK_SECONDS)
+            self.current.clear()
+
+    async def _swap(self, contents: Contents, orders: tuple[Order, ...]) -> None:
+        self._generation += 1
+        table = await _apart(make_table(contents, orders, self._responder, self._generation))
+        for each in self._workers:
+            each.take(table)
+
+
+async def _apart(work: Generator[None, None, T]) -> T:
+    """Do work in pieces, with others' turns between them."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
+
+
+async def _on_a_thread(work: Callable[[], None]) -> None:
+    """Unlike with `asyncio.to_thread`, nobody waits for its end when the process ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    await done

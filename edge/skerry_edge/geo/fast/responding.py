@@ -1,0 +1,358 @@
+"""From one query's bytes to one answer's bytes, with the answers of a `Table`.
+
+The counterpart of `skerry_edge.geo.responder`, which says why things are as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from skerry_edge.geo.fast import asked as reading
+from skerry_edge.geo.fast import table as tables
+from skerry_edge.geo.fast.asked import BARE, HEADER, OPT_HEADER, Asked, read_query
+from skerry_edge.geo.fast.compiled import (
+    Bytes,
+    Int64s,
+    UInt64s,
+    compiled,
+    copy,
+    put_u16,
+    top64,
+    u16,
+    wide,
+)
+from skerry_edge.geo.fast.cookies import CLIENT, NONE, WHOLE, YOUNG, cookie_age, put_cookie
+from skerry_edge.geo.fast.limiting import CUT, DROP, SEND, Rate, judge
+from skerry_edge.geo.fast.table import Table, find_block, find_choice, find_name
+from skerry_edge.geo.responder import (
+    IP_UDP_HEADER,
+    NO_COOKIE_FACTOR,
+    PLAIN_PAYLOAD,
+    UDP_PAYLOAD,
+)
+
+SOCKADDR = 28  # bytes, of both families
+PACKET = 32  # where the query begins behind its sender in a slot
+INET, INET6 = 2, 10  # address families of Linux
+REFUSED, BADVERS = 5, 16
+IN, NXNAME, IXFR, AXFR = 1, 128, 251, 252
+EXTENDED_ERROR, NOT_AUTHORITATIVE = 15, 20
+QR, AA, TC, RD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
+ROOT_NAME = np.uint64(1)  # what is refused counts together
+
+NO_ANSWER, LEFT = 0, -1  # instead of an answer's length; LEFT: for the slow path
+LARGEST = 2048  # bytes of an answer's buffer: UDP_PAYLOAD, or question and OPT at their longest
+
+# Rows of counters.
+RECEIVED, SENT, IGNORED, DROPPED, SLOW, SLOW_LOST, UNSENT = range(7)
+RCODES = 7  # and the ones behind, one per code
+COUNTERS = 32
+
+
+class Keys(NamedTuple):
+    """What answers are made with, beside the table."""
+
+    secret: UInt64s  # of cookies: two words
+    rate: Rate
+    own: Bytes  # this socket's address, as senders would have it
+
+
+class Scratch(NamedTuple):
+    """Room for one query at a time."""
+
+    labels: Int64s
+    name: Bytes
+    counters: Int64s
+
+
+class Sender(NamedTuple):
+    """Where a query came from."""
+
+    address: Bytes  # 4 or 16 bytes
+    top: np.uint64  # its first 64 bits
+
+
+def make_scratch() -> Scratch:
+    """Of one worker."""
+    return Scratch(np.zeros(128, np.int64), np.zeros(256, np.uint8), np.zeros(COUNTERS, np.int64))
+
+
+@compiled
+def respond(
+    slot: Bytes, length: int, table: Table, keys: Keys, scratch: Scratch, now: float, out: Bytes
+) -> int:
+    """Write the answer to one query; its length, or `NO_ANSWER` or `LEFT`.
+
+    slot: the sender (`sockaddr_in` or `sockaddr_in6`) and from `PACKET` on `length` bytes.
+    now: Unix seconds.
+    """
+    counters = scratch.counters
+    if not (slot[2] or slot[3]) or _is_own(slot, keys.own):
+        return _count(counters, IGNORED)
+    packet = slot[PACKET : PACKET + length]
+    sender = _sender(slot)
+    asked = read_query(packet, scratch.labels, scratch.name)
+    if asked.verdict == reading.IGNORED:
+        return _count(counters, IGNORED)
+    if asked.verdict == reading.SLOW or table.slots.size == 0:
+        return LEFT
+    if asked.verdict >= BARE:
+        rcode = asked.verdict - BARE
+        if judge(keys.rate, _network(sender), np.uint64(rcode), now) != SEND:
+            return _count(counters, DROPPED)
+        counters[RCODES + rcode] += 1
+        return _bare(packet, rcode, out)
+    return _answer(packet, asked, sender, table, keys, scratch, now, out)
+
+
+@compiled
+def _answer(
+    packet: Bytes,
+    asked: Asked,
+    sender: Sender,
+    table: Table,
+    keys: Keys,
+    scratch: Scratch,
+    now: float,
+    out: Bytes,
+) -> int:
+    counters = scratch.counters
+    name_length = asked.name_end - HEADER
+    entry, start, name_hash = find_name(
+        table, scratch.name, name_length, scratch.labels, asked.labels
+    )
+    row, scope = _find_answer(packet, asked, sender, table, entry, start == 0)
+    if table.answers[row, tables.TURNS] > 1:  # the asker's id is as good as any number
+        turn = u16(packet, 0) % table.answers[row, tables.TURNS]
+        row = wide(table.answers[row, tables.TURN_ROW]) + turn
+    answer = table.answers[row]
+    cookie = packet[asked.cookie : asked.cookie + asked.cookie_length]
+    age = cookie_age(keys.secret, cookie, sender.address, wide(now))
+    limit = _limit(asked, packet.size, age != NONE)
+    rcode = wide(answer[tables.RCODE])
+    question = name_length + 4
+    total = HEADER + question + answer[tables.BODY_LENGTH]
+    total += _options_length(asked, rcode, table.server_id.size)
+    verdict = SEND
+    if answer[tables.WHOLE] == 0:
+        if age != NONE or total <= limit:
+            return LEFT
+        verdict = CUT
+    if age == NONE:
+        kind = np.uint64(answer[tables.RATE_NAME])
+        if kind == 0:
+            kind = name_hash
+        judged = judge(keys.rate, _network(sender), kind * np.uint64(31) + np.uint64(rcode), now)
+        if judged == DROP:
+            return _count(counters, DROPPED)
+        verdict = max(verdict, judged)
+    counters[RCODES + rcode] += 1
+    if total > limit:
+        verdict = CUT
+    return _write(packet, asked, sender, table, keys, row, scope, age, verdict, now, out)
+
+
+@compiled
+def _find_answer(
+    packet: Bytes, asked: Asked, sender: Sender, table: Table, entry: int, exact: bool
+) -> tuple[int, int]:
+    """A row of the table's answers, and the scope of an answer by place."""
+    if asked.version:
+        return tables.BADVERS_ROW, 0
+    if asked.type == NXNAME:  # of proofs only (RFC 9824, 3.5)
+        return tables.FORMERR_ROW, 0
+    if entry < 0 or asked.rdclass != IN or asked.type == AXFR or asked.type == IXFR:
+        return tables.REFUSED_ROW, 0
+    choice = table.choices[find_choice(table, entry, exact, asked.type)]
+    row = wide(choice[tables.FOR_DNSSEC + asked.dnssec])
+    if not choice[tables.BY_PLACE]:
+        return row, 0
+    known = asked.subnet and packet[asked.subnet + 2]
+    address = sender.top
+    is_ipv4 = sender.address.size == 4
+    if known:
+        address = top64(packet, asked.subnet + 4, asked.subnet_length - 4)
+        is_ipv4 = u16(packet, asked.subnet) == reading.V4
+    blocks = table.ipv4 if is_ipv4 else table.ipv6
+    block = find_block(blocks, address)
+    order = wide(table.orders[blocks.clients[block]])
+    return row + order, wide(blocks.scopes[block]) if known else 0
+
+
+@compiled
+def _write(
+    packet: Bytes,
+    asked: Asked,
+    sender: Sender,
+    table: Table,
+    keys: Keys,
+    row: int,
+    scope: int,
+    age: int,
+    verdict: int,
+    now: float,
+    out: Bytes,
+) -> int:
+    answer = table.answers[row]
+    rcode = wide(answer[tables.RCODE])
+    flags = QR | u16(packet, 2) & (RD | CD) | rcode & 0xF
+    flags |= AA if answer[tables.AUTHORITATIVE] else 0
+    out[0], out[1] = packet[0], packet[1]
+    put_u16(out, 4, 1)
+    at = copy(out, HEADER, packet, HEADER, asked.name_end - HEADER + 4)
+    additional = asked.edns
+    if verdict == CUT:
+        flags |= TC
+        put_u16(out, 6, 0)
+        put_u16(out, 8, 0)
+    else:
+        put_u16(out, 6, wide(answer[tables.ANSWERS]))
+        put_u16(out, 8, wide(answer[tables.AUTHORITY]))
+        additional += wide(answer[tables.ADDITIONAL])
+        at = _put_body(out, at, table, row, asked.name_end - HEADER)
+    put_u16(out, 2, flags)
+    put_u16(out, 10, additional)
+    if asked.edns:
+        scope = scope if answer[tables.SCOPED] else 0
+        at = _put_opt(out, at, packet, asked, sender, table, keys, rcode, scope, age, now)
+    return at
+
+
+@compiled
+def _put_body(out: Bytes, at: int, table: Table, row: int, name_length: int) -> int:
+    """The records, with pointers into the question moved to where this question has them."""
+    answer = table.answers[row]
+    end = copy(
+        out,
+        at,
+        table.bodies,
+        wide(answer[tables.BODY]),
+        wide(answer[tables.BODY_LENGTH]),
+    )
+    longer = name_length - wide(answer[tables.TEMPLATE_NAME])
+    first = wide(answer[tables.POINTERS])
+    for i in range(first, first + answer[tables.POINTER_COUNT]):
+        pointer = at + wide(table.pointers[i])
+        put_u16(out, pointer, u16(out, pointer) + longer)
+    return end
+
+
+@compiled
+def _put_opt(
+    out: Bytes,
+    at: int,
+    packet: Bytes,
+    asked: Asked,
+    sender: Sender,
+    table: Table,
+    keys: Keys,
+    rcode: int,
+    scope: int,
+    age: int,
+    now: float,
+) -> int:
+    out[at] = 0
+    put_u16(out, at + 1, reading.OPT)
+    put_u16(out, at + 3, UDP_PAYLOAD)
+    out[at + 5], out[at + 6] = rcode >> 4, 0
+    put_u16(out, at + 7, 0x8000 if asked.dnssec else 0)  # DO is copied (RFC 3225)
+    options = at + OPT_HEADER
+    end = options
+    if asked.subnet:
+        put_u16(out, end, reading.SUBNET)
+        put_u16(out, end + 2, asked.subnet_length)
+        copy(out, end + 4, packet, asked.subnet, asked.subnet_length)
+        out[end + 7] = scope
+        end += 4 + asked.subnet_length
+    if asked.cookie:
+        put_u16(out, end, reading.COOKIE)
+        put_u16(out, end + 2, WHOLE)
+        if age == YOUNG:
+            end = copy(out, end + 4, packet, asked.cookie, WHOLE)
+        else:
+            client = packet[asked.cookie : asked.cookie + CLIENT]
+            seconds = wide(now)
+            end = put_cookie(out, end + 4, keys.secret, client, sender.address, seconds)
+    if asked.nsid and table.server_id.size:
+        put_u16(out, end, reading.NSID)
+        put_u16(out, end + 2, table.server_id.size)
+        end = copy(out, end + 4, table.server_id, 0, table.server_id.size)
+    if rcode == REFUSED:
+        put_u16(out, end, EXTENDED_ERROR)
+        put_u16(out, end + 2, 2)
+        put_u16(out, end + 4, NOT_AUTHORITATIVE)
+        end += 6
+    put_u16(out, at + 9, end - options)
+    return end
+
+
+@compiled
+def _options_length(asked: Asked, rcode: int, server_id: int) -> int:
+    """Bytes of the OPT record that `_put_opt` writes."""
+    if not asked.edns:
+        return 0
+    length = OPT_HEADER
+    length += 4 + asked.subnet_length if asked.subnet else 0
+    length += 4 + WHOLE if asked.cookie else 0
+    length += 4 + server_id if asked.nsid and server_id else 0
+    return length + (6 if rcode == REFUSED else 0)
+
+
+@compiled
+def _limit(asked: Asked, query_bytes: int, known: bool) -> int:
+    """Bytes that the answer may have."""
+    payload = asked.payload if asked.edns else PLAIN_PAYLOAD
+    limit = min(max(payload, PLAIN_PAYLOAD), UDP_PAYLOAD)
+    if known:
+        return limit
+    return min(limit, (query_bytes + IP_UDP_HEADER) * NO_COOKIE_FACTOR - IP_UDP_HEADER)
+
+
+@compiled
+def _bare(packet: Bytes, rcode: int, out: Bytes) -> int:
+    out[0], out[1] = packet[0], packet[1]
+    put_u16(out, 2, QR | u16(packet, 2) & 0x7800 | u16(packet, 2) & RD | rcode)
+    for i in range(4, HEADER):
+        out[i] = 0
+    return HEADER
+
+
+@compiled
+def _sender(slot: Bytes) -> Sender:
+    """IPv4 clients of a dual-stack socket count as IPv4."""
+    if wide(slot[0]) == INET:
+        address = slot[4:8]
+        return Sender(address, top64(address, 0, 4))
+    address = slot[8:24]
+    mapped = address[10] == 0xFF and address[11] == 0xFF
+    for i in range(10):
+        mapped = mapped and address[i] == 0
+    if mapped:
+        address = slot[20:24]
+    return Sender(address, top64(address, 0, address.size))
+
+
+@compiled
+def _network(sender: Sender) -> np.uint64:
+    """The /24 or /56 around an address, and which of the two it is."""
+    if sender.address.size == 4:
+        return sender.top >> np.uint64(40)
+    return sender.top >> np.uint64(8) | np.uint64(1) << np.uint64(63)
+
+
+@compiled
+def _is_own(slot: Bytes, own: Bytes) -> bool:
+    """Whether it claims to be this socket's own: it would be answered for ever."""
+    first, size = (2, 6) if wide(slot[0]) == INET else (2, 22)
+    for i in range(first, first + size):
+        if slot[i] != own[i] and not (size == 22 and 4 <= i < 8):  # flow labels say nothing
+            return False
+    return True
+
+
+@compiled
+def _count(counters: Int64s, row: int) -> int:
+    counters[row] += 1
+    return NO_ANSWER

@@ -1,0 +1,131 @@
+"""The fast path with its sockets and workers, inside the server."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import dns.asyncquery
+import dns.message
+import dns.rcode
+import dns.rrset
+import pytest
+import uvloop
+from tests.edge.geo.example import CLIENTS, SITES, data, query, responder, zone
+from tests.edge.geo.fast_answers import CACHE
+
+from skerry_edge.cli.dns_kernels import load_dns_kernels
+from skerry_edge.geo.dns_server import DnsServer
+from skerry_edge.geo.fast.fast_path import FastPath
+from skerry_edge.geo.places import Places, State
+
+LOOPBACK = "127.0.0.1"
+WORKERS = 2
+
+Ask = Callable[[bytes], Awaitable[dns.message.Message]]
+
+
+def with_server(test: Callable[[DnsServer, FastPath, Ask], Awaitable[None]], host: str) -> None:
+    async def main() -> None:
+        server = DnsServer(responder())
+        load = partial(load_dns_kernels, CACHE, lambda _what, _share: None)
+        fast = server.fast = FastPath(server.responder, WORKERS, load)
+        port = await server.listen(host, 0)
+
+        async def ask(wire: bytes) -> dns.message.Message:
+            return await dns.asyncquery.udp(
+                dns.message.from_wire(wire), host, timeout=20, port=port
+            )
+
+        try:
+            assert (await ask(query("ai"))).rcode() == dns.rcode.NOERROR  # from the first moment
+            await asyncio.wait_for(fast.current.wait(), 200)
+            await test(server, fast, ask)
+        finally:
+            await server.close()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("host", [LOOPBACK, "::1"])
+def test_queries_are_answered_by_workers_and_the_rest_by_the_responder(host: str) -> None:
+    async def test(server: DnsServer, fast: FastPath, ask: Ask) -> None:
+        slow = server.responder.counters.values.get("NOERROR", 0)
+        answers = await asyncio.gather(*(ask(query("static")) for _ in range(50)))
+        assert all(data(answer) == ["192.0.2.80"] for answer in answers)
+        assert (await ask(query("none"))).rcode() == dns.rcode.NXDOMAIN
+        assert server.responder.counters.values.get("NOERROR", 0) == slow
+        unusual = dns.message.from_wire(query("ai"))
+        unusual.additional.append(dns.rrset.from_text("x.", 1, "IN", "A", "192.0.2.1"))
+        assert len((await ask(unusual.to_wire())).answer) == 1
+        assert server.responder.counters.values["NOERROR"] == slow + 1
+        counted = fast.counters()
+        assert (counted["received"], counted["sent"], counted["slow"]) == (52, 51, 1)
+        assert (counted["rcode_0"], counted["rcode_3"]) == (50, 1)
+
+    with_server(test, host)
+
+
+def test_changes_reach_the_workers() -> None:
+    async def test(server: DnsServer, fast: FastPath, ask: Ask) -> None:
+        async def address() -> str:
+            return data(await ask(query("ai", subnet="198.51.100.0/24")))[0]
+
+        async def comes(expected: str) -> None:
+            async with asyncio.timeout(20):
+                while await address() != expected:
+                    pass
+
+        server.responder.places.state = State(down=frozenset({"fra"}))
+        await comes("192.0.2.20")
+        server.responder.places.state = State()
+        await comes("192.0.2.10")
+        server.responder.serve([zone("new IN A 192.0.2.7")], Places(SITES[1:], CLIENTS))
+        await comes("192.0.2.20")
+        assert data(await ask(query("new"))) == ["192.0.2.7"]
+
+    with_server(test, LOOPBACK)
+
+
+def test_whatever_is_sent_the_next_query_is_answered() -> None:
+    async def test(server: DnsServer, fast: FastPath, ask: Ask) -> None:
+        port = server._servers[0].sockets[0].getsockname()[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            for sent in (b"", b"\0", bytes(12), bytes(5000), b"\xff" * 1500, bytes(60_000)):
+                udp.sendto(sent, (LOOPBACK, port))
+        assert len((await ask(query("ai"))).answer) == 1
+        other = ipaddress.ip_address("127.0.0.2")  # another sender, perhaps another worker
+        wire = await asyncio.to_thread(_from, str(other), port, query("ai"))
+        assert len(dns.message.from_wire(wire).answer) == 1
+
+    with_server(test, LOOPBACK)
+
+
+def _from(address: str, port: int, sent: bytes) -> bytes:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind((address, 0))
+        udp.settimeout(20)
+        udp.sendto(sent, (LOOPBACK, port))
+        return udp.recv(2000)
+
+
+def test_without_its_code_the_server_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise OSError("no room")
+
+    async def main() -> None:
+        server = DnsServer(responder())
+        fast = server.fast = FastPath(server.responder, 1, fail)
+        port = await server.listen(LOOPBACK, 0)
+        assert fast._running is not None
+        await asyncio.wait_for(fast._running, 20)
+        assert "the fast path has ended" in caplog.text
+        question = dns.message.from_wire(query("static"))
+        answer = await dns.asyncquery.udp(question, LOOPBACK, timeout=20, port=port)
+        assert data(answer) == ["192.0.2.80"]
+        await server.close()
+
+    uvloop.run(main())
