@@ -146,14 +146,32 @@ def test_a_pool_of_none_wakes_for_a_request_and_sleeps_again(control: ControlPla
         assert control.http.delete(f"/{path}").status_code == 202
 
 
+def test_a_region_in_use_cannot_be_removed(control: ControlPlane) -> None:
+    refused = control.http.delete("/regions/fra")
+    assert refused.status_code == 409
+    assert "is still used by edge_node 'edge', pool 'fra-decode'" in refused.text
+
+
 def test_what_is_removed_drains_and_nothing_is_left(control: ControlPlane) -> None:
     pids = [node["pid"] for node in control.nodes().values()]
-    for path in ("edge_nodes/edge", "pools/fra-decode", "pools/fra-prefill", "regions/fra"):
-        assert control.http.delete(f"/{path}").status_code == 202
+    asked = ASKED | {"max_tokens": 1000, "ignore_eos": True}
+    with control.ai() as ai:
+        undisturbed = "".join(each["response"] for each in ai.run(MODEL, asked, stream=True))
+        text = ""
+        for number, chunk in enumerate(ai.run(MODEL, asked, stream=True)):
+            text += chunk["response"]
+            if number == 10:
+                remove_all(control)
+        assert text == undisturbed
     until(lambda: control.http.get("/regions/fra").status_code == 404)
     assert not any(map(is_alive, pids))
     home = control.skerry.home
     assert not [*(home / "run" / "launched").iterdir(), *SocketPaths.of(home).root.iterdir()]
+
+
+def remove_all(control: ControlPlane) -> None:
+    for path in ("edge_nodes/edge", "pools/fra-decode", "pools/fra-prefill", "regions/fra"):
+        assert control.http.delete(f"/{path}").status_code == 202
 
 
 def test_up_brings_a_control_plane_and_down_ends_all(
