@@ -359,3 +359,32 @@ def test_a_control_plane_that_dies_in_mid_apply(
     told = process.communicate()[0]
     assert "2 added" in told
     assert control.get(f"pools/{region}-p")["id"] == f"{region}-p"
+
+
+def test_a_name_that_is_taken_by_another_kind_is_refused(
+    terraform: Terraform, control: ControlPlane, region: str
+) -> None:
+    control.make("regions", name=region, iata="FRA")
+    control.make("edge_nodes", name=f"{region}-p", region=region)
+    terraform.write(a_pool(region))
+    assert "would both be called" in terraform.apply(rc=1)
+
+
+def test_the_control_plane_keeps_the_state_with_a_lock(
+    terraform: Terraform, control: ControlPlane, region: str
+) -> None:
+    address = f"{control.http.base_url}terraform/states/{region}"
+    addresses = [f'{name} = "{address}"' for name in ("address", "lock_address", "unlock_address")]
+    backend = "\n".join(["terraform {", 'backend "http" {', *addresses, "}", "}", ""])
+    terraform.variables |= {"TF_HTTP_USERNAME": "t", "TF_HTTP_PASSWORD": control.token}
+    terraform.write(backend + a_region(region))
+    terraform("init")
+    terraform.apply()
+    assert terraform.is_settled()
+    assert not (terraform.folder / "terraform.tfstate").exists()
+    lock = {"ID": "theirs", "Operation": "OperationTypeApply", "Who": "a colleague"}
+    path = f"/terraform/states/{region}"
+    assert control.http.request("LOCK", path, json=lock).status_code == 200
+    assert "already locked: ID=theirs" in terraform("plan", rc=1)
+    control.http.request("UNLOCK", path, json=lock)
+    terraform.destroy()

@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
+from skerry_terraform.kit.provider import Context
 from skerry_terraform.kit.waiting import Interrupted, TimedOut, duration, wait
-from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.client import ControlPlane, Refused
 from skerry_terraform.provider.readiness import DEGRADED_SECONDS, NotReady, Readiness
+from skerry_terraform.provider.region import Region
 
 
 class Stop(threading.Event):
@@ -79,6 +82,48 @@ def test_a_status_counts_once_the_control_plane_has_looked() -> None:
     assert readiness.told == "progressing; Starting: 0 of 1 ready"
     plane.found = resource("pending", "NoModel")
     assert readiness.poll() == plane.found
+
+
+class Taken:
+    """A control plane where the name is taken, until what has it is gone."""
+
+    def __init__(self, looks: int, *, deleting: bool) -> None:
+        self.looks = looks  # that still find it
+        self.deleting = deleting
+
+    def create(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self.looks:
+            raise Refused(409, "is being deleted", "name")
+        meta = {"etag": "1", "created_at": "2026-11-21T00:00:00Z", "deleting": False}
+        return body | {"id": body["name"], "meta": meta, "status": {}}
+
+    def get(self, collection: str, id: str) -> dict[str, Any] | None:
+        self.looks -= self.deleting
+        return {"id": id, "meta": {"deleting": self.deleting}} if self.looks else None
+
+
+@pytest.mark.parametrize(
+    ("looks", "deleting", "told"),
+    [
+        (3, True, None),
+        (1_000_000, True, "still drains"),
+        (1, False, "exists already"),
+    ],
+)
+def test_one_that_is_being_deleted_makes_way(looks: int, deleting: bool, told: str | None) -> None:
+    region, stop = Region(), Stop()
+    values = dict.fromkeys(region.schema.type.attributes) | {"name": "fra", "id": "fra"}
+    client = cast(ControlPlane, Taken(looks, deleting=deleting))
+    diagnostics = Diagnostics()
+    ctx = Context(client=client, stop=stop, diagnostics=diagnostics, planned=values)
+    if looks > 3:
+        stop.set()  # nobody waits for ever
+    if told is None:
+        assert region.create(ctx)["id"] == "fra"
+        assert ctx.private == {"etag": "1"}
+    else:
+        with pytest.raises(ProviderError, match=told):
+            region.create(ctx)
 
 
 def test_what_keeps_failing_is_given_up() -> None:

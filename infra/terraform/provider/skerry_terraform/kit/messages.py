@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Message = Any  # classes made at runtime have no types
 
-PACKAGE = "skerry.tfplugin6"  # ours: the process may load another's definitions, too
+PACKAGE = "kit.tfplugin6"  # ours: the process may load another's definitions, too
 DIAGNOSTICS = "*Diagnostic"
 
 FIELDS: dict[str, dict[str, tuple[str, int]]] = {

@@ -32,6 +32,7 @@ PROTOCOL = 6
 MAX_MESSAGE_BYTES = 256 << 20  # Terraform's own limit
 THREADS = 32  # Terraform walks with 10 unless told otherwise
 PARENT_SECONDS = 0.5  # between looks at who our parent is
+ANSWER_SECONDS = 1.0  # for the answer to `Shutdown` to be sent
 ORPHAN_SECONDS = 10.0  # for calls under way when Terraform is gone
 
 Handler = Callable[[Message], Message]
@@ -60,7 +61,7 @@ def serve(provider: Provider[Any]) -> int:
             server.stop(ORPHAN_SECONDS).wait()
             service.close_opened()
         else:
-            server.stop(None).wait()
+            server.stop(ANSWER_SECONDS).wait()
     sys.stderr.flush()
     os._exit(0)  # a call that ignores `stop` would keep its thread, and so the process
 
@@ -98,7 +99,7 @@ def reattach(provider: Provider[Any], source: str) -> Generator[Reattached]:
 @contextlib.contextmanager
 def _socket() -> Generator[Path]:
     """A path for one, in a folder that only we may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="skerry-tf-"))
+    folder = Path(tempfile.mkdtemp(prefix="terraform-plugin-"))
     try:
         yield folder / "plugin"
     finally:

@@ -6,7 +6,9 @@ the same idempotency key. Once Terraform winds up there are no more pauses, and 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import itertools
 import logging
 import random
 import re
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 PREFIX = "/control/v1"
 TRANSIENT = frozenset({429, 502, 503, 504})
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds
+MAX_RETRY_AFTER = 60.0  # seconds
+FIRST_CONTACT_RETRIES = 4  # where nobody listens, and nobody ever did: most likely a wrong address
 MAX_ANSWER_BYTES = 64 << 20
 PAGE = 500  # resources of one list request
 _FIELD = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[(\d{1,9})\]")
@@ -61,6 +65,7 @@ class ControlPlane:
         self._settings = settings
         self._stop = stop
         self._idle: list[http.client.HTTPConnection] = []
+        self._was_reached = False
 
     @property
     def url(self) -> str:
@@ -132,34 +137,33 @@ class ControlPlane:
     def _send(self, method: str, path: str, body: Object | None, headers: dict[str, str]) -> Answer:
         """With retries. Raises ProviderError when no try was answered."""
         payload = None if body is None else msgspec.json.encode(body)
-        pauses = _pauses(self._settings.max_retries)
-        was_repeated = False
-        while True:
+        most = self._settings.max_retries
+        for tried in itertools.count(1):
             retry_after = 0.0
             try:
                 status, data, retry_after = self._exchange(method, path, payload, headers)
                 if status not in TRANSIENT:
-                    return Answer(status, _decoded(data), was_repeated)
+                    return Answer(status, _decoded(data), was_repeated=tried > 1)
                 trouble = _told(status, data).message
             except ssl.SSLCertVerificationError as error:
-                raise self._unreachable(
-                    method, f"its certificate: {error.verify_message}"
-                ) from None
+                trouble = f"its certificate: {error.verify_message}"
+                raise self._unreachable(method, trouble) from None
             except (OSError, http.client.HTTPException) as error:
                 trouble = str(error) or type(error).__name__
-            was_repeated = True
-            pause = next(pauses, None)
-            if pause is None:
+                if isinstance(error, ConnectionRefusedError) and not self._was_reached:
+                    most = min(most, FIRST_CONTACT_RETRIES)
+            if tried > most:
                 raise self._unreachable(method, trouble)
             log.info("%s %s: %s; trying again", method, path, trouble)
-            if self._stop.wait(max(pause, retry_after)):
-                pauses = iter(())
+            if self._stop.wait(max(_pause(tried), retry_after)):
+                most = tried
+        raise AssertionError("unreachable")
 
     def _exchange(
         self, method: str, path: str, payload: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes, float]:
         """Status, body and `Retry-After` in seconds. Raises OSError or HTTPException."""
-        connection = self._idle.pop() if self._idle else self._connection()
+        connection = self._connection()
         try:
             connection.request(
                 method, PREFIX + path, payload, self._headers(payload is not None) | headers
@@ -171,10 +175,16 @@ class ControlPlane:
         except BaseException:
             connection.close()
             raise
-        self._idle.append(connection)
+        if answer.isclosed() and not answer.will_close:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._was_reached = True
         return answer.status, data, _seconds(answer.getheader("retry-after"))
 
     def _connection(self) -> http.client.HTTPConnection:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
         at = self._settings
         if at.tls is None:
             return http.client.HTTPConnection(at.host, at.port, timeout=at.timeout_seconds)
@@ -267,15 +277,14 @@ def _refusal(status: int, body: Object) -> Refused:
     return Refused(status, str(error.get("message")), error.get("field"))
 
 
-def _pauses(count: int) -> Iterator[float]:
-    """Full jitter over a doubling pause."""
-    longest = FIRST_PAUSE
-    for _ in range(count):
-        yield random.uniform(longest / 2, longest)
-        longest = min(longest * 2, LONGEST_PAUSE)
+def _pause(tried: int) -> float:
+    """Seconds: half of it jitter, doubling up to the longest."""
+    longest = min(FIRST_PAUSE * 2 ** (tried - 1), LONGEST_PAUSE)
+    return random.uniform(longest / 2, longest)
 
 
 def _seconds(text: str | None) -> float:
-    """Of a `Retry-After`; a date counts as none."""
-    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < 4
-    return float(text) if text is not None and is_number else 0.0
+    """Of a `Retry-After`, within bounds; a date counts as none."""
+    if text is None or not text.isascii() or not text.isdigit():
+        return 0.0
+    return min(float(text[:9]), MAX_RETRY_AFTER)

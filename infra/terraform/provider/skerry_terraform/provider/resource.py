@@ -162,19 +162,25 @@ class ControlResource(Resource[ControlPlane]):
             raise self._refused(refused) from None
 
     def _create(self, ctx: Ctx) -> Object:
-        """One of the same name that is being deleted is waited for."""
         body = self.body(ctx.planned)
-        while True:
-            try:
-                return ctx.client.create(self.collection, body)
-            except Refused as refused:
-                id = ctx.planned["id"]
-                if refused.status != 409 or id is UNKNOWN or refused.field != "name":
-                    raise self._refused(refused) from None
-                found = self._get(ctx, id)
-                if found is not None and not found["meta"]["deleting"]:
-                    raise self._exists(id) from None
-                self._until_gone(ctx, id, "create")
+        try:
+            return ctx.client.create(self.collection, body)
+        except Refused as refused:
+            self._make_way(ctx, refused)
+        try:
+            return ctx.client.create(self.collection, body)
+        except Refused as refused:
+            raise self._refused(refused) from None
+
+    def _make_way(self, ctx: Ctx, refused: Refused) -> None:
+        """Wait for one of the same name that is being deleted. Raises what else was refused."""
+        id = ctx.planned["id"]
+        found = self._get(ctx, id) if refused.status == 409 and id is not UNKNOWN else None
+        if found is None:
+            raise self._refused(refused) from None
+        if not found["meta"]["deleting"]:
+            raise self._exists(id) from None
+        self._until_gone(ctx, id, "create")
 
     def _exists(self, id: str) -> ProviderError:
         return ProviderError(

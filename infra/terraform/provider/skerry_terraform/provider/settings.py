@@ -17,7 +17,7 @@ from skerry_terraform.kit.schema import Attr, Schema, whole
 from skerry_terraform.kit.values import NUMBER, UNKNOWN
 
 DEFAULT_TIMEOUT_SECONDS = 30
-DEFAULT_RETRIES = 12  # with their pauses more than a minute
+DEFAULT_RETRIES = 16  # with their pauses more than a minute
 MAX_CONFIG_BYTES = 64 * 1024
 VARIABLES = {
     "endpoint": "SKERRY_CONTROL_URL",
@@ -38,7 +38,7 @@ SCHEMA = Schema(
             NUMBER, optional=True, check=_check_timeout, doc="Of one request; 30 if not given."
         ),
         "max_retries": Attr(
-            NUMBER, optional=True, check=_check_retries, doc="Of one request; 12 if not given."
+            NUMBER, optional=True, check=_check_retries, doc="Of one request; 16 if not given."
         ),
     },
 )
