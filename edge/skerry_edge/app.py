@@ -4,6 +4,7 @@ cors           answers browsers' preflights, if any page may call
 Rim            request id, metrics, one log line, errors → the dialect's answer
 Authenticate   deny by default
 KeepResidency  refuse what must not leave another zone
+Steered        send clients to an edge that is nearer, if the operator wants it
 routes         native `/ai/run`, the binding's `/run`, OpenAI and Anthropic `/v1`, lists,
                health
 """
@@ -48,6 +49,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.inside import request_id_of
 from skerry_edge.residency import KeepResidency
 from skerry_edge.routing import edge_of
+from skerry_edge.steering import Steered
 from skerry_edge.tracing import Trace, tracing
 from skerry_regions.trace_context import context_of
 
@@ -82,6 +84,7 @@ def create_app(edge: Edge) -> Starlette:
             Middleware(Rim, edge=edge),
             Middleware(Authenticate, tokens=edge.tokens),
             Middleware(KeepResidency, zone=edge.residency),
+            *([] if edge.steering is None else [Middleware(Steered, steering=edge.steering)]),
         ],
         exception_handlers={404: _no_route, 405: _no_method},
         lifespan=lifespan,

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from skerry.errors import ModelNotFound, TaskNotSupported
 from skerry_edge.admission import Admission
@@ -23,6 +24,9 @@ from skerry_edge.tracing import TraceRecord
 from skerry_regions.catalog import Catalog, ModelSpec
 from skerry_regions.client import RegionClient
 from skerry_regions.residency import GLOBAL
+
+if TYPE_CHECKING:
+    from skerry_edge.steering import Steering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class Edge:
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
     traces: TraceStore = field(default_factory=TraceStore)
     export: Callable[[TraceRecord], None] = lambda record: None  # sends finished traces elsewhere
+    steering: Steering | None = None  # None: clients are never sent elsewhere
     log_prompts: bool = False  # the operator wants their text in the log
     clock: Callable[[], float] = time.monotonic  # seconds; for durations
     wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers

@@ -9,7 +9,7 @@ import math
 import resource
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
@@ -27,10 +27,19 @@ logger = logging.getLogger(__name__)
 class EdgeServer(uvicorn.Server):
     """uvicorn's server, which says when it listens, and can leave to a successor."""
 
-    def __init__(self, config: uvicorn.Config, limits: Limits, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        limits: Limits,
+        ready: Callable[[], None],
+        linger: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(config)
         self._limits = limits
         self._ready = ready
+        self._linger = linger
+        self._lingering: asyncio.Task[None] | None = None
+        self._is_told = False  # by a signal
         self._is_retiring = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -40,12 +49,26 @@ class EdgeServer(uvicorn.Server):
             self._ready()
 
     def stop(self) -> None:
-        """Drain and end; one that retires hurries from now on."""
+        """Linger, drain and end; one that retires hurries from now on."""
+        if self._linger is not None and not self._is_retiring:
+            if self._lingering is None:
+                self._lingering = asyncio.ensure_future(self._stop_after(self._linger))
+            return
         self.should_exit = True
         if self._is_retiring:
             self._loop.call_later(self._limits.drain_seconds, self._cancel_streams)
 
+    async def _stop_after(self, linger: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await linger()
+        finally:
+            self.should_exit = True
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._linger is not None and not self._is_told and not self._is_retiring:
+            self._is_told = True  # a second signal ends the lingering
+            self._loop.call_soon_threadsafe(self.stop)  # we may be anywhere
+            return
         super().handle_exit(sig, frame)
         if self._is_retiring:
             self._loop.call_soon_threadsafe(self.stop)  # we may be anywhere
@@ -114,6 +137,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     retire: asyncio.Event | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    linger: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, then drain. Raises OSError if it cannot listen.
 
@@ -121,10 +145,11 @@ async def serve(
     Draining: no new connections, idle ones are closed, streams may finish within
     `limits.drain_seconds`, then they are cancelled. After `retire`, which says that a successor
     accepts at the same socket, they may finish however long they take (unless it is stopped as
-    well), and idle connections are closed after one more answer. `ready(host, port)` is called once
-    connections are accepted, with the port really taken (`port` 0 asks for a free one). Signals are
-    handled only on the main thread; a second SIGINT ends the drain. Meant for uvloop:
-    `uvloop.run(serve(…))`.
+    well), and idle connections are closed after one more answer. Requests are taken until `linger`
+    returns, which is called when it is told to stop. `ready(host, port)` is called once connections
+    are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
+    only on the main thread; a second one ends the lingering, a second SIGINT the drain. Meant for
+    uvloop: `uvloop.run(serve(…))`.
     """
     allow_connections(limits.max_connections)
     if listener is None:
@@ -144,7 +169,7 @@ async def serve(
         timeout_graceful_shutdown=limits.drain_seconds,
         ssl_context_factory=None if ssl_context is None else (lambda config, default: ssl_context),
     )
-    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]))
+    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]), linger)
     waiting = [
         asyncio.create_task(_when(event, act))
         for event, act in ((stop, server.stop), (retire, server.retire))

@@ -77,9 +77,13 @@ class Directory:
         return MappingProxyType(self._members)
 
     @property
+    def edges(self) -> list[Member]:
+        """Of all regions, by the registry's last word."""
+        return [member for member in self._read if member.kind == "edge"]
+
+    @property
     def num_edges(self) -> int:
-        """Edges of all regions, by the registry's last word."""
-        return sum(member.kind == "edge" for member in self._read)
+        return len(self.edges)
 
     def links(self) -> list[NodeLink]:
         return list(self._links.values())

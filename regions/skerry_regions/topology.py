@@ -123,6 +123,16 @@ class Emulate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rtt: Literal["links"]  # as `links` say, and where they do not, by distance
 
 
+class Steer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What edges say to clients that are nearer to another edge, or when they are to stop."""
+
+    policy: Literal["advise", "redirect"]  # `Alt-Svc`, or 307
+    margin: Annotated[float, Meta(ge=0, le=10)] = 0.03
+    """Seconds of a round trip by which the other edge must be nearer."""
+    drain_seconds: Annotated[float, Meta(ge=0, le=60)] = 4.0
+    """That an edge which is told to stop goes on taking requests, and says so."""
+
+
 class NameServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server of the zone: `name` inside it, or a whole name that ends with a dot."""
 
@@ -188,6 +198,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     links: Annotated[tuple[Link, ...], Meta(max_length=100_000)] = ()
     emulate: Emulate | None = None
     dns: DnsSpec | None = None
+    steer: Steer | None = None
     warm_up: Annotated[tuple[WarmUp, ...], Meta(max_length=1024)] = ()
 
     def region(self, name: str) -> Region:

@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -26,6 +26,8 @@ from skerry.errors import InvalidInput, SkerryError
 
 MAX_MODEL_LENGTH = 512  # characters
 TIMEOUT_HEADER = "cf-aig-request-timeout"  # milliseconds until an answer begins
+REDIRECT = 307
+HOPS = "x-skerry-hops"  # of an edge's redirect to another one
 MAX_ERROR_BYTES = 1 << 20  # of a reply outside 2xx
 
 
@@ -168,6 +170,18 @@ def model_path(model: str) -> str:
     return quote(model, safe="/@:")
 
 
+def _elsewhere(call: Call, response: httpx.Response) -> Call | None:
+    """The same call to the edge that this one names, token and all: the platform's own word, once
+    for each attempt, and never from TLS to the clear."""
+    if response.status_code != REDIRECT or HOPS not in response.headers:
+        return None
+    location = response.headers.get("location", "")
+    scheme = call.url.partition("://")[0]
+    if not location.startswith(("https://", f"{scheme}://")):
+        return None
+    return replace(call, url=location)
+
+
 def exchange(
     call: Call, *, base_url: str, policy: RetryPolicy, rng: Rng = random.random
 ) -> Generator[Step, Any, Any]:
@@ -180,6 +194,9 @@ def exchange(
     while True:
         try:
             response: httpx.Response = yield Send(call.request())
+            if (elsewhere := _elsewhere(call, response)) is not None:
+                yield Read(response, MAX_ERROR_BYTES)
+                response = yield Send(elsewhere.request())
             if response.is_success and can_stream(response.headers, asked=call.stream):
                 return Streamed(response)
             if response.is_success:

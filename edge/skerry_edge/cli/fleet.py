@@ -202,7 +202,9 @@ class Fleet:
 
     async def stop(self) -> None:
         """Edges first: they finish their streams while the nodes still compute. Idempotent."""
-        await self._edges.stop(EDGE_STOP_SECONDS)
+        steer = self._topology.steer
+        lingering = 0.0 if steer is None else steer.drain_seconds
+        await self._edges.stop(EDGE_STOP_SECONDS + lingering)
         await asyncio.gather(*(node.stop(NODE_STOP_SECONDS) for node in self._nodes.values()))
         await asyncio.gather(*(relay.close() for relay in self._relays))
 

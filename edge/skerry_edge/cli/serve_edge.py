@@ -42,8 +42,8 @@ from skerry_edge.cli.parts import (
 )
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.serve_gateway import gateway
-from skerry_edge.cli.steering import lingering, open_steering
 from skerry_edge.cli.state import Home, cluster_key, secret
+from skerry_edge.cli.steering import lingering, open_steering
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.metrics import EdgeMetrics
