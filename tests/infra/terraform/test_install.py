@@ -49,9 +49,22 @@ def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_the_plugin_is_not_for_people(environ: dict[str, str], told: str) -> None:
-    done = subprocess.run(
+    done = plugin(environ)
+    assert (done.returncode, told in done.stdout + done.stderr) == (1, True), done
+
+
+def test_a_plugin_that_was_installed_by_half_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('none', name='grpc')\n")
+    done = plugin({}, tmp_path)
+    told = "pip install 'skerry[terraform]'"  # on stdout, where Terraform looks
+    assert (done.returncode, told in done.stdout) == (1, True), done
+
+
+def plugin(environ: dict[str, str], *roots: Path) -> subprocess.CompletedProcess[str]:
+    """As Terraform would start it. `roots` go before where modules are found else."""
+    path = os.pathsep.join([*map(str, roots), *sys.path])
+    return subprocess.run(
         [sys.executable, "-m", "skerry_terraform"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
+        env=os.environ | {"PYTHONPATH": path} | environ,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert (done.returncode, told in done.stderr) == (1, True), done.stderr

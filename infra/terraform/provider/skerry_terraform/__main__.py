@@ -12,7 +12,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("skerry"):
             raise  # ours and gone: a bug, not a missing extra
-        sys.stderr.write(
+        sys.stdout.write(  # what Terraform quotes of a plugin that does not start
             f"the skerry provider is not installed whole (no module {error.name!r}); "
             "run: pip install 'skerry[terraform]'\n"
         )

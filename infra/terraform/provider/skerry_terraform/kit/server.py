@@ -44,7 +44,7 @@ def serve(provider: Provider[Any]) -> int:
         sys.stderr.write("This is a Terraform provider: Terraform starts it by itself.\n")
         return 1
     if str(PROTOCOL) not in os.environ.get("PLUGIN_PROTOCOL_VERSIONS", str(PROTOCOL)).split(","):
-        sys.stderr.write(f"This provider needs plugin protocol {PROTOCOL}: Terraform 1.11.\n")
+        sys.stdout.write(f"This provider needs plugin protocol {PROTOCOL}: Terraform 1.11.\n")
         return 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging()

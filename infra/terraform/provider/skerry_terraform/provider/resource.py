@@ -198,6 +198,8 @@ class ControlResource(Resource[ControlPlane]):
         readiness = Readiness(ctx.client, self.collection, found)
         try:
             found = wait(readiness.poll, self._seconds(ctx.planned, action), ctx.stop)
+        except Refused as refused:
+            raise self._refused(refused) from None
         except Interrupted:
             ctx.diagnostics.warning(
                 f"The {self.name} {found['id']!r} may not be ready yet",
