@@ -40,13 +40,6 @@ resource "aws_iam_role_policy" "join_token" {
       Resource = [for parameter in aws_ssm_parameter.join_token : parameter.arn]
     }]
   })
-
-  lifecycle {
-    precondition {
-      condition     = length(var.regions) > 0
-      error_message = "regions must name at least one region."
-    }
-  }
 }
 
 resource "aws_iam_instance_profile" "node" {

@@ -43,6 +43,11 @@ variable "regions" {
   description = "By AWS region: the network's IPv4 range (/16 to /22), availability zones, the machines' type and how many of them, and further options of `skerry node` there."
 
   validation {
+    condition     = length(var.regions) > 0
+    error_message = "regions must name at least one."
+  }
+
+  validation {
     condition = alltrue([
       for region in values(var.regions) :
       can(cidrhost(region.cidr, 0)) && can(regex("/(1[6-9]|2[0-2])$", region.cidr))

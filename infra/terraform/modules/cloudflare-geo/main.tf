@@ -69,6 +69,6 @@ resource "cloudflare_load_balancer" "geo" {
   # Of resolvers that tell it, the client's own net counts, as it does for `skerry dns`.
   location_strategy = {
     mode       = "resolver_ip"
-    prefer_ecs = "geo"
+    prefer_ecs = "always"
   }
 }

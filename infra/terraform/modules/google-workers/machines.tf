@@ -85,5 +85,5 @@ resource "google_compute_region_instance_group_manager" "node" {
   }
 
   # A machine that cannot read its token never joins.
-  depends_on = [google_secret_manager_secret_iam_member.node]
+  depends_on = [google_secret_manager_secret_version.join_token, google_secret_manager_secret_iam_member.node]
 }

@@ -24,7 +24,7 @@ module "machine" {
         {"Metadata-Flavor": "Google"},
     )
     secret = fetch(
-        "https://secretmanager.googleapis.com/v1/${google_secret_manager_secret_version.join_token[each.key].name}:access",
+        "https://secretmanager.googleapis.com/v1/${google_secret_manager_secret.join_token[each.key].id}/versions/latest:access",
         {"Authorization": "Bearer " + identity["access_token"]},
     )
     print(base64.b64decode(secret["payload"]["data"]).decode())

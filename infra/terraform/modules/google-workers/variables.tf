@@ -54,6 +54,11 @@ variable "regions" {
   description = "By Google Cloud region: the subnet's IPv4 range (/16 to /28), zones, the machines' type and how many of them, an accelerator where the type (N1) brings none, and further options of `skerry node` there."
 
   validation {
+    condition     = length(var.regions) > 0
+    error_message = "regions must name at least one."
+  }
+
+  validation {
     condition = alltrue([
       for region in values(var.regions) :
       can(cidrhost(region.cidr, 0)) && can(regex("/(1[6-9]|2[0-8])$", region.cidr))

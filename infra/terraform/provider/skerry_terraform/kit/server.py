@@ -46,6 +46,7 @@ def serve(provider: Provider[Any]) -> int:
     if str(PROTOCOL) not in os.environ.get("PLUGIN_PROTOCOL_VERSIONS", str(PROTOCOL)).split(","):
         sys.stdout.write(f"This provider needs plugin protocol {PROTOCOL}: Terraform 1.11.\n")
         return 1
+    parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging()
     service = Service(provider)
@@ -56,13 +57,12 @@ def serve(provider: Provider[Any]) -> int:
         server.start()
         sys.stdout.write(f"1|{PROTOCOL}|unix|{path}|grpc|{certificate}\n")
         sys.stdout.flush()
-        if _orphaned(done):
+        if _orphaned(parent, done):
             service.stop.set()
             server.stop(ORPHAN_SECONDS).wait()
             service.close_opened()
         else:
             server.stop(ANSWER_SECONDS).wait()
-    sys.stderr.flush()
     os._exit(0)  # a call that ignores `stop` would keep its thread, and so the process
 
 
@@ -120,9 +120,8 @@ def _listen_with_tls(server: grpc.Server, path: Path) -> str:
     return certificate.handshake
 
 
-def _orphaned(done: threading.Event) -> bool:
+def _orphaned(parent: int, done: threading.Event) -> bool:
     """Wait for the end; whether it is that our parent is gone."""
-    parent = os.getppid()
     while not done.wait(PARENT_SECONDS):
         if os.getppid() != parent:
             return True

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import DataSource
 from skerry_terraform.kit.schema import Attr, Schema
-from skerry_terraform.kit.values import NUMBER
+from skerry_terraform.kit.values import NUMBER, from_raw
 from skerry_terraform.provider.client import ControlPlane, Refused, error_of
 from skerry_terraform.provider.resource import ControlResource, Ctx, read_back
 
 
 def _read_only(resource: ControlResource) -> dict[str, Attr]:
     """What the API knows of a resource; `status` of every kind."""
-    attributes = {
+    attributes = _computed(resource.schema.attributes) | {
         name: Attr(
-            attr.type, computed=True, nested=attr.nested, nesting=attr.nesting, doc=attr.doc
+            computed=True, nested=_computed(block.attributes), nesting=block.nesting, doc=block.doc
         )
-        for name, attr in resource.schema.attributes.items()
-        if name not in resource.local
-    }  # fmt: skip
-    return attributes | {"status": Attr(computed=True, doc="Its phase.")}
+        for name, block in resource.schema.blocks.items()
+    }
+    known = {name: attr for name, attr in attributes.items() if name not in resource.local}
+    return known | {"status": Attr(computed=True, doc="Its phase.")}
+
+
+def _computed(attributes: Mapping[str, Attr]) -> dict[str, Attr]:
+    """The same, to be read only."""
+    return {
+        name: Attr(
+            attr.type,
+            computed=True,
+            nested=None if attr.nested is None else _computed(attr.nested),
+            nesting=attr.nesting,
+            doc=attr.doc,
+        )
+        for name, attr in attributes.items()
+    }
 
 
 class One(DataSource[ControlPlane]):
@@ -45,7 +61,7 @@ class One(DataSource[ControlPlane]):
             raise ProviderError(
                 f"There is no {self.name} {id!r}", f"The control plane: {ctx.client.url}", ("id",)
             )
-        return {name: read_back(found, name) for name in self._attributes}
+        return _known(self.schema, {name: read_back(found, name) for name in self._attributes})
 
 
 class All(DataSource[ControlPlane]):
@@ -71,7 +87,13 @@ class All(DataSource[ControlPlane]):
             ]
         except Refused as refused:
             raise error_of(refused, self.name, ()) from None
-        return ctx.config | {self.name: found}
+        return _known(self.schema, ctx.config | {self.name: found})
+
+
+def _known(schema: Schema, read: Object) -> Object:
+    """Without what a newer control plane tells."""
+    values: Object = from_raw(schema.type, read)
+    return values
 
 
 class PlatformStatus(DataSource[ControlPlane]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import DataSource
-from skerry_terraform.kit.schema import Attr, Schema, each, one_of, whole
+from skerry_terraform.kit.schema import Attr, Block, Schema, each, one_of, whole
 from skerry_terraform.kit.values import NUMBER, STRING, UNKNOWN, ListOf, Value
 from skerry_terraform.provider.client import ControlPlane, Refused, error_of
 from skerry_terraform.provider.resource import ControlResource, Ctx, common
@@ -41,25 +41,17 @@ class DnsZone(ControlResource):
         doc="A zone that `skerry dns --zone NAME` answers for.",
         attributes=common(
             name=Attr(required=True, replace=True, doc="In lower case, without a dot at its end."),
-            nameservers=Attr(required=True, nested=NAME_SERVER, nesting="list"),
             names=Attr(
                 ListOf(STRING), default=["ai"], doc="That lead each client to the nearest region."
             ),
             contact=Attr(default="hostmaster", doc="Mail address, its @ a dot."),
-            nets=Attr(optional=True, nested=NET, nesting="list", doc="Where clients are."),
-            secondaries=Attr(
-                optional=True, nested=SECONDARY, nesting="list", doc="Told of a new serial."
-            ),
         ),
+        blocks={
+            "nameservers": Block(attributes=NAME_SERVER, min_items=1, doc="In order."),
+            "nets": Block(attributes=NET, doc="Where clients are."),
+            "secondaries": Block(attributes=SECONDARY, doc="Told of a new serial."),
+        },
     )
-
-    def state(self, found: Object, kept: Object) -> Object:
-        """An empty list that was not configured is none."""
-        state = super().state(found, kept)
-        for name in ("nets", "secondaries"):
-            if not state[name] and kept.get(name) is None:
-                state[name] = None
-        return state
 
 
 class DnsRecord(ControlResource):

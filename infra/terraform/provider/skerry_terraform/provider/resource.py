@@ -1,7 +1,8 @@
 """What all kinds of resources of the control plane have in common.
 
-A kind says its name, collection and schema. What can be configured is what the API calls the
-fields of the resource, by the same names; what is only read is found in the API's answers by name.
+A kind says its name, collection and schema. What can be configured, attributes and blocks, is what
+the API calls the fields of the resource, by the same names; what is only read is found in the API's
+answers by name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from skerry_terraform.kit.diagnostics import Path, ProviderError
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import Context, Resource
 from skerry_terraform.kit.schema import Attr, Block
-from skerry_terraform.kit.values import BOOL, UNKNOWN, Value, same
+from skerry_terraform.kit.values import (
+    BOOL,
+    UNKNOWN,
+    Type,
+    Value,
+    from_raw,
+    same,
+    without_unknown,
+)
 from skerry_terraform.kit.waiting import Interrupted, TimedOut, check_duration, duration, wait
 from skerry_terraform.provider.client import ControlPlane, Refused, error_of
 from skerry_terraform.provider.readiness import NotReady, Readiness
@@ -21,6 +30,7 @@ Ctx = Context[ControlPlane]
 
 DEFAULT_TIMEOUT = "10m"
 WAIT_FOR_READY = "wait_for_ready"
+TIMEOUTS = "timeouts"
 
 
 def common(**attributes: Attr) -> dict[str, Attr]:
@@ -44,7 +54,7 @@ def timeouts(*actions: str) -> dict[str, Block]:
         for action in actions
     }
     doc = f"How long apply waits; {DEFAULT_TIMEOUT} if not given."
-    return {"timeouts": Block(attributes=durations, nesting="single", doc=doc)}
+    return {TIMEOUTS: Block(attributes=durations, nesting="single", doc=doc)}
 
 
 def read_back(found: Object, name: str, absent: Value = None) -> Value:
@@ -62,7 +72,7 @@ class ControlResource(Resource[ControlPlane]):
     """A kind of resource of the control plane."""
 
     collection: ClassVar[str]  # in the API's paths
-    local: ClassVar[frozenset[str]] = frozenset({WAIT_FOR_READY})
+    local: ClassVar[frozenset[str]] = frozenset({WAIT_FOR_READY, TIMEOUTS})
     """What can be configured and the API does not know: it is in the state only."""
 
     def id_of(self, values: Object) -> Value:
@@ -71,12 +81,13 @@ class ControlResource(Resource[ControlPlane]):
 
     # --- between Terraform's objects and the API's -----------------------------------------------
 
-    def fields(self) -> dict[str, Attr]:
-        """The attributes that the API takes."""
+    def fields(self) -> dict[str, Type]:
+        """What the API takes."""
+        members: dict[str, Attr | Block] = {**self.schema.attributes, **self.schema.blocks}
         return {
-            name: attr
-            for name, attr in self.schema.attributes.items()
-            if attr.is_configurable and name not in self.local
+            name: member.value_type
+            for name, member in members.items()
+            if name not in self.local and (isinstance(member, Block) or member.is_configurable)
         }
 
     def body(self, values: Object) -> Object:
@@ -87,27 +98,25 @@ class ControlResource(Resource[ControlPlane]):
         """What is sent to change it; null takes a field back to its default."""
         return {
             name: planned[name]
-            for name, attr in self.fields().items()
-            if not same(attr.value_type, prior.get(name), planned[name])
+            for name, type_ in self.fields().items()
+            if not same(type_, prior.get(name), planned[name])
         }
 
     def state(self, found: Object, kept: Object) -> Object:
         """Of the API's answer, and what was planned or known before."""
-        state = {
-            name: self._value(name, attr, found, kept)
-            for name, attr in self.schema.attributes.items()
+        known = without_unknown(kept)
+        read = {
+            name: known.get(name) if name in self.local else read_back(found, name, known.get(name))
+            for name in self.schema.type.attributes
         }
-        return state | {name: kept.get(name) for name in self.schema.blocks}
-
-    def _value(self, name: str, attr: Attr, found: Object, kept: Object) -> Value:
-        if name in self.local:
-            known = kept.get(name)
-            return attr.default if known is None and attr.has_default else known
-        known = kept.get(name)
-        return read_back(found, name, None if known is UNKNOWN else known)
+        for name, attr in self.schema.attributes.items():
+            if name in self.local and read[name] is None and attr.has_default:
+                read[name] = attr.default  # of what was imported
+        state: Object = from_raw(self.schema.type, read)
+        return state
 
     def _refused(self, refused: Refused) -> ProviderError:
-        return error_of(refused, self.name, self.schema.attributes)
+        return error_of(refused, self.name, self.schema.type.attributes)
 
     # --- what Terraform asks for -----------------------------------------------------------------
 
@@ -235,5 +244,5 @@ class ControlResource(Resource[ControlPlane]):
 
     @staticmethod
     def _seconds(values: Object, action: str) -> float:
-        given = (values.get("timeouts") or {}).get(action)
+        given = (values.get(TIMEOUTS) or {}).get(action)
         return duration(given or DEFAULT_TIMEOUT)
