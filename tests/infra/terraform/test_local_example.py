@@ -24,7 +24,6 @@ from skerry_terraform.install import install, installed_plugin
 pytestmark = [pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(600)]
 
 INFRA = Path(__file__).parents[3] / "infra"
-RUNNER = os.environ.get("SKERRY_TEST_RUNNER", "toy")
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
@@ -44,7 +43,7 @@ def terraform(tmp_path: Path, skerry: Skerry) -> Terraform:
     folder = copy / "terraform" / "examples" / "local"
     (folder / "home").mkdir()
     install(folder / "home", installed_plugin())
-    return Terraform(folder, {"SKERRY_HOME": str(skerry.home), "TF_VAR_runner": RUNNER})
+    return Terraform(folder, {"SKERRY_HOME": str(skerry.home), "TF_VAR_runner": "toy"})
 
 
 def urls(terraform: Terraform) -> dict[str, str]:

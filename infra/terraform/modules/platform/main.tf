@@ -95,3 +95,43 @@ resource "skerry_api_token" "this" {
   scopes              = each.value.scopes
   rotate_when_changed = { rotate = each.value.rotate }
 }
+
+resource "skerry_dns_zone" "this" {
+  count = var.dns == null ? 0 : 1
+
+  name    = var.dns.zone
+  names   = var.dns.names
+  contact = var.dns.contact
+
+  dynamic "nameservers" {
+    for_each = var.dns.nameservers
+
+    content {
+      name      = nameservers.value.name
+      addresses = nameservers.value.addresses
+    }
+  }
+
+  dynamic "nets" {
+    for_each = var.dns.nets
+
+    content {
+      net         = nets.key
+      region      = nets.value.region
+      coordinates = nets.value.coordinates
+      residency   = nets.value.residency
+    }
+  }
+
+  depends_on = [skerry_region.this]
+}
+
+resource "skerry_dns_record" "this" {
+  for_each = { for record in try(var.dns.records, []) : "${record.name} ${record.type}" => record }
+
+  zone   = skerry_dns_zone.this[0].name
+  name   = each.value.name
+  type   = each.value.type
+  ttl    = each.value.ttl
+  values = each.value.values
+}

@@ -98,6 +98,46 @@ variable "tokens" {
   }
 }
 
+variable "dns" {
+  type = object({
+    zone    = string
+    names   = optional(list(string), ["ai"])
+    contact = optional(string, "hostmaster")
+
+    nameservers = list(object({
+      name      = string
+      addresses = optional(list(string), [])
+    }))
+
+    nets = optional(map(object({
+      region      = optional(string)
+      coordinates = optional(list(number))
+      residency   = optional(string)
+    })), {})
+
+    records = optional(list(object({
+      name   = string
+      type   = string
+      ttl    = optional(number, 300)
+      values = list(string)
+    })), [])
+  })
+  description = "The zone that `skerry dns --zone` answers for, whose names lead clients to the nearest region; nets are by their range, such as 203.0.113.0/24. None by default."
+  default     = null
+
+  validation {
+    condition     = var.dns == null ? true : length(var.dns.nameservers) > 0
+    error_message = "A zone needs a name server."
+  }
+
+  validation {
+    condition = var.dns == null ? true : alltrue([
+      for net in values(var.dns.nets) : net.region == null ? true : contains(keys(var.regions), net.region)
+    ])
+    error_message = "A net names a region that is not there."
+  }
+}
+
 variable "wait_for_ready" {
   type        = bool
   description = "Whether apply waits until all of it runs."

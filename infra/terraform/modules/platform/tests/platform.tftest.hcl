@@ -93,6 +93,47 @@ run "a_token_is_new_when_it_is_rotated" {
   }
 }
 
+run "there_is_no_zone_unless_asked_for" {
+  command = apply
+
+  assert {
+    condition     = length(skerry_dns_zone.this) == 0 && length(skerry_dns_record.this) == 0
+    error_message = "a zone that nobody asked for"
+  }
+}
+
+run "a_zone_knows_where_clients_are" {
+  command = apply
+
+  variables {
+    dns = {
+      zone        = "example.test"
+      nameservers = [{ name = "ns1", addresses = ["192.0.2.53"] }]
+      nets        = { "203.0.113.0/24" = { region = "fra" } }
+      records     = [{ name = "www", type = "CNAME", values = ["ai"] }]
+    }
+  }
+
+  assert {
+    condition     = [for net in skerry_dns_zone.this[0].nets : "${net.net} ${net.region}"] == ["203.0.113.0/24 fra"]
+    error_message = "nets are others"
+  }
+
+  assert {
+    condition     = skerry_dns_record.this["www CNAME"].zone == "example.test"
+    error_message = "a record is in another zone"
+  }
+}
+
+run "a_net_is_at_a_region_that_is_there" {
+  command         = plan
+  expect_failures = [var.dns]
+
+  variables {
+    dns = { zone = "example.test", nameservers = [{ name = "ns1" }], nets = { "203.0.113.0/24" = { region = "nrt" } } }
+  }
+}
+
 run "a_region_is_somewhere" {
   command         = plan
   expect_failures = [var.regions]
