@@ -28,12 +28,20 @@ resource "skerry_edge_node" "e" {
 """
 ZONE = """\
 resource "skerry_dns_zone" "z" {
-  name        = "example.test"
-  nameservers = [{ name = "ns1", addresses = ["192.0.2.53"] }, { name = "ns.else." }]
-  nets = [
-    { net = "198.51.100.0/24", region = skerry_region.r["FRA"].name },
-    { net = "203.0.113.0/24", coordinates = [40.7, -74.0] },
-  ]
+  name = "example.test"
+  nameservers {
+    name      = "ns1"
+    addresses = ["192.0.2.53"]
+  }
+  nameservers { name = "ns.else." }
+  nets {
+    net    = "198.51.100.0/24"
+    region = skerry_region.r["FRA"].name
+  }
+  nets {
+    net         = "203.0.113.0/24"
+    coordinates = [40.7, -74.0]
+  }
 }
 
 resource "skerry_dns_record" "www" {
@@ -113,6 +121,12 @@ def test_a_zone_comes_changes_and_goes(terraform: Terraform, control: ControlPla
     assert "1 added, 1 changed, 1 destroyed" in terraform.apply()  # another record
     assert "7 destroyed" in terraform.destroy()
     assert control.get("dns_zones")["items"] == []
+
+
+def test_a_misspelt_argument_is_not_dropped(terraform: Terraform) -> None:
+    terraform.write(REGIONS + ZONE.replace("coordinates = [40.7, -74.0]", 'residancy = "eu"'))
+    told = terraform("validate", rc=1)
+    assert 'An argument named "residancy" is not expected here. Did you mean "residency"?' in told
 
 
 def test_mistakes_are_shown_where_they_are(terraform: Terraform) -> None:

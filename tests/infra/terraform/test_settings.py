@@ -111,10 +111,10 @@ def test_every_attribute_of_the_provider_is_documented() -> None:
     for row in (Path(__file__).parents[3] / "docs" / "terraform.md").read_text().splitlines():
         if row.startswith("| `"):
             rows.setdefault(row.split("`")[1], row)  # resources go before data sources
-    common = {"id", "created_at"}
+    common = {"id", "created_at", "timeouts"}
     for resource in SKERRY.resources:
         row = rows[f"skerry_{resource.name}"]
-        names = resource.schema.attributes.keys() - common
+        names = resource.schema.type.attributes.keys() - common
         assert {name for name in names if f"`{name}`" not in row} == set(), resource.name
     assert {name for name in SCHEMA.attributes if name not in rows} == set()
     for function in SKERRY.functions:
