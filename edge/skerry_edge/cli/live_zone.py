@@ -28,7 +28,7 @@ from skerry_edge.cli.state import Home, secret
 from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.from_topology import places_of, public_addresses, zone_of
-from skerry_edge.geo.health import HealthWatch, Probe
+from skerry_edge.geo.health import PROBE_SECONDS, HealthWatch, Probe
 from skerry_edge.geo.notify import notify
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.region_watch import Ask, RegionWatch, Rtts, ask_edge
@@ -194,7 +194,11 @@ def _probes(topology: Topology) -> dict[str, Probe]:
     def probe_of(edges: list[EdgeSpec]) -> Probe:
         async def probe() -> bool:
             answers = [
-                is_healthy(Address(host=str(address), port=edge.port), tls=edge.tls is not None)
+                is_healthy(
+                    Address(host=str(address), port=edge.port),
+                    seconds=PROBE_SECONDS,
+                    tls=edge.tls is not None,
+                )
                 for edge in edges
                 for address in public_addresses(edge)
             ]
