@@ -217,11 +217,14 @@ def join(
 
 def checked_url(url: str) -> str:
     """Without a path. Raises JoinError."""
-    parts = urlsplit(url)
-    if len(url) > MAX_URL or parts.scheme != "https" or not parts.hostname or parts.query:
-        raise JoinError(f"{url!r} is not https://HOST:PORT")
-    if parts.path not in ("", "/"):
-        raise JoinError(f"{url!r} has a path; give https://HOST:PORT")
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port above 65535
+        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT") from None
+    more = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if len(url) > MAX_URL or not is_whole or more:
+        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT")
     return f"https://{parts.netloc}"
 
 

@@ -165,7 +165,7 @@ def test_what_is_known_stays_true_without_the_control_plane(
         assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
     machines[1].end()
     machines[1].start()
-    machines[1].says("going on as before")
+    machines[1].says("Going on as before")
     machines[1].says("is ready at")
 
     port = platform.url.rpartition(":")[2]

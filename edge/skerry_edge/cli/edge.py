@@ -102,13 +102,12 @@ def register(commands: Commands) -> None:
 def start(args: argparse.Namespace) -> int:
     if is_half_tls(args):
         return complain("--tls-cert and --tls-key belong together")
-    configure_threads(1)
-    configure_logging()
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
     if args.join is not None:
         return _start_joined(args, home)
     if missing := [f"--{name}" for name in ("id", "model") if not getattr(args, name)]:
         return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
+    _configure()
     from skerry_edge.cli.registries import open_registry
     from skerry_regions.registry import RegistryUnavailable
 
@@ -135,6 +134,7 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     """As the control plane says, until it says otherwise; then anew."""
     if told := given_options(args, TOLD):
         return complain(f"{told} and --join exclude each other: the control plane says it")
+    _configure()
     from skerry_edge.cli.credentials import CredentialsFollower
     from skerry_regions.drivers.https_registry import HttpsRegistry
     from skerry_regions.machine_messages import EdgeAssignment
@@ -168,6 +168,12 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     if orders.is_renewing and status == 0:
         begin_anew(args.argv)
     return status
+
+
+def _configure() -> None:
+    """Before libraries are imported."""
+    configure_threads(1)
+    configure_logging()
 
 
 def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:

@@ -8,6 +8,7 @@ answer, it is what the machine ran last.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -113,8 +114,11 @@ def assigned(link: ControlLink, type_: type[T]) -> T:
         except ControlRefused as error:
             raise CannotJoin(f"{link.url} refuses: {error}") from None
         except ControlAway as error:
-            assignment = link.last_assignment or Paused(reason="nothing was assigned yet")
-            note(f"{link.url} is away ({error}): going on as before.")
+            reason = f"{link.url} is away: {error}"
+            if isinstance(before := link.last_assignment, type_):
+                note(f"{reason}. Going on as before.")
+                return before
+            assignment = Paused(reason=reason)  # also one that was paused: that may be over
         if isinstance(assignment, type_):
             return assignment
         if not isinstance(assignment, Paused):
@@ -129,14 +133,14 @@ def host_towards(url: str) -> str:
     """This machine's address on the way to the control plane. Raises CannotJoin."""
     parts = urlsplit(url)
     try:
-        [*_, (family, _, _, _, address)] = socket.getaddrinfo(
-            parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM
-        )
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise CannotJoin(f"{url}: {error.strerror}") from None
+    for family, _, _, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)  # sends nothing
             return str(probe.getsockname()[0])
-    except OSError as error:
-        raise CannotJoin(f"no way to {url}: {error.strerror}; give --address") from None
+    raise CannotJoin(f"there is no way to {url} from here; say where to listen")
 
 
 def _keep_first_key(home: Home, kind: Kind, key: bytes) -> None:

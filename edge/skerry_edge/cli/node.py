@@ -140,7 +140,6 @@ class Part:
 
 
 def start(args: argparse.Namespace) -> int:
-    configure_logging()
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
     home.create()
     try:
@@ -153,6 +152,7 @@ def _start(args: argparse.Namespace, home: Home) -> int:
     """As the command line says."""
     if missing := [f"--{name}" for name in ("id", "model", "address") if not getattr(args, name)]:
         return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
+    configure_logging()
     from skerry_edge.cli.prompts import PromptsError, read_prompts
     from skerry_edge.cli.registries import open_registry
     from skerry_regions.registry import RegistryUnavailable
@@ -184,6 +184,7 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     """As the control plane says, until it says otherwise; then anew."""
     if told := given_options(args, TOLD):
         return complain(f"{told} and --join exclude each other: the control plane says it")
+    configure_logging()
     from skerry_regions.drivers.https_registry import HttpsRegistry
     from skerry_regions.machine_messages import NodeAssignment
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+import ssl
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 from tests.regions.control.support import MODEL, Tokens, new
 
 from skerry_regions import control_link
-from skerry_regions.control.authority import MACHINE_SECONDS, Authority, AuthorityError
+from skerry_regions.control.authority import (
+    MACHINE_SECONDS,
+    SERVER_SECONDS,
+    Authority,
+    AuthorityError,
+    ListenerTLS,
+)
 from skerry_regions.control.changes import Changes
 from skerry_regions.control.errors import Invalid
 from skerry_regions.control.joining import Joining
@@ -25,6 +32,7 @@ from skerry_regions.control.resources import POOL as POOL_KIND
 from skerry_regions.control_link import ControlLink, ControlRefused, JoinError, join
 from skerry_regions.drivers.https_registry import HttpsRegistry
 from skerry_regions.machine_messages import (
+    SERVER_NAME,
     Announcement,
     Credentials,
     EdgeAssignment,
@@ -80,7 +88,7 @@ def test_a_token_is_stored_hashed_and_told_once(control: Platform, tmp_path: Pat
     text = control.token()
     _, id, fingerprint, secret = text.split("_", 3)
     assert fingerprint == control.authority.fingerprint
-    with closing(sqlite3.connect(tmp_path / "control.db")) as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "control.db")) as database:
         dump = "\n".join(database.iterdump())
     assert id in dump
     assert secret not in dump
@@ -199,9 +207,12 @@ def test_nothing_is_told_to_a_control_plane_that_the_token_does_not_name(
     assert [each.uses for each in control.tokens.all()] == [0]
 
 
-@pytest.mark.parametrize("url", ["http://h:1", "https://", "https://h/path", "h:1", "https://h?x"])
+@pytest.mark.parametrize(
+    "url", ["http://h:1", "https://", "https://h/path", "h:1", "https://h?x", "https://h:99999",
+            "https://[::1", "https://user@h"],
+)  # fmt: skip
 def test_what_is_no_url_of_a_control_plane(tmp_path: Path, url: str) -> None:
-    with pytest.raises(JoinError, match=r"is not https://HOST:PORT|has a path"):
+    with pytest.raises(JoinError, match=r"is not https://HOST:PORT"):
         join(tmp_path, url, f"skjoin_{'0' * 16}_{'0' * 64}_{'A' * 43}", kind="node")
 
 
@@ -287,6 +298,28 @@ def test_a_certificate_that_has_ended_serves_for_nothing_else(control: Platform)
     with pytest.raises(ControlRefused, match="join again"):
         link.renew()
     link.close()
+
+
+def test_the_listener_renews_its_own_certificate(control: Platform) -> None:
+    tls = ListenerTLS(control.authority, control.clock)
+    first = shown(tls)
+    assert shown(tls) == first
+    control.clock.now += SERVER_SECONDS / 2
+    assert shown(tls) != first
+
+
+def shown(tls: ListenerTLS) -> bytes | None:
+    """The certificate that a client is shown."""
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = anybody.wrap_bio(to_client, to_server, server_hostname=SERVER_NAME)
+    server = tls.context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return client.getpeercert(binary_form=True)
 
 
 # --- the registry --------------------------------------------------------------------------------

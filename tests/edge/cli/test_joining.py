@@ -1,0 +1,153 @@
+"""`--join`: what a machine does before it serves, without serving."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
+
+from skerry_edge.cli import main
+from skerry_edge.cli.control_join import duration
+from skerry_edge.cli.credentials import CredentialsFollower
+from skerry_edge.cli.joining import CannotJoin, Orders, assigned, enrolled, host_towards
+from skerry_edge.cli.state import Home
+from skerry_regions.machine_messages import EdgeAssignment, NodeAssignment
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Platform]:
+    with platform(tmp_path) as control:
+        yield control
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+def arguments(control: Platform, **given: object) -> argparse.Namespace:
+    values = {"join": control.url, "token": None, "token_file": None, "pool": None}
+    return argparse.Namespace(**values | given)
+
+
+def test_a_machine_joins_once(control: Platform, home: Home, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(control.token() + "\n")
+    first = enrolled(arguments(control, token_file=tmp_path / "token"), home, "node")
+    again = enrolled(arguments(control), home, "node")
+    assert [machine.id for machine in control.machines.all()] == [first.machine]
+    assert again.machine == first.machine
+    assert home.cluster_key.read_bytes() == CLUSTER_KEY
+    assert home.cluster_key.stat().st_mode & 0o777 == 0o600
+    for link in (first, again):
+        link.close()
+
+
+def test_the_token_may_be_in_the_environment(
+    control: Platform, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CannotJoin, match="give --token-file, --token or SKERRY_JOIN_TOKEN"):
+        enrolled(arguments(control), home, "node")
+    monkeypatch.setenv("SKERRY_JOIN_TOKEN", control.token())
+    enrolled(arguments(control), home, "node").close()
+
+
+def test_a_home_of_another_platform_is_left_alone(control: Platform, home: Home) -> None:
+    home.cluster_key.write_bytes(b"o" * 32)
+    with pytest.raises(CannotJoin, match="is the home of another platform: give --home"):
+        enrolled(arguments(control, token=control.token()), home, "node")
+    assert home.cluster_key.read_bytes() == b"o" * 32
+
+
+def test_a_home_belongs_to_the_machine_that_it_joined_as(control: Platform, home: Home) -> None:
+    enrolled(arguments(control, token=control.token()), home, "node").close()
+    with pytest.raises(CannotJoin, match=f"belongs to the node {POOL}-"):
+        enrolled(arguments(control), home, "edge")
+    with pytest.raises(CannotJoin, match="belongs to the node"):
+        enrolled(arguments(control, join="https://127.0.0.1:1"), home, "node")
+
+
+def test_a_cluster_key_that_changed_is_fetched_at_the_next_start(
+    control: Platform, home: Home
+) -> None:
+    enrolled(arguments(control, token=control.token()), home, "node").close()
+    home.cluster_key.write_bytes(b"before the rotation, 32 bytes ..")
+    enrolled(arguments(control), home, "node").close()
+    assert home.cluster_key.read_bytes() == CLUSTER_KEY
+
+
+def test_a_machine_is_not_started_as_another_kind(control: Platform, home: Home) -> None:
+    link = enrolled(arguments(control, token=control.token()), home, "node")
+    assert assigned(link, NodeAssignment).settings.role == "decode"
+    with pytest.raises(CannotJoin, match="another kind of assignment"):
+        assigned(link, EdgeAssignment)
+    link.close()
+
+
+def test_an_edges_files_follow_the_control_plane(control: Platform, home: Home) -> None:
+    token = control.token(region="fra", roles=["edge"])
+    link = enrolled(arguments(control, token=token), home, "edge")
+    with CredentialsFollower(link, home):
+        assert (home.secret.read_bytes(), home.tokens.read_bytes()) == (b"r" * 32, b"{}")
+    assert home.tokens.stat().st_mode & 0o777 == 0o600
+    link.close()
+
+
+def test_the_way_to_a_control_plane(free_port: int) -> None:
+    assert host_towards(f"https://127.0.0.1:{free_port}") == "127.0.0.1"
+    with pytest.raises(CannotJoin, match=r"https://nowhere\.invalid"):
+        host_towards("https://nowhere.invalid")
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_only_the_first_order_to_renew_counts() -> None:
+    orders, stopped = Orders(), list[int]()
+    orders.started(lambda: stopped.append(1))
+    for order in ("serve", "renew", "serve", "renew"):
+        orders.take(order)
+    assert (orders.is_renewing, stopped) == (True, [1])
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["node"], "give --id, --model, --address; or --join"),
+        (["edge", "--id", "e"], "give --model; or --join"),
+        (
+            ["node", "--join", "https://h", "--id", "n", "--role", "decode"],
+            "--id, --role and --join exclude",
+        ),
+        (
+            ["edge", "--join", "https://h", "--region", "fra"],
+            "--region and --join exclude each other",
+        ),
+    ],
+)
+def test_what_does_not_go_together(
+    command: list[str],
+    complaint: str,
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SKERRY_HOME", str(home.root))
+    assert main(command) == 1
+    assert complaint in capsys.readouterr().err
+
+
+def test_durations() -> None:
+    assert [duration(text) for text in ("90s", "30m", "12h", "7d")] == [90, 1800, 43200, 604800]
+    for text in ("90", "0s", "1w", "-1s", "1.5h"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not a time"):
+            duration(text)
