@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -149,6 +150,7 @@ class Fault:
     status: int = 0  # is answered, without doing anything
     headers: tuple[tuple[str, str], ...] = ()
     loses_answer: bool = False  # of what was done
+    seconds: float = 0.0  # that the answer takes longer
     times: int = 1
 
 
@@ -222,6 +224,8 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         finally:
             upstream.close()
+        if fault is not None:
+            time.sleep(fault.seconds)
         if fault is not None and fault.loses_answer:
             self.close_connection = True
             return None

@@ -266,6 +266,18 @@ def test_a_fault_is_survived(
     assert control.http.get(f"/regions/{region}").status_code == 404
 
 
+def test_an_answer_that_comes_too_late_is_asked_for_again(
+    terraform: Terraform, control: ControlPlane, proxy: FaultyProxy, region: str
+) -> None:
+    terraform.provider = terraform.provider.replace("}", "  timeout_seconds = 1\n}")
+    proxy.fail(Fault("POST", seconds=1.5))
+    terraform.write(a_region(region))
+    terraform.apply()
+    first, second = proxy.seen("POST")
+    assert first == second
+    assert terraform.is_settled()
+
+
 def test_an_unknown_outcome_ends_in_an_import(
     terraform: Terraform, control: ControlPlane, proxy: FaultyProxy, region: str
 ) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from skerry import __version__
-from skerry_terraform.install import COMMAND, PLATFORMS, SHIM, SOURCE, CannotInstall, install
+from skerry_edge.cli import main
+from skerry_terraform.install import (
+    COMMAND,
+    PLATFORMS,
+    SHIM,
+    SOURCE,
+    CannotInstall,
+    install,
+    installed_plugin,
+)
 from skerry_terraform.kit.server import COOKIE
 
 PLUGIN = Path(sys.executable)  # any program will do
@@ -31,6 +40,18 @@ def test_the_mirror_is_what_terraform_looks_for(tmp_path: Path) -> None:
     link = tmp_path / ".terraform.d" / "skerry" / COMMAND
     assert link.readlink() == PLUGIN
     install(tmp_path, PLUGIN)  # again: an upgrade, or another virtual environment
+
+
+def test_the_command_says_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["terraform", "install"]) == 0
+    assert capsys.readouterr().out == f'source = "{SOURCE}"\n'
+    assert (tmp_path / ".terraform.d" / "skerry" / COMMAND).readlink() == installed_plugin()
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert main(["terraform", "install"]) == 1
+    assert "Windows" in capsys.readouterr().err
 
 
 def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:
