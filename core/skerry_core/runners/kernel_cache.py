@@ -32,11 +32,14 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numba
+from numba.np import linalg as _linalg
 
 import skerry_core
 from skerry_core.config import ConfigError
 from skerry_core.kernels.targets import NUMBA_CONFIG
 from skerry_core.runners.base import Progress
+
+linalg: Any = _linalg
 
 _loading = threading.Lock()  # numba's cache directory is global to the process
 
@@ -95,12 +98,30 @@ def compile_here(
     """Load every kernel from a folder, or compile it in this process and keep it there."""
     kernels = kernel_set.kernels(variant)
     with _loading:
+        _import_arrays_without_scipy()
         NUMBA_CONFIG.CACHE_DIR = str(folder)
         for done, (kernel, types) in enumerate(kernels.values()):
             progress(done / len(kernels))
             kernel.enable_caching()
             kernel.compile(types)
     progress(1.0)
+
+
+def _import_arrays_without_scipy() -> None:
+    """Import numba's array functions, which import SciPy where it is installed.
+
+    That takes a third of a second of every start, for products of matrices that no kernel has.
+    """
+    found = linalg.ensure_blas
+    linalg.ensure_blas = _no_blas
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = found
+
+
+def _no_blas() -> None:
+    raise ImportError("not looked for")
 
 
 # Compiling in another process
