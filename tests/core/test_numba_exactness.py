@@ -18,7 +18,7 @@ import xxhash
 from tests.core.numba_steps import Float32, Row, logits_of, prefill, table_for
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 
-from skerry_core.config import ModelConfig
+from skerry_core.config import BLOCK_SIZE, ModelConfig
 from skerry_core.kernels.targets import TARGETS, _is_supported
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_regions.model_files import ModelFiles
@@ -107,6 +107,34 @@ def test_at_any_row_of_a_batch(runner: NumbaRunner, token_ids: list[int], whole:
     for place in range(16):
         rows = [*others[:place], ours, *others[place:]]
         assert_same_bits(logits_of(runner, rows)[place : place + 1], alone)
+
+
+def test_rows_that_share_a_prefix(
+    runner: NumbaRunner, token_ids: list[int], whole: Float32
+) -> None:
+    """Decode rows over the same blocks, then over their own; some share more than others."""
+    shared = table_for(192, first=0)
+    prefill(runner, token_ids[:192], shared, 64)
+    rows, wanted = [], []
+    for index, length in enumerate([128, 130, 131, 200, 201, 150, 260, 129, 300]):
+        blocks = 3 if length > 192 else 2
+        own = range(10 + 4 * index, 10 + 4 * index + 4)
+        table = [*shared[:blocks], *own][: length // BLOCK_SIZE + 1]
+        if length > 64 * blocks:
+            logits_of(runner, [Row(token_ids[64 * blocks : length], 64 * blocks, table)])
+        drafts = 1 + index % 3
+        row = Row(token_ids[length : length + drafts], length, table, range(drafts))
+        rows.append(row)
+        wanted.append(whole[length : length + drafts])
+    apart = Row([token_ids[0]], 0, [60])
+    read = []
+    for order in ([*rows, apart], [apart, *rows[::-1]], rows[:1]):
+        got = logits_of(runner, order)
+        read.append(runner.kv_blocks_read)
+        parts = {id(row): part for row, part in zip(rows, wanted, strict=True)}
+        assert_same_bits(got, np.concatenate([parts.get(id(row), whole[:1]) for row in order]))
+    assert read[0] == read[1] == sum(len(row.table) for row in rows) - 2 * 8 + 1
+    assert read[2] == len(rows[0].table)
 
 
 def test_decode_mixed_with_prefill(

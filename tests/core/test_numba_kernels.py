@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from skerry_core.config import BLOCK_SIZE, ConfigError
-from skerry_core.kernels import attention, matmul, reference, rowwise, targets
+from skerry_core.kernels import attention, matmul, matmul_tiles, reference, rowwise, targets
 from skerry_core.kernels.layout import BLOCK, PackedLayout, WeightFormat, pack
 from skerry_core.kernels.numba_math import kernel
 from skerry_core.kernels.plan import address, aligned_zeros, matrix_record
@@ -69,7 +69,7 @@ def quantized(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray
     """Compiled quantisation of f32[T, K]: quants and headers."""
     x = np.ascontiguousarray(x)
     quants = np.zeros(x.shape, np.int8)
-    headers = np.zeros((len(x), x.shape[1] // BLOCK, matmul.HEADER_BYTES // 4), np.int32)
+    headers = np.zeros((len(x), x.shape[1] // BLOCK, matmul_tiles.HEADER_BYTES // 4), np.int32)
     quantize_rows(address(x), x.size, address(quants), address(headers))
     return quants, headers
 
@@ -98,7 +98,7 @@ def test_activations_are_quantized_as_in_numpy(rng: np.random.Generator) -> None
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
 @pytest.mark.parametrize(
     ("rows", "columns", "tokens"),
-    [(1, 32, 1), (8, 32, 2), (17, 96, 3), (40, 64, 5), (16, 576, 8), (33, 160, 23)],
+    [(1, 32, 1), (8, 32, 2), (17, 96, 3), (40, 64, 5), (16, 576, 8), (33, 160, 27)],
 )
 def test_matmul(
     target: Target,
@@ -112,6 +112,18 @@ def test_matmul(
     raw = random_rows(rng, format_, rows, columns)
     x = rng.normal(size=(tokens, columns)).astype(np.float32)
     assert_same_bits(multiply(target, raw, format_, x)[:, :rows], reference.matmul(raw, format_, x))
+
+
+@on_each_target
+@pytest.mark.parametrize("format_", [WeightFormat.Q4_1, WeightFormat.Q8_0], ids=lambda f: f.name)
+def test_matmul_in_several_panels(
+    target: Target, format_: WeightFormat, rng: np.random.Generator
+) -> None:
+    """The last panel is not full, and some tokens are left over."""
+    columns = (matmul_tiles.PANEL_BLOCKS + 3) * BLOCK
+    raw = random_rows(rng, format_, 17, columns)
+    x = rng.normal(size=(25, columns)).astype(np.float32)
+    assert_same_bits(multiply(target, raw, format_, x)[:, :17], reference.matmul(raw, format_, x))
 
 
 def multiply(target: Target, raw: Any, format_: WeightFormat, x: Any) -> Any:
@@ -244,64 +256,79 @@ def test_values_are_stored_as_finite_halves(target: Target, rng: np.random.Gener
 
 
 @kernel
-def merge(state: Any, state_peak: Any, partial: Any, peak: Any, is_first: bool) -> None:
-    attention.merge_partial(state, state_peak, partial, peak, is_first)
+def merge(state: Any, state_peaks: Any, partial: Any, peaks: Any, seen: Any, group: Any) -> None:
+    attention.merge_partials(state, state_peaks, partial, peaks, seen, group)
+
+
+@kernel
+def clear(state: Any, state_peaks: Any) -> None:
+    attention.clear_state(state, state_peaks)
 
 
 @on_each_target
 @pytest.mark.parametrize(
-    ("head_dim", "num_queries", "context", "window"),
+    ("head_dim", "tokens", "group", "context"),
     [
-        *((16, 1, 1, 999), (64, 3, 64, 999), (64, 24, 150, 999), (80, 7, 65, 999)),
-        *((96, 5, 63, 999), (128, 8, 200, 999), (64, 24, 190, 40), (80, 7, 150, 1)),
-        *((64, 5, 200, 64), (64, 9, 200, 65)),
+        (16, 1, 1, 1),
+        (64, 1, 3, 64),
+        (64, 8, 3, 150),
+        (80, 7, 1, 65),
+        (96, 1, 5, 63),
+        (128, 4, 2, 200),
+        (32, 13, 1, 130),
     ],
 )
+@pytest.mark.parametrize("window", [1000, 64, 1])
 def test_attention(
     target: Target,
     head_dim: int,
-    num_queries: int,
+    tokens: int,
+    group: int,
     context: int,
     window: int,
     rng: np.random.Generator,
 ) -> None:
-    """Queries that see different parts of one context; what lies beyond is garbage."""
+    """Tokens that see different lengths of one context; what lies beyond is garbage."""
     blocks = -(-context // BLOCK_SIZE)
     keys, values = rng.normal(size=(2, blocks * BLOCK_SIZE, head_dim)).astype(np.float16)
-    queries = rng.normal(size=(num_queries, head_dim)).astype(np.float32)
-    lengths = rng.integers(1, context + 1, num_queries)
+    queries = rng.normal(size=(tokens * group, head_dim)).astype(np.float32)
+    lengths = rng.integers(1, context + 1, tokens)
     lengths[-1] = context
     firsts = np.maximum(0, lengths - window)
-    state = np.zeros((num_queries, head_dim), np.float32)
-    state_peaks = np.zeros((num_queries, 2), np.float32)
+    state = np.ones((tokens * group, head_dim), np.float32)
+    state_peaks = np.ones((tokens * group, 2), np.float32)
+    clear(state, state_peaks)
     partial, peaks = np.zeros_like(state), np.zeros_like(state_peaks)
-    scores = np.zeros((num_queries, BLOCK_SIZE), np.float32)
+    scores = np.zeros((tokens * group, BLOCK_SIZE), np.float32)
+    widened = np.zeros((BLOCK_SIZE, head_dim), np.float32)
     for index in range(blocks):
         block = slice(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)
-        hidden = np.maximum(0, firsts - index * BLOCK_SIZE)
-        visible = np.clip(lengths - index * BLOCK_SIZE, 0, BLOCK_SIZE)
-        visible[visible <= hidden] = 0
+        seen = np.stack([firsts, lengths], axis=1) - index * BLOCK_SIZE
+        seen = np.ascontiguousarray(np.clip(seen, 0, BLOCK_SIZE))
         k, v = np.ascontiguousarray(keys[block].T), np.ascontiguousarray(values[block])
         attention.attend_block(
             target,
             address(k),
             address(v),
+            address(k),
+            address(v),
             head_dim,
             address(queries),
-            num_queries,
-            address(hidden),
-            address(visible),
+            tokens,
+            group,
+            address(seen),
             address(scores),
+            address(widened),
             address(partial),
             address(peaks),
         )
-        for q in np.flatnonzero(visible):
-            is_first = index == firsts[q] // BLOCK_SIZE
-            merge(state[q], state_peaks[q], partial[q], peaks[q], is_first)
+        merge(state, state_peaks, partial, peaks, seen, group)
     got = state * (np.float32(1.0) / state_peaks[:, 1:])
     wanted = [
         reference.attention(query, keys[:n], values[:n], first)
-        for query, n, first in zip(queries, lengths, firsts, strict=True)
+        for query, n, first in zip(
+            queries, np.repeat(lengths, group), np.repeat(firsts, group), strict=True
+        )
     ]
     assert_same_bits(got, np.stack(wanted))
 

@@ -69,6 +69,13 @@ class Emitter:
         pointer = self.builder.inttoptr(address, ir.PointerType())
         self.builder.store(value, pointer, align=align)
 
+    def prefetch(self, address: Value) -> None:
+        """Ask for the cache line at an address; any address is harmless."""
+        pointer = self.builder.inttoptr(address, ir.PointerType())
+        read, keep_in_all_levels, data = I32(0), I32(3), I32(1)
+        name, void = "llvm.prefetch.p0", ir.VoidType()
+        self.call(name, void, pointer, read, keep_in_all_levels, data)
+
     def load_splat(self, address: Value, element: ir.Type, count: int) -> Value:
         return self.splat(self.load(address, element, align=4), count)
 

@@ -2,8 +2,8 @@
 
 Threads split each phase by claiming items and meet at barriers. Who does what never changes a bit:
 every output element is computed by one thread in one order. Items are heads (projection of queries,
-keys and values, rotary embedding, the write to the cache), attention tasks (a few tokens of one
-sequence with one KV head) and slices of rows.
+keys and values, rotary embedding, the write to the cache), attention tasks (see `attend_step`) and
+slices of rows.
 
 Every phase is compiled apart (see `linking`) with one signature: target, plan, thread, layer.
 """
@@ -13,31 +13,30 @@ from __future__ import annotations
 import numpy as np
 
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels.aliases import Address, Float32, Int32, Record
-from skerry_core.kernels.attention import ATTEND_BLOCK, TILE_TOKENS, merge_partial
+from skerry_core.kernels.aliases import Address, Record
+from skerry_core.kernels.attend_step import plan_attention
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.linking import call_by_address
-from skerry_core.kernels.matmul import HEADER_BYTES, MATMUL, MATRIX
+from skerry_core.kernels.matmul import MATMUL, MATRIX
+from skerry_core.kernels.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.memory import array_at
 from skerry_core.kernels.numba_math import building_block, kernel
 from skerry_core.kernels.plan import (
-    ATTEND,
     DOWN,
     FEED_FORWARD,
     LOGITS,
     OUTPUT,
     PHASE,
-    PHASES_PER_LAYER,
     PRIVATE_TOKENS,
     PROJECT,
 )
 from skerry_core.kernels.rowwise import embed, quantize, rms_norm, rope, swiglu, to_half
+from skerry_core.kernels.step_parts import claim_item, floats_at, ints_at, quantize_row, share
 from skerry_core.kernels.targets import Target
-from skerry_core.kernels.threads import STEP, await_step, barrier, claim
+from skerry_core.kernels.threads import STEP, await_step, barrier
 
 _call_phase = call_by_address(*PHASE)
 _call_matmul = call_by_address(*MATMUL)
-_call_attend_block = call_by_address(*ATTEND_BLOCK)
 
 # Matrices of a layer, in the order of `llama.LAYER_MATRICES`.
 _QUERY, _KEY, _VALUE, _OUTPUT, _GATE, _UP, _DOWN = range(7)
@@ -53,43 +52,8 @@ _F16 = int(WeightFormat.F16)  # formats up to here take float activations
 
 
 @building_block
-def _share(count: int, plan: Record, thread: Record) -> tuple[int, int]:
-    """This thread's even part [first, last) of `count` things."""
-    first = count * thread.index // plan.num_threads
-    return first, count * (thread.index + 1) // plan.num_threads
-
-
-@building_block
-def _floats(address: Address, start: int, count: int) -> Float32:
-    """f32[count] from the start-th float at an address on."""
-    return array_at(address + 4 * start, (count,), np.float32)
-
-
-@building_block
-def _ints(address: Address, start: int, count: int) -> Int32:
-    return array_at(address + 4 * start, (count,), np.int32)
-
-
-@building_block
-def _claim(plan: Record, layer: int, phase: int) -> int:
-    return claim(plan.counters, layer * PHASES_PER_LAYER + phase)
-
-
-@building_block
 def _matrix(plan: Record, layer: int, which: int) -> Address:
     return plan.layers + (layer * _MATRICES + which) * _MATRIX_BYTES
-
-
-@building_block
-def _quantize_row(
-    floats: Address, quants: Address, headers: Address, row: int, columns: int
-) -> None:
-    quantize(
-        floats + 4 * columns * row,
-        columns,
-        quants + columns * row,
-        headers + columns // BLOCK * HEADER_BYTES * row,
-    )
 
 
 @building_block
@@ -137,27 +101,14 @@ def _normed(plan: Record, thread: Record, tokens: int) -> tuple[Address, Address
 
 @kernel
 def prepare(target: Target, plan: Record, thread: Record, layer: int) -> None:
-    """Embed this thread's tokens; thread 0 lists rows and attention tiles."""
+    """Embed this thread's tokens; thread 0 plans their attention."""
     hidden = plan.hidden_size
-    token_ids = _ints(plan.token_ids, 0, plan.num_tokens)
-    first, last = _share(plan.num_tokens, plan, thread)
+    token_ids = ints_at(plan.token_ids, 0, plan.num_tokens)
+    first, last = share(plan.num_tokens, plan, thread)
     for t in range(first, last):
-        embed(target, plan.embedding, token_ids[t], _floats(plan.hidden, t * hidden, hidden))
-    if thread.index != 0:
-        return
-    starts = _ints(plan.query_start, 0, plan.num_rows + 1)
-    token_rows = _ints(plan.token_rows, 0, plan.num_tokens)
-    tiles = array_at(plan.tiles, (plan.num_tokens, 3), np.int32)
-    num_tiles = 0
-    for row in range(plan.num_rows):
-        for t in range(starts[row], starts[row + 1]):
-            token_rows[t] = row
-        for t in range(starts[row], starts[row + 1], TILE_TOKENS):
-            tiles[num_tiles, 0] = row
-            tiles[num_tiles, 1] = t
-            tiles[num_tiles, 2] = min(TILE_TOKENS, starts[row + 1] - t)
-            num_tiles += 1
-    array_at(plan.num_tiles, (1,), np.int64)[0] = num_tiles
+        embed(target, plan.embedding, token_ids[t], floats_at(plan.hidden, t * hidden, hidden))
+    if thread.index == 0:
+        plan_attention(plan)
 
 
 @kernel
@@ -168,19 +119,19 @@ def norm(target: Target, plan: Record, thread: Record, which: int) -> None:
     weights norm the sampled tokens only.
     """
     columns = plan.hidden_size
-    weight = _floats(plan.norms, which * columns, columns)
+    weight = floats_at(plan.norms, which * columns, columns)
     is_final = which == 2 * plan.num_layers
     tokens = plan.num_samples if is_final else plan.num_tokens
     floats, quants, headers = _normed(plan, thread, tokens)
     first, last = 0, tokens
     if tokens > PRIVATE_TOKENS:
-        first, last = _share(tokens, plan, thread)
-    sampled = _ints(plan.sample_tokens, 0, plan.num_samples)
+        first, last = share(tokens, plan, thread)
+    sampled = ints_at(plan.sample_tokens, 0, plan.num_samples)
     for t in range(first, last):
         source = sampled[t] if is_final else t
-        row = _floats(plan.hidden, source * columns, columns)
-        rms_norm(row, weight, plan.eps, _floats(floats, t * columns, columns))
-        _quantize_row(floats, quants, headers, t, columns)
+        row = floats_at(plan.hidden, source * columns, columns)
+        rms_norm(row, weight, plan.eps, floats_at(floats, t * columns, columns))
+        quantize_row(floats, quants, headers, t, columns)
 
 
 @building_block
@@ -197,8 +148,8 @@ def _write_cache(
 ) -> None:
     """Write one token's key (which = 0) or value (1) of one KV head to its slot in the cache."""
     dim = plan.head_dim
-    row = _ints(plan.token_rows, t, 1)[0]
-    block = _ints(plan.block_tables, row * plan.table_width + position // BLOCK_SIZE, 1)[0]
+    row = ints_at(plan.token_rows, t, 1)[0]
+    block = ints_at(plan.block_tables, row * plan.table_width + position // BLOCK_SIZE, 1)[0]
     slot = position % BLOCK_SIZE
     page = plan.kv + 2 * (
         block * plan.kv_block_stride
@@ -220,8 +171,8 @@ def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
     dim, heads, kv_heads, tokens = plan.head_dim, plan.num_heads, plan.num_kv_heads, plan.num_tokens
     half, width = dim // 2, (heads + 2 * kv_heads) * dim
     floats, quants, headers = _normed(plan, thread, tokens)
-    positions = _ints(plan.positions, 0, tokens)
-    item = _claim(plan, layer, PROJECT)
+    positions = ints_at(plan.positions, 0, tokens)
+    item = claim_item(plan, layer, PROJECT)
     while item < heads + 2 * kv_heads:
         if item < heads:
             which, head = _QUERY, item
@@ -234,102 +185,25 @@ def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
             plan.hidden_size, plan.qkv + 4 * (item - head) * dim, width, tokens,
         )  # fmt: skip
         for t in range(tokens):
-            values = _floats(plan.qkv, t * width + item * dim, dim)
+            values = floats_at(plan.qkv, t * width + item * dim, dim)
             if plan.biases:
-                bias = _floats(plan.biases, layer * width + item * dim, dim)
+                bias = floats_at(plan.biases, layer * width + item * dim, dim)
                 for i in range(dim):
                     values[i] += bias[i]
             position = positions[t]
             if which != _VALUE and plan.head_norms:
-                weight = _floats(plan.head_norms, (2 * layer + which) * dim, dim)
+                weight = floats_at(plan.head_norms, (2 * layer + which) * dim, dim)
                 rms_norm(values, weight, plan.eps, values)
             if which != _VALUE:
                 rope(
                     values,
-                    _floats(plan.cosines, position * half, half),
-                    _floats(plan.sines, position * half, half),
+                    floats_at(plan.cosines, position * half, half),
+                    floats_at(plan.sines, position * half, half),
                 )
             if which != _QUERY:
                 at = plan.qkv + 4 * (t * width + item * dim)
                 _write_cache(target, plan, thread, layer, head, which - _KEY, at, t, position)
-        item = _claim(plan, layer, PROJECT)
-
-
-@building_block
-def _first_seen(plan: Record, position: int) -> int:
-    """The first position that a token at this one sees."""
-    return max(0, position + 1 - plan.window) if plan.window else 0
-
-
-@kernel
-def _attend_tile(
-    target: Target, plan: Record, thread: Record, layer: int, tile: int, kv_head: int
-) -> None:
-    """Attention of a tile's tokens with one KV head."""
-    dim, tokens = plan.head_dim, plan.num_tokens
-    group = plan.num_heads // plan.num_kv_heads
-    width = (plan.num_heads + 2 * plan.num_kv_heads) * dim
-    tiles = array_at(plan.tiles, (tokens, 3), np.int32)
-    row, first, count = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2]
-    positions = _ints(plan.positions, first, count)
-    num_queries = count * group
-    queries = array_at(thread.queries, (count, group * dim), np.float32)
-    for i in range(count):
-        source = _floats(plan.qkv, (first + i) * width + kv_head * group * dim, group * dim)
-        for d in range(group * dim):
-            queries[i, d] = source[d] * plan.query_scale
-    hidden = array_at(thread.hidden, (count, group), np.int64)
-    visible = array_at(thread.visible, (count, group), np.int64)
-    state = array_at(thread.state, (num_queries, dim), np.float32)
-    state_peaks = array_at(thread.state_peaks, (num_queries, 2), np.float32)
-    partial = array_at(thread.partial, (num_queries, dim), np.float32)
-    peaks = array_at(thread.partial_peaks, (num_queries, 2), np.float32)
-    blocks = int(positions[count - 1]) // BLOCK_SIZE + 1
-    table = _ints(plan.block_tables, row * plan.table_width, blocks)
-    page = 2 * dim * BLOCK_SIZE
-    for index in range(_first_seen(plan, int(positions[0])) // BLOCK_SIZE, blocks):
-        for i in range(count):
-            start = max(0, _first_seen(plan, positions[i]) - index * BLOCK_SIZE)
-            end = min(BLOCK_SIZE, max(0, positions[i] + 1 - index * BLOCK_SIZE))
-            for g in range(group):
-                hidden[i, g] = start
-                visible[i, g] = end if start < end else 0
-        keys = plan.kv + 2 * table[index] * plan.kv_block_stride
-        keys += (2 * layer * plan.num_kv_heads + kv_head) * page
-        _call_attend_block(
-            plan.attend_block,
-            (target, keys, keys + plan.num_kv_heads * page, dim, thread.queries, num_queries,
-             thread.hidden, thread.visible, thread.scores, thread.partial, thread.partial_peaks),
-        )  # fmt: skip
-        for q in range(num_queries):
-            if visible[q // group, 0] > 0:
-                is_first = index == _first_seen(plan, int(positions[q // group])) // BLOCK_SIZE
-                merge_partial(state[q], state_peaks[q], partial[q], peaks[q], is_first)
-    for q in range(num_queries):
-        out = _floats(
-            plan.attended,
-            ((first + q // group) * plan.num_heads + kv_head * group + q % group) * dim,
-            dim,
-        )
-        inverse = np.float32(1.0) / state_peaks[q, 1]
-        for d in range(dim):
-            out[d] = state[q, d] * inverse
-
-
-@kernel
-def attend(target: Target, plan: Record, thread: Record, layer: int) -> None:
-    """Attention of all tokens, then its quantisation by even shares, a barrier between."""
-    num_tiles = array_at(plan.num_tiles, (1,), np.int64)[0]
-    item = _claim(plan, layer, ATTEND)
-    while item < num_tiles * plan.num_kv_heads:
-        # Later tiles see longer contexts: heavy first balances the threads.
-        tile = num_tiles - 1 - item // plan.num_kv_heads
-        _attend_tile(target, plan, thread, layer, tile, item % plan.num_kv_heads)
-        item = _claim(plan, layer, ATTEND)
-    barrier(plan.sync, plan.num_threads)
-    first, last = _share(plan.num_tokens, plan, thread)
-    for t in range(first, last):
-        _quantize_row(plan.attended, plan.quants, plan.headers, t, plan.num_heads * plan.head_dim)
+        item = claim_item(plan, layer, PROJECT)
 
 
 @kernel
@@ -346,7 +220,7 @@ def _add_product(
 ) -> None:
     """`hidden += x @ matrix.T`, in slices of rows."""
     hidden, tokens = plan.hidden_size, plan.num_tokens
-    item = _claim(plan, layer, phase)
+    item = claim_item(plan, layer, phase)
     while item < hidden // _SLICE_ROWS:
         start = item * _SLICE_ROWS
         _multiply(
@@ -354,11 +228,11 @@ def _add_product(
             columns, plan.projected, hidden, tokens,
         )  # fmt: skip
         for t in range(tokens):
-            source = _floats(plan.projected, t * hidden + start, _SLICE_ROWS)
-            to = _floats(plan.hidden, t * hidden + start, _SLICE_ROWS)
+            source = floats_at(plan.projected, t * hidden + start, _SLICE_ROWS)
+            to = floats_at(plan.hidden, t * hidden + start, _SLICE_ROWS)
             for i in range(_SLICE_ROWS):
                 to[i] += source[i]
-        item = _claim(plan, layer, phase)
+        item = claim_item(plan, layer, phase)
 
 
 @kernel
@@ -384,7 +258,7 @@ def feed_forward(target: Target, plan: Record, thread: Record, layer: int) -> No
     """`silu(gate) * up` of the normed rows, quantised."""
     wide, tokens = plan.intermediate_size, plan.num_tokens
     floats, quants, headers = _normed(plan, thread, tokens)
-    item = _claim(plan, layer, FEED_FORWARD)
+    item = claim_item(plan, layer, FEED_FORWARD)
     while item < wide // _SLICE_ROWS:
         start = item * _SLICE_ROWS
         for which, out in ((_GATE, plan.gate), (_UP, plan.up)):
@@ -394,27 +268,27 @@ def feed_forward(target: Target, plan: Record, thread: Record, layer: int) -> No
             )  # fmt: skip
         for t in range(tokens):
             at = t * wide + start
-            swiglu(_floats(plan.gate, at, _SLICE_ROWS), _floats(plan.up, at, _SLICE_ROWS))
+            swiglu(floats_at(plan.gate, at, _SLICE_ROWS), floats_at(plan.up, at, _SLICE_ROWS))
             quantize(
                 plan.gate + 4 * at,
                 _SLICE_ROWS,
                 plan.wide_quants + at,
                 plan.wide_headers + at // BLOCK * HEADER_BYTES,
             )
-        item = _claim(plan, layer, FEED_FORWARD)
+        item = claim_item(plan, layer, FEED_FORWARD)
 
 
 @kernel
 def compute_logits(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Logits of the sampled tokens."""
     floats, quants, headers = _normed(plan, thread, plan.num_samples)
-    start = _HEAD_ROWS * _claim(plan, plan.num_layers, LOGITS)
+    start = _HEAD_ROWS * claim_item(plan, plan.num_layers, LOGITS)
     while start < plan.vocab_size:
         _multiply(
             target, plan, plan.head, start, _HEAD_ROWS, floats, quants, headers,
             plan.hidden_size, plan.logits, plan.logits_stride, plan.num_samples,
         )  # fmt: skip
-        start = _HEAD_ROWS * _claim(plan, plan.num_layers, LOGITS)
+        start = _HEAD_ROWS * claim_item(plan, plan.num_layers, LOGITS)
 
 
 # The step

@@ -15,23 +15,26 @@ rows times a few tokens in registers, change none of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import types
 
 from skerry_core.kernels.aliases import Address
-from skerry_core.kernels.emitter import F16, F32, I8, I32, Emitter, Value, vector
-from skerry_core.kernels.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
+from skerry_core.kernels.emitter import F32, Emitter, Value, vector
+from skerry_core.kernels.layout import WeightFormat
 from skerry_core.kernels.linking import TARGET
+from skerry_core.kernels.matmul_tiles import (
+    PANEL_BLOCKS,
+    Group,
+    Panel,
+    float_tile,
+    packed_weights,
+    quantized_tile,
+)
 from skerry_core.kernels.memory import array_at
 from skerry_core.kernels.numba_math import intrinsic, kernel
-from skerry_core.kernels.targets import Activations, Target, Traits, traits_of
-
-# Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -8 * sum, i32 -128 * sum.
-HEADER_BYTES = 16
-_SCALE, _SCALED_SUM, _MINUS_8_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
+from skerry_core.kernels.targets import Target, Traits, traits_of
 
 MATRIX = np.dtype(  # where a packed matrix lies; see `layout.PackedLayout`
     [
@@ -45,174 +48,77 @@ MATRIX = np.dtype(  # where a packed matrix lies; see `layout.PackedLayout`
 MATMUL = (TARGET, *[types.int64] * 10)  # argument types of `matmul`
 
 _CACHED_BYTES = 384 * 1024  # of activations, that one pass over the weights keeps in cache
+_PANEL_TILES = 3  # tiles of the largest size that make unpacking a panel worth it
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What a tile needs: addresses, and strides in bytes; all LLVM values of 64 bits."""
-
-    scales: Value
-    quants: Value
-    steps: Value  # blocks, or columns of float weights
-    x: Value  # first token: i8[columns], or f32[columns] for float weights
-    x_stride: Value
-    headers: Value  # first token: HEADER_BYTES per block
-    headers_stride: Value
-    out: Value  # first token: f32[rows] of this group
-    out_stride: Value
+def _out_rows(e: Emitter, group: Group, token: Value, count: int) -> list[Value]:
+    """Addresses of consecutive tokens' sums."""
+    b = e.builder
+    return [b.add(group.out, b.mul(b.add(token, e.i64(t)), group.out_stride)) for t in range(count)]
 
 
-def _load_quads(e: Emitter, traits: Traits, format_: WeightFormat, block: Value) -> list[Value]:
-    """The 8 quads of a block as <4 rows x i8>: nibbles unsigned, bytes signed."""
-    b, quad_bytes = e.builder, 4 * traits.rows
-    quad = vector(I8, quad_bytes)
-    if not format_.has_nibbles:
-        return [e.load(e.offset(block, j, quad_bytes), quad) for j in range(8)]
-    pairs = [e.load(e.offset(block, j, quad_bytes), quad) for j in range(4)]
-    low = [b.and_(pair, e.constant(quad, 15)) for pair in pairs]
-    return low + [b.lshr(pair, e.constant(quad, 4)) for pair in pairs]
+def _emit_panels(
+    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, num_tiles: Value
+) -> None:
+    """Tiles of the largest size from token 0 on, panel by panel; sums wait in `out` meanwhile."""
+    b, size = e.builder, traits.tile_tokens[0]
+    packed = packed_weights(e, traits, format_, group)
+    panel = Panel.allocate(e, traits, format_)
+    floats = vector(F32, traits.rows)
 
+    def one_panel(index: Value) -> None:
+        first = e.offset(e.i64(0), index, PANEL_BLOCKS)
+        left = b.sub(group.steps, first)
+        is_last = b.icmp_signed("<", left, e.i64(PANEL_BLOCKS))
+        count = b.select(is_last, left, e.i64(PANEL_BLOCKS))
+        panel.fill(e, packed, first, count)
+        is_first = b.icmp_signed("==", index, e.i64(0))
 
-def _quantized_tile(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: _Group, token: Value, num_tokens: int
-) -> list[Value]:
-    """Sums of one group of rows for consecutive tokens: <rows x f32> each."""
-    b, rows, tokens = e.builder, traits.rows, range(num_tokens)
-    floats, words = vector(F32, rows), vector(I32, rows)
-    x = [e.builder.add(group.x, b.mul(b.add(token, e.i64(t)), group.x_stride)) for t in tokens]
-    headers = [
-        b.add(group.headers, b.mul(b.add(token, e.i64(t)), group.headers_stride)) for t in tokens
-    ]
-    signed = not format_.has_nibbles
-    start_at = None  # the header word that integer sums start from
-    if format_ is WeightFormat.Q4_0:
-        start_at = _MINUS_8_SUMS
-    elif signed and traits.signed_as_unsigned:
-        start_at = _MINUS_128_SUMS
-    has_halves = format_ is WeightFormat.Q6_K
+        def tile(number: Value) -> None:
+            token = e.offset(e.i64(0), number, size)
+            rows = _out_rows(e, group, token, size)
+            zero = e.constant(floats, 0.0)
+            sums = [b.select(is_first, zero, e.load(row, floats, align=4)) for row in rows]
+            sums = quantized_tile(
+                e, traits, format_, group, panel.weights(e), first, count, token, sums
+            )
+            for total, row in zip(sums, rows, strict=True):
+                e.store(total, row, align=4)
 
-    def block(index: Value, sums: list[Value]) -> list[Value]:
-        quads = _load_quads(
-            e, traits, format_, e.offset(group.quants, index, format_.row_quant_bytes * rows)
-        )
-        header = [e.offset(h, index, HEADER_BYTES) for h in headers]
-        a_scales = [e.load_splat(e.offset(h, _SCALE), F32, rows) for h in header]
+        e.repeat_maybe(num_tiles, tile)
 
-        def activations(t: int, quad: int) -> Value:
-            at = e.offset(e.offset(x[t], index, BLOCK), quad, 4)
-            return b.bitcast(e.load_splat(at, I32, rows), vector(I8, 4 * rows))
-
-        def add(products: list[Value], scale: Value) -> None:
-            for t in tokens:
-                factor = b.fmul(scale, a_scales[t])
-                sums[t] = e.fma(b.sitofp(products[t], floats), factor, sums[t])
-
-        if start_at is None:
-            start = [e.constant(words, 0)] * num_tokens
-        else:
-            start = [e.load_splat(e.offset(h, start_at), I32, rows) for h in header]
-        first, second = _load_scales(e, traits, format_, group, index)
-        if has_halves:
-            low, high = _dot_halves(e, traits, quads, activations, num_tokens)
-            add(low, first)
-            add(high, second)
-            return sums
-        add(traits.dot_block(e, quads, activations, start, signed=signed), first)
-        if second is not None:
-            for t in tokens:
-                scaled_sum = e.load_splat(e.offset(header[t], _SCALED_SUM), F32, rows)
-                sums[t] = e.fma(second, scaled_sum, sums[t])
-        return sums
-
-    return e.repeat(group.steps, [e.constant(floats, 0.0)] * num_tokens, block)
-
-
-def _load_scales(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: _Group, block: Value
-) -> tuple[Value, Value]:
-    """A block's two factors <rows x f32>: scale and minimum, or None; in Q6_K two scales."""
-    b, rows = e.builder, traits.rows
-    unit_bytes = format_.row_scale_bytes * rows
-
-    def half(at: Value, which: int) -> Value:
-        loaded = e.load(e.offset(at, which, 2 * rows), vector(F16, rows))
-        return e.half_to_float(loaded, native=traits.native_half)
-
-    if not format_.has_super_blocks:
-        at = e.offset(group.scales, block, unit_bytes)
-        return half(at, 0), half(at, 1) if format_ is WeightFormat.Q4_1 else None
-    per_super = e.i64(BLOCKS_PER_SUPER)
-    at = e.offset(group.scales, b.sdiv(block, per_super), unit_bytes)
-    num_floats = 1 if format_ is WeightFormat.Q6_K else 2
-    integers = e.offset(e.offset(at, num_floats, 2 * rows), b.srem(block, per_super), 2 * rows)
-
-    def product(which: int, float_: Value) -> Value:
-        loaded = e.load(e.offset(integers, which, rows), vector(I8, rows))
-        return b.fmul(float_, b.sitofp(loaded, vector(F32, rows)))
-
-    d = half(at, 0)
-    return product(0, d), product(1, d if num_floats == 1 else half(at, 1))
-
-
-def _dot_halves(
-    e: Emitter, traits: Traits, quads: list[Value], activations: Activations, num_tokens: int
-) -> tuple[list[Value], list[Value]]:
-    """Products of values 0 to 15 of a block of signed bytes, and of 16 to 31, per token."""
-    b, half = e.builder, len(quads) // 2
-    zeros = [e.constant(vector(I32, traits.rows), 0)] * num_tokens
-
-    def dot(first: int) -> list[Value]:
-        def shifted(t: int, quad: int) -> Value:
-            return activations(t, first + quad)
-
-        start = zeros
-        if traits.signed_as_unsigned:
-            offsets = [e.constant(quads[0].type, -128)] * half  # as unsigned bytes: 128
-            too_much = traits.dot_block(e, offsets, shifted, zeros, signed=False)
-            start = [b.neg(total) for total in too_much]
-        return traits.dot_block(e, quads[first : first + half], shifted, start, signed=True)
-
-    return dot(0), dot(half)
-
-
-def _float_tile(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: _Group, token: Value, num_tokens: int
-) -> list[Value]:
-    """As `_quantized_tile`, for weights and activations in floating point."""
-    b, rows, tokens = e.builder, traits.rows, range(num_tokens)
-    x = [e.builder.add(group.x, b.mul(b.add(token, e.i64(t)), group.x_stride)) for t in tokens]
-
-    def column(index: Value, sums: list[Value]) -> list[Value]:
-        at = e.offset(group.quants, index, format_.row_quant_bytes * rows)
-        if format_ is WeightFormat.F16:
-            half = e.load(at, vector(F16, rows))
-            weight = e.half_to_float(half, native=traits.native_half)
-        else:
-            weight = e.load(at, vector(F32, rows))
-        return [
-            e.fma(weight, e.load_splat(e.offset(x[t], index, 4), F32, rows), sums[t])
-            for t in tokens
-        ]
-
-    return e.repeat(group.steps, [e.constant(vector(F32, rows), 0.0)] * num_tokens, column)
+    panels = b.sdiv(e.offset(group.steps, PANEL_BLOCKS - 1), e.i64(PANEL_BLOCKS))
+    e.repeat_maybe(panels, one_panel)
 
 
 def _emit_tokens(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: _Group, tokens: Value
+    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, tokens: Value
 ) -> None:
     """All tokens of a group: as many of the largest tile as fit, then the smaller ones."""
     b = e.builder
-    make_tile = _quantized_tile if format_.is_quantized else _float_tile
     done = e.i64(0)
+    if format_.is_quantized:
+        num_tiles = b.sdiv(tokens, e.i64(traits.tile_tokens[0]))
+        is_worth_it = b.icmp_signed(">=", num_tiles, e.i64(_PANEL_TILES))
+        in_panels = b.select(is_worth_it, num_tiles, e.i64(0))
+        with b.if_then(is_worth_it):
+            _emit_panels(e, traits, format_, group, in_panels)
+        done = e.offset(done, in_panels, traits.tile_tokens[0])
+    weights = packed_weights(e, traits, format_, group)
     for size in traits.tile_tokens:
         count = b.sdiv(b.sub(tokens, done), e.i64(size))
 
         def tile(index: Value, *, first: Value = done, size: int = size) -> None:
             token = e.offset(first, index, size)
-            sums = make_tile(e, traits, format_, group, token, size)
-            for t, total in enumerate(sums):
-                row = b.mul(b.add(token, e.i64(t)), group.out_stride)
-                e.store(total, b.add(group.out, row), align=4)
+            if format_.is_quantized:
+                zeros = [e.constant(vector(F32, traits.rows), 0.0)] * size
+                sums = quantized_tile(
+                    e, traits, format_, group, weights, e.i64(0), group.steps, token, zeros
+                )
+            else:
+                sums = float_tile(e, traits, format_, group, token, size)
+            for total, row in zip(sums, _out_rows(e, group, token, size), strict=True):
+                e.store(total, row, align=4)
 
         e.repeat_maybe(count, tile)
         done = e.offset(done, count, size)
@@ -239,7 +145,7 @@ def _group_kernel(format_: WeightFormat) -> Callable[..., None]:
         traits = traits_of(target)
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            group = _Group(*arguments[1:-1])
+            group = Group(*arguments[1:-1])
             _emit_tokens(Emitter(builder), traits, format_, group, arguments[-1])
             return context.get_dummy_value()
 

@@ -18,12 +18,13 @@ from numba import from_dtype, types
 from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, StepResult
+from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, ModelConfig
 from skerry_core.kernels.aliases import Address, Array, Float32, Int64
-from skerry_core.kernels.attention import TILE_TOKENS
 from skerry_core.kernels.layout import BLOCK, PackedLayout
 from skerry_core.kernels.linking import TARGET
-from skerry_core.kernels.matmul import HEADER_BYTES, MATRIX
+from skerry_core.kernels.matmul import MATRIX
+from skerry_core.kernels.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.numba_sampling import (
     SamplerScratch,
     SamplingArrays,
@@ -36,15 +37,34 @@ PROJECT, ATTEND, OUTPUT, FEED_FORWARD, DOWN = range(5)
 LOGITS, SAMPLE = range(2)
 PHASES_PER_LAYER, EXTRA_PHASES = 5, 2
 
+MAX_TILE_TOKENS = 32  # of an attention tile
+_PARTS_PER_THREAD = 16  # of attention tiles, at most
+_LEAST_PARTIALS = 4096  # that tiles in parts may keep
+
+TILE = np.dtype(  # tokens that attend together; see `attend_step`
+    [
+        (name, np.int64)
+        for name in (
+            "first", "count",  # its tokens in `order`
+            "begin", "shared",  # blocks [begin, shared) that they read together
+            "visits", "cost",
+            "partials",  # of all visits with one KV head
+            "parts", "kept",  # tasks it is divided into; its first partial, when several
+        )
+    ]
+)  # fmt: skip
+TASK = np.dtype([(name, np.int64) for name in ("tile", "first", "last")])  # visits [first, last)
+
 PRIVATE_TOKENS = 4  # up to here each thread norms every token itself, which spares a barrier
 
 _SIZES = (
     "num_threads", "num_layers", "hidden_size", "intermediate_size",
     "num_heads", "num_kv_heads", "head_dim", "vocab_size",
     "logits_stride", "kv_block_stride",  # in elements
-    "window",  # tokens that a token sees, itself included; 0: all before it
     "num_tokens", "num_rows", "table_width", "num_samples", "num_history", "num_biases",
     "mask_words", "num_top",
+    "window",  # tokens that a token sees, itself included
+    "most_parts", "most_partials",  # room for tiles in parts
 )  # fmt: skip
 _MODEL = (
     "layers",  # MATRIX[L, 7] in the order of `llama.LAYER_MATRICES`
@@ -71,8 +91,14 @@ _BUFFERS = (  # T = the most tokens of a step
     "wide_headers",  # u8[T, intermediate / 32 * HEADER_BYTES]
     "logits",  # f32[S, logits_stride]
     "token_rows",  # i32[T]  the row of each token
-    "tiles",  # i32[T, 3]  row, first token, number of tokens of each attention tile
-    "num_tiles",  # i64[1]
+    "placed",  # i32[T]  rows that have a tile
+    "order",  # i32[T]  tokens in the order of tiles
+    "tiles",  # TILE[T]
+    "tasks",  # TASK[T + most_parts]
+    "attention_totals",  # i64[2]  tasks; visits, each of which reads a block
+    "finished_parts",  # i64[T, Hkv]  tasks done of a tile in parts; 0 between phases
+    "partials",  # f32[most_partials, D]
+    "partial_peaks",  # f32[most_partials, 2]
     "counters",  # i64[L * PHASES_PER_LAYER + EXTRA_PHASES]  items claimed of each phase
     "sync",  # see `threads`
 )
@@ -84,15 +110,15 @@ _KERNELS = (
 _BATCH = ("token_ids", "positions", "query_start", "block_tables", "sample_tokens")
 _RESULT = ("out_token_ids", "out_logprobs", "out_top_ids", "out_top_logprobs")
 _SAMPLING = tuple(f"sampling_{name}" for name in SamplingArrays._fields)
-_SCRATCH = (  # Q = TILE_TOKENS * H / Hkv queries of an attention task
+_SCRATCH = (  # Q = MAX_TILE_TOKENS * H / Hkv queries of an attention task
     "normed",  # f32[PRIVATE_TOKENS, hidden]
     "quants",  # i8[PRIVATE_TOKENS, hidden]
     "headers",  # u8[PRIVATE_TOKENS, hidden / 32 * HEADER_BYTES]
     "half",  # u16[D]
     "queries",  # f32[Q, D]
     "scores",  # f32[Q, 64]
-    "hidden",  # i64[Q]
-    "visible",  # i64[Q]
+    "seen",  # i64[MAX_TILE_TOKENS, 2]
+    "widened",  # f32[64 * D]
     "partial",  # f32[Q, D]
     "partial_peaks",  # f32[Q, 2]
     "state",  # f32[Q, D]
@@ -164,6 +190,7 @@ class Plan:
     kv: NDArray[np.uint16]
     logits: Float32
     counters: Int64
+    attention_totals: Int64  # see `_BUFFERS`
     owned: list[Any] = field(repr=False)
     batch_arrays: list[Any] = field(default_factory=list, repr=False)
 
@@ -180,6 +207,7 @@ class Plan:
         max_samples: int,
     ) -> Plan:
         buffers = _allocate_buffers(config, num_blocks, max_step_tokens, max_samples)
+        buffers |= _allocate_attention(config, max_step_tokens, num_threads)
         buffers["sync"] = sync
         plan = np.zeros(1, PLAN)
         for name in ("num_layers", "hidden_size", "intermediate_size", "num_heads"):
@@ -187,9 +215,11 @@ class Plan:
         for name in ("num_kv_heads", "head_dim", "vocab_size"):
             plan[name] = getattr(config, name)
         plan["num_threads"] = num_threads
-        plan["window"] = config.sliding_window or 0
         plan["logits_stride"] = buffers["logits"].shape[1]
         plan["kv_block_stride"] = buffers["kv"][0].size
+        plan["window"] = config.sliding_window or config.max_context
+        plan["most_parts"] = len(buffers["tasks"]) - max_step_tokens
+        plan["most_partials"] = len(buffers["partials"])
         plan["eps"] = config.rms_norm_eps
         plan["query_scale"] = np.float32(1.0) / np.sqrt(np.float32(config.head_dim))
         for name, array in (*model._asdict().items(), *buffers.items()):
@@ -201,6 +231,7 @@ class Plan:
             kv=buffers["kv"],
             logits=buffers["logits"],
             counters=buffers["counters"],
+            attention_totals=buffers["attention_totals"],
             owned=[plan, model, buffers, scratch],
         )
 
@@ -261,16 +292,30 @@ def _allocate_buffers(
         "wide_headers": aligned_zeros((tokens, wide // BLOCK * HEADER_BYTES), np.uint8),
         "logits": aligned_zeros((max_samples, padded_vocabulary), np.float32),
         "token_rows": aligned_zeros((tokens,), np.int32),
-        "tiles": aligned_zeros((tokens, 3), np.int32),
-        "num_tiles": aligned_zeros((1,), np.int64),
         "counters": aligned_zeros((phases,), np.int64),
+    }
+
+
+def _allocate_attention(config: ModelConfig, tokens: int, threads: int) -> dict[str, Array]:
+    """Tiles, tasks, and room for the partials of at least one token with the longest context."""
+    blocks = blocks_for(config.max_context)
+    partials = max(_LEAST_PARTIALS, config.num_heads * blocks)
+    return {
+        "placed": aligned_zeros((tokens,), np.int32),
+        "order": aligned_zeros((tokens,), np.int32),
+        "tiles": aligned_zeros((tokens,), TILE),
+        "tasks": aligned_zeros((tokens + threads * _PARTS_PER_THREAD,), TASK),
+        "attention_totals": aligned_zeros((2,), np.int64),
+        "finished_parts": aligned_zeros((tokens, config.num_kv_heads), np.int64),
+        "partials": aligned_zeros((partials, config.head_dim), np.float32),
+        "partial_peaks": aligned_zeros((partials, 2), np.float32),
     }
 
 
 def _allocate_threads(config: ModelConfig, num_threads: int) -> tuple[list[Any], list[Any]]:
     """Records of the threads, and the memory that they point to."""
     hidden, dim = config.hidden_size, config.head_dim
-    queries = TILE_TOKENS * config.num_heads // config.num_kv_heads
+    queries = MAX_TILE_TOKENS * config.num_heads // config.num_kv_heads
     records = np.zeros(num_threads, THREAD)
     memory: list[Any] = [records]
     for index in range(num_threads):
@@ -281,8 +326,8 @@ def _allocate_threads(config: ModelConfig, num_threads: int) -> tuple[list[Any],
             "half": aligned_zeros((dim,), np.uint16),
             "queries": aligned_zeros((queries, dim), np.float32),
             "scores": aligned_zeros((queries, BLOCK_SIZE), np.float32),
-            "hidden": aligned_zeros((queries,), np.int64),
-            "visible": aligned_zeros((queries,), np.int64),
+            "seen": aligned_zeros((MAX_TILE_TOKENS, 2), np.int64),
+            "widened": aligned_zeros((BLOCK_SIZE, dim), np.float32),
             "partial": aligned_zeros((queries, dim), np.float32),
             "partial_peaks": aligned_zeros((queries, 2), np.float32),
             "state": aligned_zeros((queries, dim), np.float32),

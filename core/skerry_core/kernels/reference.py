@@ -135,17 +135,15 @@ def to_half(x: Float32) -> Float16:
 
 
 def attention(query: Float32, keys: Float16, values: Float16, first: int = 0) -> Float32:
-    """One query `f32[D]`, scaled, over its context `f16[n, D]` from `first` on; n > first.
+    """One query `f32[D]`, scaled, over its context `f16[n, D]` from token `first` < n on.
 
     A partial per 64 tokens, merged in block order.
     """
-    state: tuple[Float32, np.float32, np.float32] | None = None
+    state = np.zeros(values.shape[1], np.float32), np.float32(-np.inf), np.float32(0.0)
     for start in range(first // BLOCK_SIZE * BLOCK_SIZE, len(keys), BLOCK_SIZE):
         block = slice(start, start + BLOCK_SIZE)
-        partial = _attention_partial(query, keys[block], values[block], max(0, first - start))
-        state = partial if state is None else _merge(state, partial)
-    if state is None:
-        raise ValueError("attention over no tokens")
+        hidden = max(0, first - start)
+        state = _merge(state, _attention_partial(query, keys[block], values[block], hidden))
     acc, _, total = state
     return acc * (np.float32(1.0) / total)
 
@@ -153,7 +151,7 @@ def attention(query: Float32, keys: Float16, values: Float16, first: int = 0) ->
 def _attention_partial(
     query: Float32, keys: Float16, values: Float16, hidden: int
 ) -> tuple[Float32, np.float32, np.float32]:
-    """(acc, m, l) of one block, whose first `hidden` slots are out of sight."""
+    """(acc, m, l) of one block, whose first `hidden` tokens are not seen."""
     scores = np.zeros(len(keys), np.float32)
     for d in range(len(query)):
         scores = fma_f32(keys[:, d].astype(np.float32), query[d], scores)

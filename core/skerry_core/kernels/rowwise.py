@@ -11,7 +11,8 @@ from numba import types
 from skerry_core.kernels.aliases import Address, Float32
 from skerry_core.kernels.emitter import F16, F32, I8, I32, LANES, Emitter, vector
 from skerry_core.kernels.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
-from skerry_core.kernels.matmul import HEADER_BYTES, MATRIX
+from skerry_core.kernels.matmul import MATRIX
+from skerry_core.kernels.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.memory import address_of, array_at
 from skerry_core.kernels.numba_math import building_block, exp_f32, fma, intrinsic, kernel
 from skerry_core.kernels.targets import Target, traits_of
@@ -25,7 +26,7 @@ _TINY = 1e-30  # a block whose largest magnitude is below this is all zeros
 
 @intrinsic
 def _quantize_block(typing_context: Any, x: Any, quants: Any, header: Any) -> Any:
-    """Addresses: f32[32] to i8[32] and a header (see `matmul.HEADER_BYTES`)."""
+    """Addresses: f32[32] to i8[32] and a header (see `matmul_tiles.HEADER_BYTES`)."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         e, b = Emitter(builder), builder

@@ -148,6 +148,11 @@ class NumbaRunner:
         self._num_sampled = batch.num_samples
         return result
 
+    @property
+    def kv_blocks_read(self) -> int:
+        """Blocks of KV that the last step's attention read, each counted as often as it was."""
+        return int(self._plan.attention_totals[1])
+
     def last_logits(self) -> Float32:
         return self._plan.logits[: self._num_sampled, : self.model.vocab_size]
 
