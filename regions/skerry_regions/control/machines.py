@@ -158,6 +158,8 @@ def _of_key(writing: Writing, token: str, digest: str) -> Machine | None:
 def _new(
     writing: Writing, spec: JoinTokenSpec, request: JoinRequest, token: str, digest: str
 ) -> Machine:
+    long_gone = writing.now - RENEWABLE_SECONDS  # whose certificate cannot be renewed any more
+    writing.execute("DELETE FROM machines WHERE not_after < ?", (long_gone,))
     [(number,)] = writing.execute("SELECT count(*) FROM machines", ())
     if number >= MAX_MACHINES:
         raise Conflict(f"there are {MAX_MACHINES} machines already")

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 from tests.regions.control.support import MODEL, Tokens, new
@@ -36,6 +37,7 @@ from skerry_regions.machine_messages import (
     Announcement,
     Credentials,
     EdgeAssignment,
+    JoinRequest,
     NodeAssignment,
     Orders,
     Paused,
@@ -320,6 +322,17 @@ def shown(tls: ListenerTLS) -> bytes | None:
         with contextlib.suppress(ssl.SSLWantReadError):
             side.do_handshake()
     return client.getpeercert(binary_form=True)
+
+
+def test_a_machine_that_cannot_come_back_is_forgotten(control: Platform) -> None:
+    def join_now() -> str:
+        csr = control_link._request(ec.generate_private_key(ec.SECP256R1()))
+        request = JoinRequest(token=control.token(), csr=csr, kind="node")
+        return control.machines.join(request)[0].id
+
+    join_now()
+    control.clock.now += MACHINE_SECONDS + RENEWABLE_SECONDS + 1
+    assert [join_now()] == [machine.id for machine in control.machines.all()]
 
 
 # --- the registry --------------------------------------------------------------------------------
