@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_each_wrong_value_is_told_with_its_path() -> None:
     )
     diagnostics = Diagnostics()
     wrong = {
-        "a": "z", "b": 1.5, "c": [], "d": {"k": UNKNOWN, "l": 2},
+        "a": "z", "b": 1.5, "c": [], "d": {"k": UNKNOWN, "l": Decimal("0.12345678901234567890")},
         "e": [{"f": UNKNOWN}, {"f": "z"}],
     }  # fmt: skip
     validate(schema, wrong, diagnostics)
@@ -110,9 +111,12 @@ def test_each_wrong_value_is_told_with_its_path() -> None:
         (("a",), "must be one of x, y; got 'z'"),
         (("b",), "must be a whole number, 0 to 3; got 1.5"),
         (("c",), "must have at least 1 element"),
-        (("d",), "must be 0 to 1; got 2"),
+        (("d",), "has more digits than are kept; got 0.12345678901234567890"),
         (("e", 1, "f"), "must be one of x; got 'z'"),
     ]
+    outside = Diagnostics()
+    validate(schema, {"d": {"l": 2}, "e": []}, outside)
+    assert [each.detail for each in outside.all] == ["must be 0 to 1; got 2"]
     fine = Diagnostics()
     validate(schema, {"a": UNKNOWN, "b": None, "c": [UNKNOWN], "d": {}, "e": []}, fine)
     assert fine.all == []

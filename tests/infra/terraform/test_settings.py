@@ -41,7 +41,9 @@ def test_the_block_goes_before_the_environment_before_the_machine(tmp_path: Path
     ("config", "environ", "name", "told"),
     [
         (NOTHING, {}, "endpoint", "endpoint is missing"),
-        (NOTHING | {"endpoint": "http://c"}, {}, "token", "token is missing"),
+        (NOTHING | {"endpoint": "https://c"}, {}, "token", "token is missing"),
+        (GIVEN | {"endpoint": "http://192.0.2.1"}, {}, "endpoint", "in the clear"),
+        (GIVEN | {"endpoint": "http://c"}, {}, "endpoint", "in the clear"),
         (GIVEN | {"endpoint": UNKNOWN}, {}, "endpoint", "endpoint is not known yet"),
         (GIVEN | {"endpoint": "c:1"}, {}, "endpoint", "must be a URL"),
         (GIVEN | {"endpoint": "http://c:x"}, {}, "endpoint", "must be a URL"),

@@ -142,7 +142,10 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider(Generic[ClientT]):
-    """`configure` takes the provider block's values and the event that says to wind up."""
+    """`configure` takes the provider block's values and the event that says to wind up.
+
+    It makes the client that every call gets, which is not None.
+    """
 
     name: str  # prefix of its resources
     schema: Schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -187,7 +188,11 @@ def one_of(*allowed: str) -> Check:
 
 
 def between(least: float, most: float) -> Check:
+    """A number that a 64-bit float keeps."""
+
     def check(value: Value) -> str | None:
+        if isinstance(value, Decimal):
+            return f"has more digits than are kept; got {value}"
         return None if least <= value <= most else f"must be {least} to {most}; got {value}"
 
     return check

@@ -274,7 +274,8 @@ def _refusal(status: int, body: Object) -> Refused:
     error = body.get("error")
     if not isinstance(error, dict):
         return Refused(status, f"it answered {status}", None)
-    return Refused(status, str(error.get("message")), error.get("field"))
+    field = error.get("field")
+    return Refused(status, str(error.get("message")), field if isinstance(field, str) else None)
 
 
 def _pause(tried: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,7 +131,20 @@ def _endpoint(text: str) -> tuple[str, int, bool]:
             ("endpoint",),
         )
     is_tls = url.scheme == "https"
+    if not is_tls and not _is_loopback(host):
+        raise ProviderError(
+            "Invalid value for endpoint",
+            f"the token would cross the network in the clear: use https, not {text}",
+            ("endpoint",),
+        )
     return host, port or (443 if is_tls else 80), is_tls
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _trust(ca_file: str | None) -> ssl.SSLContext:
