@@ -1,4 +1,8 @@
-"""`examples/local` as a newcomer runs it: three regions come, answer, change, heal and go."""
+"""The examples with real platforms.
+
+`local` as a newcomer runs it: three regions come, answer, change, heal, shrink and go. And
+`import-existing` takes over what is there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
-from tests.e2e.control_client import ControlClient
+from tests.e2e.control_client import ControlClient, ControlPlane
 from tests.infra.terraform.command import Terraform, plugins_of
 
 from skerry import AI
@@ -21,7 +25,7 @@ from skerry_regions.control.socket_paths import SocketPaths
 from skerry_regions.model_files import ModelFiles
 from skerry_terraform.install import install, installed_plugin
 
-pytestmark = [pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.model
 
 INFRA = Path(__file__).parents[3] / "infra"
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
@@ -37,13 +41,13 @@ def skerry(tmp_path: Path, default_model: ModelFiles) -> Iterator[Skerry]:
         assert skerry("down", "--timeout", "60").returncode == 0
 
 
-@pytest.fixture
-def terraform(tmp_path: Path, skerry: Skerry) -> Terraform:
-    copy = shutil.copytree(INFRA, tmp_path / "infra")
-    folder = copy / "terraform" / "examples" / "local"
-    (folder / "home").mkdir()
-    install(folder / "home", installed_plugin())
-    return Terraform(folder, {"SKERRY_HOME": str(skerry.home), "TF_VAR_runner": "toy"})
+def example(name: str, folder: Path, skerry: Skerry, **variables: str) -> Terraform:
+    """A copy of it, with the provider installed as `skerry terraform install` does it."""
+    copy = shutil.copytree(INFRA, folder / "infra") / "terraform" / "examples" / name
+    (copy / "home").mkdir()
+    install(copy / "home", installed_plugin())
+    given = {f"TF_VAR_{variable}": value for variable, value in variables.items()}
+    return Terraform(copy, {"SKERRY_HOME": str(skerry.home), **given})
 
 
 def urls(terraform: Terraform) -> dict[str, str]:
@@ -74,7 +78,23 @@ def streams(platforms: dict[str, AI]) -> Generator[list[str]]:
             thread.join()
 
 
-def test_three_regions_come_change_heal_shrink_and_go(terraform: Terraform, skerry: Skerry) -> None:
+def test_what_is_there_is_taken_over(tmp_path: Path, default_model: ModelFiles) -> None:
+    control = ControlPlane(new_home(tmp_path, default_model))
+    try:
+        control.make("regions", name="fra", iata="FRA")
+        control.make("pools", name="decode", region="fra", role="decode", replicas=1)
+        terraform = example("import-existing", tmp_path, control.skerry)
+        terraform("init")
+        assert "2 imported, 0 added, 0 changed" in terraform.apply()
+        assert terraform.is_settled()
+    finally:
+        control.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_three_regions_come_change_heal_shrink_and_go(tmp_path: Path, skerry: Skerry) -> None:
+    terraform = example("local", tmp_path, skerry, runner="toy")
     control = ControlClient(skerry)
     terraform("init")
     assert "13 added" in terraform.apply()
