@@ -71,9 +71,11 @@ def test_a_machine_that_follows_it_joins(tmp_path: Path, default_model: ModelFil
         skerry = new_home(root, default_model)
         follow(yaml.safe_load(text), root, skerry)
         node = Process(skerry, "node", *command_of(root))
-        node.says("is ready at")
-        until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 1)
-        node.end()
+        try:
+            node.says("is ready at")
+            until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 1)
+        finally:
+            node.end()
         assert node.process.returncode == 0
     finally:
         platform.client.http.close()
