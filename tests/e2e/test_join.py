@@ -255,3 +255,15 @@ def test_a_region_that_drains_pauses_its_machines(
     platform.client.patch("regions/fra", draining=False)
     until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 1)
     assert os.listdir(machines[1].skerry.home / "run")
+
+
+@pytest.mark.slow
+def test_an_edge_in_another_zone_is_another_edge(
+    platform: Platform, machines: list[Process]
+) -> None:
+    edge = platform.edge("moved", platform.token("--region", "fra", "--role", "edge"))
+    edge.says("is ready at")
+    platform.client.patch("regions/fra", residency="de")
+    edge.says(r"(?s)beginning anew\..*is ready at")
+    assert (edge.skerry.home / "zones" / "de").is_dir()
+    edge.end()

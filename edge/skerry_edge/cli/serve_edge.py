@@ -99,8 +99,8 @@ def serve_edge(
 ) -> None:
     """Run the edge until it is told to stop, then drain; the registry is closed.
 
-    `started` is given what stops the edge from any thread, as SIGTERM does. Raises `CannotStart`,
-    or `Interrupted` (stopped before it served).
+    `started` is given what has the edge take nothing new and end with its last stream, from any
+    thread. Raises `CannotStart`, or `Interrupted` (stopped before it served).
     """
     with contextlib.closing(registry), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, home, registry, started))
@@ -113,7 +113,7 @@ async def _serve(
     started: Callable[[Callable[[], None]], None],
 ) -> None:
     stop, retire = stop_on_signals(), asyncio.Event()
-    started(from_threads(stop.set))
+    started(from_threads(retire.set))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, retire.set)
     lifeline = None
     if options.lifeline is not None:

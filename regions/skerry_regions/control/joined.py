@@ -20,7 +20,7 @@ from skerry_regions.control.launcher import NodeSettings, Running, fingerprint
 from skerry_regions.control.machines import Machine
 from skerry_regions.control.plan import START_SECONDS, Group
 from skerry_regions.control.resources import POOL, REGION
-from skerry_regions.control.wanted import topology_of
+from skerry_regions.control.wanted import INSTALLING, topology_of
 from skerry_regions.machine_messages import (
     Announcement,
     Assignment,
@@ -95,11 +95,14 @@ class JoinedMachines:
             del self._known[machine.id]
 
     def _order(self, machine: Machine, told: Announcement) -> Order:
-        if told.member.state != "ready" or self._wanted() is None:
+        wanted = self._wanted()
+        if told.member.state != "ready" or wanted is None:
             return "serve"
+        if left(wanted, machine):
+            return "renew"
         assignment = self.assignment(machine)
         if isinstance(assignment, Paused):
-            return "renew"
+            return "serve"  # on, as it is: better than nothing
         if told.fingerprint == assignment.fingerprint or self._is_anybody_away(machine):
             return "serve"
         return "renew"
@@ -193,58 +196,58 @@ def tell_all_revoked(registry: Registry, machines: Iterable[Machine], now: float
 
 def node_assignment(wanted: Wanted, machine: Machine) -> NodeAssignment | Paused:
     """Pure."""
-    desired, pool = wanted.desired, machine.pool
-    if (reason := _paused(desired, machine)) or (
-        reason := _pool_paused(desired, pool, wanted.groups.get(pool))
-    ):
+    if reason := left(wanted, machine):
         return Paused(reason=reason)
-    settings = wanted.groups[pool].settings
-    assert isinstance(settings, NodeSettings)
-    return NodeAssignment(settings=settings, fingerprint=fingerprint(settings))
+    group = wanted.groups[machine.pool]
+    if group.blocked not in ("", INSTALLING):
+        return Paused(reason=group.blocked)
+    assert isinstance(group.settings, NodeSettings)
+    return NodeAssignment(settings=group.settings, fingerprint=fingerprint(group.settings))
 
 
 def edge_assignment(wanted: Wanted, machine: Machine) -> EdgeAssignment | Paused:
-    """Pure. Another model, region or zone is another assignment."""
-    desired = wanted.desired
-    region = desired.regions().get(machine.region)
-    models = sorted(
-        {
-            group.settings.model
-            for id, group in wanted.groups.items()
-            if isinstance(group.settings, NodeSettings)
-            and group.settings.model
-            and not desired.is_deleting(POOL, id)
-        }
-    )
-    reason = _paused(desired, machine) or ("" if models else "there is no pool with a model")
-    if region is None or reason:
+    """Pure. Other models or another zone are another assignment."""
+    if reason := left(wanted, machine):
         return Paused(reason=reason)
-    assignment = EdgeAssignment(
+    residency, models = wanted.desired.regions()[machine.region].residency, _offered(wanted)
+    if not models:
+        return Paused(reason="there is no pool with a model to offer")
+    told = msgspec.json.encode((machine.region, residency, models))
+    return EdgeAssignment(
         region=machine.region,
-        residency=region.residency,
-        models=tuple(models),
-        topology=topology_of(desired).decode(),
-        fingerprint="",
+        residency=residency,
+        models=models,
+        topology=topology_of(wanted.desired).decode(),
+        fingerprint=hashlib.blake2b(told, digest_size=8).hexdigest(),
     )
-    digest = hashlib.blake2b(msgspec.json.encode(assignment), digest_size=8).hexdigest()
-    return replace(assignment, fingerprint=digest)
 
 
-def _paused(desired: Desired, machine: Machine) -> str:
-    """Why nothing runs in the machine's region; nothing when something may."""
+def _offered(wanted: Wanted) -> tuple[str, ...]:
+    """Models of all pools that stay."""
+    models = {
+        group.settings.model
+        for id, group in wanted.groups.items()
+        if isinstance(group.settings, NodeSettings)
+        and group.blocked in ("", INSTALLING)
+        and not wanted.desired.is_deleting(POOL, id)
+    }
+    return tuple(sorted(models))
+
+
+def left(wanted: Wanted, machine: Machine) -> str:
+    """Why the machine's place is to be left; nothing when it is not. Pure."""
+    desired = wanted.desired
     region = desired.regions().get(machine.region)
     if region is None:
         return f"there is no region {machine.region!r}"
     if region.draining or desired.is_deleting(REGION, machine.region):
         return f"the region {machine.region!r} drains"
-    return ""
-
-
-def _pool_paused(desired: Desired, pool: str, group: Group | None) -> str:
-    if pool not in desired.pools():
-        return f"there is no pool {pool!r}"
-    if desired.is_deleting(POOL, pool):
-        return f"the pool {pool!r} is being deleted"
-    if group is None or not isinstance(group.settings, NodeSettings) or not group.settings.model:
-        return f"the pool {pool!r} has no model"
+    if machine.kind == "edge":
+        return ""
+    if machine.pool not in desired.pools():
+        return f"there is no pool {machine.pool!r}"
+    if desired.is_deleting(POOL, machine.pool):
+        return f"the pool {machine.pool!r} is being deleted"
+    if machine.pool not in wanted.groups:
+        return f"the pool {machine.pool!r} has no model"
     return ""

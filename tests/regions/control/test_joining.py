@@ -30,6 +30,7 @@ from skerry_regions.control.errors import Invalid
 from skerry_regions.control.joining import Joining
 from skerry_regions.control.machines import RENEWABLE_SECONDS
 from skerry_regions.control.resources import POOL as POOL_KIND
+from skerry_regions.control.wanted import ModelState, wanted
 from skerry_regions.control_link import ControlLink, ControlRefused, JoinError, join
 from skerry_regions.drivers.https_registry import HttpsRegistry
 from skerry_regions.machine_messages import (
@@ -456,6 +457,16 @@ def test_a_pool_that_goes_pauses_its_machines(control: Platform) -> None:
     control.look()
     assert announce(link, fingerprint=fingerprint).order == "renew"
     assert link.assignment() == Paused(reason=f"the pool {POOL!r} is being deleted")
+    link.close()
+
+
+def test_a_model_that_cannot_be_had_leaves_what_runs(control: Platform) -> None:
+    link = control.joined("m")
+    fingerprint = changed(control, kv_blocks=64)
+    groups = wanted(control.store.desired, lambda name: ModelState(id="", blocked="no such model"))
+    control.groups = groups
+    assert announce(link, fingerprint=fingerprint).order == "serve"
+    assert link.assignment() == Paused(reason="no such model")
     link.close()
 
 
