@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.infra.terraform.command import terraform_binary
 
 from skerry import __version__
 from skerry_edge.cli import main
@@ -79,6 +80,12 @@ def test_a_plugin_that_was_installed_by_half_says_what_to_do(tmp_path: Path) -> 
     done = plugin({}, tmp_path)
     told = "pip install 'skerry[terraform]'"  # on stdout, where Terraform looks
     assert (done.returncode, told in done.stdout) == (1, True), done
+
+
+def test_missing_terraform_is_no_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERRAFORM", "no-such-terraform")
+    with pytest.raises(pytest.fail.Exception, match=r"Put it into PATH"):
+        terraform_binary()
 
 
 def plugin(environ: dict[str, str], *roots: Path) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any, cast
 
@@ -69,7 +70,10 @@ def resource(phase: str, reason: str = "Starting") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_status_counts_once_the_control_plane_has_looked() -> None:
+def test_a_status_counts_once_the_control_plane_has_looked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     plane, now = Plane(), [0.0]
     readiness = Readiness(
         cast(ControlPlane, plane), "pools", resource("pending"), clock=lambda: now[0]
@@ -79,7 +83,9 @@ def test_a_status_counts_once_the_control_plane_has_looked() -> None:
     assert readiness.poll() == plane.found
     plane.found = resource("progressing")
     assert readiness.poll() is None
+    assert readiness.poll() is None
     assert readiness.told == "progressing; Starting: 0 of 1 ready"
+    assert caplog.messages == ["pools p: ready", f"pools p: {readiness.told}"]  # no change, no word
     plane.found = resource("pending", "NoModel")
     assert readiness.poll() == plane.found
 
