@@ -125,6 +125,7 @@ class Usage:
     prefill_steps: int  # chunks that those came in
     decode_steps: int
     preemptions: int
+    decode_tokens: int  # made in steps of their own, or of several at once by speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

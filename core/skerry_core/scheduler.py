@@ -203,6 +203,7 @@ class Scheduler:
             # What was handed over starts with one token of its output: admitted, and yet a decode.
             if row.is_decode or (row.num_tokens == 1 and row.start >= sequence.num_prompt):
                 sequence.decode_steps += 1
+                sequence.decode_tokens += 1 + row.num_accepted
             else:
                 sequence.prefill_steps += 1
                 sequence.prefill_tokens += row.num_tokens

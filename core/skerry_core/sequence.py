@@ -35,6 +35,7 @@ class Sequence:
         "choice_seconds",
         "decode_seconds",
         "decode_steps",
+        "decode_tokens",
         "digests",
         "num_computed",
         "num_exported",
@@ -60,7 +61,8 @@ class Sequence:
         self.choice_seconds = FIRST_CHOICE_SECONDS  # of its last token under a grammar
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
-        self.prefill_tokens = self.prefill_steps = self.decode_steps = self.preemptions = 0
+        self.prefill_tokens = self.prefill_steps = self.preemptions = 0
+        self.decode_tokens = self.decode_steps = 0
 
         self.num_prompt = len(request.prompt_ids)
         self.num_tokens = self.num_prompt + len(request.output_ids)
@@ -156,6 +158,7 @@ class Sequence:
             seconds=now - self.arrival_time,
             prefill_tokens=self.prefill_tokens,
             prefill_steps=self.prefill_steps,
+            decode_tokens=self.decode_tokens,
             decode_steps=self.decode_steps,
             preemptions=self.preemptions,
         )

@@ -118,7 +118,7 @@ class StreamTimes:
                     name="decode",
                     start=decoding_since,
                     seconds=self._ended - decoding_since,
-                    tokens=usage.decode_steps,
+                    tokens=usage.decode_tokens,
                     steps=usage.decode_steps,
                 )
             )

@@ -123,6 +123,7 @@ def test_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made + answer.token_ids == expected(one).token_ids
     assert answer.usage is not None
     assert answer.usage.cached_tokens == 199
+    assert answer.usage.decode_steps < answer.usage.decode_tokens == 49
     check_drafted(second)
 
 

@@ -14,7 +14,7 @@ from skerry_regions.stream_times import StreamTimes
 USAGE = Usage(
     prompt_tokens=200, cached_tokens=128, output_tokens=11, queue_seconds=0.5,
     prefill_seconds=0.1, decode_seconds=0.2, seconds=4.5, prefill_tokens=72, prefill_steps=2,
-    decode_steps=10, preemptions=0,
+    decode_tokens=12, decode_steps=10, preemptions=0,
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_a_stream_on_one_node() -> None:
     assert (prefill.tokens, prefill.cached_tokens, prefill.steps) == (72, 128, 2)
     decode = timeline.phase("decode")
     assert decode is not None
-    assert (decode.tokens, decode.steps) == (10, 10)
+    assert (decode.tokens, decode.steps) == (12, 10)
 
 
 def test_a_grammar_and_a_hand_over_in() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,14 +106,24 @@ class NumbaRunner:
         ConfigError for what cannot run here, and CompilationError.
         """
         chosen = choose_target(target)
-        load_kernels(DECODER_KERNELS, name_of(chosen), cache_dir, progress)
-        packed = load_packed(
-            weights,
-            group_rows=chosen.rows,
-            quantizes=quantizes,
-            cache_dir=cache_dir,
-            progress=progress,
-        )
+        has_kernels = threading.Event()
+
+        def packing(what: str, share: float) -> None:
+            if has_kernels.is_set():  # one thing at a time is told
+                progress(what, share)
+
+        with ThreadPoolExecutor(1, "skerry-weights") as pool:
+            loading = pool.submit(
+                load_packed,
+                weights,
+                group_rows=chosen.rows,
+                quantizes=quantizes,
+                cache_dir=cache_dir,
+                progress=packing,
+            )
+            load_kernels(DECODER_KERNELS, name_of(chosen), cache_dir, progress)
+            has_kernels.set()
+            packed = loading.result()
         return cls(
             packed,
             chosen,

@@ -1,0 +1,61 @@
+"""Starts an engine of its own and makes one token; tells how far it was when, as JSON.
+
+python -m bench.workers.local_start HOME THREADS
+"""
+
+from __future__ import annotations
+
+import time
+
+STARTED = time.perf_counter()
+
+import json  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from bench.models import MODEL  # noqa: E402
+from skerry_core.config import EngineConfig  # noqa: E402
+from skerry_core.engine import Engine  # noqa: E402
+from skerry_core.request import Request, SamplingParams  # noqa: E402
+from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
+from skerry_edge.text import TextModel  # noqa: E402
+from skerry_regions.catalog import Catalog  # noqa: E402
+from skerry_regions.store import ModelStore  # noqa: E402
+
+NUM_BLOCKS = 256
+
+
+def main(home: str, threads: str) -> None:
+    marks: dict[str, float] = {}
+    before = STARTED
+
+    def mark(name: str) -> None:
+        nonlocal before
+        now = time.perf_counter()
+        marks[name], before = now - before, now
+
+    mark("imports")
+    spec = Catalog.load(Path(home)).resolve(MODEL)
+    files = ModelStore(Path(home)).open(spec)
+    text = TextModel(files, context_window=spec.context_window)
+    prompt = text.encode(text.render([{"role": "user", "content": "Hello"}]))
+    mark("tokenizer")
+    cache = Path(home) / "cache"
+    runner = NumbaRunner.open(
+        files.weights, num_blocks=NUM_BLOCKS, threads=int(threads), cache_dir=cache
+    )
+    runner.warm_up(lambda what, share: None)
+    mark("kernels and weights")
+    engine = Engine(runner, EngineConfig(), model_key=files.model_key)
+    engine.add(Request(id="first", prompt_ids=tuple(prompt), sampling=SamplingParams()))
+    while not any(output.token_ids for output in engine.step()):
+        pass
+    mark("first token")
+    rollup = Path("/proc/self/smaps_rollup").read_text().split()
+    sizes = {name: int(rollup[rollup.index(f"{name}:") + 1]) / 1024 for name in ("Rss", "Pss")}
+    sys.stdout.write(json.dumps({"marks": marks, "MiB": sizes}) + "\n")
+    sys.stdout.flush()
+    engine.close()
+
+
+main(*sys.argv[1:])
