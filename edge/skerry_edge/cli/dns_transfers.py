@@ -8,6 +8,7 @@ import re
 import secrets
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dns.exception
 import dns.name
@@ -20,6 +21,9 @@ from skerry_edge.geo.places import Places
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
 from skerry_regions.topology import DnsSpec
+
+if TYPE_CHECKING:
+    from skerry_edge.geo.signed_zone import SignedZone
 
 SECRET_BYTES = 32
 MAX_BYTES = 4096
@@ -68,8 +72,21 @@ def load_transfer_key(path: Path) -> dns.tsig.Key | None:
         raise CannotStart(f"{path} holds no HMAC-SHA256 key in the syntax of BIND") from None
 
 
-def transfers_of(zone: Zone, spec: DnsSpec, places: Places, key: dns.tsig.Key) -> Transfers:
-    """Of a zone: names that are answered by place go out with the addresses of all regions."""
+def transfers_of(
+    zone: Zone,
+    spec: DnsSpec,
+    places: Places,
+    key: dns.tsig.Key,
+    signed: SignedZone | None,
+    now: float,
+) -> Transfers:
+    """Of a zone: names that are answered by place go out with the addresses of all regions.
+
+    A signed one goes out as it is signed at `now` (Unix seconds).
+    """
     names = [dns.name.from_text(name, zone.origin) for name in spec.names]
     everywhere = [rrset for name in names for rrset in places.everywhere(name)]
-    return Transfers({zone.origin: partial(zone.transferred, everywhere)}, key)
+    if signed is None:
+        return Transfers({zone.origin: partial(zone.transferred, everywhere)}, key)
+    records = list(signed.transferred(everywhere, now))
+    return Transfers({zone.origin: lambda: iter(records)}, key)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 COOKIE_SECRET = 16  # bytes
 LOOK_SECONDS = 60.0  # between looks at files
+TRANSFER_SECONDS = 86_400.0  # after which secondaries of a signed zone get it anew
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class LiveZone:
         """
         self._home = home
         self._clock = clock
-        self._serial = 0
+        self._serial, self._adopted = 0, 0.0
         self._data: GeoData | None = None
         self._data_stamp: object = None  # of the file that it was read from
         self._is_new = asyncio.Event()  # and secondaries are to be told
@@ -106,17 +107,18 @@ class LiveZone:
         transfer_key = load_transfer_key(self._home.transfer_key(spec.zone))
         if transfer_key is None and spec.secondaries:
             raise CannotStart("`secondaries` need a key: `skerry dns transfer-key` draws it")
-        if transfer_key is not None and keys is not None:
-            raise CannotStart("a signed zone is not transferred: run further servers of ours")
+        transfers = None
+        if transfer_key is not None:
+            transfers = transfers_of(zone, spec, places, transfer_key, signed, now)
 
-        self._topology, self._serial, self._places = topology, serial, places
+        self._topology, self._serial, self._places, self._adopted = topology, serial, places, now
         self._data, self._data_stamp = data, data_stamp
         self._signed, self._stage = signed, None if keys is None else keys.stage
         self.responder.serve([zone], places, {} if signed is None else {origin: signed})
         self._health.watch(_probes(topology))
         self._figures.watch(_asks(topology))
+        self.server.transfers = transfers
         if transfer_key is not None:
-            self.server.transfers = transfers_of(zone, spec, places, transfer_key)
             targets = [(each.address, each.port) for each in spec.secondaries]
             self._notification = partial(notify, zone, transfer_key, targets)
             self._is_new.set()
@@ -141,10 +143,17 @@ class LiveZone:
             try:
                 keys = load_zone_keys(self._home.zone_key(self.spec.zone), self._clock())
                 stage = None if keys is None else keys.stage
-                if (stage, self._stamp_of_data(self.spec)) != (self._stage, self._data_stamp):
+                is_as_before = stage is self._stage
+                is_as_before &= self._stamp_of_data(self.spec) == self._data_stamp
+                if not is_as_before or self._must_transfer_anew():
                     self.adopt(self._topology)
             except (CannotStart, ZoneError) as error:
                 logger.warning("the zone stays as it is: %s", error)
+
+    def _must_transfer_anew(self) -> bool:
+        """Signatures that secondaries have end one day, and new ones come with a new serial."""
+        is_given_out = self._signed is not None and self.server.transfers is not None
+        return is_given_out and self._clock() - self._adopted > TRANSFER_SECONDS
 
     def _stamp_of_data(self, spec: DnsSpec) -> object:
         """Differs when the country data does; None where there is none."""

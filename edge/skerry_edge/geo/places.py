@@ -116,11 +116,13 @@ class Places:
         return dns.rrset.from_text_list(owner, TTL, "IN", _text(rdtype), texts) if texts else None
 
     def everywhere(self, owner: dns.name.Name) -> list[dns.rrset.RRset]:
-        """A and AAAA of all regions together, for servers that know no places."""
+        """A, AAAA and HTTPS of all regions together, for servers that know no places."""
         result: list[dns.rrset.RRset] = []
         for version, kind in ((4, "A"), (6, "AAAA")):
             if texts := [each for name in self._sites for each in self._addresses(name, version)]:
                 result.append(dns.rrset.from_text_list(owner, TTL, "IN", kind, texts))
+        if services := [self._service(rank, name) for rank, name in enumerate(self._sites, 1)]:
+            result.append(dns.rrset.from_text_list(owner, TTL, "IN", "HTTPS", services))
         return result
 
     def _addresses(self, name: str, version: int) -> list[str]:

@@ -7,13 +7,14 @@ one signature. An answer from a wildcard is signed as if its name stood in the z
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import dns.message
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from skerry_edge.geo.signed_transfer import signed_transfer
 from skerry_edge.geo.signer import Signer
 from skerry_edge.geo.zone import Found, Kind, Zone
 from skerry_edge.geo.zone_key import ZoneKey
@@ -38,6 +39,21 @@ class SignedZone:
     def renew(self, now: float, limit: int) -> int:
         """See `Signer.renew`. (What a second key signs is renewed when it is asked for.)"""
         return self._signer.renew(now, limit)
+
+    def sign(self, rrset: dns.rrset.RRset, now: float, *, passing: bool = False) -> dns.rrset.RRset:
+        """The RRSIG set of a record set; see `Signer.sign`."""
+        signatures = self._signer.sign(rrset, now, passing=passing)
+        if self._beside is not None and rrset.rdtype in KEY_SETS:
+            for signature in self._beside.sign(rrset, now):
+                signatures.add(signature)
+        return signatures
+
+    def transferred(
+        self, further: Sequence[dns.rrset.RRset], now: float
+    ) -> Iterator[dns.rrset.RRset]:
+        """What a secondary gets: `Zone.transferred`, signed."""
+        records = self.zone.transferred(further)
+        return signed_transfer(records, self.zone.origin, lambda rrset: self.sign(rrset, now))
 
     def complete(
         self,
@@ -72,11 +88,7 @@ class SignedZone:
             if found.kind is Kind.DELEGATION and rrset.rdtype == dns.rdatatype.NS:
                 continue  # it is the child's
             passing = rrset.rdtype == dns.rdatatype.NSEC or not self.zone.has_name(rrset.name)
-            signatures = self._signer.sign(rrset, now, passing=passing)
-            if self._beside is not None and rrset.rdtype in KEY_SETS:
-                for signature in self._beside.sign(rrset, now):
-                    signatures.add(signature)
-            yield signatures
+            yield self.sign(rrset, now, passing=passing)
 
     def _denial(self, found: Found, rdtype: int) -> dns.rrset.RRset | None:
         """The NSEC record of what was found, where something is missing."""

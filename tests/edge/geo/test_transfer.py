@@ -7,21 +7,25 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import dns.asyncquery
+import dns.dnssec
 import dns.flags
 import dns.message
 import dns.name
 import dns.opcode
 import dns.rcode
 import dns.rdatatype
+import dns.rrset
 import dns.tsig
 import dns.versioned
 import dns.xfr
 import dns.zone
 import pytest
 import uvloop
+from dns.rdtypes.ANY.NSEC import NSEC
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.edge.geo.example import CLIENTS, ORIGIN, SITES, responder, zone
@@ -29,8 +33,10 @@ from tests.edge.geo.example import CLIENTS, ORIGIN, SITES, responder, zone
 from skerry_edge.geo.dns_server import DnsServer, StreamLimits
 from skerry_edge.geo.notify import ATTEMPTS, notify
 from skerry_edge.geo.places import Places
+from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
+from skerry_edge.geo.zone_key import ZoneKey
 
 LOOPBACK = "127.0.0.1"
 KEY = dns.tsig.Key("transfer.example.test.", bytes(32), dns.tsig.HMAC_SHA256)
@@ -42,9 +48,10 @@ def transfers(of: Zone | None = None) -> Transfers:
     return Transfers({ORIGIN: partial((of or zone()).transferred, EVERYWHERE)}, KEY)
 
 
-def with_server(test: Callable[[int], Awaitable[None]], of: Zone | None = None) -> None:
+def with_server(test: Callable[[int], Awaitable[None]], of: Zone | Transfers | None = None) -> None:
     async def main() -> None:
-        server = DnsServer(responder(), StreamLimits(idle_seconds=1.0), transfers(of))
+        given = of if isinstance(of, Transfers) else transfers(of)
+        server = DnsServer(responder(), StreamLimits(idle_seconds=1.0), given)
         port = await server.listen(LOOPBACK, 0)
         try:
             await test(port)
@@ -223,3 +230,52 @@ def test_secondaries_are_told_until_they_have_heard(monkeypatch: pytest.MonkeyPa
         assert len(slept) == ATTEMPTS
 
     asyncio.run(main())
+
+
+def test_a_signed_zone_goes_out_with_its_signatures_and_a_chain(tmp_path: Path) -> None:
+    key = ZoneKey.create(tmp_path / "example.test.key")
+    now = 1_800_000_000.0
+    delegated = "signed IN DS 1 13 2 " + "ab" * 32, "signed IN NS ns.signed"
+    signed = SignedZone(zone(*key.records(ORIGIN), *delegated), key)
+    records = list(signed.transferred(EVERYWHERE, now))
+    plain = list(signed.zone.transferred(EVERYWHERE))
+    assert records[0] == records[-1] == plain[0]
+    added = {dns.rdatatype.RRSIG, dns.rdatatype.NSEC}
+    rest = [each for each in records if each.rdtype not in added]
+    assert sorted(map(str, rest)) == sorted(map(str, plain))
+
+    async def test(port: int) -> None:
+        secondary = dns.versioned.Zone(ORIGIN, relativize=False)
+        await transfer(port, secondary)
+        check_signed(secondary, key, now)
+
+    server_transfers = Transfers({ORIGIN: lambda: iter(records)}, KEY)
+    with_server(test, server_transfers)
+
+
+def check_signed(secondary: dns.zone.Zone, key: ZoneKey, now: float) -> None:
+    """All that is the zone's own has a signature, and the chain leads through every name."""
+    keys = {ORIGIN: dns.rrset.from_rdata(ORIGIN, 3600, key.dnskey).to_rdataset()}
+    chain: dict[dns.name.Name, dns.name.Name] = {}
+    for name, rdataset in secondary.iterate_rdatasets():
+        if rdataset.rdtype == dns.rdatatype.RRSIG:
+            continue
+        signature = secondary.get_rrset(name, dns.rdatatype.RRSIG, rdataset.rdtype)
+        cut = name if secondary.get_rdataset(name, "NS") is not None else name.parent()
+        below = name != ORIGIN and cut != ORIGIN and secondary.get_rdataset(cut, "NS") is not None
+        if below and rdataset.rdtype not in (dns.rdatatype.DS, dns.rdatatype.NSEC):
+            assert signature is None
+            continue
+        rrset = dns.rrset.from_rdata_list(name, rdataset.ttl, list(rdataset))
+        assert signature is not None
+        dns.dnssec.validate(rrset, signature, keys, now=now)
+        if rdataset.rdtype == dns.rdatatype.NSEC:
+            chain[name] = cast(NSEC, rdataset[0]).next
+    at, seen = ORIGIN, list[dns.name.Name]()
+    while at not in seen:
+        seen.append(at)
+        at = chain[at]
+    assert (at, set(seen)) == (ORIGIN, set(chain))
+    assert AI in chain
+    assert dns.name.from_text("ns.child", ORIGIN) not in chain  # glue
+    assert sorted(chain) == sorted(seen) == seen  # in canonical order
