@@ -17,6 +17,7 @@ from tests.e2e.test_join import Platform, Process
 from tests.infra.terraform.command import Terraform
 from tests.infra.test_systemd import SKERRY, settings
 
+from skerry import AI
 from skerry_regions.model_files import ModelFiles
 
 INFRA = Path(__file__).parents[3] / "infra"
@@ -50,36 +51,51 @@ def test_cloud_init_takes_it(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.model
-def test_a_machine_that_follows_it_joins(tmp_path: Path, default_model: ModelFiles) -> None:
-    """All but packages, pip and systemd, which are played here."""
+def test_machines_that_follow_it_are_a_platform(tmp_path: Path, default_model: ModelFiles) -> None:
+    """A node and an edge. Packages, pip and systemd are played here; all else is done."""
     platform = Platform(tmp_path, default_model)
+    machines: list[Process] = []
     try:
         platform.client.make("regions", name="fra", iata="FRA")
         platform.client.make(
             "pools", name="gpu", region="fra", role="hybrid", model=MODEL, runner="toy", replicas=0
         )
-        (tmp_path / "token").write_text(platform.token("--pool", "fra-gpu"))
-        (tmp_path / "terraform").mkdir()
-        text = user_data(
-            tmp_path / "terraform",
-            join_url=platform.url,
-            token_script=f"#!/bin/sh\nexec cat {tmp_path}/token\n",
-            options=["--threads", "1", "--file-tier", "none", "--address", "tcp:127.0.0.1:0"],
-        )
-        root = tmp_path / "machine"
-        root.mkdir()
-        skerry = new_home(root, default_model)
-        follow(yaml.safe_load(text), root, skerry)
-        node = Process(skerry, "node", *command_of(root))
-        try:
-            node.says("is ready at")
-            until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 1)
-        finally:
-            node.end()
-        assert node.process.returncode == 0
+        node = ["--threads", "1", "--file-tier", "none", "--address", "tcp:127.0.0.1:0"]
+        machines.append(machine(platform, "node", platform.token("--pool", "fra-gpu"), node))
+        machines[0].says("is ready at")
+        until(lambda: platform.client.get("pools/fra-gpu")["status"]["ready_replicas"] == 1)
+
+        token = platform.token("--region", "fra", "--role", "edge")
+        machines.append(machine(platform, "edge", token, ["--port", "0"]))
+        url = machines[1].says(r"is ready at (\S+)\.\n")[1]
+        client = platform.client
+        with AI(base_url=url, account_id=client.account, api_token=client.token) as ai:
+            answer = ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 4})
+        assert answer["usage"]["completion_tokens"] == 4
     finally:
+        for process in reversed(machines):
+            process.end()
         platform.client.http.close()
         platform.control.end()
+    assert [process.process.returncode for process in machines] == [0, 0]
+
+
+def machine(platform: Platform, kind: str, token: str, options: list[str]) -> Process:
+    """One that cloud-init and systemd have started."""
+    folder = platform.folder / f"{kind}-machine"
+    root = folder / "root"
+    root.mkdir(parents=True)
+    (folder / "token").write_text(token)
+    text = user_data(
+        folder,
+        kind=kind,
+        join_url=platform.url,
+        token_script=f"#!/bin/sh\nexec cat {folder}/token\n",
+        options=options,
+    )
+    skerry = new_home(root, platform.model)
+    follow(yaml.safe_load(text), root, skerry)
+    return Process(skerry, kind, *command_of(kind, root))
 
 
 def follow(config: dict[str, Any], root: Path, skerry: Skerry) -> None:
@@ -104,11 +120,11 @@ def follow(config: dict[str, Any], root: Path, skerry: Skerry) -> None:
     ]
 
 
-def command_of(root: Path) -> list[str]:
+def command_of(kind: str, root: Path) -> list[str]:
     """The unit's, as systemd expands it; without the program."""
-    text = (root / "etc" / "skerry" / "node.env").read_text()
+    text = (root / "etc" / "skerry" / f"{kind}.env").read_text()
     environ = dict(line.split("=", 1) for line in text.splitlines())
-    command = settings("skerry-node")["ExecStart"].removeprefix(SKERRY)
+    command = settings(f"skerry-{kind}")["ExecStart"].removeprefix(SKERRY)
     command = command.replace("${SKERRY_JOIN}", environ["SKERRY_JOIN"])
     command = command.replace("$SKERRY_OPTIONS", environ["SKERRY_OPTIONS"])
     return shlex.split(moved(command, root))
