@@ -55,6 +55,7 @@ def register(commands: Commands) -> None:
         metavar="N",
         help="that answer over UDP, beside the event loop (default: one per core; 0: none)",
     )
+    serve.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     serve.add_argument("--id", metavar="NAME", help="told to who asks (NSID; default: host name)")
 
 
@@ -90,6 +91,7 @@ def _act(args: argparse.Namespace, home: Home) -> None:
             port=args.port,
             server_id=args.id,
             workers=args.workers,
+            lifeline=args.lifeline_fd,
         )
         return serve_dns(options, home)
     zone = args.zone or _zone_of(args.topology)

@@ -25,6 +25,8 @@ import msgspec
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.control_child import control_listener, control_plane
+from skerry_edge.cli.fleet_dns import ID as DNS_ID
+from skerry_edge.cli.fleet_dns import FleetDns, dns_command
 from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.parts import (
     CannotStart,
@@ -179,6 +181,7 @@ class Fleet:
         self._relays = relays(topology, self._sockets_between()) if topology.emulate else []
         self._nodes: dict[str, Supervised] = {}
         self._edges = Succession(self._supervise, EDGE_RETIRE_SECONDS)
+        self._dns: FleetDns | None = None
 
     async def start(self) -> None:
         """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
@@ -188,6 +191,8 @@ class Fleet:
             self._nodes[place.id] = self._supervise(self._node(place, threads))
         await _all_ready(self._nodes)
         await self._edges.start([self._edge(edge) for edge in self._topology.edges])
+        if self._topology.dns is not None:
+            self._dns = FleetDns(self._dns_server(), self._supervise)
 
     async def renew_edges_on(self, renew: asyncio.Event) -> None:
         """Each time the event is set, replace every edge, one after the other."""
@@ -201,7 +206,12 @@ class Fleet:
         self._edges.retire()
 
     async def stop(self) -> None:
-        """Edges first: they finish their streams while the nodes still compute. Idempotent."""
+        """Edges first: they finish their streams while the nodes still compute. Idempotent.
+
+        DNS goes with them: other servers of the zone see that they are gone.
+        """
+        if self._dns is not None:
+            await self._dns.stop()
         steer = self._topology.steer
         lingering = 0.0 if steer is None else steer.drain_seconds
         await self._edges.stop(EDGE_STOP_SECONDS + lingering)
@@ -225,6 +235,8 @@ class Fleet:
         ]
         notes = [_trouble(each) for each in (*self._nodes.values(), *self._edges)]
         notes += self._edges.failures.values()
+        if self._dns is not None:
+            notes += [self._dns.trouble, _trouble(self._dns.process)]
         return Status(
             url=edges[0].url, edges=edges, nodes=nodes, notes=[note for note in notes if note]
         )
@@ -293,6 +305,14 @@ class Fleet:
             Address(host=host, port=port),
             listener.fileno(),
             tls=edge.tls is not None,
+        )
+
+    def _dns_server(self) -> ProcessSpec:
+        return ProcessSpec(
+            id=DNS_ID,
+            command=dns_command(str(_topology_file(self._sockets))),
+            environ=os.environ | {"SKERRY_HOME": str(self._home.root)},
+            log=self._home.logs / f"{DNS_ID}.log",
         )
 
     def _process(

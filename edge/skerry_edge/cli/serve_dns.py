@@ -20,6 +20,7 @@ from skerry_edge.cli.state import Home, read_config
 from skerry_edge.geo.from_topology import places_of
 from skerry_edge.geo.zone import ZoneError
 from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
+from skerry_regions.lifeline import Lifeline
 from skerry_regions.startup import Interrupted, on_sighup, stop_on_signals, unless
 from skerry_regions.topology import Topology
 
@@ -39,6 +40,7 @@ class DnsOptions:
     port: int | None = None
     server_id: str | None = None  # tells servers of one zone apart (NSID); None: the machine's name
     workers: int | None = None  # of the fast path; None: one per core; 0: no fast path
+    lifeline: int | None = None  # descriptor that a supervisor gave us
 
 
 def serve_dns(options: DnsOptions, home: Home) -> None:
@@ -50,6 +52,9 @@ def serve_dns(options: DnsOptions, home: Home) -> None:
 
 async def _serve(options: DnsOptions, home: Home) -> None:
     stop = stop_on_signals()
+    lifeline = None if options.lifeline is None else Lifeline(options.lifeline)
+    if lifeline is not None:
+        lifeline.watch(stop.set)
     server_id = (options.server_id or socket.gethostname()).encode()[:MAX_SERVER_ID]
     zone = _Zone(home, server_id)
     async with contextlib.AsyncExitStack() as stack:
@@ -61,7 +66,10 @@ async def _serve(options: DnsOptions, home: Home) -> None:
             stack.push_async_callback(_end, following)
         live = await unless(stop, zone.live)
         live.server.fast = fast_path(live.responder, home.cache, options.workers)
-        await _listen(live, options)
+        told = await _listen(live, options)
+        note(told)
+        if lifeline is not None:
+            lifeline.ready({"dns": told})
         stack.push_async_callback(live.server.close)
         running = asyncio.create_task(live.run())
         stack.push_async_callback(_end, running)
@@ -131,8 +139,8 @@ def _take_file_again(zone: _Zone, path: Path) -> None:
         logger.warning("the zone stays as it is: %s", error)
 
 
-async def _listen(live: LiveZone, options: DnsOptions) -> None:
-    """Raises `CannotStart`."""
+async def _listen(live: LiveZone, options: DnsOptions) -> str:
+    """Where it listens, in a sentence. Raises `CannotStart`."""
     host = options.host or live.spec.host
     port = live.spec.port if options.port is None else options.port
     try:
@@ -142,7 +150,7 @@ async def _listen(live: LiveZone, options: DnsOptions) -> None:
         raise CannotStart(
             f"cannot listen on {host} port {port}: {reason}. See --host and --port."
         ) from None
-    note(f"DNS is ready at {host} port {taken}, UDP and TCP.")
+    return f"DNS is ready at {host} port {taken}, UDP and TCP."
 
 
 async def _end(task: asyncio.Task[None]) -> None:

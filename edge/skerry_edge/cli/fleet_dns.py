@@ -1,0 +1,38 @@
+"""The DNS server beside the edges of `skerry up`, where the topology has a zone.
+
+The platform runs without it too: its port may be taken, or the operator runs another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+
+from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
+
+ID = "dns"
+STOP_SECONDS = 5.0
+
+
+def dns_command(topology: str) -> Sequence[str]:
+    return [sys.executable, "-m", "skerry", "dns", "--topology", topology, "--lifeline-fd"]
+
+
+class FleetDns:
+    """A supervised `skerry dns`. Lives on one event loop."""
+
+    def __init__(self, spec: ProcessSpec, supervise: Callable[[ProcessSpec], Supervised]) -> None:
+        self.process = supervise(spec)
+        self.trouble = ""  # why it never started
+        self._waiting = asyncio.create_task(self._wait())
+
+    async def stop(self) -> None:
+        self._waiting.cancel()
+        await self.process.stop(STOP_SECONDS)
+
+    async def _wait(self) -> None:
+        try:
+            await self.process.wait_until_ready()
+        except FirstStartFailed as error:
+            self.trouble = str(error)
