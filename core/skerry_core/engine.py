@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.exports import Exports
-from skerry_core.file_tier import FileTier
-from skerry_core.grammar import GrammarError
+from skerry_core.grammar_error import GrammarError
 from skerry_core.handover import Handover
 from skerry_core.names import BlockNames
 from skerry_core.plan import Row
@@ -27,6 +27,9 @@ from skerry_core.scheduler import Scheduler
 from skerry_core.second_tier import SecondTier
 from skerry_core.sequence import Sequence
 from skerry_core.speculation import Speculator, accept
+
+if TYPE_CHECKING:
+    from skerry_core.file_tier import FileTier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

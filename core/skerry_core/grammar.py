@@ -19,6 +19,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from skerry_core.batch import UInt32
 from skerry_core.closing import MARGIN, Closings
+from skerry_core.grammar_error import GrammarError as GrammarError
 
 GrammarKind = Literal["json_schema", "regex", "ebnf"]
 
@@ -32,10 +33,6 @@ LIMITS = LLParserLimits(
 )
 
 MAX_ERROR = 500  # characters of llguidance's message
-
-
-class GrammarError(Exception):
-    """The grammar cannot be used, or not any longer; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

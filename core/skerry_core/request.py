@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.config import KVDtype
-from skerry_core.grammar import Matcher
+
+if TYPE_CHECKING:
+    from skerry_core.grammar import Matcher
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -123,9 +125,9 @@ class Usage:
     seconds: float  # of its life in the engine, on the clock
     prefill_tokens: int  # computed, of prompt or transcript; again after a preemption
     prefill_steps: int  # chunks that those came in
+    decode_tokens: int  # made in steps of their own, or of several at once by speculation
     decode_steps: int
     preemptions: int
-    decode_tokens: int  # made in steps of their own, or of several at once by speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from skerry_core.blocks import BlockPool, CacheChanges, Digest
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.file_tier import FileTier
 from skerry_core.kv import KVArray, kv_dtype
 from skerry_core.request import KVBlock
 from skerry_core.runners.base import ModelRunner
+
+if TYPE_CHECKING:
+    from skerry_core.file_tier import FileTier
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
+import torch
 from tests.core.random_models import random_weights, write_gguf, write_safetensors
 from tests.core.reference_model import ReferenceModel
 from tests.core.toy_oracle import Answer, run
@@ -127,11 +128,21 @@ def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 
 def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return TorchRunner.open(weights, threads=1, **sizes)
+    return TorchRunner.open(weights, threads=1, device="cpu", **sizes)
 
 
 def open_deterministic_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return TorchRunner.open(weights, threads=1, deterministic=True, **sizes)
+    return TorchRunner.open(weights, threads=1, device="cpu", deterministic=True, **sizes)
+
+
+def open_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(weights, threads=1, device="cuda", dtype=torch.float32, **sizes)
+
+
+def open_deterministic_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(
+        weights, threads=1, device="cuda", dtype=torch.float32, deterministic=True, **sizes
+    )
 
 
 def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
@@ -146,6 +157,9 @@ KINDS = {
     "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5, True),
     "jax": Kind(open_jax, tuple(MODELS), 2e-5, False),
 }
+if torch.cuda.is_available():
+    KINDS["torch cuda"] = Kind(open_cuda, tuple(MODELS), 2e-4, False)
+    KINDS["torch cuda deterministic"] = Kind(open_deterministic_cuda, tuple(MODELS), 2e-4, True)
 
 
 def random_tokens(length: int, seed: int = 0, vocab_size: int = VOCAB) -> list[int]:
@@ -209,15 +223,22 @@ def greedy(count: int) -> SamplingBatch:
 
 
 def teacher_forced(
-    runner: ModelRunner, token_ids: Sequence[int], chunks: Sequence[int], table: Sequence[int]
+    runner: ModelRunner,
+    token_ids: Sequence[int],
+    chunks: Sequence[int],
+    table: Sequence[int],
+    start: int = 0,
 ) -> Float32:
-    """Logits f32[T, V] of a sequence that runs in these chunks, over these blocks."""
+    """Logits f32[T, V] of tokens that run in these chunks, over these blocks.
+
+    They are a whole sequence, or what follows its first `start` tokens.
+    """
     assert sum(chunks) == len(token_ids)
-    logits, start = [], 0
+    logits, done = [], 0
     for length in chunks:
-        runner.execute(batch_of(Piece(token_ids[start : start + length], start, table)))
+        runner.execute(batch_of(Piece(token_ids[done : done + length], start + done, table)))
         logits.append(runner.last_logits().copy())
-        start += length
+        done += length
     return np.concatenate(logits)
 
 

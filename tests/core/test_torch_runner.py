@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -42,7 +43,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def open_runner(path: Path, *, num_blocks: int, **options: Any) -> TorchRunner:
     """A runner that tells every token's logits. These models are too small for a second thread."""
-    return TorchRunner.open(path, num_blocks=num_blocks, max_samples=512, threads=1, **options)
+    return TorchRunner.open(
+        path, num_blocks=num_blocks, max_samples=512, threads=1, device="cpu", **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,12 +149,19 @@ def test_a_wrong_dtype_is_refused() -> None:
         TorchRunner(config, assemble(config, tensors), num_blocks=1)
 
 
-def test_numpy_torch_and_triton_are_all_it_imports(subprocess_env: dict[str, str]) -> None:
+def test_numpy_torch_and_triton_are_all_that_runner_and_engine_import(
+    subprocess_env: dict[str, str],
+) -> None:
     """A GPU machine may have nothing else."""
     script = """
 import sys
-for name in ("numba", "llvmlite", "gguf", "xxhash", "safetensors", "jax", "msgspec"):
+others = "numba", "llvmlite", "gguf", "xxhash", "safetensors", "jax", "msgspec", "llguidance"
+for name in others:
     sys.modules[name] = None
 import skerry_core.runners.torch_gpu
+import skerry_core.worker
+if sys.argv[1:]:
+    import skerry_core.runners.triton_steps
 """
-    subprocess.run([sys.executable, "-c", script], env=subprocess_env, check=True)
+    own = ["triton"] if importlib.util.find_spec("triton") else []
+    subprocess.run([sys.executable, "-c", script, *own], env=subprocess_env, check=True)

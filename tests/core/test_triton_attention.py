@@ -37,7 +37,8 @@ def tiles_of(counts: Sequence[int], most: int) -> Tiles:
     for row, count in enumerate(counts):
         found += [(row, start + i, min(most, count - i)) for i in range(0, count, most)]
         start += count
-    return Tiles(*(put(column) for column in zip(*found, strict=True)))
+    rows, starts, lengths = (put(column) for column in zip(*found, strict=True))
+    return Tiles(rows, starts, lengths, longest=max(n for *_, n in found))
 
 
 def attend(case: PagedRows, window: int | None, *, is_split: bool) -> Tensor:
@@ -94,7 +95,7 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
         alone = torch.empty_like(together[:1])
         attend_split(
             case.q[token : token + 1], case.kv, put(case.tables[row : row + 1]), put([position]),
-            Tiles(own, own, put([1])), alone, num_splits=9, window=window,
+            Tiles(own, own, put([1]), 1), alone, num_splits=9, window=window,
         )  # fmt: skip
         assert torch.equal(alone[0], together[token])
 

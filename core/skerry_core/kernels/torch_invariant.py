@@ -23,6 +23,8 @@ from torch.nn import functional
 
 from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE, ConfigError
+from skerry_core.kernels import torch_ops
+from skerry_core.kernels.quantized import Matrix
 from skerry_core.kernels.torch_math import exp_f32
 from skerry_core.kernels.torch_ops import Ops, add_rms_norm, rms_norm, rotate
 
@@ -108,9 +110,9 @@ def attend(kv: Tensor, tile: Tile, q: Tensor, window: int | None) -> Tensor:
     return (mixed / total).to(q.dtype).reshape(q.shape)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """[16, in] by [out, in], then plus [out]: [16, out]."""
-    product = functional.linear(x, weight)
+    product = torch_ops.linear(x, weight, None)
     return product if bias is None else product + bias
 
 

@@ -1,7 +1,7 @@
 """What a decoder does besides attention, in plain Torch: the meaning of the fused kernels.
 
-`Ops` is the set that a decoder is given; `kernels/torch_invariant.py` and `kernels/triton_cuda.py`
-have others under the same names.
+`Ops` is the set that a decoder is given; `torch_invariant`, `triton_ops` and `triton_matmul` have
+others under the same names.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from skerry_core.kernels.quantized import Matrix, QuantizedMatrix
+
 
 @dataclass(frozen=True, slots=True)
 class Ops:
     """Operations over T tokens. Activations have the weights' dtype; sums are kept in fp32."""
 
-    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    linear: Callable[[Tensor, Matrix, Tensor | None], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
     swiglu: Callable[[Tensor], Tensor]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """[T, in] by [out, in], plus [out]: [T, out]."""
+    if isinstance(weight, QuantizedMatrix):
+        weight = weight.dequantized(x.dtype)
     return functional.linear(x, weight, bias)
 
 

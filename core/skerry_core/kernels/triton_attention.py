@@ -41,6 +41,7 @@ class Tiles:
     rows: Tensor  # i32[n]     the sequence's row of the block tables
     starts: Tensor  # i32[n]   the first token
     lengths: Tensor  # i32[n]  tokens, at most `tile_tokens`
+    longest: int  # of the lengths, as the host knows
 
 
 def tile_tokens(tile: int, group: int) -> int:
@@ -76,9 +77,10 @@ def attend_split(
         TILE=max(SPLIT_TILE, triton.next_power_of_2(group)), SPLIT=SPLIT_BLOCKS,
         WINDOW=window or 0, IS_SCALED=scales is not None, num_warps=4,
     )  # fmt: skip
-    _merge_splits[(num_tokens, heads)](
-        parts, sums, positions, out, num_splits, HEADS=heads, WIDTH=width,
-        PADDED=triton.next_power_of_2(width), SPLIT=SPLIT_BLOCKS, WINDOW=window or 0, num_warps=1,
+    _merge_splits[(tiles.rows.shape[0], tiles.longest, heads)](
+        parts, sums, positions, tiles.starts, tiles.lengths, out, num_splits,
+        HEADS=heads, WIDTH=width, PADDED=triton.next_power_of_2(width), SPLIT=SPLIT_BLOCKS,
+        WINDOW=window or 0, num_warps=1,
     )  # fmt: skip
 
 
@@ -143,12 +145,15 @@ def _attend_split(
 
 @triton.jit(do_not_specialize=["num_splits"])
 def _merge_splits(
-    parts, sums, positions, out, num_splits,
+    parts, sums, positions, tile_starts, tile_lengths, out, num_splits,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """One token, one query head: its pieces merged in order."""
-    token, head = tl.program_id(0), tl.program_id(1)
+    """One token of a tile, one query head: its pieces merged in order."""
+    tile, offset, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if offset >= tl.load(tile_lengths + tile):
+        return
+    token = tl.load(tile_starts + tile) + offset
     position = tl.load(positions + token)
     first = 0
     if WINDOW:

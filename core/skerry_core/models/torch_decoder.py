@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from skerry_core.config import ModelConfig
+from skerry_core.kernels.quantized import Matrix, stacked
 from skerry_core.kernels.rope import rope_frequencies
 from skerry_core.kernels.torch_ops import TORCH_OPS, Ops
 
 
 class Attend(Protocol):
-    """Stores `k`, `v` of one layer and attends: `q` [T, H, D], `k`, `v` [T, Hk, D] → [T, H, D]."""
+    """One layer's attention: norms heads where the model does, rotates, stores KV and attends.
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+    `heads` [T, H + 2 Hk, D] are the projections, queries, then keys, then values; they may be
+    overwritten. Gives [T, H, D].
+    """
+
+    def __call__(self, layer: int, heads: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,14 @@ class LayerWeights:
     """One layer. Products are stored as Torch wants them, [out, in]; q, k and v in one matrix."""
 
     attention_norm: Tensor  # [hidden]
-    qkv: Tensor  # [(H + 2 * Hk) * D, hidden]
+    qkv: Matrix  # [(H + 2 * Hk) * D, hidden]
     qkv_bias: Tensor | None  # [(H + 2 * Hk) * D]
     q_norm: Tensor | None  # [D]
     k_norm: Tensor | None  # [D]
-    output: Tensor  # [hidden, H * D]
+    output: Matrix  # [hidden, H * D]
     ffn_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 * intermediate, hidden]
-    down: Tensor  # [hidden, intermediate]
+    gate_up: Matrix  # [2 * intermediate, hidden]
+    down: Matrix  # [hidden, intermediate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +51,48 @@ class DecoderWeights:
     embedding: Tensor  # [V, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
-    head: Tensor  # [V, hidden]; the embedding itself when tied
+    head: Matrix  # [V, hidden]; the embedding when tied
 
 
-def assemble(config: ModelConfig, tensors: Mapping[str, Tensor]) -> DecoderWeights:
+def assemble(config: ModelConfig, tensors: Mapping[str, Matrix]) -> DecoderWeights:
     """Arrange named tensors (GGUF's names, halves-rotating Q and K) for the decoder.
 
-    Raises KeyError with the missing tensor's name.
+    Matrices may be quantised; the embedding and vectors are not. Raises KeyError with the missing
+    tensor's name.
     """
 
+    def vector(name: str) -> Tensor:
+        return cast(Tensor, tensors[name])
+
     def layer(index: int) -> LayerWeights:
-        def get(name: str) -> Tensor:
-            return tensors[f"blk.{index}.{name}"]
+        def get(name: str) -> Matrix:
+            return tensors[f"blk.{index}.{name}.weight"]
+
+        def norm(name: str) -> Tensor:
+            return vector(f"blk.{index}.{name}_norm.weight")
 
         bias = None
         if config.attention_bias:
-            bias = torch.cat([get(f"attn_{part}.bias") for part in "qkv"])
+            bias = torch.cat([vector(f"blk.{index}.attn_{part}.bias") for part in "qkv"])
         return LayerWeights(
-            attention_norm=get("attn_norm.weight"),
-            qkv=torch.cat([get(f"attn_{part}.weight") for part in "qkv"]),
+            attention_norm=norm("attn"),
+            qkv=stacked([get(f"attn_{part}") for part in "qkv"]),
             qkv_bias=bias,
-            q_norm=get("attn_q_norm.weight") if config.qk_norm else None,
-            k_norm=get("attn_k_norm.weight") if config.qk_norm else None,
-            output=get("attn_output.weight"),
-            ffn_norm=get("ffn_norm.weight"),
-            gate_up=torch.cat([get("ffn_gate.weight"), get("ffn_up.weight")]),
-            down=get("ffn_down.weight"),
+            q_norm=norm("attn_q") if config.qk_norm else None,
+            k_norm=norm("attn_k") if config.qk_norm else None,
+            output=get("attn_output"),
+            ffn_norm=norm("ffn"),
+            gate_up=stacked([get("ffn_gate"), get("ffn_up")]),
+            down=get("ffn_down"),
         )
 
-    embedding = tensors["token_embd.weight"]
+    embedding = vector("token_embd.weight")
+    own_head = tensors.get("output.weight", embedding)  # of a tied model: the same, quantised
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(layer(index) for index in range(config.num_layers)),
-        final_norm=tensors["output_norm.weight"],
-        head=embedding if config.tied_embeddings else tensors["output.weight"],
+        final_norm=vector("output_norm.weight"),
+        head=own_head if config.tied_embeddings else tensors["output.weight"],
     )
 
 
@@ -96,20 +109,22 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: Ops = TORCH_OPS) -> None:
         self.config = config
         self.weights = weights
+        self.cos, self.sin = rope_table(config, weights.embedding.device)
         self._ops = ops
-        self._cos, self._sin = rope_table(config, weights.embedding.device)
 
-    def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Final hidden states before the last norm, [T, hidden], of i64[T] ids at i64[T]."""
+    def hidden(self, token_ids: Tensor, attend: Attend) -> Tensor:
+        """Final hidden states before the last norm, [T, hidden], of integer ids [T]."""
         ops, eps = self._ops, self.config.rms_norm_eps
-        cos, sin = self._cos[positions], self._sin[positions]
         x = functional.embedding(token_ids, self.weights.embedding)
         branch = torch.zeros_like(x)
         for index, layer in enumerate(self.weights.layers):
             normed, x = ops.add_rms_norm(x, branch, layer.attention_norm, eps)
-            branch = self._attention(index, layer, normed, cos, sin, attend)
+            heads = ops.linear(normed, layer.qkv, layer.qkv_bias)
+            attended = attend(index, heads.view(len(x), -1, self.config.head_dim))
+            branch = ops.linear(attended.reshape(len(x), -1), layer.output, None)
             normed, x = ops.add_rms_norm(x, branch, layer.ffn_norm, eps)
-            branch = self._feed_forward(layer, normed)
+            gate_up = ops.linear(normed, layer.gate_up, None)
+            branch = ops.linear(ops.swiglu(gate_up), layer.down, None)
         return x + branch
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -117,18 +132,17 @@ class Decoder:
         normed = self._ops.rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
         return self._ops.linear(normed, self.weights.head, None).float()
 
-    def _attention(
-        self, index: int, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend
-    ) -> Tensor:
-        c, ops = self.config, self._ops
-        heads = ops.linear(x, layer.qkv, layer.qkv_bias).view(len(x), -1, c.head_dim)
+    def rotated(
+        self, index: int, heads: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of a layer's projections, ready to be stored and attended to.
+
+        Heads [T, H + 2 Hk, D] at i64[T] give q [T, H, D], k and v [T, Hk, D].
+        """
+        c, ops, layer = self.config, self._ops, self.weights.layers[index]
+        cos, sin = self.cos[positions], self.sin[positions]
         q, k, v = heads.split([c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q = ops.rms_norm(q, layer.q_norm, c.rms_norm_eps)
             k = ops.rms_norm(k, layer.k_norm, c.rms_norm_eps)
-        attended = attend(index, ops.rotate(q, cos, sin), ops.rotate(k, cos, sin), v)
-        return ops.linear(attended.reshape(len(x), -1), layer.output, None)
-
-    def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
-        ops = self._ops
-        return ops.linear(ops.swiglu(ops.linear(x, layer.gate_up, None)), layer.down, None)
+        return ops.rotate(q, cos, sin), ops.rotate(k, cos, sin), v

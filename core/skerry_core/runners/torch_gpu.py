@@ -1,12 +1,13 @@
 """Runs a model with Torch: on a GPU where there is one, on the CPU everywhere else.
 
-KV lives in one tensor per model, `[layer, k|v, block, kv_head, 64, head_dim]`, so that a canonical
-block is one slice of it. Sampling stays on the device and chooses as `skerry_core.sampling` says.
+Which kernels run is decided by the device: our Triton kernels on CUDA (`triton_steps`), plain Torch
+elsewhere (`torch_steps`). Weights, activations and the canonical KV share one dtype; sampling stays
+on the device and chooses as `skerry_core.sampling` says.
 
 By default matrix products choose their kernels by shape, so logits depend on the batch in their
-last bits: `batch_invariant` is False. With `deterministic=True` tokens run in tiles of one fixed
-shape (`kernels/torch_invariant.py`), slower, and the bits are the same alone and in any batch, on
-machines with the same `numeric_build`.
+last bits: `batch_invariant` is False. With `deterministic=True` the bits are the same alone and in
+any batch, on machines with the same `numeric_build`, and a step is slower: on the CPU tokens run in
+tiles of one fixed shape (`torch_invariant`), on CUDA products are our own, of one tile size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -24,20 +25,23 @@ from torch import Tensor
 
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
-from skerry_core.kernels import torch_attention, torch_invariant
+from skerry_core.kernels import torch_invariant
 from skerry_core.kernels.torch_ops import TORCH_OPS
-from skerry_core.kernels.torch_sampling import sample
-from skerry_core.models.loading import read_decoder
+from skerry_core.kernels.torch_sampling import Choose, sample
 from skerry_core.models.torch_decoder import Decoder, DecoderWeights, assemble
+from skerry_core.models.torch_loading import load_decoder
 from skerry_core.runners.base import Progress
-from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.checks import check_batch
+from skerry_core.runners.torch_kv import PagedKV
+from skerry_core.runners.torch_steps import PlainSteps, Steps, TiledSteps
 
-VERSION = 2  # of the arithmetic: part of the numeric build
+VERSION = 3  # of the arithmetic: part of the numeric build
+Kernels = Literal["torch", "triton"]
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class TorchRunner:
-    """A `ModelRunner` on one Torch device. Weights, activations and KV share one dtype."""
+    """A `ModelRunner` on one Torch device. Not for two threads at once."""
 
     def __init__(
         self,
@@ -50,24 +54,23 @@ class TorchRunner:
         threads: int = 2,
         deterministic: bool = False,
         formats: Sequence[str] = (),
+        kernels: Kernels | None = None,
+        narrow_kv: bool = False,
     ) -> None:
-        """`formats` names the formats that the weights were stored in.
+        """`formats` names the formats that the weights were stored in. `kernels` are the device's
+        own unless named. With `narrow_kv` KV is kept in 8-bit floats (CUDA, Ada or later).
 
-        Raises ConfigError on a dtype that is no KV dtype, and on `deterministic` where the device
-        cannot keep it.
+        Raises ConfigError on a dtype that is no KV dtype, and on `deterministic` or `narrow_kv`
+        where the device cannot keep it.
         """
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
         self._threads = threads
         _use_threads(threads)
-        self._device, self._dtype = weights.embedding.device, weights.embedding.dtype
-        if self._dtype not in _DTYPES:
-            raise ConfigError(f"weights must be float32, float16 or bfloat16, got {self._dtype}")
-        if deterministic:
-            torch_invariant.check_products(
-                _shapes_once(weights), kv_heads=config.num_kv_heads,
-                group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim,
-            )  # fmt: skip
+        device, dtype = weights.embedding.device, weights.embedding.dtype
+        if dtype not in _DTYPES:
+            raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
+        kernels = kernels or kernels_of(device)
         self.model = config
         self.num_blocks = num_blocks
         self.max_step_tokens = max_step_tokens
@@ -75,20 +78,50 @@ class TorchRunner:
         self.batch_invariant = deterministic
         self.kv_format = KVFormat(
             num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim, dtype=cast(KVDtype, _DTYPES[self._dtype]),
+            head_dim=config.head_dim, dtype=cast(KVDtype, _DTYPES[dtype]),
         )  # fmt: skip
-        ops = torch_invariant.INVARIANT_OPS if deterministic else TORCH_OPS
-        self._decoder = Decoder(config, weights, ops)
-        layers, _, heads, size, width = self.kv_format.shape
-        # One block more than the pool's is scratch: the padding of tiles writes there.
-        shape = (layers, 2, num_blocks + 1, heads, size, width)
-        self._kv = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        self._kv = PagedKV(
+            self.kv_format, num_blocks, device, dtype, has_triton=kernels == "triton",
+            is_narrow=narrow_kv,
+        )  # fmt: skip
+        self._choose: Choose | None = None
+        about = [VERSION, torch.__version__, _processor(device), dtype, *formats]
+        if kernels == "triton":
+            self._steps, self._choose, version = self._triton(config, weights)
+            about += ["triton", version, "narrow" if narrow_kv else "", deterministic]
+        else:
+            self._steps = self._plain(config, weights)
+            if deterministic:
+                about.append(f"tiles of {torch_invariant.TILE}")
         self._logits = torch.empty(0, config.vocab_size)
-        about = [VERSION, torch.__version__, _processor(self._device), self._dtype, *formats]
-        if deterministic:
-            about.append(f"tiles of {torch_invariant.TILE}")
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"torch-{digest.hexdigest()}"
+
+    def _plain(self, config: ModelConfig, weights: DecoderWeights) -> Steps:
+        if not self.batch_invariant:
+            return PlainSteps(Decoder(config, weights, TORCH_OPS), self._kv)
+        torch_invariant.check_products(
+            _shapes_once(weights), kv_heads=config.num_kv_heads,
+            group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim,
+        )  # fmt: skip
+        return TiledSteps(Decoder(config, weights, torch_invariant.INVARIANT_OPS), self._kv)
+
+    def _triton(self, config: ModelConfig, weights: DecoderWeights) -> tuple[Steps, Choose, str]:
+        """Triton need not be there unless its kernels are asked for."""
+        import triton
+
+        from skerry_core.kernels.triton_sampling import choose
+        from skerry_core.runners import triton_steps
+
+        ops = triton_steps.TRITON_OPS
+        if self.batch_invariant:
+            ops = triton_steps.INVARIANT_TRITON_OPS
+        steps = triton_steps.TritonSteps(
+            Decoder(config, weights, ops), self._kv,
+            max_rows=min(self.max_samples, self.max_step_tokens),
+            is_invariant=self.batch_invariant,
+        )  # fmt: skip
+        return steps, choose, triton.__version__
 
     @classmethod
     def open(
@@ -98,93 +131,71 @@ class TorchRunner:
         num_blocks: int,
         max_step_tokens: int = 512,
         max_samples: int = 64,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        device: str | None = None,
+        dtype: torch.dtype | None = None,
         threads: int = 2,
         deterministic: bool = False,
+        kernels: Kernels | None = None,
+        narrow_kv: bool = False,
     ) -> TorchRunner:
         """Load a GGUF or safetensors model onto a device. Raises WeightsError or ConfigError.
 
-        `threads` is how many of the host's cores a step may use; Torch has one such number in a
-        process, which each step sets. On a CPU without fast half-precision products take float32.
+        Unless named, the device is a GPU where there is one, and the dtype bfloat16 there, float32
+        on a CPU. `threads` is how many of the host's cores a step may use; Torch has one such
+        number in a process, which each step sets. Matrices of 4 and 8 bits stay so where Triton's
+        kernels run.
         """
         _use_threads(threads)
-        config, tensors, formats = read_decoder(
-            weights, lambda array: torch.from_numpy(array).to(device=device, dtype=dtype)
-        )
+        target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        own_dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+        config, tensors, formats = load_decoder(
+            weights, target, dtype or own_dtype,
+            keeps_quantized=(kernels or kernels_of(target)) == "triton",
+        )  # fmt: skip
         return cls(
             config, assemble(config, tensors), num_blocks=num_blocks,
             max_step_tokens=max_step_tokens, max_samples=max_samples, threads=threads,
-            deterministic=deterministic, formats=formats,
+            deterministic=deterministic, formats=formats, kernels=kernels, narrow_kv=narrow_kv,
         )  # fmt: skip
 
+    @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        progress("torch has nothing to compile", 1.0)
+        self._steps.warm_up(progress)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
         check_batch(batch, self)
         _use_threads(self._threads)
-        if self.batch_invariant:
-            self._logits = self._run_tiles(batch)
-        else:
-            self._logits = self._run(batch)
-        return sample(self._logits, batch.sampling)
-
-    def _run(self, batch: Batch) -> Tensor:
-        """Logits f32[S, V], all tokens at once."""
-        rows = torch_attention.Rows.of(batch, self._device)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            kv = self._kv[layer]
-            torch_attention.store(kv, rows.blocks, rows.slots, k, v)
-            return torch_attention.attend(kv, rows, q, self.model.sliding_window)
-
-        token_ids = torch.from_numpy(batch.token_ids).to(self._device).long()
-        hidden = self._decoder.hidden(token_ids, rows.positions, attend)
-        return self._decoder.logits(hidden[self._samples(batch)])
-
-    def _run_tiles(self, batch: Batch) -> Tensor:
-        """Logits f32[S, V], a tile of tokens at a time, and then a tile of samples."""
-        hidden = []
-        for tile in torch_invariant.tiles(batch, self.num_blocks, self._device):
-            hidden.append(self._run_tile(tile)[: tile.num_tokens])
-        sampled = torch.cat(hidden)[self._samples(batch)]
-        pieces = [self._decoder.logits(piece) for piece in torch_invariant.in_tiles(sampled)]
-        if not pieces:
-            return torch.empty(0, self.model.vocab_size, device=self._device)
-        return torch.cat(pieces)[: batch.num_samples]
-
-    def _run_tile(self, tile: torch_invariant.Tile) -> Tensor:
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            kv = self._kv[layer]
-            torch_attention.store(kv, tile.blocks, tile.slots, k, v)
-            return torch_invariant.attend(kv, tile, q, self.model.sliding_window)
-
-        return self._decoder.hidden(tile.token_ids, tile.positions, attend)
-
-    def _samples(self, batch: Batch) -> Tensor:
-        return torch.from_numpy(batch.sample_tokens).to(self._device).long()
+        self._logits = self._steps.run(batch)
+        return sample(self._logits, batch.sampling, self._choose)
 
     def last_logits(self) -> Float32:
         logits: Float32 = self._logits.cpu().numpy()
         return logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        check_block(block, self.num_blocks)
-        data = self._kv[:, :, block].cpu().contiguous().clone()
-        if self._dtype is torch.bfloat16:  # NumPy has no bfloat16: its bits travel as uint16
-            return data.view(torch.uint16).numpy()
-        return data.numpy()
+        return self.export_blocks([block])[0]
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        check_block(block, self.num_blocks)
-        check_block_data(data, self.kv_format)
-        owned = torch.from_numpy(np.array(data))  # a frame's bytes are read-only, torch's are not
-        self._kv[:, :, block] = owned.view(self._dtype).to(self._device)
+        self.admit_blocks([block], data[None])
+
+    @torch.inference_mode()
+    def export_blocks(self, blocks: Sequence[int]) -> NDArray[np.generic]:
+        """As `export_block`, all in one transfer: [n, *kv_format.shape]."""
+        return self._kv.export_blocks(blocks)
+
+    @torch.inference_mode()
+    def admit_blocks(self, blocks: Sequence[int], data: NDArray[np.generic]) -> None:
+        """As `admit_block`, all in one transfer."""
+        self._kv.admit_blocks(blocks, data)
 
     def close(self) -> None:
-        self._kv = torch.empty(0)
+        del self._steps, self._kv
+
+
+def kernels_of(device: torch.device) -> Kernels:
+    """The kernels that a device runs best."""
+    return "triton" if device.type == "cuda" else "torch"
 
 
 def _use_threads(count: int) -> None:
@@ -196,7 +207,8 @@ def _shapes_once(weights: DecoderWeights) -> list[Tensor]:
     """One matrix of each shape that the model multiplies by."""
     layer = weights.layers[0]
     matrices = (layer.qkv, layer.output, layer.gate_up, layer.down, weights.head)
-    return list({matrix.shape: matrix for matrix in matrices}.values())
+    plain = [matrix for matrix in matrices if isinstance(matrix, Tensor)]
+    return list({matrix.shape: matrix for matrix in plain}.values())
 
 
 def _processor(device: torch.device) -> str:

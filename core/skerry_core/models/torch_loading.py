@@ -1,0 +1,115 @@
+"""From a weight file to tensors on a Torch device.
+
+To a GPU the mapped file is streamed as it is: threads copy pieces into pinned buffers, each with a
+CUDA stream that carries them over, and the device makes values of the bytes. So the page cache, the
+copies and the bus work at the same time, and the host never holds a dequantised tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor
+
+from skerry_core import tensors as files
+from skerry_core.config import ModelConfig
+from skerry_core.kernels.quantized import FORMATS, Matrix, unpack
+from skerry_core.models.loading import read_decoder
+from skerry_core.weights import WeightFile, dequantize
+
+_THREADS = 4  # one core copies about 8 GB/s, a bus of the fifth generation takes 50
+_PIECE = 16 << 20  # bytes, of each pinned buffer
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_EMBEDDING = "token_embd.weight"  # rows of it are looked up, so it is kept as floats
+
+
+def load_decoder(
+    path: Path, device: torch.device, dtype: torch.dtype, *, keeps_quantized: bool
+) -> tuple[ModelConfig, dict[str, Matrix], list[str]]:
+    """Configuration, tensors by GGUF name (Q and K in halves-rotating order), formats of the file.
+
+    Raises WeightsError on a file that cannot be read.
+    """
+    if device.type == "cpu" and not keeps_quantized:
+
+        def convert(array: files.Float32) -> Matrix:
+            return torch.from_numpy(array).to(dtype)
+
+        return read_decoder(path, convert)
+    tensors: dict[str, Matrix] = {}
+    formats = set[str]()
+    with WeightFile.open(path) as file, streamer(device) as stream:
+        for name, tensor in file.tensors.items():
+            keeps = keeps_quantized and name != _EMBEDDING
+            tensors[name] = _tensor(stream, tensor, dtype, keeps_quantized=keeps)
+            formats.add(tensor.format)
+        if file.config.tied_embeddings and keeps_quantized:
+            head = _tensor(stream, file.tensors[_EMBEDDING], dtype, keeps_quantized=True)
+            if not isinstance(head, Tensor):  # its floats are read where tokens come in
+                tensors["output.weight"] = head
+        return file.config, tensors, sorted(formats)
+
+
+class Streamer:
+    """Copies bytes of the host to a device, in pieces, several at a time."""
+
+    def __init__(self, device: torch.device, pool: ThreadPoolExecutor) -> None:
+        self._device = device
+        self._pool = pool
+        self._is_cuda = device.type == "cuda"
+        self._buffers: SimpleQueue[tuple[Tensor, torch.cuda.Stream | None]] = SimpleQueue()
+        for _ in range(_THREADS):
+            stream = torch.cuda.Stream(device) if self._is_cuda else None
+            buffer = torch.empty(_PIECE, dtype=torch.uint8, pin_memory=self._is_cuda)
+            self._buffers.put((buffer, stream))
+
+    def put(self, data: files.Bytes) -> Tensor:
+        """u8[n] on the device, whole when this returns."""
+        target = torch.empty(len(data), dtype=torch.uint8, device=self._device)
+        if self._is_cuda:  # the memory may be of a tensor that a kernel still reads
+            torch.cuda.current_stream(self._device).synchronize()
+        starts = range(0, len(data), _PIECE)
+        list(self._pool.map(lambda start: self._copy(target, data, start), starts))
+        return target
+
+    def _copy(self, target: Tensor, data: files.Bytes, start: int) -> None:
+        buffer, stream = self._buffers.get()
+        try:
+            piece = data[start : start + _PIECE]
+            buffer.numpy()[: len(piece)] = piece
+            place = target[start : start + len(piece)]
+            if stream is None:
+                place.copy_(buffer[: len(piece)])
+                return
+            with torch.cuda.stream(stream):
+                place.copy_(buffer[: len(piece)], non_blocking=True)
+            stream.synchronize()  # the buffer is free again; other threads go on meanwhile
+        finally:
+            self._buffers.put((buffer, stream))
+
+
+@contextmanager
+def streamer(device: torch.device) -> Generator[Streamer]:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="weights") as pool:
+        yield Streamer(device, pool)
+
+
+def _tensor(
+    stream: Streamer, tensor: files.Tensor, dtype: torch.dtype, *, keeps_quantized: bool
+) -> Matrix:
+    """One tensor on the device, of `dtype` or quantised."""
+    if tensor.format in _FLOATS:
+        raw = stream.put(tensor.data)
+        return raw.view(_FLOATS[tensor.format]).view(tensor.shape).to(dtype)
+    if tensor.format not in FORMATS or len(tensor.shape) != 2:
+        values = dequantize(tensor)
+        raw = stream.put(values.reshape(-1).view("u1"))
+        return raw.view(torch.float32).view(tensor.shape).to(dtype)
+    raw = stream.put(tensor.data)
+    matrix = unpack(raw.view(tensor.shape[0], -1), tensor.format, tensor.shape[1])
+    return matrix if keeps_quantized else matrix.dequantized(dtype)

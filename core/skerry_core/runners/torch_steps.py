@@ -1,0 +1,86 @@
+"""How a step runs in plain Torch: all tokens at once, or in tiles that keep bits the same."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from skerry_core.batch import Batch
+from skerry_core.kernels import torch_attention, torch_invariant
+from skerry_core.models.torch_decoder import Decoder
+from skerry_core.runners.base import Progress
+from skerry_core.runners.torch_kv import PagedKV
+
+
+class Steps(Protocol):
+    """A model over paged KV: writes the KV of a step's tokens, and tells logits."""
+
+    def warm_up(self, progress: Progress) -> None: ...
+
+    def run(self, batch: Batch) -> Tensor:
+        """Logits f32[S, V] on the device, valid until the next call."""
+        ...
+
+
+class PlainSteps:
+    """All tokens of a step at once, in products whose bits depend on how many they are."""
+
+    def __init__(self, decoder: Decoder, kv: PagedKV) -> None:
+        self._decoder = decoder
+        self._kv = kv
+
+    def warm_up(self, progress: Progress) -> None:
+        progress("torch has nothing to compile", 1.0)
+
+    def run(self, batch: Batch) -> Tensor:
+        device, window = self._kv.kv.device, self._decoder.config.sliding_window
+        rows = torch_attention.Rows.of(batch, device)
+
+        def attend(layer: int, heads: Tensor) -> Tensor:
+            q, k, v = self._decoder.rotated(layer, heads, rows.positions)
+            kv, _ = self._kv.layer(layer)
+            torch_attention.store(kv, rows.blocks, rows.slots, k, v)
+            return torch_attention.attend(kv, rows, q, window)
+
+        token_ids = torch.from_numpy(batch.token_ids).to(device).long()
+        hidden = self._decoder.hidden(token_ids, attend)
+        return self._decoder.logits(hidden[_samples(batch, device)])
+
+
+class TiledSteps:
+    """A tile of tokens at a time, and then a tile of samples: see `torch_invariant`."""
+
+    def __init__(self, decoder: Decoder, kv: PagedKV) -> None:
+        self._decoder = decoder
+        self._kv = kv
+
+    def warm_up(self, progress: Progress) -> None:
+        progress("torch has nothing to compile", 1.0)
+
+    def run(self, batch: Batch) -> Tensor:
+        device = self._kv.kv.device
+        hidden = []
+        for tile in torch_invariant.tiles(batch, self._kv.num_blocks, device):
+            hidden.append(self._run_tile(tile)[: tile.num_tokens])
+        sampled = torch.cat(hidden)[_samples(batch, device)]
+        pieces = [self._decoder.logits(piece) for piece in torch_invariant.in_tiles(sampled)]
+        if not pieces:
+            return torch.empty(0, self._decoder.config.vocab_size, device=device)
+        return torch.cat(pieces)[: batch.num_samples]
+
+    def _run_tile(self, tile: torch_invariant.Tile) -> Tensor:
+        window = self._decoder.config.sliding_window
+
+        def attend(layer: int, heads: Tensor) -> Tensor:
+            q, k, v = self._decoder.rotated(layer, heads, tile.positions)
+            kv, _ = self._kv.layer(layer)
+            torch_attention.store(kv, tile.blocks, tile.slots, k, v)
+            return torch_invariant.attend(kv, tile, q, window)
+
+        return self._decoder.hidden(tile.token_ids, attend)
+
+
+def _samples(batch: Batch, device: torch.device) -> Tensor:
+    return torch.from_numpy(batch.sample_tokens).to(device).long()
