@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import platform
 import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -24,14 +22,17 @@ from urllib.parse import urlsplit
 
 import httpx
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from msgspec import Struct
 from msgspec.structs import replace
 
 from skerry import __version__
+from skerry_regions.machine_folder import (
+    JoinError,
+    certificate_request,
+    kept_key,
+    load_key,
+    write_private,
+)
 from skerry_regions.machine_messages import (
     MAX_PEM,
     PREFIX,
@@ -52,6 +53,7 @@ RETRY_SECONDS = 60.0  # after a renewal that failed
 MAX_URL = 2048
 
 T = TypeVar("T")
+ASSIGNMENT: msgspec.json.Decoder[Assignment | None] = msgspec.json.Decoder(Assignment | None)
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +66,6 @@ class ControlRefused(Exception):
     """The control plane refuses; the message says why."""
 
 
-class JoinError(Exception):
-    """The machine cannot join; the message says why and what to do."""
-
-
 class Enrolment(Struct, frozen=True, kw_only=True):
     """Who this machine is. Times are Unix seconds, by its own clock but for `not_after`."""
 
@@ -76,7 +74,7 @@ class Enrolment(Struct, frozen=True, kw_only=True):
     kind: Kind
     renewed_at: float
     not_after: float  # of the certificate
-    assignment: Assignment | None = None  # that it ran last
+    assignment: msgspec.Raw = msgspec.Raw(b"null")  # that it ran last; of any version of Skerry
 
 
 class ControlLink:
@@ -109,14 +107,21 @@ class ControlLink:
 
     @property
     def last_assignment(self) -> Assignment | None:
-        return self._enrolment.assignment
+        try:
+            return ASSIGNMENT.decode(self._enrolment.assignment)
+        except msgspec.DecodeError:
+            return None
 
     def assignment(self) -> Assignment:
         """What to run now; kept, so that the machine can start with it while the control plane is
         away. Raises ControlAway or ControlRefused."""
         with self._lock:
             found = self.call("GET", "/assignment", AssignmentAnswer).assignment
-            self._keep(replace(self._enrolment, assignment=found))
+            try:
+                kept = msgspec.Raw(msgspec.json.encode(found))
+                self._keep(replace(self._enrolment, assignment=kept))
+            except OSError as error:  # a full disk is no reason not to serve
+                logger.warning("what to run is not kept: %s", error)
         return found
 
     def call(self, method: str, path: str, type_: type[T], body: Struct | None = None) -> T:
@@ -126,17 +131,17 @@ class ControlLink:
             return self._call(method, path, type_, body)
 
     def renew(self) -> Joined:
-        """Get another certificate now. Raises ControlAway or ControlRefused."""
+        """Get another certificate now. Raises ControlAway, ControlRefused, JoinError or OSError."""
         with self._lock:
-            key = _load_key(self._folder / "key.pem")
-            request = RenewRequest(csr=_request(key), version=__version__)
+            key = load_key(self._folder / "key.pem")
+            request = RenewRequest(csr=certificate_request(key), version=__version__)
             joined = self._call("POST", "/renew", Joined, request)
-            _write(self._folder / "certificate.pem", joined.certificate.encode())
+            write_private(self._folder / "certificate.pem", joined.certificate.encode())
             self._keep(
                 replace(self._enrolment, renewed_at=self._clock(), not_after=joined.not_after)
             )
-            self._client.close()
-            self._client = self._connected()
+            former, self._client = self._client, self._connected()
+            former.close()
         logger.info("the certificate of %s was renewed", self.machine)
         return joined
 
@@ -151,7 +156,7 @@ class ControlLink:
         self._not_before = now + RETRY_SECONDS
         try:
             self.renew()
-        except (ControlAway, ControlRefused) as error:
+        except (ControlAway, ControlRefused, JoinError, OSError) as error:
             logger.warning("the certificate of %s was not renewed: %s", self.machine, error)
 
     def _call(self, method: str, path: str, type_: type[T], body: Struct | None) -> T:
@@ -164,7 +169,7 @@ class ControlLink:
 
     def _keep(self, enrolment: Enrolment) -> None:
         self._enrolment = enrolment
-        _write(self._folder / "machine.json", msgspec.json.encode(enrolment))
+        write_private(self._folder / "machine.json", msgspec.json.encode(enrolment))
 
 
 def has_joined(folder: Path) -> bool:
@@ -190,22 +195,22 @@ def join(
     fingerprint = _fingerprint_in(token)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = _kept_key(folder / "key.pem")
+        key = kept_key(folder / "key.pem")
         authority = _authority(url, fingerprint)
         with _client(_trusting(authority)) as client:
             request = JoinRequest(
-                token=token, csr=_request(key), kind=kind, pool=pool,
+                token=token, csr=certificate_request(key), kind=kind, pool=pool,
                 hostname=platform.node()[:256], version=__version__,
             )  # fmt: skip
             joined = _exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
-        _write(folder / "authority.pem", authority.encode())
-        _write(folder / "certificate.pem", joined.certificate.encode())
+        write_private(folder / "authority.pem", authority.encode())
+        write_private(folder / "certificate.pem", joined.certificate.encode())
         keep(joined)
         enrolment = Enrolment(
             url=url, machine=joined.machine, kind=kind, renewed_at=clock(),
             not_after=joined.not_after,
         )  # fmt: skip
-        _write(folder / "machine.json", msgspec.json.encode(enrolment))
+        write_private(folder / "machine.json", msgspec.json.encode(enrolment))
     except ControlAway as error:
         raise JoinError(f"{url} does not answer: {error}") from None
     except ControlRefused as error:
@@ -308,43 +313,3 @@ def _told(data: bytes) -> str:
         return str(msgspec.json.decode(data)["error"]["message"])[:1024]
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
         return ""
-
-
-def _kept_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """On disk before it is used: after a lost answer it proves that we are the same machine."""
-    if not path.exists():
-        key = ec.generate_private_key(ec.SECP256R1())
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        _write(path, pem)
-    return _load_key(path)
-
-
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
-        raise JoinError(f"{path} is damaged: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise JoinError(f"{path} has a key of another kind than P-256")
-    return key
-
-
-def _request(key: ec.EllipticCurvePrivateKey) -> str:
-    """A certificate request; the control plane decides on the name."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "machine")])
-    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return request.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file whole, readable by its owner only (mkstemp's mode)."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)

@@ -71,11 +71,11 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
         ControlAway,
         ControlLink,
         ControlRefused,
-        JoinError,
         checked_url,
         has_joined,
         join,
     )
+    from skerry_regions.machine_folder import JoinError
 
     try:
         url = checked_url(args.join)
@@ -97,6 +97,8 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
         keep_private(home.cluster_key, link.renew().cluster_key)
     except ControlRefused as error:
         raise CannotJoin(f"{url} refuses: {error}") from None
+    except (JoinError, OSError) as error:
+        raise CannotJoin(str(error)) from None
     except ControlAway:
         pass  # it goes on with what it has
     return link

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from tests.edge.serving import serving
 from tests.regions.control.support import MODEL, new
 
@@ -23,8 +24,8 @@ from skerry_regions.control.store import Store
 from skerry_regions.control.wanted import ModelState, wanted
 from skerry_regions.control_link import ControlLink, join
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.machine_messages import Credentials
-from skerry_regions.registry import Registry
+from skerry_regions.machine_messages import Announcement, Credentials, Orders
+from skerry_regions.registry import Member, Registry
 
 CLUSTER_KEY = b"k" * 32
 POOL = "fra-decode"
@@ -118,3 +119,14 @@ def platform(
     finally:
         made.registry.close()
         store.close()
+
+
+def describe(link: ControlLink, **values: Any) -> Member:
+    return Member(id=link.machine, kind=link.kind, region="fra", state="ready", **values)
+
+
+def announce(link: ControlLink, *, fingerprint: str = "", **values: Any) -> Orders:
+    told = Announcement(
+        member=replace(describe(link), **values), lease_seconds=3.0, fingerprint=fingerprint
+    )
+    return link.call("PUT", "/member", Orders, told)

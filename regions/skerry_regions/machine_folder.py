@@ -1,0 +1,56 @@
+"""A machine's key and certificate request, and files that only its owner may read."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+class JoinError(Exception):
+    """The machine cannot join; the message says why and what to do."""
+
+
+def kept_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """On disk before it is used: after a lost answer it proves that we are the same machine."""
+    if not path.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        write_private(path, pem)
+    return load_key(path)
+
+
+def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise JoinError(f"{path} is damaged: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise JoinError(f"{path} has a key of another kind than P-256")
+    return key
+
+
+def certificate_request(key: ec.EllipticCurvePrivateKey) -> str:
+    """A certificate request; the control plane decides on the name."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "machine")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file whole, readable by its owner only (mkstemp's mode)."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
