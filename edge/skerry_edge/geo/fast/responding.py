@@ -43,7 +43,7 @@ QR, AA, TC, RD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
 ROOT_NAME = np.uint64(1)  # what is refused counts together
 
 NO_ANSWER, LEFT = 0, -1  # instead of an answer's length; LEFT: for the slow path
-LARGEST = 2048  # bytes of an answer's buffer: UDP_PAYLOAD, or question and OPT at their longest
+LARGEST = 1344  # bytes of an answer's buffer: UDP_PAYLOAD, and no power of two for caches' sake
 
 # Rows of counters.
 RECEIVED, SENT, IGNORED, DROPPED, SLOW, SLOW_LOST, UNSENT = range(7)

@@ -1,0 +1,175 @@
+"""DNS servers against each other: queries per second, and processor time per query.
+
+    python -m bench.dns [--quick] [--json FILE]
+
+Skerry's fast path with one worker, its slow path (`--workers 0`), gdnsd, PowerDNS with its geoip
+backend, and a server of plain dnspython; peers that are not installed are left out and named. The
+zone and the clients are those of `bench.dns_world`, and every server is checked to answer five
+clients rightly before anything is measured. `dnsperf` asks, one server after another, round by
+round; server and generator have a core each.
+
+plain: one geo name, no EDNS. subnet: with a client subnet of 24 bits. signed: with DO and, for
+Skerry, a cookie, as it cuts larger answers to strangers short. flood: names that do not exist, each
+asked once. CPU is of the server's process, user and kernel; most of it is the kernel's UDP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import ipaddress
+import os
+import random
+import re
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine, stats
+from bench.dns_servers import (
+    Server,
+    Start,
+    gdnsd,
+    missing,
+    plain_dnspython,
+    powerdns,
+    running,
+    skerry,
+)
+from bench.dns_world import ASKED, NAME, ORIGIN
+from bench.workers.dns_skerry import SECRET
+from skerry_edge.geo.cookies import Cookies
+
+OURS = "Skerry"
+FLOOD_NAMES = 200_000
+CLIENTS, OUTSTANDING = 4, 100
+COMPLETED = re.compile(r"Queries completed: +(\d+)")
+LOST = re.compile(r"Queries lost: +(\d+)")
+PER_SECOND = re.compile(r"Queries per second: +([\d.]+)")
+CODES = re.compile(r"Response codes: +(.*)")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked, and the code of every answer."""
+
+    name: str
+    queries: Path
+    code: str = "NOERROR"
+    signed: bool = False
+    subnet: bool = False
+
+    def options(self) -> Iterator[str]:
+        """Of dnsperf."""
+        if self.subnet:
+            packed = ipaddress.ip_address(ASKED).packed[:3]
+            yield from ("-E", f"8:{struct.pack('!HBB', 1, 24, 0).hex()}{packed.hex()}")
+        if self.signed:
+            loopback = ipaddress.ip_address("127.0.0.1")
+            cookie = Cookies(SECRET).make(b"dnsperf.", loopback, int(time.time()))
+            yield from ("-D", "-E", f"10:{cookie.hex()}")
+
+
+def loads(folder: Path) -> list[Load]:
+    one, flood = folder / "one", folder / "flood"
+    one.write_text(f"{NAME} A\n")
+    rng = random.Random(1)
+    labels = (base64.b32encode(rng.randbytes(5)).decode().lower() for _ in range(FLOOD_NAMES))
+    flood.write_text("".join(f"{label}.{ORIGIN} A\n" for label in labels))
+    return [
+        Load("plain", one),
+        Load("subnet", one, subnet=True),
+        Load("signed", one, signed=True),
+        Load("flood", flood, code="NXDOMAIN"),
+    ]
+
+
+def measure(server: Server, load: Load, seconds: float) -> tuple[float, float]:
+    """Queries per second, and microseconds of the server's processor time per query.
+
+    Raises RuntimeError where one in 100 is lost, or any is answered with another code.
+    """
+    command = [
+        "dnsperf", "-s", "127.0.0.1", "-p", str(server.port), "-d", str(load.queries),
+        "-l", str(seconds), "-c", str(CLIENTS), "-q", str(OUTSTANDING), *load.options(),
+    ]  # fmt: skip
+    before = server.cpu_seconds()
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    used = server.cpu_seconds() - before
+    completed, lost = int(_found(COMPLETED, said)), int(_found(LOST, said))
+    codes = _found(CODES, said)
+    if lost > completed / 100 or not re.fullmatch(rf"{load.code} \d+ \(100.00%\)", codes):
+        raise RuntimeError(f"{server.name}, {load.name}: {lost} lost, {codes}")
+    return float(_found(PER_SECOND, said)), used / completed * 1e6
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    if match is None:
+        raise RuntimeError(f"dnsperf said no {pattern.pattern!r}: {text}")
+    return match[1].strip()
+
+
+def peers(console: Console) -> dict[str, Start]:
+    """Those that are there."""
+    wanted: dict[str, tuple[str, Start]] = {
+        "gdnsd": ("gdnsd", gdnsd),
+        "PowerDNS geoip": ("pdns_server", powerdns),
+    }
+    found = {name: start for name, (program, start) in wanted.items() if not missing(program)}
+    for name in wanted.keys() - found.keys():
+        console.print(f"{name} is not installed, and so is not compared")
+    return found | {"plain dnspython": plain_dnspython, "Skerry, slow path": skerry("slow")}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two rounds of one second")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    options = parser.parse_args(argv)
+    console = Console(width=200)
+    if missing("dnsperf"):
+        parser.error("dnsperf is not installed (Debian: `apt-get install dnsperf`)")
+    rounds, seconds = (2, 1.0) if options.quick else (7, 3.0)
+    cores = sorted(os.sched_getaffinity(0))
+    starts = {OURS: skerry("fast"), **peers(console)}
+    cells: dict[str, stats.Cell] = {}
+    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+        home = Path(temporary)
+        servers: list[Server] = []
+        for number, (name, start) in enumerate(starts.items()):
+            signs = name not in ("gdnsd", "plain dnspython")
+            starting = running(name, start, home / str(number), signs=signs)
+            servers.append(stack.enter_context(starting))
+            for task in Path(f"/proc/{servers[-1].process.pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), cores[:1])
+        os.sched_setaffinity(0, cores[1:] or cores)
+        every = loads(home)
+        for _ in range(rounds):
+            for load in every:
+                for server in servers:
+                    if load.signed and not server.signs:
+                        continue
+                    rate, cpu = measure(server, load, seconds)
+                    for figure, unit, value in (("CPU", "µs/query", cpu), ("rate", "qps", rate)):
+                        name = f"{load.name}: {figure}"
+                        cell = cells.setdefault(name, stats.Cell(name, unit))
+                        cell.add(server.name, value)
+    description = machine.describe()
+    stats.heading(console, description, {})
+    title = "DNS servers, medians; CPU below 1 is better, rate above"
+    names = [name for name in starts if name != OURS]
+    console.print(stats.table(title, list(cells.values()), OURS, names))
+    rows = stats.rows(list(cells.values()))
+    stats.write(options.json, {"machine": description, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Skerry's DNS server for `bench.dns`: `dns_skerry fast|slow PORT KEYFILE CACHE`.
+
+As `skerry dns` runs it with one worker, but for two things: one address is asked for everything
+here, so answers are counted and never limited, and the cookie secret is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from bench.dns_world import places, zone
+from skerry_edge.cli.dns_kernels import load_dns_kernels
+from skerry_edge.geo.cookies import Cookies
+from skerry_edge.geo.dns_server import DnsServer
+from skerry_edge.geo.fast.fast_path import FastPath
+from skerry_edge.geo.responder import Responder
+from skerry_edge.geo.response_rate import ResponseRate
+from skerry_edge.geo.signed_zone import SignedZone
+from skerry_edge.geo.zone_key import ZoneKey
+
+SECRET = bytes(16)
+UNLIMITED = 1e12  # answers per second
+
+
+async def main(way: str, port: int, key: ZoneKey, cache: Path) -> None:
+    origin = zone().origin
+    signed = SignedZone(zone(*key.records(origin)), key)
+    signed.presign(time.time())
+    responder = Responder(
+        [signed.zone],
+        places(),
+        cookies=Cookies(SECRET),
+        rate=ResponseRate(UNLIMITED),
+        clock=time.time,
+        signed={origin: signed},
+    )
+    server = DnsServer(responder)
+    if way == "fast":
+        load = partial(load_dns_kernels, cache, lambda _what, _share: None)
+        server.fast = FastPath(responder, 1, load)
+    await server.listen("127.0.0.1", port)
+    if server.fast is not None:
+        await server.fast.current.wait()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    key = ZoneKey.create(Path(sys.argv[3]))
+    uvloop.run(main(sys.argv[1], int(sys.argv[2]), key, Path(sys.argv[4])))
