@@ -60,6 +60,8 @@ def open_file(
     path: Path, runner: ModelRunner, *, model_key: bytes, capacity_bytes: int
 ) -> FileTier:
     """A file for blocks of this runner. Raises FileTierError."""
+    from skerry_core.file_tier import FileTier  # not for nodes that have no file
+
     identity = repr((model_key, runner.numeric_build, runner.kv_format))
     return FileTier(
         path,
