@@ -21,9 +21,8 @@ are not written down start from distance, until they are measured.
 
 from __future__ import annotations
 
-import ipaddress
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,21 +32,14 @@ from msgspec import Meta, Struct
 from skerry_regions import located_yaml
 from skerry_regions.airports import AIRPORTS
 from skerry_regions.residency import GLOBAL, Zone
+from skerry_regions.spec_types import IPAddress, Latitude, Longitude, Name, Size
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, Role
+from skerry_regions.zone_spec import DnsSpec, Mistake, address_mistakes, client_mistakes
 
 MAX_PROMPTS = 64  # to warm up, of one model
 MAX_CHARS = 65_536  # of one such prompt
 EARTH_RADIUS_KM = 6371.0
-
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # a DNS label
-Size = Annotated[str, Meta(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$")]
-Latitude = Annotated[float, Meta(ge=-90, le=90)]
-Longitude = Annotated[float, Meta(ge=-180, le=180)]
-
-
-IPAddress = Annotated[str, Meta(max_length=45)]
-DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 
 
 class TopologyError(ValueError):
@@ -131,49 +123,6 @@ class Steer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of a round trip by which the other edge must be nearer."""
     drain_seconds: Annotated[float, Meta(ge=0, le=60)] = 4.0
     """That an edge which is told to stop goes on taking requests, and says so."""
-
-
-class NameServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server of the zone: `name` inside it, or a whole name that ends with a dot."""
-
-    name: DomainName
-    addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()
-
-
-class ClientNet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the clients of a network are: at a region, or at coordinates."""
-
-    net: Annotated[str, Meta(max_length=43)]  # 203.0.113.0/24, 2001:db8::/32
-    region: Name | None = None
-    coordinates: tuple[Latitude, Longitude] | None = None  # degrees
-    residency: Zone | None = None
-    """A zone that these clients must not be sent out of."""
-
-
-class Secondary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server that is told when the zone has changed."""
-
-    address: IPAddress
-    port: Annotated[int, Meta(ge=1, le=65535)] = 53
-
-
-class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A zone whose `names` lead every client to the nearest healthy region."""
-
-    zone: DomainName
-    nameservers: Annotated[tuple[NameServer, ...], Meta(min_length=1, max_length=16)]
-    names: Annotated[tuple[DomainName, ...], Meta(min_length=1, max_length=64)] = ("ai",)
-    contact: DomainName = "hostmaster"
-    host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 5353
-    nets: Annotated[tuple[ClientNet, ...], Meta(max_length=100_000)] = ()
-    records: Annotated[
-        tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=10_000)
-    ] = ()
-    """Further records, each a line as in a zone file."""
-    geo: Annotated[str, Meta(pattern="^/", max_length=4096)] | None = None
-    """A database (MMDB) of where other clients are; absent: that of `skerry geo install`."""
-    secondaries: Annotated[tuple[Secondary, ...], Meta(max_length=16)] = ()
 
 
 class WarmUp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -275,9 +224,6 @@ def _checked(document: located_yaml.Located[Topology]) -> Topology:
     return document.value
 
 
-Mistake = tuple[str, str]  # where, such as `pools[1].role`, and what
-
-
 def _mistakes(topology: Topology) -> Iterator[Mistake]:
     """What the types cannot say, in the order of the file."""
     regions = {region.name for region in topology.regions}
@@ -355,36 +301,9 @@ def _link_mistakes(topology: Topology, regions: set[str]) -> Iterator[Mistake]:
 
 def _dns_mistakes(topology: Topology) -> Iterator[Mistake]:
     for i, edge in enumerate(topology.edges):
-        yield from _bad_addresses(f"edges[{i}].addresses", edge.addresses)
+        yield from address_mistakes(f"edges[{i}].addresses", edge.addresses)
     if topology.dns is None:
         return
     zones = {region.name: region.residency for region in topology.regions}
     for path, mistake in client_mistakes(topology.dns.nameservers, topology.dns.nets, zones):
         yield f"dns.{path}", mistake
-
-
-def client_mistakes(
-    nameservers: Sequence[NameServer], nets: Sequence[ClientNet], zones: Mapping[str, str]
-) -> Iterator[Mistake]:
-    """What the types cannot say of these; `zones` are those of residency, by region."""
-    for i, server in enumerate(nameservers):
-        yield from _bad_addresses(f"nameservers[{i}].addresses", server.addresses)
-    for i, net in enumerate(nets):
-        try:
-            ipaddress.ip_network(net.net)
-        except ValueError as error:
-            yield f"nets[{i}].net", str(error)
-        if (net.region is None) == (net.coordinates is None):
-            yield f"nets[{i}]", "give either `region` or `coordinates`"
-        if net.residency is not None and net.residency not in zones.values():
-            yield f"nets[{i}].residency", f"no region is in the zone {net.residency!r}"
-        if net.region is not None and net.region not in zones:
-            yield f"nets[{i}].region", f"there is no region {net.region!r}"
-
-
-def _bad_addresses(where: str, addresses: tuple[str, ...]) -> Iterator[Mistake]:
-    for i, address in enumerate(addresses):
-        try:
-            ipaddress.ip_address(address)
-        except ValueError as error:
-            yield f"{where}[{i}]", str(error)

@@ -37,7 +37,8 @@ from skerry_edge.geo.response_rate import ResponseRate
 from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
-from skerry_regions.topology import DnsSpec, EdgeSpec, Topology
+from skerry_regions.topology import EdgeSpec, Topology
+from skerry_regions.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
     from skerry_edge.geo.geo_data import GeoData

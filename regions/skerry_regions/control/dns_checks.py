@@ -19,7 +19,7 @@ import msgspec
 
 from skerry_regions.control.dns_specs import MAX_RECORDS, DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid
-from skerry_regions.topology import client_mistakes
+from skerry_regions.zone_spec import client_mistakes
 
 BY_PLACE = frozenset({"A", "AAAA", "HTTPS"})  # types that a name answered by place has already
 APEX = "@"

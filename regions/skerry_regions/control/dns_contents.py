@@ -18,7 +18,8 @@ from skerry_regions.control.reconciler import PORT
 from skerry_regions.control.resources import DNS_ZONE, EDGE_NODE, REGION, EdgeNodeSpec
 from skerry_regions.control.store import Store
 from skerry_regions.control.wanted import region_of
-from skerry_regions.topology import DnsSpec, EdgeSpec, Topology
+from skerry_regions.topology import EdgeSpec, Topology
+from skerry_regions.zone_spec import DnsSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from skerry_regions.topology import ClientNet, DomainName, NameServer, Secondary
+from skerry_regions.spec_types import DomainName
+from skerry_regions.zone_spec import ClientNet, NameServer, Secondary
 
 MAX_NETS = 10_000  # of one zone
 MAX_VALUES = 100  # of one set of records

@@ -24,7 +24,8 @@ from skerry_regions.control.resources import (
 )
 from skerry_regions.control.store import Store
 from skerry_regions.control.validation import spec_of
-from skerry_regions.topology import DnsSpec, Topology
+from skerry_regions.topology import Topology
+from skerry_regions.zone_spec import DnsSpec
 
 ACTOR = "topology"
 SOURCE = "source"  # name of the decision that marks what came from a file

@@ -25,7 +25,7 @@ from skerry_regions.control.resources import Id
 from skerry_regions.control.store import Store, Writing
 from skerry_regions.control.validation import converted
 from skerry_regions.control.views import rfc3339
-from skerry_regions.topology import Name
+from skerry_regions.spec_types import Name
 
 KIND = "join_token"
 PREFIX = "skjoin"

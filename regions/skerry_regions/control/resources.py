@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skerry_regions.control.dns_specs import DnsRecordSpec, DnsZoneSpec
-from skerry_regions.topology import IPAddress, Latitude, Longitude, Name, Size
+from skerry_regions.spec_types import IPAddress, Latitude, Longitude, Name, Size
 
 MAX_POOLS = 1000  # of one deployment
 MAX_PROMPTS = 64  # of one deployment
