@@ -101,6 +101,7 @@ DECODER_KERNELS = KernelSet(
     ),
     constants=(BLOCK_SIZE, GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE),
     kernels=_kernels,
+    processes=2,
 )
 """Variants are the names of `targets.TARGETS`."""
 

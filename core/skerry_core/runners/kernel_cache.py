@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: made once, by a process of its own, and loaded by every later start.
+"""Compiled kernels on disk: made once, by processes of their own, and loaded by every later start.
 
 LLVM keeps some 175 MB for itself once it has compiled anything; a process that only loads stays
 small, on the first start too.
@@ -7,7 +7,8 @@ numba sees neither edits in modules that a kernel imports nor another version of
 are named after all that decides the code:
 
     <cache>/numba/<set>-<CPU>/<code>/   what numba keeps; `finished-<variant>` when it is whole
-    <cache>/numba/<set>-<CPU>/lock      held while a process compiles
+        claims-<variant>/               who compiles which kernel, while they are compiled
+    <cache>/numba/<set>-<CPU>/lock      held meanwhile
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,7 @@ class KernelSet:
     constants: tuple[object, ...]  # from elsewhere that do; told apart by their repr
     kernels: Callable[[str], Mapping[str, tuple[Any, tuple[Any, ...]]]]
     """By variant (a CPU target, or whatever the set has): each kernel and its argument types."""
+    processes: int = 1  # that share the work of compiling it, where there are cores for them
 
     def version(self) -> str:
         """Hash of the code: the same version gives the same bits."""
@@ -88,6 +90,7 @@ def load_kernels(kernel_set: KernelSet, variant: str, cache_dir: Path, progress:
         with _lock(folder.parent / "lock", progress):
             if not _finished(folder, variant).exists():
                 _compile_apart(kernel_set, variant, cache_dir, progress)
+                _finished(folder, variant).touch()
                 _remove_superseded(folder)
     compile_here(kernel_set, variant, folder, lambda share: progress("loading kernels", share))
 
@@ -124,46 +127,70 @@ def _no_blas() -> None:
     raise ImportError("not looked for")
 
 
-# Compiling in another process
+# Compiling in other processes
 
 
 def main(reference: str, variant: str, cache_dir: str) -> None:
-    """The other process: compile a set, telling the share done so far line by line."""
+    """One of the other processes: compile the kernels of a set that no other has claimed.
+
+    Prints, after each, how many there are in all.
+    """
     module, _, name = reference.partition(":")
     kernel_set: KernelSet = getattr(importlib.import_module(module), name)
     folder = kernel_set.folder(Path(cache_dir))
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def tell(share: float) -> None:
-        sys.stdout.write(f"{share}\n")  # fails once nobody waits any more, which ends us
+    NUMBA_CONFIG.CACHE_DIR = str(folder)
+    kernels = kernel_set.kernels(variant)
+    for name, (kernel, types) in kernels.items():
+        try:
+            (_claims(folder, variant) / name).mkdir()
+        except FileExistsError:
+            continue
+        kernel.enable_caching()
+        kernel.compile(types)
+        sys.stdout.write(f"{len(kernels)}\n")  # fails once nobody waits any more, which ends us
         sys.stdout.flush()
-
-    compile_here(kernel_set, variant, folder, tell)
-    _finished(folder, variant).touch()
 
 
 def _compile_apart(
     kernel_set: KernelSet, variant: str, cache_dir: Path, progress: Progress
 ) -> None:
+    folder = kernel_set.folder(cache_dir)
+    claims = _claims(folder, variant)
+    shutil.rmtree(claims, ignore_errors=True)  # of a start that was cut short
+    claims.mkdir(parents=True)
     command = [sys.executable, "-m", "skerry_core.runners.compiler"]
     command += [kernel_set.reference, variant, str(cache_dir)]
     what = "compiling kernels for this CPU, once"
     progress(what, 0.0)
-    with tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(
-            command,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                progress(what, float(line))
-        if process.returncode:
-            errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
-            raise CompilationError(_why(process.returncode, said[-1] if said else ""))
+    count = min(kernel_set.processes, len(os.sched_getaffinity(0)))
+    with ExitStack() as stack:
+        reading, writing = os.pipe()
+        told = os.fdopen(reading)
+        errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
+        try:
+            processes = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        command,
+                        env=_environment(),
+                        stdin=subprocess.DEVNULL,
+                        stdout=writing,
+                        stderr=file,
+                    )
+                )
+                for file in errors
+            ]
+        finally:
+            os.close(writing)
+        stack.enter_context(told)  # closed before they are waited for: then they end
+        for done, total in enumerate(told, 1):
+            progress(what, done / int(total))
+        for process, file in zip(processes, errors, strict=True):
+            if process.wait():
+                file.seek(0)
+                said = file.read().decode(errors="replace").strip().splitlines()
+                raise CompilationError(_why(process.returncode, said[-1] if said else ""))
+    shutil.rmtree(claims, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:
@@ -196,6 +223,10 @@ def _short_hash(of: object) -> str:
 
 def _finished(folder: Path, variant: str) -> Path:
     return folder / f"finished-{variant}"
+
+
+def _claims(folder: Path, variant: str) -> Path:
+    return folder / f"claims-{variant}"
 
 
 def _remove_superseded(folder: Path) -> None:
