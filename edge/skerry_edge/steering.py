@@ -37,8 +37,9 @@ MAX_HOPS = 1
 ADVICE_SECONDS = 60  # that a client keeps it
 
 # What any edge can do alike; all else knows of files, batches or conversations that one has.
-ANYWHERE = ("/chat/completions", "/completions", "/messages", "/messages/count_tokens",
-            "/embeddings")  # fmt: skip
+ANYWHERE = (
+    "/chat/completions", "/completions", "/messages", "/messages/count_tokens", "/embeddings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,9 @@ class Steered:
         elsewhere = self._elsewhere(scope)
         if elsewhere is None:
             return await self._app(scope, receive, send)
-        redirects = self._steering.policy.policy == "redirect" and may_go_anywhere(scope)
-        if redirects:
-            return await moved(scope, elsewhere)(scope, receive, send)
+        if self._steering.policy.policy == "redirect":
+            app = moved(scope, elsewhere) if may_go_anywhere(scope) else self._app
+            return await app(scope, receive, send)
         advice = alt_svc(elsewhere)
 
         async def advise(message: Message) -> None:

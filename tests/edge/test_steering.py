@@ -248,7 +248,7 @@ async def test_nobody_is_sent_on_twice(hops: dict[str, Any]) -> None:
 )
 async def test_what_only_this_edge_has_stays_here(request_: dict[str, Any]) -> None:
     told = await ask(World().steering(), **request_)
-    assert (told.status_code, "iad.example.test" in told.headers["alt-svc"]) == (200, True)
+    assert (told.status_code, "alt-svc" in told.headers) == (200, False)
 
 
 async def test_who_is_never_sent_away() -> None:

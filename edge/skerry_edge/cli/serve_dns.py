@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +63,7 @@ async def _serve(options: DnsOptions, home: Home) -> None:
             _take_file(zone, path)
             on_sighup(lambda: _take_file_again(zone, path))
         else:
-            following = asyncio.create_task(_follow(zone, zone_source(options, home)))
-            stack.push_async_callback(_end, following)
+            _keep_running(_follow(zone, zone_source(options, home)), stack, stop)
         live = await unless(stop, zone.live)
         live.server.fast = fast_path(live.responder, home.cache, options.workers)
         told = await _listen(live, options)
@@ -71,12 +71,8 @@ async def _serve(options: DnsOptions, home: Home) -> None:
         if lifeline is not None:
             lifeline.ready({"dns": told})
         stack.push_async_callback(live.server.close)
-        running = asyncio.create_task(live.run())
-        stack.push_async_callback(_end, running)
-        running.add_done_callback(lambda _: stop.set())  # by a bug: then we end too
+        _keep_running(live.run(), stack, stop)
         await stop.wait()
-        if running.done():
-            await running  # raises the bug
 
 
 class _Zone:
@@ -153,6 +149,16 @@ async def _listen(live: LiveZone, options: DnsOptions) -> str:
     return f"DNS is ready at {host} port {taken}, UDP and TCP."
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+def _keep_running(
+    work: Coroutine[None, None, None], stack: contextlib.AsyncExitStack, stop: asyncio.Event
+) -> None:
+    """Until the stack ends. By itself it ends by a bug only: then we end too, and it is raised."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda _: stop.set())
+
+    async def end() -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(end)
