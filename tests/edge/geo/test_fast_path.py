@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
+import os
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
+from random import Random
 
 import dns.asyncquery
 import dns.message
@@ -14,10 +19,11 @@ import dns.rcode
 import dns.rrset
 import pytest
 import uvloop
-from tests.edge.geo.example import CLIENTS, SITES, data, query, responder, zone
-from tests.edge.geo.fast_answers import CACHE
+from tests.edge.geo.example import CLIENTS, SITES, Clock, data, query, responder, zone
+from tests.edge.geo.fast_answers import ADDRESSES, CACHE, mutated, random_query
 
 from skerry_edge.cli.dns_kernels import load_dns_kernels
+from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.fast.fast_path import FastPath
 from skerry_edge.geo.places import Places, State
@@ -110,6 +116,42 @@ def _from(address: str, port: int, sent: bytes) -> bytes:
         udp.settimeout(20)
         udp.sendto(sent, (LOOPBACK, port))
         return udp.recv(2000)
+
+
+@pytest.mark.slow
+def test_a_flood_of_anything_neither_ends_it_nor_fills_memory() -> None:
+    random = Random(time.time_ns())
+
+    def flood(port: int, cookies: Cookies, packets: int) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            udp.setblocking(False)
+            for _ in range(packets):
+                address = ADDRESSES[0]
+                sent = random_query(random, cookies, address, int(Clock.now))
+                with contextlib.suppress(OSError):
+                    udp.sendto(mutated(random, sent), (LOOPBACK, port))
+                with contextlib.suppress(OSError):
+                    udp.recv(2000)
+
+    async def test(server: DnsServer, fast: FastPath, ask: Ask) -> None:
+        port = server._servers[0].sockets[0].getsockname()[1]
+        await asyncio.to_thread(flood, port, server.responder.cookies, 50_000)
+        before, files = _resident_bytes(), _open_files()
+        await asyncio.to_thread(flood, port, server.responder.cookies, 150_000)
+        assert _resident_bytes() - before < 16 << 20
+        assert _open_files() == files
+        assert len((await ask(query("ai"))).answer) == 1
+        assert fast.counters()["received"] > 100_000
+
+    with_server(test, LOOPBACK)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def test_without_its_code_the_server_goes_on(caplog: pytest.LogCaptureFixture) -> None:
