@@ -12,6 +12,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from bench import peaks
+
 GIGA = 1e9
 
 
@@ -63,15 +65,18 @@ def _sum(values: Any) -> float:
 
 
 def limits(threads: int = 2) -> dict[str, float]:
-    """Ceilings measured now: read bandwidth of memory and of a cache-sized set, fp32 products.
+    """Ceilings measured now: read bandwidth of memory and of a cache-sized set, and products.
 
-    GB/s are 1e9 bytes per second, GFLOPS 1e9 fp32 operations per second; best of five each.
+    GB/s are 1e9 bytes per second, GFLOPS 1e9 fp32 operations per second, GMAC/s 1e9 products and
+    sums per second; the best of five or ten each.
     """
     return {
         "dram read, 1 thread, GB/s": _read_bandwidth(512 << 20, 1),
         f"dram read, {threads} threads, GB/s": _read_bandwidth(512 << 20, threads),
         f"96 MiB set read, {threads} threads, GB/s": _read_bandwidth(96 << 20, threads),
         "fp32 matmul 1024 (BLAS), GFLOPS": _matmul_rate(1024),
+        f"int8 products, {threads} threads, GMAC/s": peaks.int8_peak(threads),
+        f"fp32 products, {threads} threads, GMAC/s": peaks.float_peak(threads),
     }
 
 

@@ -11,27 +11,52 @@ import time
 
 import llama_cpp as llama
 
-MAX_SEQUENCES = 33
-CONTEXT_PER_SEQUENCE = 512
+MANY = (33, 512)  # sequences, and tokens of context each
+LONG = (1, 4608)
 
 
 class Engine:
-    def __init__(self, path, threads, contexts=CONTEXT_PER_SEQUENCE, sequences=MAX_SEQUENCES):
+    def __init__(self, path, threads):
         self._log = llama.llama_log_callback(lambda *_: None)
         llama.llama_log_set(self._log, ctypes.c_void_p())
         llama.llama_backend_init()
         model_params = llama.llama_model_default_params()
         self.model = llama.llama_model_load_from_file(path.encode(), model_params)
+        self.contexts = {size: self.make_context(threads, *size) for size in (MANY, LONG)}
+        self.batch = llama.llama_batch_init(2048, 0, 1)
+        self.held = 0  # tokens of one prompt that the long context holds
+
+    def make_context(self, threads, sequences, tokens):
         params = llama.llama_context_default_params()
-        params.n_ctx = contexts * sequences
+        params.n_ctx = tokens * sequences
         params.n_batch = 2048
         params.n_ubatch = 512
         params.n_seq_max = sequences
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = False
-        self.context = llama.llama_init_from_model(self.model, params)
-        self.memory = llama.llama_get_memory(self.context)
-        self.batch = llama.llama_batch_init(2048, 0, 1)
+        return llama.llama_init_from_model(self.model, params)
+
+    def use(self, prompts, steps):
+        """Choose the context for these prompts, and empty it unless it holds the one, long prompt.
+
+        Which tokens it holds makes no difference to how long a step takes.
+        """
+        count = len(prompts[0])
+        size = MANY if count + steps + 2 <= MANY[1] else LONG
+        self.context = self.contexts[size]
+        memory = llama.llama_get_memory(self.context)
+        is_held = steps > 0 and size == LONG and self.held >= count
+        llama.llama_memory_seq_rm(memory, -1, count if is_held else 0, -1)
+        if size == LONG:
+            self.held = count
+        return is_held
+
+    def compute(self, sequence, token_ids):
+        count = len(token_ids)
+        for first in range(0, count, 512):
+            part = token_ids[first : first + 512]
+            last = {len(part) - 1} if first + len(part) == count else set()
+            self.run(part, range(first, first + len(part)), [sequence] * len(part), last)
 
     def run(self, token_ids, positions, sequences, wanted):
         batch = self.batch
@@ -49,20 +74,16 @@ class Engine:
             raise RuntimeError(f"llama_decode answered {code}")
 
     def prefill(self, token_ids):
-        llama.llama_memory_clear(self.memory, True)
-        count = len(token_ids)
+        self.use([token_ids], 0)
         start = time.perf_counter()
-        for first in range(0, count, 512):
-            part = token_ids[first : first + 512]
-            last = {len(part) - 1} if first + len(part) == count else set()
-            self.run(part, range(first, first + len(part)), [0] * len(part), last)
+        self.compute(0, token_ids)
         llama.llama_synchronize(self.context)
         return time.perf_counter() - start
 
     def decode(self, prompts, steps):
-        llama.llama_memory_clear(self.memory, True)
-        for sequence, prompt in enumerate(prompts):
-            self.run(prompt, range(len(prompt)), [sequence] * len(prompt), {len(prompt) - 1})
+        if not self.use(prompts, steps):
+            for sequence, prompt in enumerate(prompts):
+                self.compute(sequence, prompt)
         rows = list(range(len(prompts)))
         length = len(prompts[0])
         self.run([7] * len(rows), [length] * len(rows), rows, set(rows))

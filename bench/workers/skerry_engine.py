@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -30,14 +31,15 @@ class Bench:
         )
         runner.warm_up(lambda _what, _share: None)
         self.load_seconds = time.perf_counter() - start
+        self.runner = runner
         self.engine = Engine(runner, BARE, model_key=b"bench")
         self._count = 0
 
-    def add(self, prompt: list[int], sampling: SamplingParams) -> str:
-        """Start one request under a cache key of its own: a bench never profits from another."""
+    def add(self, prompt: list[int], sampling: SamplingParams, key: bytes = b"") -> str:
+        """Start one request; under a cache key of its own, or one that it shares with others."""
         self._count += 1
         name = str(self._count)
-        key = name.encode()
+        key = key or name.encode()
         self.engine.add(
             Request(id=name, prompt_ids=tuple(prompt), sampling=sampling, cache_key=key)
         )
@@ -54,24 +56,83 @@ class Bench:
         self._drain()
         return seconds
 
-    def decode(self, prompts: list[list[int]], steps: int, sampling: str) -> float:
-        """Seconds of `steps` steps with every prompt decoding."""
-        names = [self.add(prompt, SAMPLING[sampling]) for prompt in prompts]
+    def start(self, prompts: list[list[int]], sampling: str, key: bytes = b"") -> list[str]:
+        """Requests that decode from the next step on."""
+        names = [self.add(prompt, SAMPLING[sampling], key) for prompt in prompts]
         started: set[str] = set()
         while len(started) < len(names):
             started.update(o.request_id for o in self.engine.step() if o.token_ids)
         self.engine.step()
+        return names
+
+    def decode(self, prompts: list[list[int]], steps: int, sampling: str) -> float:
+        """Seconds of `steps` steps with every prompt decoding."""
+        names = self.start(prompts, sampling)
         start = time.perf_counter()
         tokens = 0
         for _ in range(steps):
             tokens += sum(len(output.token_ids) for output in self.engine.step())
         seconds = time.perf_counter() - start
-        for name in names:
-            self.engine.abort(name)
-        self._drain()
+        self.stop(names)
         if tokens != steps * len(names):
             raise RuntimeError(f"expected {steps * len(names)} tokens, got {tokens}")
         return seconds
+
+    def decode_shared(
+        self, prompts: list[list[int]], steps: int, sampling: str
+    ) -> tuple[float, float]:
+        """As `decode`, after one of the prompts is in the prefix cache that all share; and the
+        bytes of KV that a step reads."""
+        self._count += 1
+        key = f"shared {self._count}".encode()
+        self.stop(self.start(prompts[:1], sampling, key))
+        names = self.start(prompts, sampling, key)
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.engine.step()
+        seconds = time.perf_counter() - start
+        bytes_read = self.runner.kv_blocks_read * self.runner.kv_format.block_bytes
+        self.stop(names)
+        return seconds, bytes_read
+
+    def mixed(
+        self, prompts: list[list[int]], arriving: list[list[int]], steps: int, sampling: str
+    ) -> dict[str, float]:
+        """Streams that decode while prompts arrive, each when the one before has its first token.
+
+        The gaps are those between a stream's tokens, in seconds, alone and while prompts arrive;
+        `share` is the time that the same work takes apart, by the time it takes together.
+        """
+        prefill_seconds = self.prefill(arriving[:1], sampling)
+        names = self.start(prompts, sampling)
+        alone = [self._timed_step()[0] for _ in range(steps)]
+        gaps: list[float] = []
+        for prompt in arriving:
+            name = self.add(prompt, SAMPLING[sampling])
+            is_first_token = False
+            while not is_first_token:
+                seconds, told = self._timed_step()
+                gaps.append(seconds)
+                is_first_token = name in told
+            self.stop([name])
+        self.stop(names)
+        p50 = statistics.median(alone)
+        apart = len(arriving) * prefill_seconds + len(gaps) * p50
+        ordered = sorted(gaps)
+        p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        return {"p50_alone": p50, "p99": p99, "share": apart / sum(gaps)}
+
+    def _timed_step(self) -> tuple[float, set[str]]:
+        """Seconds of a step, and who got a token."""
+        start = time.perf_counter()
+        outputs = self.engine.step()
+        return time.perf_counter() - start, {o.request_id for o in outputs if o.token_ids}
+
+    def stop(self, names: list[str]) -> None:
+        """End requests; the others go on, in one step."""
+        for name in names:
+            self.engine.abort(name)
+        self.engine.step()
 
     def _drain(self) -> None:
         while self.engine.has_work:
@@ -89,6 +150,13 @@ def main() -> None:
                 answer = {"seconds": bench.prefill(request["prompts"], sampling)}
             case "decode":
                 answer = {"seconds": bench.decode(request["prompts"], request["steps"], sampling)}
+            case "decode shared":
+                seconds, kv = bench.decode_shared(request["prompts"], request["steps"], sampling)
+                answer = {"seconds": seconds, "kv_bytes": kv}
+            case "mixed":
+                answer = bench.mixed(
+                    request["prompts"], request["arriving"], request["steps"], sampling
+                )
             case _:
                 answer = {"load_seconds": bench.load_seconds}
         print(json.dumps(answer), flush=True)

@@ -1,0 +1,245 @@
+"""Where a step's time goes: Python, and every phase of the compiled step against what bounds it.
+
+    python -m bench.profile_step [--batch 32] [--context 64] [--tokens 1]
+
+Phases run on one thread, each layer's the fastest of some steps: their work (bytes of weights and
+KV that they read, products that they make) over their time, as a share of this machine's bandwidth
+and peaks, measured in the same run. Python's share is of the engine thread's processor time while
+two threads decode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine, peaks
+from bench.engine import THREADS, make_prompts
+from bench.models import default_model, home
+from skerry_core.batch import Batch, SamplingBatch
+from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_core.engine import Engine
+from skerry_core.kernels.layout import PackedLayout
+from skerry_core.models import llama
+from skerry_core.request import Request, SamplingParams
+from skerry_core.runners import numba_cpu
+from skerry_core.runners.compilation import _LINKED
+from skerry_core.runners.numba_cpu import NumbaRunner
+
+STEPS = 7
+
+
+@dataclass
+class Work:
+    """What a phase does in one step."""
+
+    bytes: float = 0.0
+    int8_products: float = 0.0
+    float_products: float = 0.0
+
+
+def works(runner: NumbaRunner, batch: Batch) -> dict[str, Work]:
+    """Of the phases that read or multiply much."""
+    packed, config = runner._packed, runner.model
+    tokens, samples = batch.num_tokens, batch.num_samples
+
+    def product(layout: PackedLayout, times: int, count: int) -> Work:
+        products = layout.num_rows * layout.num_columns * count * times
+        work = Work(bytes=layout.num_bytes * times)
+        if layout.format.is_quantized:
+            work.int8_products = products
+        else:
+            work.float_products = products
+        return work
+
+    def layer(*names: str) -> Work:
+        total = Work()
+        for name in names:
+            for index in range(config.num_layers):
+                part = product(packed.layouts[llama.layer_tensor(index, name)], 1, tokens)
+                total.bytes += part.bytes
+                total.int8_products += part.int8_products
+                total.float_products += part.float_products
+        return total
+
+    head = llama.EMBEDDING if config.tied_embeddings else llama.HEAD
+    pairs = float((batch.positions.astype(np.int64) + 1).sum())
+    per_pair = 2 * config.num_layers * config.num_heads * config.head_dim
+    return {
+        "project": layer("attn_q", "attn_k", "attn_v"),
+        "attend": Work(
+            bytes=runner.kv_blocks_read * runner.kv_format.block_bytes,
+            float_products=pairs * per_pair,
+        ),
+        "add_output": layer("attn_output"),
+        "feed_forward": layer("ffn_gate", "ffn_up"),
+        "add_down": layer("ffn_down"),
+        "compute_logits": product(packed.layouts[head], 1, samples),
+    }
+
+
+def make_batch(runner: NumbaRunner, rows: int, context: int, tokens: int) -> Batch:
+    """Rows of so many tokens at the end of so long a context, each over blocks of its own."""
+    per_row = -(-context // BLOCK_SIZE)
+    tables = np.arange(rows * per_row, dtype=np.int32).reshape(rows, per_row)
+    positions = np.tile(np.arange(context - tokens, context, dtype=np.int32), rows)
+    ends = tokens * np.arange(rows + 1, dtype=np.int32)
+    return Batch(
+        token_ids=(positions * 7 + 100) % runner.model.vocab_size,
+        positions=positions,
+        query_start=ends,
+        block_tables=tables,
+        sample_tokens=ends[1:] - np.int32(1),
+        sampling=_greedy(rows),
+    )
+
+
+def _greedy(samples: int) -> SamplingBatch:
+    def of(dtype: type, value: float = 0) -> Any:
+        return np.full(samples, value, dtype)
+
+    return SamplingBatch(
+        positions=of(np.int64),
+        seeds=of(np.uint64),
+        choices=of(np.int32),
+        temperature=of(np.float32),
+        top_p=of(np.float32, 1),
+        top_k=of(np.int32),
+        min_p=of(np.float32),
+        repetition_penalty=of(np.float32, 1),
+        frequency_penalty=of(np.float32),
+        presence_penalty=of(np.float32),
+        history_start=np.zeros(samples + 1, np.int32),
+        history_ids=np.empty(0, np.int32),
+        history_counts=np.empty(0, np.int32),
+        bias_start=np.zeros(samples + 1, np.int32),
+        bias_ids=np.empty(0, np.int32),
+        bias_values=np.empty(0, np.float32),
+        num_logprobs=of(np.int32, -1),
+        targets=of(np.int32, -1),
+    )
+
+
+def phases(layers: int) -> Iterator[tuple[str, int]]:
+    """Every phase of a step, and what it counts, in order; see `llama_step`."""
+    yield "prepare", 0
+    for layer in range(layers):
+        yield "norm", 2 * layer
+        yield from ((name, layer) for name in ("project", "attend", "add_output"))
+        yield "norm", 2 * layer + 1
+        yield from ((name, layer) for name in ("feed_forward", "add_down"))
+    yield "norm", 2 * layers
+    yield "compute_logits", 0
+    yield "sample", 0
+
+
+def phase_seconds(runner: NumbaRunner, batch: Batch) -> dict[str, float]:
+    """Seconds of every kind of phase in one step, on this thread."""
+    plan = runner._plan
+    fastest: dict[tuple[str, int], float] = {}
+    for _ in range(STEPS):
+        plan.set_batch(batch)
+        for name, index in phases(runner.model.num_layers):
+            kernel: Any = _LINKED[name][0]
+            start = time.perf_counter()
+            kernel(runner._target, plan.record, plan.threads[0], index)
+            seconds = time.perf_counter() - start
+            fastest[name, index] = min(seconds, fastest.get((name, index), seconds))
+    totals: dict[str, float] = {}
+    for (name, _), seconds in fastest.items():
+        totals[name] = totals.get(name, 0.0) + seconds
+    return totals
+
+
+def phase_table(runner: NumbaRunner, batch: Batch) -> Table:
+    """Every phase: its time, and the shares of bandwidth and peaks that it reaches."""
+    bandwidth = machine.limits(1)["96 MiB set read, 1 threads, GB/s"]
+    int8, floats = peaks.int8_peak(1), peaks.float_peak(1)
+    seconds = phase_seconds(runner, batch)
+    table = Table(title=f"{batch.num_tokens} tokens, {batch.num_rows} rows, one thread")
+    columns = ("phase", "ms", "of step", f"of {bandwidth} GB/s", f"of {int8} int8 GMAC/s")
+    for column in (*columns, f"of {floats} fp32 GMAC/s"):
+        table.add_column(column, justify="right")
+    done = works(runner, batch)
+    for name, taken in seconds.items():
+        work = done.get(name, Work())
+        rates = work.bytes / bandwidth, work.int8_products / int8, work.float_products / floats
+        shares = [f"{rate / taken / 1e9:.0%}" if rate else "" for rate in rates]
+        of_step = f"{taken / sum(seconds.values()):.1%}"
+        table.add_row(name, f"{1e3 * taken:.3f}", of_step, *shares)
+    return table
+
+
+def python_share(runner: NumbaRunner, rows: int, context: int) -> float:
+    """Share of the engine thread's processor time that decode steps spend outside compiled code."""
+    compiled = 0.0
+    run_thread = numba_cpu.run_thread
+
+    def timed(*arguments: Any) -> Any:
+        nonlocal compiled
+        start = time.thread_time()
+        result = run_thread(*arguments)
+        compiled += time.thread_time() - start
+        return result
+
+    engine = Engine(runner, EngineConfig(max_running=rows), model_key=b"bench")
+    sampling = SamplingParams(temperature=0.0, max_tokens=1000)
+    for index, prompt in enumerate(make_prompts(rows, context, 0)):
+        engine.add(Request(id=str(index), prompt_ids=tuple(prompt), sampling=sampling))
+    while any(not output.token_ids for output in engine.step()) or engine.load().prefill_tokens:
+        pass
+    numba_cpu.run_thread = timed
+    try:
+        start = time.thread_time()
+        for _ in range(4 * STEPS):
+            engine.step()
+        total = time.thread_time() - start
+    finally:
+        numba_cpu.run_thread = run_thread
+    engine.abort_all()
+    return 1 - compiled / total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=32, help="rows")
+    parser.add_argument("--context", type=int, default=64, help="tokens of each row, the last ones")
+    parser.add_argument("--tokens", type=int, default=1, help="of each row in the step")
+    options = parser.parse_args()
+    console = Console()
+    console.print(" · ".join(f"{key} {value}" for key, value in machine.describe().items()))
+
+    def open_runner(threads: int) -> NumbaRunner:
+        runner = NumbaRunner.open(
+            default_model()[1].weights,
+            num_blocks=options.batch * (options.context // BLOCK_SIZE + 2),
+            threads=threads,
+            cache_dir=home() / "cache",
+        )
+        runner.warm_up(lambda _what, _share: None)
+        return runner
+
+    runner = open_runner(1)
+    batch = make_batch(runner, options.batch, options.context, options.tokens)
+    runner.execute(batch)
+    console.print(phase_table(runner, batch))
+    runner.close()
+    runner = open_runner(THREADS)
+    share = python_share(runner, options.batch, options.context)
+    console.print(f"Python: {share:.1%} of a decode step, {options.batch} rows, {THREADS} threads")
+    runner.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
