@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli import build_parser, control_child, fleet, node
+from skerry_edge.cli import build_parser, control_child, fleet, node, serve_gateway
+from skerry_edge.limits import Limits
 from skerry_regions import node_process
 
 FOLDER = Path(__file__).parents[2] / "infra" / "systemd"
@@ -59,7 +60,8 @@ def test_they_are_shut_in(unit: str) -> None:
 def test_stopping_leaves_time_to_drain() -> None:
     drain = node.DRAIN_SECONDS + node_process.CLOSE_SECONDS
     assert drain < float(settings("skerry-node")["TimeoutStopSec"])
-    assert drain < float(settings("skerry-edge")["TimeoutStopSec"])
+    streams = Limits().drain_seconds + serve_gateway.DRAIN_SECONDS
+    assert streams < float(settings("skerry-edge")["TimeoutStopSec"])
     whole = fleet.EDGE_STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
     assert whole < float(settings("skerry")["TimeoutStopSec"])
 
