@@ -44,7 +44,7 @@ class Statistics:
     blocks_free: int
     blocks_filed: int  # in the second tier, whether or not in memory as well
     steps: int  # counter; stands still while there is work: the engine hangs
-    computed_tokens: int  # counter: prompt and output tokens that ran through the model
+    computed_tokens: int  # counter: prompt and output tokens that ran through the model, and stay
     output_tokens: int  # counter: tokens made
     cache_query_tokens: int  # counter: tokens that were looked for in the prefix cache
     cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
@@ -261,7 +261,7 @@ class Engine:
     def _account(self, rows: list[Row], seconds: float) -> None:
         self._scheduler.settle(rows, seconds)
         self._steps += 1
-        self._computed_tokens += sum(row.num_tokens for row in rows)
+        self._computed_tokens += sum(row.end - row.start for row in rows)
         self._busy_seconds += seconds
         for row in rows:
             if row.is_decode:

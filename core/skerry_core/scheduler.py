@@ -22,6 +22,8 @@ The rules of the house:
    fully cached prompt is computed from its last block boundary on and never writes into a shared
    block. (The alternative, copy-on-write, saves at most 63 tokens for prompts that end exactly on
    a boundary, and would need a copy in every runner.)
+8. Drafted tokens (see `speculation`) take what is left of the step, and no block that their
+   sequence does not hold.
 """
 
 from __future__ import annotations

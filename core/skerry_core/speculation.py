@@ -42,10 +42,7 @@ class Speculator:
         self.num_accepted = 0
 
     def add_drafts(self, plan: Plan) -> None:
-        """Extend the rows of streams within what is left of the step, where it pays.
-
-        Drafts never take a block that their sequence does not hold, so they cost nobody a place.
-        """
+        """Extend the rows of streams within what is left of the step, where it pays."""
         streams = [row for row in plan.rows.values() if row.is_decode]
         made, seconds = float(len(streams)), self._price.of(len(streams))
         per_token = _GAIN * self._price.per_token
