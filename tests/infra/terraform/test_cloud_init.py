@@ -51,9 +51,11 @@ def test_cloud_init_takes_it(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.model
-def test_machines_that_follow_it_are_a_platform(tmp_path: Path, default_model: ModelFiles) -> None:
+def test_machines_that_follow_it_are_a_platform(
+    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
+) -> None:
     """A node and an edge. Packages, pip and systemd are played here; all else is done."""
-    platform = Platform(tmp_path, default_model)
+    platform = Platform(tmp_path_factory.mktemp("joined"), default_model)
     machines: list[Process] = []
     try:
         platform.client.make("regions", name="fra", iata="FRA")
@@ -82,8 +84,8 @@ def test_machines_that_follow_it_are_a_platform(tmp_path: Path, default_model: M
 
 def machine(platform: Platform, kind: str, token: str, options: list[str]) -> Process:
     """One that cloud-init and systemd have started."""
-    folder = platform.folder / f"{kind}-machine"
-    root = folder / "root"
+    folder = platform.folder / kind
+    root = folder / "root"  # short names: unix sockets in it have at most 107 characters
     root.mkdir(parents=True)
     (folder / "token").write_text(token)
     text = user_data(
