@@ -87,6 +87,14 @@ def test_what_is_protected_or_in_use_stays(
     terraform.apply()
     assert "the pool is protected" in terraform("destroy", "-auto-approve", rc=1)
     assert "skerry_pool.p" in terraform.state()
+    control.make("deployments", name=f"d-{region}", model="@cf/none/such", pools=[f"{region}-p"])
+    terraform.write(a_pool(region, wait_for_ready=False))
+    terraform.apply()
+    used = f"pool '{region}-p' is still used by deployment 'd-{region}'"
+    assert used in terraform("destroy", "-auto-approve", rc=1)
+    assert "skerry_pool.p" in terraform.state()
+    control.http.delete(f"/deployments/d-{region}")
+    terraform.destroy()
 
 
 def test_who_cannot_be_reached_and_who_is_not_let_in(

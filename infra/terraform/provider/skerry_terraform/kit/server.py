@@ -30,7 +30,7 @@ from skerry_terraform.kit.service import Service
 COOKIE = "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2"
 PROTOCOL = 6
 MAX_MESSAGE_BYTES = 256 << 20  # Terraform's own limit
-THREADS = 32  # Terraform walks with 10 unless told otherwise
+THREADS = 512  # made as needed; a Stop must not wait behind what `-parallelism` allows (10)
 PARENT_SECONDS = 0.5  # between looks at who our parent is
 ANSWER_SECONDS = 1.0  # for the answer to `Shutdown` to be sent
 ORPHAN_SECONDS = 10.0  # for calls under way when Terraform is gone
