@@ -336,7 +336,7 @@ def test_attention(
 def test_targets_are_chosen_by_name_and_by_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(targets.TARGET_VARIABLE, raising=False)
     with pytest.raises(
-        ConfigError, match="no CPU target 'mmx'; there are avx512vnni, avx2, portable"
+        ConfigError, match="no CPU target 'mmx'; there are avx512vnni, avx2, neondot, portable"
     ):
         choose_target("mmx")
     monkeypatch.setenv(targets.TARGET_VARIABLE, "portable")

@@ -93,6 +93,15 @@ class Emitter:
         indices = ir.Constant(vector(I32, len(lanes)), [ir.Constant(I32, i) for i in lanes])
         return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), indices)
 
+    def join(self, vectors: Sequence[Value]) -> Value:
+        """Vectors of one type, end to end; a power of two of them."""
+        while len(vectors) > 1:
+            lanes = range(2 * vectors[0].type.count)
+            indices = ir.Constant(vector(I32, len(lanes)), [ir.Constant(I32, i) for i in lanes])
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [self.builder.shuffle_vector(a, b, indices) for a, b in pairs]
+        return vectors[0]
+
     def call(self, name: str, result: ir.Type, *arguments: Value) -> Value:
         """Call an LLVM intrinsic by its full name."""
         module = self.builder.module

@@ -34,22 +34,30 @@ class Avx2(NamedTuple):
     rows: int = 8
 
 
-class Portable(NamedTuple):
-    """Any CPU that LLVM knows, Arm included."""
+class NeonDot(NamedTuple):
+    """64-bit Arm with the dot product instructions: Armv8.4 on, Graviton 2, Apple M1."""
 
     rows: int = 8
 
 
-Target = Avx512Vnni | Avx2 | Portable
+class Portable(NamedTuple):
+    """Any CPU that LLVM knows."""
+
+    rows: int = 8
+
+
+Target = Avx512Vnni | Avx2 | NeonDot | Portable
 
 TARGETS: dict[str, Target] = {
     "avx512vnni": Avx512Vnni(),
     "avx2": Avx2(),
+    "neondot": NeonDot(),
     "portable": Portable(),
 }
 _NEEDS = {
     "avx512vnni": ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c"),
     "avx2": ("avx2", "fma", "f16c"),
+    "neondot": ("neon", "dotprod"),
     "portable": (),
 }
 
@@ -169,6 +177,29 @@ def _dot_avx2(
     return [b.add(total, widen(sums)) for total, sums in zip(totals, narrow, strict=True)]
 
 
+def _dot_neon(
+    e: Emitter,
+    weights: Sequence[Value],
+    activations: Activations,
+    start: Sequence[Value],
+    *,
+    signed: bool,
+) -> list[Value]:
+    """As `_dot_vnni`, with sdot: registers of 4 rows. Nibbles are small enough to be signed too."""
+    rows, words = weights[0].type.count // 4, vector(I32, 4)
+    quarters = range(0, rows, 4)
+    sums = [[e.take(total, range(first, first + 4)) for first in quarters] for total in start]
+    for quad, weight in enumerate(weights):
+        parts = [e.take(weight, range(4 * first, 4 * first + 16)) for first in quarters]
+        for t, totals in enumerate(sums):
+            same = e.take(activations(t, quad), range(16))  # for every row
+            for i, part in enumerate(parts):
+                totals[i] = e.call(
+                    "llvm.aarch64.neon.sdot.v4i32.v16i8", words, totals[i], part, same
+                )
+    return [e.join(totals) for totals in sums]
+
+
 def _dot_portable(
     e: Emitter,
     weights: Sequence[Value],
@@ -208,6 +239,14 @@ _TRAITS: dict[type, Traits] = {
         attention_vectors=1,
         native_half=True,
         dot_block=_dot_avx2,
+        signed_as_unsigned=False,
+    ),
+    NeonDot: Traits(
+        rows=8,
+        tile_tokens=(4, 2, 1),
+        attention_vectors=1,
+        native_half=True,
+        dot_block=_dot_neon,
         signed_as_unsigned=False,
     ),
     Portable: Traits(
