@@ -65,6 +65,8 @@ async def machines(
     )
     serving.add_done_callback(lambda _: ready.set())
     await ready.wait()
+    if serving.done():
+        await serving  # raises why it could not begin
     try:
         yield Joining(
             tokens=JoinTokens(store, token_secret, authority.fingerprint),

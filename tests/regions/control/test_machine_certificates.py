@@ -139,6 +139,17 @@ def test_a_certificate_that_has_ended_serves_for_nothing_else(control: Platform)
     link.close()
 
 
+def test_a_machine_cannot_pose_as_the_control_plane(control: Platform) -> None:
+    control.joined("m").close()
+    posing = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    posing.load_cert_chain(
+        control.folder / "m" / "certificate.pem", control.folder / "m" / "key.pem"
+    )
+    trusting = control_link._trusting(control.authority.pem)
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate purpose"):
+        shake_hands(trusting, posing)
+
+
 def test_the_listener_renews_its_own_certificate(control: Platform) -> None:
     tls = ListenerTLS(control.authority, control.clock)
     first = shown(tls)
@@ -152,13 +163,18 @@ def shown(tls: ListenerTLS) -> bytes | None:
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE
+    return shake_hands(anybody, tls.context).getpeercert(binary_form=True)
+
+
+def shake_hands(ours: ssl.SSLContext, theirs: ssl.SSLContext) -> ssl.SSLObject:
+    """A client's end of a connection in memory."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = anybody.wrap_bio(to_client, to_server, server_hostname=SERVER_NAME)
-    server = tls.context.wrap_bio(to_server, to_client, server_side=True)
+    client = ours.wrap_bio(to_client, to_server, server_hostname=SERVER_NAME)
+    server = theirs.wrap_bio(to_server, to_client, server_side=True)
     for side in (client, server, client):
         with contextlib.suppress(ssl.SSLWantReadError):
             side.do_handshake()
-    return client.getpeercert(binary_form=True)
+    return client
 
 
 def test_a_machine_that_cannot_come_back_is_forgotten(control: Platform) -> None:
