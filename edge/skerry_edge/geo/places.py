@@ -19,6 +19,7 @@ from skerry_edge.geo.ranking import (
     nearest,
     rank,
     resident,
+    seconds_to,
     shed,
     up,
 )
@@ -90,6 +91,15 @@ class Places:
         """With round trips of the region that it is at, where those are known."""
         rtts = self.state.rtts.get(client.region or "")
         return replace(client, rtt={**client.rtt, **rtts}) if rtts else client
+
+    def likeness(self, client: Client) -> object:
+        """Clients for whom this is equal get the same order whatever the state is: it is all that
+        the chain looks at."""
+        if client.region is not None:  # what is measured there may change
+            return client.location, client.region, client.zone, frozenset(client.rtt.items())
+        regions = (site.region for site in self._sites.values())
+        near = sorted(regions, key=lambda each: seconds_to(each, client))
+        return client.zone, tuple(each.name for each in near)
 
     def locate(self, address: Address) -> tuple[Client, int]:
         """What is known of a client, and the bits of the block that all of it is true for."""

@@ -77,7 +77,9 @@ class FastResponder:
     def refresh(self) -> None:
         """Follow the state of regions."""
         orders = orders_of(self.contents, self.responder.places)
-        self.table = finished(make_table(self.contents, orders, self.responder, 1))
+        table = finished(make_table(self.contents, orders, self.responder, 1))
+        assert table is not None
+        self.table = table
 
     def respond(
         self, query: bytes, address: Address, now: float, *, port: int = PORT, mapped: bool = False

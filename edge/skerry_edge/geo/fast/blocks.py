@@ -21,20 +21,25 @@ class TooManyBlocks(Exception):
 
 
 class ClientKinds:
-    """What is known of clients: each distinct `Client` has a number, from 0."""
+    """Kinds of clients that always get the same order of regions: each has a number, from 0."""
 
-    def __init__(self) -> None:
-        self.clients: list[Client] = []
-        self.examples: list[Address] = []  # somebody of each kind
-        self._numbers: dict[object, int] = {}
+    def __init__(self, places: Places) -> None:
+        self.clients: list[Client] = []  # one of each kind …
+        self.examples: list[Address] = []  # … and its address
+        self._places = places
+        self._by_likeness: dict[object, int] = {}
+        self._by_contents: dict[object, int] = {}
 
     def number(self, client: Client, example: Address) -> int:
-        """The same for equal ones."""
-        key = client.location, client.region, client.zone, frozenset(client.rtt.items())
-        number = self._numbers.setdefault(key, len(self.clients))
+        """The same for clients that are alike."""
+        contents = client.location, client.region, client.zone, frozenset(client.rtt.items())
+        if (known := self._by_contents.get(contents)) is not None:
+            return known
+        number = self._by_likeness.setdefault(self._places.likeness(client), len(self.clients))
         if number == len(self.clients):
             self.clients.append(client)
             self.examples.append(example)
+        self._by_contents[contents] = number
         return number
 
 

@@ -8,7 +8,7 @@ pieces of some milliseconds, so that an event loop can do it beside others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -75,7 +75,7 @@ class Contents:
 
 def read_contents(responder: Responder) -> Generator[None, None, Contents]:
     """Ask for everything. Raises `TooManyBlocks`."""
-    kinds = ClientKinds()
+    kinds = ClientKinds(responder.places)
     ipv4 = yield from blocks_of(responder.places, 4, kinds)
     ipv6 = yield from blocks_of(responder.places, 6, kinds)
     reading = _Reading(responder, kinds.examples[0])
@@ -101,14 +101,21 @@ def orders_of(contents: Contents, places: Places) -> tuple[Order, ...]:
 
 
 def make_table(
-    contents: Contents, orders: tuple[Order, ...], responder: Responder, generation: int
-) -> Generator[None, None, Table]:
-    """Contents as the orders of regions have them be."""
+    contents: Contents,
+    orders: tuple[Order, ...],
+    responder: Responder,
+    generation: int,
+    is_current: Callable[[], bool] = lambda: True,
+) -> Generator[None, None, Table | None]:
+    """Contents as the orders of regions have them be. None when `orders` are no more those that the
+    responder answers by, which `is_current` says; what is rendered by then is kept."""
     numbers = {order: number for number, order in enumerate(dict.fromkeys(orders))}
     examples = [contents.kinds.examples[orders.index(order)] for order in numbers]
     choices = contents.choices.copy()
     answers = Answers(after=contents.answers)
     for each in contents.by_place:
+        if not is_current():
+            return None
         for column, variant in enumerate(_variants(responder, each.name)):
             heads = [
                 answers.put(turns, is_scoped=turns[0].counts[0] > 0)

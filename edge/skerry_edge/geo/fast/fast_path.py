@@ -14,6 +14,7 @@ from skerry_edge.geo.fast.compiling import Contents, Order, make_table, orders_o
 from skerry_edge.geo.fast.limiting import make_rate
 from skerry_edge.geo.fast.responding import COUNTERS, RCODES
 from skerry_edge.geo.fast.workers import Answer, Workers
+from skerry_edge.geo.places import State
 from skerry_edge.geo.responder import Responder
 
 LOOK_SECONDS = 0.2  # between looks whether something has changed
@@ -38,6 +39,8 @@ class FastPath:
         self._workers: list[Workers] = []
         self._running: asyncio.Task[None] | None = None
         self._generation = 0
+        self._state: State | None = None  # of regions, and the orders that they have …
+        self._orders: tuple[Order, ...] = ()  # … in the workers' table
         self.current = asyncio.Event()  # the table is what the responder serves
 
     def open(
@@ -87,27 +90,38 @@ class FastPath:
         """Keep the table what the responder would answer, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            version, read_at = self._responder.version, loop.time()
+            version, anew_at = self._responder.version, loop.time() + ANEW_SECONDS
             try:
                 contents = await _apart(read_contents(self._responder))
             except TooManyBlocks:
                 logger.warning("too many blocks of addresses: answers come from the slow path")
                 return
-            orders: tuple[Order, ...] | None = None
-            while self._responder.version == version and loop.time() < read_at + ANEW_SECONDS:
-                found = orders_of(contents, self._responder.places)
-                if found != orders:
-                    orders = found
-                    await self._swap(contents, found)
-                self.current.set()
+            self._orders = ()
+            while self._responder.version == version and loop.time() < anew_at:
+                await self._follow_state(contents, version)
                 await asyncio.sleep(LOOK_SECONDS)
             self.current.clear()
 
-    async def _swap(self, contents: Contents, orders: tuple[Order, ...]) -> None:
-        self._generation += 1
-        table = await _apart(make_table(contents, orders, self._responder, self._generation))
-        for each in self._workers:
-            each.take(table)
+    async def _follow_state(self, contents: Contents, version: int) -> None:
+        """Another table, where the state of regions has led to other orders."""
+        state = self._responder.places.state
+
+        def is_current() -> bool:
+            return self._responder.version == version and self._responder.places.state is state
+
+        if state is self._state and self._orders:
+            return
+        orders = orders_of(contents, self._responder.places)
+        if orders != self._orders:
+            self._generation += 1
+            making = make_table(contents, orders, self._responder, self._generation, is_current)
+            table = await _apart(making)
+            if table is None:
+                return  # and again, with what is so now
+            for each in self._workers:
+                each.take(table)
+        self._state, self._orders = state, orders
+        self.current.set()
 
 
 async def _apart(work: Generator[None, None, T]) -> T:
