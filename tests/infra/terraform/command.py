@@ -61,7 +61,11 @@ class Terraform:
 
     @property
     def environ(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if "SKERRY" not in name}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if "SKERRY" not in name and not name.startswith("TF_")
+        }
         return kept | {
             "HOME": str(self.folder / "home"),
             "TF_CLI_CONFIG_FILE": os.devnull,

@@ -52,8 +52,9 @@ def test_an_answer_that_comes_too_late_is_asked_for_again(
     proxy.fail(Fault("POST", seconds=1.5))
     terraform.write(a_region(region))
     terraform.apply()
-    first, second = proxy.seen("POST")
-    assert first == second
+    posts = proxy.seen("POST")
+    assert len(posts) >= 2
+    assert len({*posts}) == 1
     assert terraform.is_settled()
 
 
@@ -116,7 +117,7 @@ def test_never_ready_is_told_and_replaced(
 ) -> None:
     """A model that cannot be had, and a short patience."""
     text = within(region, model="@cf/none/such")
-    text = text.removesuffix("}\n") + '  timeouts { create = "1s" }\n}\n'
+    text = text.removesuffix("}\n") + '  timeouts { create = "3s" }\n}\n'
     terraform.write(text)
     told = terraform.apply(rc=1)
     assert "ModelUnavailable" in told
