@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.e2e.command import until
+from tests.e2e.command import ROOT, until
 from tests.e2e.control_client import ControlPlane
 from tests.infra.terraform.command import FaultyProxy, Terraform
 from tests.infra.terraform.configurations import a_pool, a_region, within
@@ -171,3 +171,10 @@ def test_a_token_is_kept_and_rotated(terraform: Terraform, control: ControlPlane
     assert control.http.get(f"/api_tokens/{first['id']}").status_code == 404
     terraform.destroy()
     assert control.http.get(f"/api_tokens/{second['id']}").status_code == 404
+
+
+def test_the_example_of_the_documentation_is_valid(terraform: Terraform) -> None:
+    page = (ROOT / "docs" / "terraform.md").read_text()
+    example = page.split("```hcl\n")[1].split("```")[0]
+    (terraform.folder / "main.tf").write_text(example)
+    assert "The configuration is valid." in terraform("validate")
