@@ -82,6 +82,7 @@ def make_batch() -> Batch:
     receiving_vectors, sending_vectors = np.zeros((2, WIDTH, 2), np.int64)
     for i in range(WIDTH):
         receiving[i, NAME] = slots[i].ctypes.data
+        receiving[i, NAME_LENGTH] = SOCKADDR
         receiving_vectors[i] = slots[i].ctypes.data + PACKET, SLOT - PACKET
         for headers, vectors in ((receiving, receiving_vectors), (sending, sending_vectors)):
             headers[i, VECTOR] = vectors[i].ctypes.data
@@ -117,8 +118,6 @@ def serve(
 
 @compiled
 def _receive(udp: int, batch: Batch) -> int:
-    for i in range(WIDTH):
-        batch.receiving[i, NAME_LENGTH] = SOCKADDR
     count = _recvmmsg(udp, batch.receiving.ctypes.data, WIDTH, MSG_WAITFORONE, 0)
     if count > 0:
         return wide(count)
@@ -151,6 +150,7 @@ def _answer_all(
             batch.sending_vectors[answers, BASE] = out.ctypes.data
             batch.sending_vectors[answers, SIZE] = written
             answers += 1
+        batch.receiving[i, NAME_LENGTH] = SOCKADDR  # again, as the kernel has written there
     _send_all(sockets.udp, batch, answers, counters)
 
 
