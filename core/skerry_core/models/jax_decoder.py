@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from skerry_core.config import BLOCK_SIZE, ModelConfig
+from skerry_core.kernels.pallas_attention import Part, attend_prefix, merge
 from skerry_core.kernels.rope import rope_frequencies
 
 
@@ -97,8 +98,14 @@ class Rows(NamedTuple):
     tables: Array  # i32[B, M]  the row's blocks
 
 
-@partial(jax.jit, static_argnames="config", donate_argnames="kv")
-def run_rows(config: ModelConfig, weights: Weights, kv: Array, rows: Rows) -> tuple[Array, Array]:
+Attention = Literal["xla", "pallas", "pallas interpreted"]
+"""How what is cached is attended to: gathered and by XLA's own products, or in place."""
+
+
+@partial(jax.jit, static_argnames=("config", "attention"), donate_argnames="kv")
+def run_rows(
+    config: ModelConfig, weights: Weights, kv: Array, rows: Rows, attention: Attention = "xla"
+) -> tuple[Array, Array]:
     """Final hidden states before the last norm, [B, n, hidden], and the updated KV.
 
     Layers read the cache as it was and attend to the step's own tokens beside it; what they add is
@@ -110,7 +117,13 @@ def run_rows(config: ModelConfig, weights: Weights, kv: Array, rows: Rows) -> tu
 
     def layer(x: Array, xs: tuple[Array, Layers]) -> tuple[Array, Array]:
         index, w = xs
-        attended, added = _attention(config, w, x, kv[index][:, rows.tables], rows, cos, sin)
+        q, added = _projected(config, w, x, cos, sin)
+        if attention == "xla":
+            attended = _attend(config, q, added, kv[index][:, rows.tables], rows)
+        else:
+            is_interpreted = attention == "pallas interpreted"
+            attended = _attend_in_place(config, q, added, kv, index, rows, is_interpreted)
+        attended = attended.reshape(*x.shape[:2], -1) @ w.output
         x = x + attended
         return x + _feed_forward(config, w, x), added
 
@@ -145,26 +158,28 @@ def write_block(kv: Array, block: int, data: Array) -> Array:
     return kv.at[:, :, block].set(data)
 
 
-def _attention(
-    config: ModelConfig,
-    w: Layers,
-    x: Array,  # [B, n, hidden]
-    cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
-    rows: Rows,
-    cos: Array,
-    sin: Array,
+def _projected(
+    config: ModelConfig, w: Layers, x: Array, cos: Array, sin: Array
 ) -> tuple[Array, Array]:
-    """Attend to the rows' contexts: [B, n, hidden], and the step's own KV [2, B, n, Hk, D]."""
-    heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
-    num_rows, count = rows.token_ids.shape
+    """Queries [B, n, H, D] and the step's own KV [2, B, n, Hk, D] of x [B, n, hidden]."""
+    heads, kv_heads = config.num_heads, config.num_kv_heads
     projected = _rms_norm(x, w.attention_norm, config.rms_norm_eps) @ w.qkv + w.qkv_bias
-    split = projected.reshape(num_rows, count, heads + 2 * kv_heads, width)
+    split = projected.reshape(*x.shape[:2], heads + 2 * kv_heads, config.head_dim)
     q, k, v = jnp.split(split, [heads, heads + kv_heads], axis=2)
     if config.qk_norm:
         q = _rms_norm(q, w.q_norm, config.rms_norm_eps)
         k = _rms_norm(k, w.k_norm, config.rms_norm_eps)
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-    added = jnp.stack([k, v])
+    return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])
+
+
+def _attend(
+    config: ModelConfig,
+    q: Array,  # [B, n, H, D]
+    added: Array,  # [k|v, B, n, Hk, D]     the step's own
+    cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
+    rows: Rows,
+) -> Array:  # [B, n, Hk, G, D]
+    """Each token against its row's context, the cached blocks gathered before."""
     own_keys, own_values = added.transpose(0, 1, 3, 2, 4)  # [B, Hk, n, D]
     old_keys, old_values = _gathered(cached[0]), _gathered(cached[1])  # [B, Hk, M * 64, D]
     num_cached = old_keys.shape[2]
@@ -174,13 +189,43 @@ def _attention(
     keys = jnp.concatenate([old_keys, own_keys], axis=2)
     values = jnp.concatenate([old_values, own_values], axis=2)
 
-    grouped = q.reshape(num_rows, count, kv_heads, heads // kv_heads, width)
+    grouped = _grouped(config, q)
     scores = jnp.einsum("bnkgd,bksd->bkgns", grouped, keys, preferred_element_type=jnp.float32)
     visible = _visible(config, rows, num_cached)
-    masked = jnp.where(visible[:, None, None], scores * width**-0.5, -jnp.inf)
+    masked = jnp.where(visible[:, None, None], scores * config.head_dim**-0.5, -jnp.inf)
     shares = jax.nn.softmax(masked, axis=-1).astype(values.dtype)
-    attended = jnp.einsum("bkgns,bksd->bnkgd", shares, values)
-    return attended.reshape(num_rows, count, heads * width) @ w.output, added
+    return jnp.einsum("bkgns,bksd->bnkgd", shares, values)
+
+
+def _attend_in_place(
+    config: ModelConfig,
+    q: Array,  # [B, n, H, D]
+    added: Array,  # [k|v, B, n, Hk, D]
+    kv: Array,  # [L, k|v, N, Hk, 64, D]
+    layer: Array,  # i32[]
+    rows: Rows,
+    is_interpreted: bool,
+) -> Array:  # [B, n, Hk, G, D]
+    """As `_attend`, by a kernel that reads blocks where they lie."""
+    grouped = _grouped(config, q) * jnp.asarray(config.head_dim**-0.5, q.dtype)
+    cached = attend_prefix(
+        grouped, kv, layer, rows.first, rows.tables, window=config.sliding_window,
+        interpret=is_interpreted,
+    )  # fmt: skip
+    scores = jnp.einsum("bnkgd,bskd->bnkgs", grouped, added[0], preferred_element_type=jnp.float32)
+    visible = _visible(config, rows, 0)[:, :, None, None]  # [B, n, 1, 1, n]
+    masked = jnp.where(visible, scores, -jnp.inf)
+    largest = masked.max(axis=-1)  # finite: a token sees itself
+    shares = jnp.exp(masked - largest[..., None])
+    mixed = jnp.einsum(
+        "bnkgs,bskd->bnkgd", shares.astype(q.dtype), added[1], preferred_element_type=jnp.float32
+    )
+    return merge(cached, Part(mixed, largest, shares.sum(axis=-1))).astype(q.dtype)
+
+
+def _grouped(config: ModelConfig, q: Array) -> Array:
+    """Query heads under the KV head that they share: [B, n, H, D] → [B, n, Hk, G, D]."""
+    return q.reshape(*q.shape[:2], config.num_kv_heads, -1, config.head_dim)
 
 
 def _visible(config: ModelConfig, rows: Rows, num_cached: int) -> Array:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from skerry_core.batch import Batch, Float32, Int32, StepResult
 from skerry_core.config import BLOCK_SIZE, ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.models.jax_decoder import (
+    Attention,
     Rows,
     Weights,
     assemble,
@@ -42,7 +43,7 @@ from skerry_core.runners.base import Progress
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
 
-VERSION = 2  # of the arithmetic: part of the numeric build
+VERSION = 3  # of the arithmetic: part of the numeric build
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 _LEAST_CHUNK = 32  # tokens
@@ -80,9 +81,11 @@ class JaxRunner:
         max_step_tokens: int = 512,
         max_samples: int = 64,
         formats: Sequence[str] = (),
+        attention: Attention | None = None,
         progress: Progress = lambda message, share: None,
     ) -> None:
-        """`formats` names the formats that the weights were stored in. Raises ConfigError."""
+        """`formats` names the formats that the weights were stored in. `attention` is the device's
+        own unless named. Raises ConfigError."""
         dtype = str(weights.embedding.dtype)
         if dtype not in _DTYPES:
             raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
@@ -95,6 +98,7 @@ class JaxRunner:
             head_dim=config.head_dim, dtype=_DTYPES[dtype],
         )  # fmt: skip
         self._weights = weights
+        self._attention = attention or attention_of(config)
         layers, _, heads, size, width = self.kv_format.shape
         # One block more than the pool's is scratch: padding writes there.
         self._kv = jnp.zeros((layers, 2, num_blocks + 1, heads, size, width), dtype)
@@ -104,7 +108,7 @@ class JaxRunner:
         self._row_buckets = buckets(1, max_samples)
         self._token_buckets = buckets(_LEAST_CHUNK, max_step_tokens)
         self._table_buckets = buckets(_LEAST_CONTEXT, -(-config.max_context // BLOCK_SIZE))
-        about = ["jax", VERSION, jax.__version__, *_processor(), dtype, *formats]
+        about = ["jax", VERSION, jax.__version__, *_processor(), dtype, self._attention, *formats]
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"jax-{digest.hexdigest()}"
 
@@ -119,6 +123,7 @@ class JaxRunner:
         threads: int = 2,
         cache_dir: Path,
         dtype: str = "float32",
+        attention: Attention | None = None,
         progress: Progress = lambda message, share: None,
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
@@ -136,7 +141,7 @@ class JaxRunner:
         return cls(
             config, assemble(config, tensors), num_blocks=num_blocks, cache_dir=cache_dir,
             max_step_tokens=max_step_tokens, max_samples=max_samples, formats=formats,
-            progress=progress,
+            attention=attention, progress=progress,
         )  # fmt: skip
 
     def warm_up(self, progress: Progress) -> None:
@@ -225,7 +230,7 @@ class JaxRunner:
         """The step over rows of such shapes."""
         key = (*rows.token_ids.shape, rows.tables.shape[1])
         if key not in self._programs:
-            lowered = run_rows.lower(self.model, self._weights, self._kv, rows)
+            lowered = run_rows.lower(self.model, self._weights, self._kv, rows, self._attention)
             self._programs[key] = lowered.compile()
         return self._programs[key]
 
@@ -247,6 +252,12 @@ class JaxRunner:
             told[start : start + len(piece)] = np.asarray(answer)[: len(piece)]
             start += len(piece)
         return told
+
+
+def attention_of(config: ModelConfig) -> Attention:
+    """Our kernel on a GPU, where it takes heads of a power of two; XLA's products elsewhere."""
+    takes = config.head_dim & (config.head_dim - 1) == 0
+    return "pallas" if jax.devices()[0].platform == "gpu" and takes else "xla"
 
 
 _THREADS = "PJRT_NPROC"  # read by XLA when its CPU client is made

@@ -1,0 +1,69 @@
+"""`python -m bench.gpu --json FILE`: the Torch runner on a GPU, beside its peers and its ceilings.
+
+One script of under nine minutes. A machine with numpy, torch and triton is enough; with
+transformers its static cache under torch.compile is a peer too. Ceilings are measured in the same
+run, and every figure is given as a share of the one that bounds it. `--dry` runs the same code in
+tiny shapes, on the CPU where there is no GPU: its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+NO_GPU = "bench.gpu measures a CUDA device, and there is none; --dry tries the script without one"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--dry", action="store_true", help="tiny shapes; figures mean nothing")
+    parser.add_argument("--only", metavar="WORD", help="figures whose name has this word")
+    parser.add_argument("--seconds", type=float, default=520.0, help="begin nothing after this")
+    options = parser.parse_args(arguments)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))  # nothing is installed
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if not has_gpu and not options.dry:
+        print(NO_GPU, file=sys.stderr)
+        return 2
+    if not has_gpu:
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    from bench.gpu_figures import DRY, FULL, Bench
+
+    started = time.perf_counter()
+    bench = Bench(DRY if options.dry else FULL, torch.device("cuda" if has_gpu else "cpu"))
+    figures = []
+    for name, measure in bench.measures():
+        if options.only and options.only not in name:
+            continue
+        if time.perf_counter() - started > options.seconds:
+            print(f"{name}: left out, no time left")
+            continue
+        try:
+            measured = measure()
+        except torch.cuda.OutOfMemoryError:
+            print(f"{name}: left out, not enough memory")
+            continue
+        for figure in measured:
+            figures.append(figure)
+            print(figure.line(), flush=True)
+    if options.json is not None:
+        report = {
+            "device": bench.describe(),
+            "dry": options.dry,
+            "seconds": time.perf_counter() - started,
+            "figures": [asdict(figure) for figure in figures],
+        }
+        options.json.write_text(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

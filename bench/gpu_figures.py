@@ -1,0 +1,372 @@
+"""What `bench.gpu` measures: medians of synchronised runs, and the bytes that they must read."""
+
+from __future__ import annotations
+
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+import triton
+
+from bench.gpu_peers import static_cache_seconds
+from skerry_core.batch import Batch, SamplingBatch
+from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
+from skerry_core.engine import Engine
+from skerry_core.kernels.quantized import QuantizedMatrix
+from skerry_core.kernels.triton_attention import SPLIT_BLOCKS, Tiles, attend_split
+from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
+from skerry_core.models.torch_decoder import DecoderWeights
+from skerry_core.request import Request, SamplingParams
+from skerry_core.runners.torch_gpu import Kernels, TorchRunner
+
+GIGA, TERA = 1e9, 1e12
+TINY = ModelConfig(
+    architecture="llama", num_layers=1, hidden_size=32, intermediate_size=64, num_heads=2,
+    num_kv_heads=1, head_dim=16, vocab_size=64, max_context=256, tied_embeddings=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured at which size; tokens unless said otherwise."""
+
+    model: ModelConfig
+    dtype: torch.dtype
+    context: int
+    batches: tuple[int, ...]  # rows that decode
+    prefill: int
+    streams: int
+    stream_tokens: int  # of each stream, at most
+    hand_over: int
+    long_rows: int
+    long_context: int
+    copy_bytes: int
+    product: int  # rows and columns of the matrices
+    rounds: int
+
+
+FULL = Sizes(
+    model=replace(PUBLIC_SHAPES["llama-3.1-8b"], max_context=16_384), dtype=torch.bfloat16,
+    context=1000, batches=(1, 64), prefill=8192, streams=200, stream_tokens=400, hand_over=4096,
+    long_rows=16, long_context=32_768, copy_bytes=4 << 30, product=8192, rounds=7,
+)  # fmt: skip
+DRY = Sizes(
+    model=TINY, dtype=torch.float32, context=70, batches=(1, 2), prefill=4, streams=2,
+    stream_tokens=2, hand_over=128, long_rows=1, long_context=300, copy_bytes=1 << 16, product=32,
+    rounds=1,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    value: float
+    unit: str
+    of: str = ""  # what bounds it
+    share: float | None = None  # of that bound
+    wanted: float | None = None  # share, or value where there is no bound
+
+    def line(self) -> str:
+        told = f"{self.name}: {self.value:.4g} {self.unit}"
+        if self.share is not None:
+            told += f", {self.share:.0%} of {self.of}"
+        return told if self.wanted is None else f"{told} (wanted {self.wanted:g})"
+
+
+class Bench:
+    """One model's weights on one device, and runners over them, one at a time."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        self.sizes = sizes
+        self.device = device
+        self._weights: DecoderWeights = random_weights(sizes.model, device, sizes.dtype)
+        self._copy = self._product = self._to_host = 0.0  # ceilings, per second
+
+    def describe(self) -> dict[str, str]:
+        is_cuda = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if is_cuda else platform.processor()
+        return {
+            "name": name, "torch": torch.__version__, "cuda": str(torch.version.cuda),
+            "triton": triton.__version__, "python": platform.python_version(),
+        }  # fmt: skip
+
+    def measures(self) -> Iterator[tuple[str, Callable[[], list[Figure]]]]:
+        yield "ceilings", self.ceilings
+        yield "decode and prefill", lambda: self.steps("triton")
+        yield "streams", self.streams
+        yield "hand-over", self.hand_over
+        yield "attention alone", self.attention
+        yield "decode and prefill, deterministic", lambda: self.steps("triton", True)
+        yield "decode, 8 bits", lambda: self.quantized(8)
+        yield "decode, 4 bits", lambda: self.quantized(4)
+        yield "peer: torch SDPA", lambda: self.steps("torch")
+        yield "peer: transformers", self.transformers
+
+    # --- ceilings --------------------------------------------------------------------------------
+
+    def ceilings(self) -> list[Figure]:
+        s = self.sizes
+        source = torch.empty(s.copy_bytes, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        self._copy = 2 * s.copy_bytes / self.seconds(lambda: target.copy_(source))
+        host = torch.empty(
+            s.copy_bytes // 8, dtype=torch.uint8, pin_memory=self.device.type == "cuda"
+        )
+        part = source[: len(host)]
+        self._to_host = len(host) / self.seconds(lambda: host.copy_(part, non_blocking=True))
+        a = torch.randn(s.product, s.product, dtype=s.dtype, device=self.device)
+        self._product = 2 * s.product**3 / self.seconds(lambda: a @ a)
+        return [
+            Figure("copy on the device, read and written", self._copy / GIGA, "GB/s"),
+            Figure("copy to pinned memory", self._to_host / GIGA, "GB/s"),
+            Figure("matrix product", self._product / TERA, "TFLOPS"),
+        ]
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def steps(self, kernels: Kernels, deterministic: bool = False) -> list[Figure]:
+        s = self.sizes
+        runner = self.runner(kernels=kernels, deterministic=deterministic)
+        label = f"{kernels}, deterministic" if deterministic else kernels
+        wanted = kernels == "triton" and not deterministic
+        figures = []
+        for rows in s.batches:
+            seconds = self.seconds(partial(runner.execute, step(rows, 1, s.context)))
+            least = (self.weight_bytes() + self.kv_bytes(rows * s.context)) / self._copy
+            figures.append(
+                Figure(
+                    f"decode, {rows} rows, {label}",
+                    1e3 * seconds,
+                    "ms",
+                    "bytes over bandwidth",
+                    least / seconds,
+                    (0.9 if rows == 1 else 0.8) if wanted else None,
+                )
+            )
+        batch = step(1, s.prefill, s.prefill)
+        seconds = self.seconds(lambda: runner.execute(batch))
+        least = self.prefill_operations(s.prefill) / self._product
+        figures.append(
+            Figure(
+                f"prefill of {s.prefill}, {label}",
+                s.prefill / seconds,
+                "tok/s",
+                "the matrix product's rate",
+                least / seconds,
+                0.7 if wanted else None,
+            )
+        )
+        runner.close()
+        return figures
+
+    def quantized(self, bits: int) -> list[Figure]:
+        """Decoding one row by weights of 4 or 8 bits, which say as little as the others."""
+        s = self.sizes
+        weights = narrowed(self._weights, bits)
+        runner = TorchRunner(
+            s.model, weights, num_blocks=self.blocks(1, s.context), kernels="triton"
+        )
+        batch = step(1, 1, s.context)
+        seconds = self.seconds(lambda: runner.execute(batch))
+        least = (weight_bytes(weights) + self.kv_bytes(s.context)) / self._copy
+        runner.close()
+        name = f"decode, 1 row, {bits} bits"
+        return [Figure(name, 1e3 * seconds, "ms", "bytes over bandwidth", least / seconds)]
+
+    def streams(self) -> list[Figure]:
+        """Concurrent streams through the whole engine, lengths like a chat's (ShareGPT: prompts of
+        some 220 tokens, answers of some 200, both with long tails)."""
+        s, rng = self.sizes, random.Random(0)
+        runner = self.runner()
+        engine = Engine(
+            runner, EngineConfig(max_running=s.streams, max_step_tokens=s.prefill),
+            model_key=b"bench",
+        )  # fmt: skip
+        runner.warm_up(lambda what, share: None)
+        for index in range(s.streams):
+            prompt, answer = (
+                max(1, min(int(rng.lognormvariate(4.9, 1.0)), s.stream_tokens)) for _ in range(2)
+            )
+            ids = tuple(rng.randrange(s.model.vocab_size) for _ in range(prompt))
+            style = SamplingParams(max_tokens=answer, temperature=0.8, top_p=0.95, seed=index)
+            engine.add(Request(id=str(index), prompt_ids=ids, sampling=style))
+        busy, execute = 0.0, runner.execute
+
+        def timed(batch: Batch) -> object:
+            nonlocal busy
+            begun = time.perf_counter()
+            result = execute(batch)
+            busy += time.perf_counter() - begun
+            return result
+
+        runner.execute = timed  # type: ignore[method-assign, assignment]
+        begun, made = time.perf_counter(), 0
+        while engine.has_work:
+            made += sum(len(output.token_ids) for output in engine.step())
+        seconds = time.perf_counter() - begun
+        engine.close()
+        return [
+            Figure(f"{s.streams} streams", made / seconds, "tok/s", wanted=17_200.0),
+            Figure("the engine between steps", 100 * (1 - busy / seconds), "% of time", wanted=3.0),
+        ]
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def hand_over(self) -> list[Figure]:
+        count = self.sizes.hand_over // BLOCK_SIZE
+        runner = self.runner()
+        blocks, told = list(range(count)), runner.export_blocks(list(range(count)))
+        out = self.seconds(lambda: runner.export_blocks(blocks))
+        back = self.seconds(lambda: runner.admit_blocks(blocks, told))
+        runner.close()
+        rate = 2 * told.nbytes / (out + back)
+        name = f"KV of {self.sizes.hand_over} tokens out and back"
+        return [
+            Figure(
+                name, rate / GIGA, "GB/s", "the copy to pinned memory", rate / self._to_host, 0.7
+            )
+        ]
+
+    def attention(self) -> list[Figure]:
+        s, c = self.sizes, self.sizes.model
+        per_row = -(-s.long_context // BLOCK_SIZE)
+        shape = (2, s.long_rows * per_row, c.num_kv_heads, BLOCK_SIZE, c.head_dim)
+        kv = torch.randn(shape, dtype=s.dtype, device=self.device)
+        rows = torch.arange(s.long_rows, dtype=torch.int32, device=self.device)
+        tables = torch.arange(s.long_rows * per_row, dtype=torch.int32, device=self.device)
+        positions = torch.full_like(rows, s.long_context - 1)
+        q = torch.randn(s.long_rows, c.num_heads, c.head_dim, dtype=s.dtype, device=self.device)
+        out, tiles = torch.empty_like(q), Tiles(rows, rows, torch.ones_like(rows), longest=1)
+        splits = -(-per_row // SPLIT_BLOCKS)
+
+        def run() -> None:
+            attend_split(
+                q, kv, tables.view(s.long_rows, -1), positions, tiles, out, num_splits=splits,
+                window=None,
+            )  # fmt: skip
+
+        rate = kv.nbytes / self.seconds(run)
+        name = f"attention, {s.long_rows} rows, context {s.long_context}"
+        return [Figure(name, rate / GIGA, "GB/s", "the copy's", rate / self._copy, 0.85)]
+
+    def transformers(self) -> list[Figure]:
+        s = self.sizes
+        self._weights = random_weights(TINY, self.device, s.dtype)  # room for theirs
+        figures = []
+        for rows in s.batches:
+            seconds = static_cache_seconds(
+                s.model, rows, s.context, s.dtype, self.device, self.seconds
+            )
+            if seconds is not None:
+                name = f"decode, {rows} rows, transformers' static cache, compiled"
+                figures.append(Figure(name, 1e3 * seconds, "ms"))
+        return figures
+
+    # --- sizes -----------------------------------------------------------------------------------
+
+    def runner(self, kernels: Kernels = "triton", deterministic: bool = False) -> TorchRunner:
+        s = self.sizes
+        room = max(
+            self.blocks(max(s.batches), s.context), self.blocks(1, s.prefill),
+            self.blocks(1, s.hand_over), self.blocks(s.streams, 2 * s.stream_tokens),
+        )  # fmt: skip
+        return TorchRunner(
+            s.model, self._weights, num_blocks=room, max_step_tokens=max(s.prefill, s.streams),
+            max_samples=max(s.streams, *s.batches), kernels=kernels, deterministic=deterministic,
+        )  # fmt: skip
+
+    def blocks(self, rows: int, context: int) -> int:
+        return rows * -(-context // BLOCK_SIZE)
+
+    def weight_bytes(self) -> int:
+        return weight_bytes(self._weights)
+
+    def kv_bytes(self, tokens: int) -> int:
+        c = self.sizes.model
+        return tokens * c.num_layers * 2 * c.num_kv_heads * c.head_dim * self.sizes.dtype.itemsize
+
+    def prefill_operations(self, tokens: int) -> float:
+        """Multiplications and additions of the layers' products, causal attention, one head row."""
+        c = self.sizes.model
+        parameters = weight_bytes(self._weights, has_head=False) // self.sizes.dtype.itemsize
+        attention = 2 * tokens**2 * c.num_heads * c.head_dim * c.num_layers
+        return 2 * tokens * parameters + attention
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Median time of a run, after two that do not count."""
+        times = []
+        for index in range(self.sizes.rounds + 2):
+            self._wait()
+            begun = time.perf_counter()
+            run()
+            self._wait()
+            if index >= 2:
+                times.append(time.perf_counter() - begun)
+        return statistics.median(times)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def weight_bytes(weights: DecoderWeights, *, has_head: bool = True) -> int:
+    """Bytes that a step reads: all but the embedding, of which it looks up rows."""
+    matrices = [m for w in weights.layers for m in (w.qkv, w.output, w.gate_up, w.down)]
+    if has_head:
+        matrices.append(weights.head)
+    return sum(m.num_bytes if isinstance(m, QuantizedMatrix) else m.nbytes for m in matrices)
+
+
+def narrowed(weights: DecoderWeights, bits: int) -> DecoderWeights:
+    """Random quantised matrices in the shapes of the given ones."""
+
+    def random_matrix(rows: int, columns: int) -> QuantizedMatrix:
+        device = weights.embedding.device
+        shape, kind = (
+            ((rows, columns), torch.int8) if bits == 8 else ((rows, columns // 2), torch.uint8)
+        )
+        quants = torch.randint(0, 127, shape, dtype=kind, device=device)
+        scales = torch.full((rows, columns // 32), 1e-3, dtype=torch.float16, device=device)
+        return QuantizedMatrix(quants, scales, scales * -8 if bits == 4 else None)
+
+    layers = tuple(
+        replace(
+            layer, qkv=random_matrix(*layer.qkv.shape), output=random_matrix(*layer.output.shape),
+            gate_up=random_matrix(*layer.gate_up.shape), down=random_matrix(*layer.down.shape),
+        )
+        for layer in weights.layers
+    )  # fmt: skip
+    return replace(weights, layers=layers, head=random_matrix(*weights.head.shape))
+
+
+def step(rows: int, count: int, context: int) -> Batch:
+    """The last `count` tokens of each row's context; the last one of them is sampled, greedily."""
+    width = -(-context // BLOCK_SIZE)
+    tokens = np.arange(rows * count, dtype=np.int32)
+    return Batch(
+        token_ids=tokens % 50,
+        positions=np.tile(np.arange(context - count, context, dtype=np.int32), rows),
+        query_start=np.arange(0, rows * count + 1, count, dtype=np.int32),
+        block_tables=np.arange(rows * width, dtype=np.int32).reshape(rows, width),
+        sample_tokens=tokens[count - 1 :: count],
+        sampling=greedy(rows),
+    )
+
+
+def greedy(count: int) -> SamplingBatch:
+    ints, zeros = np.zeros(0, np.int32), np.zeros(count, np.int32)
+    floats = np.zeros(count, np.float32)
+    return SamplingBatch(
+        positions=np.zeros(count, np.int64), seeds=np.zeros(count, np.uint64), choices=zeros,
+        temperature=floats, top_p=floats + 1, top_k=zeros, min_p=floats,
+        repetition_penalty=floats + 1, frequency_penalty=floats, presence_penalty=floats,
+        history_start=np.zeros(count + 1, np.int32), history_ids=ints, history_counts=ints,
+        bias_start=np.zeros(count + 1, np.int32), bias_ids=ints,
+        bias_values=np.zeros(0, np.float32), num_logprobs=zeros - 1, targets=zeros - 1,
+    )  # fmt: skip
