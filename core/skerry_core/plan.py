@@ -34,7 +34,7 @@ class Row:
         self.is_admission = is_admission  # its first row in this slot and these blocks
         self.num_drafts = 0  # of `num_tokens`: drafted, at the end
         self.num_accepted = 0  # of those, once it has run: what the sequence goes on with
-        self.match = 0  # see `speculation.find_match`
+        self.match = 0  # see `prompt_lookup.find_match`
 
     def add_drafts(self, count: int, match: int) -> None:
         """Run tokens too that were drafted after a match of that length; each is sampled."""

@@ -6,6 +6,7 @@ dmin are f16 and belong to the super-block; Q6_K has no minima.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,18 +38,18 @@ class SuperBlocks(NamedTuple):
         return values.reshape(n, SUPER_BLOCK)
 
 
-def split_q4_k(blocks: Bytes) -> SuperBlocks:
+def _split_q4_k(blocks: Bytes) -> SuperBlocks:
     """From u8[n, 144]."""
     return _with_minima(blocks, _nibble_pairs(blocks[:, 16:]))
 
 
-def split_q5_k(blocks: Bytes) -> SuperBlocks:
+def _split_q5_k(blocks: Bytes) -> SuperBlocks:
     """From u8[n, 176]."""
     fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     return _with_minima(blocks, _nibble_pairs(blocks[:, 48:]) | (fifth << np.uint8(4)))
 
 
-def split_q6_k(blocks: Bytes) -> SuperBlocks:
+def _split_q6_k(blocks: Bytes) -> SuperBlocks:
     """From u8[n, 210]."""
     packed = blocks[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([packed & 0xF, packed >> 4], axis=2).reshape(-1, 8, 32)
@@ -81,3 +82,15 @@ def _nibble_pairs(packed: Bytes) -> Bytes:
 
 def _f16(data: Bytes) -> Float32:
     return np.ascontiguousarray(data).view(np.float16).astype(np.float32).reshape(-1)
+
+
+class KFormat(NamedTuple):
+    block_bytes: int  # of a super-block
+    split: Callable[[Bytes], SuperBlocks]  # u8[n, block_bytes]
+
+
+K_FORMATS = {
+    "Q4_K": KFormat(144, _split_q4_k),
+    "Q5_K": KFormat(176, _split_q5_k),
+    "Q6_K": KFormat(210, _split_q6_k),
+}

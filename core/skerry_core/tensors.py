@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.super_blocks import split_q4_k, split_q5_k, split_q6_k
+from skerry_core.super_blocks import K_FORMATS, SUPER_BLOCK, KFormat
 
 Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -104,6 +104,10 @@ def _q8_0(blocks: Bytes) -> Float32:
     return _f16(blocks[:, :2]) * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
+def _values_of(k_format: KFormat) -> Callable[[Bytes], Float32]:
+    return lambda blocks: k_format.split(blocks).values()
+
+
 FORMATS: dict[str, Format] = {
     "F32": Format(1, 4, _f32_values),
     "F16": Format(1, 2, _f16),
@@ -111,9 +115,9 @@ FORMATS: dict[str, Format] = {
     "Q4_0": Format(32, 18, _q4_0),
     "Q4_1": Format(32, 20, _q4_1),
     "Q8_0": Format(32, 34, _q8_0),
-    "Q4_K": Format(256, 144, lambda blocks: split_q4_k(blocks).values()),
-    "Q5_K": Format(256, 176, lambda blocks: split_q5_k(blocks).values()),
-    "Q6_K": Format(256, 210, lambda blocks: split_q6_k(blocks).values()),
+} | {
+    name: Format(SUPER_BLOCK, k_format.block_bytes, _values_of(k_format))
+    for name, k_format in K_FORMATS.items()
 }
 
 

@@ -25,7 +25,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.super_blocks import SUPER_BLOCK, split_q4_k, split_q5_k, split_q6_k
+from skerry_core.super_blocks import K_FORMATS, SUPER_BLOCK
 
 BLOCK = 32  # values that share a scale
 BLOCKS_PER_SUPER = SUPER_BLOCK // BLOCK
@@ -50,7 +50,7 @@ class WeightFormat(IntEnum):
 
     @property
     def has_super_blocks(self) -> bool:
-        return self in (WeightFormat.Q4_K, WeightFormat.Q5_K, WeightFormat.Q6_K)
+        return self.name in K_FORMATS
 
     @property
     def has_nibbles(self) -> bool:
@@ -79,14 +79,6 @@ class WeightFormat(IntEnum):
         if self.is_quantized:
             return BLOCK // 2 if self.has_nibbles else BLOCK
         return 4 if self is WeightFormat.F32 else 2
-
-
-_SPLITS = {
-    WeightFormat.Q4_K: split_q4_k,
-    WeightFormat.Q5_K: split_q5_k,
-    WeightFormat.Q6_K: split_q6_k,
-}
-_SUPER_BLOCK_BYTES = {WeightFormat.Q4_K: 144, WeightFormat.Q5_K: 176, WeightFormat.Q6_K: 210}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +153,7 @@ def pack(raw: NDArray[np.uint8], layout: PackedLayout) -> NDArray[np.uint8]:
 def _ggml_row_bytes(layout: PackedLayout) -> int:
     format_ = layout.format
     if format_.has_super_blocks:
-        return layout.num_columns // SUPER_BLOCK * _SUPER_BLOCK_BYTES[format_]
+        return layout.num_columns // SUPER_BLOCK * K_FORMATS[format_.name].block_bytes
     return layout.num_steps * (format_.row_scale_bytes + format_.row_quant_bytes)
 
 
@@ -184,7 +176,8 @@ def _split_super_blocks(
     raw: NDArray[np.uint8], layout: PackedLayout
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.uint8]]:
     format_ = layout.format
-    parts = _SPLITS[format_](raw.reshape(-1, _SUPER_BLOCK_BYTES[format_]))
+    block_bytes, split = K_FORMATS[format_.name]
+    parts = split(raw.reshape(-1, block_bytes))
     units = (len(raw), layout.num_columns // SUPER_BLOCK)
     floats, integers = [parts.d], parts.scales
     if parts.dmin is not None and parts.minima is not None:

@@ -12,8 +12,7 @@ from skerry_core.kernels.aliases import Float16, Float32, Int8, Int32, UInt8
 from skerry_core.kernels.emitter import F16_MAX, LANES
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.reference_math import exp_f32, fma_f32
-from skerry_core.super_blocks import split_q4_k, split_q5_k, split_q6_k
-from skerry_core.tensors import FORMATS
+from skerry_core.super_blocks import K_FORMATS
 
 _TINY = np.float32(1e-30)
 _MAX_QUANT = np.float32(127.0)
@@ -57,13 +56,9 @@ def _unpack_super_blocks(
     raw: UInt8, format_: WeightFormat
 ) -> tuple[Int32, Float32, Float32 | None]:
     """As `unpack_blocks`, of a K format."""
-    split = {
-        WeightFormat.Q4_K: split_q4_k,
-        WeightFormat.Q5_K: split_q5_k,
-        WeightFormat.Q6_K: split_q6_k,
-    }[format_]
+    block_bytes, split = K_FORMATS[format_.name]
     rows = len(raw)
-    parts = split(raw.reshape(-1, FORMATS[format_.name].block_bytes))
+    parts = split(raw.reshape(-1, block_bytes))
     d = (parts.d[:, None] * parts.scales).reshape(rows, -1)
     q = parts.quants.astype(np.int32).reshape(rows, d.shape[1], -1)
     if parts.dmin is None or parts.minima is None:
