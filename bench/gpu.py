@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 NO_GPU = "bench.gpu measures a CUDA device, and there is none; --dry tries the script without one"
 
@@ -39,30 +40,27 @@ def main(arguments: list[str] | None = None) -> int:
 
     started = time.perf_counter()
     bench = Bench(DRY if options.dry else FULL, torch.device("cuda" if has_gpu else "cpu"))
-    figures = []
+    report: dict[str, Any] = {"device": bench.describe(), "dry": options.dry}
+    figures, failures = report["figures"], report["failures"] = [], {}
     for name, measure in bench.measures():
         if options.only and options.only not in name:
             continue
         if time.perf_counter() - started > options.seconds:
-            print(f"{name}: left out, no time left")
-            continue
-        try:
-            measured = measure()
-        except torch.cuda.OutOfMemoryError:
-            print(f"{name}: left out, not enough memory")
-            continue
-        for figure in measured:
-            figures.append(figure)
-            print(figure.line(), flush=True)
-    if options.json is not None:
-        report = {
-            "device": bench.describe(),
-            "dry": options.dry,
-            "seconds": time.perf_counter() - started,
-            "figures": [asdict(figure) for figure in figures],
-        }
-        options.json.write_text(json.dumps(report, indent=1))
-    return 0
+            failures[name] = "no time left"
+        else:
+            try:
+                measured = measure()
+            except Exception as error:  # the other figures are worth having
+                failures[name] = f"{type(error).__name__}: {error}"
+            else:
+                figures += map(asdict, measured)
+                print(*(figure.line() for figure in measured), sep="\n", flush=True)
+        if name in failures:
+            print(f"{name}: left out: {failures[name]}", file=sys.stderr)
+        report["seconds"] = time.perf_counter() - started
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1))
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
