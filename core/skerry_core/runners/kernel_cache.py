@@ -89,7 +89,7 @@ def load_kernels(kernel_set: KernelSet, variant: str, cache_dir: Path, progress:
     if not _finished(folder, variant).exists():
         with _lock(folder.parent / "lock", progress):
             if not _finished(folder, variant).exists():
-                _compile_apart(kernel_set, variant, cache_dir, progress)
+                _compile_apart(kernel_set, variant, cache_dir, folder, progress)
                 _finished(folder, variant).touch()
                 _remove_superseded(folder)
     compile_here(kernel_set, variant, folder, lambda share: progress("loading kernels", share))
@@ -152,9 +152,9 @@ def main(reference: str, variant: str, cache_dir: str) -> None:
 
 
 def _compile_apart(
-    kernel_set: KernelSet, variant: str, cache_dir: Path, progress: Progress
+    kernel_set: KernelSet, variant: str, cache_dir: Path, folder: Path, progress: Progress
 ) -> None:
-    folder = kernel_set.folder(cache_dir)
+    """Fill a folder. Sources that change meanwhile have another one, without claims to make."""
     claims = _claims(folder, variant)
     shutil.rmtree(claims, ignore_errors=True)  # of a start that was cut short
     claims.mkdir(parents=True)
