@@ -181,7 +181,7 @@ def _measure(plan: Record, tile: Record) -> None:
 
 
 @kernel
-def plan_attention(plan: Record) -> None:
+def plan_attention(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Make the step's tiles and tasks."""
     num_tiles = _make_tiles(plan)
     tiles = array_at(plan.tiles, (plan.num_tokens,), TILE)
@@ -295,30 +295,22 @@ def _walk(
 ) -> None:
     """Some of a tile's visits in order; see `_visit`."""
     group = plan.num_heads // plan.num_kv_heads
-    is_kept = tile.parts > 1
     slot = tile.kept + kv_head * tile.partials
-    visit = 0
-    for index in range(tile.begin, tile.shared):
+    i, tokens, index, end = 0, tile.count, tile.begin, tile.shared
+    following = 0  # the first token of the next row
+    for visit in range(tile.visits):
+        while index == end:  # on to a row's own blocks
+            i = following
+            tokens = _row_tokens(plan, tile, i)
+            index, end = _own_blocks(plan, tile, i, tokens)
+            following = i + tokens
         if first <= visit < last:
             _visit(
-                target, plan, thread, layer, kv_head, tile, 0, tile.count,
-                index, min(index + 1, tile.shared - 1), slot if is_kept else -1, attends, merges,
+                target, plan, thread, layer, kv_head, tile, i, tokens,
+                index, min(index + 1, end - 1), slot if tile.parts > 1 else -1, attends, merges,
             )  # fmt: skip
-        visit += 1
-        slot += tile.count * group
-    i = 0
-    while i < tile.count:
-        tokens = _row_tokens(plan, tile, i)
-        start, end = _own_blocks(plan, tile, i, tokens)
-        for index in range(start, end):
-            if first <= visit < last:
-                _visit(
-                    target, plan, thread, layer, kv_head, tile, i, tokens,
-                    index, min(index + 1, end - 1), slot if is_kept else -1, attends, merges,
-                )  # fmt: skip
-            visit += 1
-            slot += tokens * group
-        i += tokens
+        slot += tokens * group
+        index += 1
 
 
 @building_block
@@ -359,14 +351,16 @@ def _run_task(
     state_peaks = array_at(thread.state_peaks, (queries, 2), np.float32)
     _load_queries(plan, thread, kv_head, tile)
     clear_state(state, state_peaks)
-    is_whole = tile.parts == 1
-    _walk(target, plan, thread, layer, kv_head, tile, task.first, task.last, True, is_whole)
-    if not is_whole:
+    first, last, attends, merges = task.first, task.last, True, tile.parts == 1
+    while True:  # once, or again to merge what all parts kept
+        _walk(target, plan, thread, layer, kv_head, tile, first, last, attends, merges)
+        if merges:
+            break
         finished = plan.finished_parts + 8 * (task.tile * plan.num_kv_heads + kv_head)
         if atomic_add(finished, 1) < tile.parts - 1:
             return
         atomic_exchange(finished, 0)
-        _walk(target, plan, thread, layer, kv_head, tile, 0, tile.visits, False, True)
+        first, last, attends, merges = 0, tile.visits, False, True
     _write_attended(plan, thread, kv_head, tile)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.aliases import Address, Record
-from skerry_core.kernels.attend_step import plan_attention
 from skerry_core.kernels.layout import BLOCK, WeightFormat
 from skerry_core.kernels.linking import call_by_address
 from skerry_core.kernels.matmul import MATMUL, MATRIX
@@ -108,7 +107,7 @@ def prepare(target: Target, plan: Record, thread: Record, layer: int) -> None:
     for t in range(first, last):
         embed(target, plan.embedding, token_ids[t], floats_at(plan.hidden, t * hidden, hidden))
     if thread.index == 0:
-        plan_attention(plan)
+        _call_phase(plan.plan_attention, (target, plan, thread, 0))
 
 
 @kernel

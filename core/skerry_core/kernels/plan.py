@@ -104,8 +104,8 @@ _BUFFERS = (  # T = the most tokens of a step
 )
 _KERNELS = (
     "matmul", "attend_block", "sample_row",
-    "prepare", "norm", "project", "attend", "add_output", "feed_forward", "add_down",
-    "compute_logits", "sample",
+    "prepare", "plan_attention", "norm", "project", "attend", "add_output", "feed_forward",
+    "add_down", "compute_logits", "sample",
 )  # fmt: skip
 _BATCH = ("token_ids", "positions", "query_start", "block_tables", "sample_tokens")
 _RESULT = ("out_token_ids", "out_logprobs", "out_top_ids", "out_top_logprobs")

@@ -44,6 +44,7 @@ _LINKED = {  # field of the plan: kernel and its argument types
     "attend_block": (attention.attend_block, ATTEND_BLOCK),
     "sample_row": (numba_sampling.sample_row, SAMPLE_ROW),
     "prepare": (llama_step.prepare, PHASE),
+    "plan_attention": (attend_step.plan_attention, PHASE),
     "norm": (llama_step.norm, PHASE),
     "project": (llama_step.project, PHASE),
     "attend": (attend_step.attend, PHASE),
