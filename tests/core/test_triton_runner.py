@@ -17,6 +17,7 @@ from tests.core.runner_suite import (
     batch_of,
     check_greedy,
     engine_over,
+    greedy,
     random_tokens,
     reference,
     teacher_forced,
@@ -138,6 +139,16 @@ def test_warm_up_leaves_blocks_as_they_were(
     runner.warm_up(lambda what, share: shares.append(share))
     np.testing.assert_array_equal(runner.export_blocks(range(NUM_BLOCKS)), before)
     assert shares[-1] == 1.0
+
+
+def test_a_chunk_that_samples_nothing_still_writes_its_kv(models: dict[str, Path]) -> None:
+    runner, tokens = open_runner(models["qwen2"]), random_tokens(3)
+    batch = batch_of(Piece(tokens[:2], 0, [4]))
+    batch.sample_tokens, batch.sampling = batch.sample_tokens[:0], greedy(0)
+    assert len(runner.execute(batch).token_ids) == 0
+    expected = reference(models["qwen2"]).logits(tokens)[2:]
+    told = logits_of(runner, Piece(tokens[2:], 2, [4]))
+    np.testing.assert_allclose(told, expected, rtol=0, atol=3e-5)
 
 
 def test_narrow_kv_needs_our_kernels(models: dict[str, Path]) -> None:

@@ -161,6 +161,14 @@ class TorchRunner:
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
         self._steps.warm_up(progress)
+        if self._choose is not None:
+            device = self._kv.kv.device
+            logits, floats = (torch.zeros(1, n, device=device) for n in (self.model.vocab_size, 1))
+            ints, longs = (
+                torch.zeros(1, dtype=t, device=device) for t in (torch.int32, torch.long)
+            )
+            style = floats[0]
+            self._choose(logits, style, style, ints, style, longs, longs, ints)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
