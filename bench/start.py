@@ -47,6 +47,8 @@ def local_start(folder: Path) -> dict[str, float]:
         assert process.stdout is not None
         line = process.stdout.readline()
         seconds = time.perf_counter() - started
+    if process.returncode:
+        raise RuntimeError(f"a local start failed with status {process.returncode}")
     told: dict[str, Any] = json.loads(line)
     parts = {f"of it {name}": value for name, value in told["marks"].items()}
     return {"to the first token": seconds} | parts | told["MiB"]
