@@ -25,6 +25,7 @@ from tests.edge.geo.fast_answers import ADDRESSES, CACHE, mutated, random_query
 from skerry_edge.cli.dns_kernels import load_dns_kernels
 from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
+from skerry_edge.geo.fast import blocks
 from skerry_edge.geo.fast.fast_path import FastPath
 from skerry_edge.geo.places import Places, State
 
@@ -152,6 +153,28 @@ def _resident_bytes() -> int:
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def test_clients_who_are_told_apart_too_finely_are_left_to_the_slow_path(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(blocks, "MAX_BLOCKS", 2)
+
+    async def main() -> None:
+        server = DnsServer(responder())
+        load = partial(load_dns_kernels, CACHE, lambda _what, _share: None)
+        fast = server.fast = FastPath(server.responder, 1, load)
+        port = await server.listen(LOOPBACK, 0)
+        assert fast._running is not None
+        await asyncio.wait_for(fast._running, 200)
+        assert "too many blocks" in caplog.text
+        question = dns.message.from_wire(query("static"))
+        answer = await dns.asyncquery.udp(question, LOOPBACK, timeout=20, port=port)
+        assert data(answer) == ["192.0.2.80"]
+        assert (fast.counters()["received"], fast.counters()["slow"]) == (1, 1)
+        await server.close()
+
+    uvloop.run(main())
 
 
 def test_without_its_code_the_server_goes_on(caplog: pytest.LogCaptureFixture) -> None:

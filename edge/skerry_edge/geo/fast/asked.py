@@ -10,7 +10,7 @@ from skerry_edge.geo.wire import MAX_OPTIONS, MAX_QUERY, MAX_RECORDS
 HEADER = 12  # bytes
 MAX_NAME = 255
 OPT_HEADER = 11  # bytes, up to the options
-NOERROR, FORMERR, NOTIMP = 0, 1, 4
+FORMERR, NOTIMP = 1, 4
 OPT, TSIG, ANY_CLASS = 41, 250, 255
 NSID, SUBNET, COOKIE = 3, 8, 10  # options
 V4, V6 = 1, 2  # families of subnets

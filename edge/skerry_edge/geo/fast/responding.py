@@ -40,7 +40,6 @@ REFUSED, BADVERS = 5, 16
 IN, NXNAME, IXFR, AXFR = 1, 128, 251, 252
 EXTENDED_ERROR, NOT_AUTHORITATIVE = 15, 20
 QR, AA, TC, RD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
-ROOT_NAME = np.uint64(1)  # what is refused counts together
 
 NO_ANSWER, LEFT = 0, -1  # instead of an answer's length; LEFT: for the slow path
 LARGEST = 1344  # bytes of an answer's buffer: UDP_PAYLOAD, and no power of two for caches' sake
