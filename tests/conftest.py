@@ -21,6 +21,12 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """What tests marked `anyio` run on."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def subprocess_env() -> dict[str, str]:
     """Environment in which a child process imports what this one does."""

@@ -39,11 +39,6 @@ SAT = CAT + 1
 CONTEXTS = [{"text": "the cat"}, {"text": "sat sat"}, {"text": "a b c"}]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def write_model(folder: Path, labels: list[str], **fields: Any) -> Path:
     write_classifier(folder, len(labels))
     config = json.loads((folder / "config.json").read_bytes())

@@ -34,11 +34,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Place:
     """An edge whose model has no node yet, and whose clock stands until a test moves it."""
 

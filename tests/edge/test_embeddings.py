@@ -54,11 +54,6 @@ WORDS = [
 CLS, SEP, THE, CAT = 2, 3, WORDS.index("the"), WORDS.index("cat")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def write_tokenizer(folder: Path) -> None:
     """A tokenizer that states a length and padding, as published ones do."""
     tokenizer = Tokenizer(

@@ -21,11 +21,6 @@ from skerry_regions.protocol import Done, PhaseUsage, Sampling, Tokens
 KEY, OTHER_KEY = key_of("a"), key_of("b")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def answer(text: bytes = b"hi") -> StoredAnswer:
     usage = PhaseUsage(
         prompt_tokens=3, cached_tokens=1, output_tokens=len(text),

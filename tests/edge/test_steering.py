@@ -46,11 +46,6 @@ GERMAN, AMERICAN, BOUND_TO_EU, BOUND_TO_US, UNKNOWN = (
 CHAT = "/v1/chat/completions"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def edge(region: str, zone: str, id: str = "") -> Member:
     return Member(
         id=id or f"edge-{region}",

@@ -22,11 +22,6 @@ from skerry_regions.remote import RemoteRegion, RetryPolicy
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def counted(folder: Path, *, kill_after: int | None) -> Totals:
     """What the journal has of one request, whose first node dies after so many pieces."""
     nodes = [RunningNode(f"node-{number}", folder) for number in range(2)]

@@ -16,11 +16,6 @@ from skerry_regions.protocol import Embed, Sampling, Submit
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Clock:
     """Seconds that pass when a test says so."""
 

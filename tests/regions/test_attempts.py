@@ -25,11 +25,6 @@ from skerry_regions.transfer_frames import Offer
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def phases_of(timeline: Timeline) -> list[str]:
     return [phase.name for phase in timeline.phases]
 

@@ -18,11 +18,6 @@ from skerry_regions.registry import Member, RegistryUnavailable
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class MemoryRegistry:
     """A registry in memory that can be away."""
 

@@ -19,11 +19,6 @@ DELAY = 0.05  # seconds, one way
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Far(asyncio.Protocol):
     """Sends back what it reads; with a farewell, says that instead and goes."""
 

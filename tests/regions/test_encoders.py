@@ -35,11 +35,6 @@ TEXTS = [[1, 7, 2], [1, 2], [1, *range(3, 60), 2]]
 DIMENSIONS = 96
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_encoder(tmp_path_factory.mktemp("encoder"))

@@ -42,11 +42,6 @@ pytestmark = pytest.mark.anyio
 LONG = [(5 * i + 1) % 250 for i in range(64 * 40)]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Edge:
     """The regions' half of an edge, with its gateway."""
 

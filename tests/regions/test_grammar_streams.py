@@ -47,11 +47,6 @@ SAMPLING = Sampling(
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     file = write_byte_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")

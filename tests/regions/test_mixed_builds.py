@@ -26,11 +26,6 @@ from skerry_regions.routes import Past, Route
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Split:
     """Prefills on one build and decodes on another, whatever the request says."""
 

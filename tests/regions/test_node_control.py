@@ -20,11 +20,6 @@ from skerry_regions.registry import Member
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def control(
     path: Path, engine: Engine, drained: list[bool]

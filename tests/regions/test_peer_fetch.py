@@ -51,11 +51,6 @@ CACHED = len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
 FOREVER = 60.0  # no test waits that long: something else ends the wait
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Platform:
     """A node that holds a prompt's blocks, and one that fetches them; a spare may decode."""
 

@@ -15,11 +15,6 @@ from skerry_regions.routes import Past, Route
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_the_nearest_comes_first_and_others_when_it_fails(tmp_path: Path) -> None:
     async with platform(tmp_path, "fra", "ams", "iad") as p:
         placer = Nearest(p.directory)

@@ -19,11 +19,6 @@ PROMPT = [(5 * i + 1) % VOCABULARY for i in range(2048)]
 CHUNK = 512  # tokens of a step
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("steps_done", [1, 2, 3])
 async def test_every_chunk_travels_while_the_next_is_computed(
     tmp_path: Path, steps_done: int

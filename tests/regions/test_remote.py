@@ -31,11 +31,6 @@ from skerry_regions.remote import RemoteRegion, RemoteStream, RetryPolicy
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Platform:
     def __init__(self, nodes: list[RunningNode], links: list[NodeLink], policy: RetryPolicy):
         self.nodes, self.links = nodes, links

@@ -35,11 +35,6 @@ pytestmark = pytest.mark.anyio
 ZONES = {"fra": "eu", "ams": "eu", "iad": "us"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Platform:
     """A node in each region, and the regions' half of an edge in `fra`."""
 

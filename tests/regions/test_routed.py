@@ -45,11 +45,6 @@ pytestmark = pytest.mark.anyio
 DIGESTS = full_block_digests(b"toy", b"", PROMPT)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def member(node: RunningNode, **changes: Any) -> Member:
     kv_format = node.engine.runner.kv_format
     fields: dict[str, Any] = {

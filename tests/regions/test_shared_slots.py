@@ -34,11 +34,6 @@ from skerry_regions.transfer_link import OutgoingTransfer
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def segment(number: int) -> Segment:
     return Segment(1, digest(number), 0, 4, block(number))
 

@@ -34,11 +34,6 @@ pytestmark = pytest.mark.anyio
 PREFILL, DECODE, SPARE = range(3)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Platform:
     """A prefill node, a decode node, and a spare that can do both; split routes come first."""
 

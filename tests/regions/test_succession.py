@@ -38,11 +38,6 @@ while not leaving:
 BROKEN = "raise SystemExit('out of order')"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 pytestmark = pytest.mark.anyio
 
 

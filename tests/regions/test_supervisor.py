@@ -30,11 +30,6 @@ STUBBORN = (
 QUICK = RestartPolicy(first=0.01, most=0.02)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def supervised(
     path: Path,

@@ -26,11 +26,6 @@ TOKEN = b"token"
 MADE = Made([42], [(-0.5, [(42, -0.5)])])
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def digest(number: int) -> bytes:
     return number.to_bytes(16, "little")
 

@@ -13,11 +13,6 @@ from skerry_regions.watchdog import Watchdog
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def crash(batch: Batch) -> None:
     raise RuntimeError("out of order")
 

@@ -18,8 +18,3 @@ def served() -> Iterator[Platform]:
 def platform(served: Platform) -> Platform:
     served.forget()
     return served
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -24,11 +24,6 @@ skerry_node_rtt_seconds{node="gone"} 1.0
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def node(id: str, region: str, *, state: str = "ready", streams: int = 0) -> NodeStatus:
     return NodeStatus(id, 1, "hybrid", region, MODEL, state, streams, f"unix:/nowhere/{id}")
 

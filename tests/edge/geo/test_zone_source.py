@@ -21,11 +21,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     api = Api(tmp_path / "control")
     await api.make("regions", name="fra", iata="FRA")

@@ -18,11 +18,6 @@ DECODE = {"name": "decode", "region": "fra", "role": "decode", "model": MODEL}
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     api = Api(tmp_path)
     yield api

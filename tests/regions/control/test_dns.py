@@ -34,11 +34,6 @@ WWW: dict[str, Any] = {
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     """With two regions and an edge in each."""
     api = Api(tmp_path)

@@ -38,11 +38,6 @@ from skerry_regions.registry import Member
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Machine:
     """A launcher whose processes are entries of a dict. They live on when reconcilers change."""
 

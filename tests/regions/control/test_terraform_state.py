@@ -19,11 +19,6 @@ OTHER = {"ID": "two", "Operation": "OperationTypeApply", "Who": "you@there"}
 BASIC = {"authorization": "Basic " + base64.b64encode(b"skerry:admin").decode()}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class States:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
