@@ -26,7 +26,10 @@ from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.base import ModelRunner
 
 NAMES, ATOL, MAX_TOKENS = ("llama", "qwen2", "mistral"), 3e-5, 6
-RUNNERS = [kind for kind in KINDS if kind.startswith(("torch", "jax"))]
+RUNNERS = [
+    *(kind for kind in KINDS if kind.startswith("torch")),
+    pytest.param("jax", marks=pytest.mark.slow),  # compiles for each shape
+]
 
 
 @dataclass

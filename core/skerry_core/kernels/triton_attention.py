@@ -29,7 +29,7 @@ from skerry_core.kernels.triton_math import LOG2_E
 
 SPLIT_BLOCKS = 4  # blocks per piece of a context: 256 tokens
 SPLIT_TILE = 16  # rows of a tile: the least that tensor cores take
-WHOLE_TILE = 64  # 128 for heads of 128 and less would spill; the tile's accumulator is fp32
+WHOLE_TILE = 64  # rows of a tile in prefill; their fp32 accumulator lies in registers
 
 _BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
 
