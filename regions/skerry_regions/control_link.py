@@ -117,9 +117,10 @@ class ControlLink:
         away. Raises ControlAway or ControlRefused."""
         with self._lock:
             found = self.call("GET", "/assignment", AssignmentAnswer).assignment
+            kept = msgspec.Raw(msgspec.json.encode(found))
             try:
-                kept = msgspec.Raw(msgspec.json.encode(found))
-                self._keep(replace(self._enrolment, assignment=kept))
+                if bytes(kept) != bytes(self._enrolment.assignment):
+                    self._keep(replace(self._enrolment, assignment=kept))
             except OSError as error:  # a full disk is no reason not to serve
                 logger.warning("what to run is not kept: %s", error)
         return found
@@ -168,8 +169,9 @@ class ControlLink:
         return _client(context)
 
     def _keep(self, enrolment: Enrolment) -> None:
-        self._enrolment = enrolment
+        """Raises OSError; then it is to be kept again."""
         write_private(self._folder / "machine.json", msgspec.json.encode(enrolment))
+        self._enrolment = enrolment
 
 
 def has_joined(folder: Path) -> bool:
@@ -250,15 +252,16 @@ def _authority(url: str, fingerprint: str) -> str:
     with _client(unproven) as client:
         pem = _read(client, "GET", f"{url}{PREFIX}/ca", b"")[:MAX_PEM].decode("ascii", "replace")
     try:
-        shown = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+        certificate = ssl.PEM_cert_to_DER_cert(pem)
+        shown = hashlib.sha256(certificate).hexdigest()
     except ValueError:
-        shown = ""
+        certificate, shown = b"", ""
     if shown != fingerprint:
         raise JoinError(
             f"{url} is not the control plane that made the join token: its authority has the "
             f"fingerprint {shown or 'of no certificate'}, the token names {fingerprint}"
         )
-    return pem
+    return ssl.DER_cert_to_PEM_cert(certificate)  # alone: what came behind it was not looked at
 
 
 def _client(context: ssl.SSLContext) -> httpx.Client:

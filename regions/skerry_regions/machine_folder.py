@@ -49,8 +49,12 @@ def certificate_request(key: ec.EllipticCurvePrivateKey) -> str:
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file whole, readable by its owner only (mkstemp's mode)."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:  # such as a full disk: every attempt would leave one more
+        os.unlink(draft)
+        raise

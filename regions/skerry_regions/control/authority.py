@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 import os
 import ssl
 import tempfile
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -33,8 +34,11 @@ SERVER_SECONDS = 30 * DAY
 MACHINE_SECONDS = 1 * DAY
 SKEW_SECONDS = 3600.0  # that clocks of machines may be behind ours
 NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # of OpenSSL; Python has no name for it
+MACHINE_URI = "skerry:machine:"  # before the id that a certificate is for
 
 PEM = serialization.Encoding.PEM
+
+logger = logging.getLogger(__name__)
 
 
 class AuthorityError(Exception):
@@ -107,10 +111,10 @@ class Authority:
         """A certificate for a machine, whatever name the request asks for."""
         certificate = self._issue(
             request.public_key(),
-            machine,
+            "Skerry machine",
             ExtendedKeyUsageOID.CLIENT_AUTH,
             MACHINE_SECONDS,
-            x509.UniformResourceIdentifier(f"skerry:machine:{machine}"),
+            x509.UniformResourceIdentifier(f"{MACHINE_URI}{machine}"),
         )
         not_after = certificate.not_valid_after_utc.timestamp()
         return Signed(certificate.public_bytes(PEM).decode(), not_after)
@@ -133,12 +137,13 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(pem.encode())
             certificate.verify_directly_issued_by(self._certificate)
             usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
-            [name] = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            [uri] = names.value.get_values_for_type(x509.UniformResourceIdentifier)
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return None
-        if ExtendedKeyUsageOID.CLIENT_AUTH not in usage.value:
+        if ExtendedKeyUsageOID.CLIENT_AUTH not in usage.value or not uri.startswith(MACHINE_URI):
             return None
-        return Peer(str(name.value), certificate.not_valid_after_utc.timestamp())
+        return Peer(uri.removeprefix(MACHINE_URI), certificate.not_valid_after_utc.timestamp())
 
     def _issue(
         self,
@@ -174,21 +179,24 @@ class ListenerTLS:
 
     def _renewed(self) -> ssl.SSLContext:
         """Whether a machine's certificate is over is not judged here: it may still be renewed."""
-        self._until = self._clock() + SERVER_SECONDS / 2
-        self._current = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= NO_CHECK_TIME
         context.load_verify_locations(cadata=self._authority.pem)
         context.set_alpn_protocols(["http/1.1"])
         load_pair(context, self._authority.server_pair())
+        self._until, self._current = self._clock() + SERVER_SECONDS / 2, context
         return context
 
     def _choose(
         self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
     ) -> None:
         if self._clock() >= self._until:
-            self._renewed()
+            try:
+                self._renewed()
+            except OSError as error:  # a full disk: the former one serves as long again
+                logger.warning("the certificate of the listener was not renewed: %s", error)
         connection.context = self._current
 
 
@@ -206,7 +214,7 @@ def read_request(text: str) -> x509.CertificateSigningRequest:
         request = x509.load_pem_x509_csr(text.encode())
         key = request.public_key()
         is_valid = request.is_signature_valid
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadRequest(f"the certificate request cannot be read: {error}") from None
     if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):
         raise BadRequest("the certificate request's key is not of the curve P-256")

@@ -11,8 +11,10 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.regions.control.joining import Platform, platform
+from tests.regions.control.support import MODEL, new
 
 from skerry_regions import control_link
+from skerry_regions.control import authority
 from skerry_regions.control.authority import (
     MACHINE_SECONDS,
     SERVER_SECONDS,
@@ -47,6 +49,36 @@ def test_nothing_is_told_to_a_control_plane_that_the_token_does_not_name(
         with pytest.raises(JoinError, match="is not the control plane that made the join token"):
             join(tmp_path / "m", other.url, token, kind="node")
     assert [each.uses for each in control.tokens.all()] == [0]
+
+
+def test_what_comes_behind_the_named_certificate_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who stands between shows the real authority, and one of their own."""
+    for name in ("real", "other"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "real" / "authority.pem"
+    while len(ssl.PEM_cert_to_DER_cert(Authority.open(path).pem)) % 3 == 0:
+        path.unlink()  # readers of Base64 end at padding; this one has none
+    with platform(tmp_path / "real") as real, platform(tmp_path / "other") as other:
+        both = real.authority.pem + other.authority.pem
+
+        def shown(authority: Authority) -> str:
+            return both
+
+        monkeypatch.setattr(Authority, "pem", property(shown))
+        with pytest.raises(JoinError, match=r"does not answer: .*CERTIFICATE_VERIFY_FAILED"):
+            join(tmp_path / "m", other.url, real.token(), kind="node")
+
+
+def test_a_machine_of_the_longest_names_is_known(control: Platform) -> None:
+    region, pool = "r" * 63, "p" * 63
+    new(control.store, "regions", name=region, iata="FRA")
+    new(control.store, "pools", name=pool, region=region, role="decode", model=MODEL)
+    control.look()
+    link = control.joined("m", pool=f"{region}-{pool}")
+    assert isinstance(link.assignment(), NodeAssignment)
+    link.close()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +187,22 @@ def test_the_listener_renews_its_own_certificate(control: Platform) -> None:
     first = shown(tls)
     assert shown(tls) == first
     control.clock.now += SERVER_SECONDS / 2
+    assert shown(tls) != first
+
+
+def test_a_listener_that_cannot_renew_shows_what_it_has(
+    control: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ListenerTLS(control.authority, control.clock)
+    first = shown(tls)
+    control.clock.now += SERVER_SECONDS / 2
+
+    def full(context: ssl.SSLContext, pair: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(authority, "load_pair", full)
+        assert shown(tls) == first
     assert shown(tls) != first
 
 
