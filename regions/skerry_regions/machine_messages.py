@@ -21,14 +21,16 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from skerry_regions.control.launcher import NodeSettings
-from skerry_regions.registry import Member
+from skerry_regions.registry import Count, Member
 
 PREFIX = "/machines/v1"
 SERVER_NAME = "control.skerry.internal"  # in the listener's certificate, wherever it is reached
 VERSIONS = (1,)
 VERSIONS_HEADER = "skerry-versions"
 MAX_PEM = 16_384
+MAX_REQUEST_BYTES = 1 << 20  # what edges say of a thousand models has a fifth of it
 MAX_LEASE_SECONDS = 3600.0
+MAX_REASON = 1024
 
 Kind = Literal["node", "edge"]
 Pem = Annotated[str, Meta(max_length=MAX_PEM)]
@@ -81,7 +83,7 @@ class EdgeAssignment(Struct, frozen=True, kw_only=True, tag="edge"):
 class Paused(Struct, frozen=True, kw_only=True, tag="paused"):
     """It runs nothing for now."""
 
-    reason: Annotated[str, Meta(max_length=1024)]
+    reason: Annotated[str, Meta(max_length=MAX_REASON)]
 
 
 Assignment = NodeAssignment | EdgeAssignment | Paused
@@ -109,7 +111,7 @@ class Orders(Struct, frozen=True, kw_only=True):
 
 class Withdrawal(Struct, frozen=True, kw_only=True):
     id: Short
-    incarnation: int
+    incarnation: Count
 
 
 class Credentials(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ Text = Annotated[str, Meta(max_length=256)]
 NumericBuild = Annotated[str, Meta(max_length=256)]  # of a runner; see `ModelRunner`
 Amount = Annotated[float, Meta(ge=0.0, le=1e9)]
 ByModel = Annotated[dict[Text, Amount], Meta(max_length=1024)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # what every store can keep
 
 LEASE_SECONDS = 3.0
 RENEW_SECONDS = 0.5
@@ -29,8 +30,8 @@ class Member(Struct, frozen=True, kw_only=True):
     kind: Literal["node", "edge"]
     region: Text
     residency: Text = GLOBAL  # the zone of its region
-    pid: int = 0
-    incarnation: int = 0  # grows each time it starts
+    pid: Count = 0
+    incarnation: Count = 0  # grows each time it starts
     address: Text = ""  # of a node's frames, or an edge's URL
     gateway: Text = ""  # where an edge takes streams for the nodes of its region
     transfer_address: Text = ""  # where a node takes KV blocks
@@ -40,10 +41,10 @@ class Member(Struct, frozen=True, kw_only=True):
     numeric_build: NumericBuild = ""
     kv_format: Text = ""
     kv_bytes_per_token: float = 0.0
-    cache_tokens: int = 0
+    cache_tokens: Count = 0
     batch_invariant: bool = False
     state: Literal["starting", "ready", "draining", "failed", "revoked"] = "starting"
-    streams: int = 0
+    streams: Count = 0
     queue_seconds: float = 0.0  # of prompts that wait at a node
     held: ByModel = {}  # requests that wait at an edge for a first node of their model
     ttft: ByModel = {}  # seconds, p95 of an edge's last minute

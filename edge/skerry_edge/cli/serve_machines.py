@@ -22,7 +22,7 @@ from skerry_regions.control.joining import Joining
 from skerry_regions.control.machine_api import MachineControl, create_machine_app
 from skerry_regions.control.machines import Machines
 from skerry_regions.control.store import Store
-from skerry_regions.machine_messages import Credentials
+from skerry_regions.machine_messages import MAX_REQUEST_BYTES, Credentials
 from skerry_regions.registry import Registry
 
 
@@ -56,7 +56,7 @@ async def machines(
         serve(
             create_machine_app(control),
             listener=listener,
-            limits=Limits(),
+            limits=Limits(body_bytes=MAX_REQUEST_BYTES),
             ready=lambda host, port: ready.set(),
             stop=stop,
             ssl_context=ListenerTLS(authority, store.clock).context,

@@ -22,6 +22,7 @@ from skerry_regions.control.plan import START_SECONDS, Group
 from skerry_regions.control.resources import POOL, REGION
 from skerry_regions.control.wanted import INSTALLING, topology_of
 from skerry_regions.machine_messages import (
+    MAX_REASON,
     Announcement,
     Assignment,
     EdgeAssignment,
@@ -30,9 +31,10 @@ from skerry_regions.machine_messages import (
     Paused,
 )
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
+from skerry_regions.residency import GLOBAL
 
 REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are told of a machine that was revoked
-LAST_INCARNATION = (1 << 63) - 1  # nothing replaces it
+LAST_INCARNATION = (1 << 63) - 1  # of a record that nothing replaces
 
 logger = logging.getLogger(__name__)
 
@@ -150,13 +152,16 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
     for address in (member.address, member.gateway, member.transfer_address):
         if address.startswith("unix:"):
             raise Forbidden(f"{address}: other machines cannot reach a unix socket")
+    if member.incarnation >= LAST_INCARNATION:
+        raise Forbidden("the last incarnation is that of machines that were revoked")
     region = desired.regions().get(machine.region)
     pool = desired.pools().get(machine.pool)
     return replace(
         member,
         region=machine.region,
-        residency=region.residency if region is not None else member.residency,
+        residency=region.residency if region is not None else GLOBAL,
         role=pool.role if pool is not None else member.role,
+        gateway=member.gateway if machine.kind == "edge" else "",  # only edges stand for a region
         state="failed" if member.state == "revoked" else member.state,
     )
 
@@ -200,7 +205,7 @@ def node_assignment(wanted: Wanted, machine: Machine) -> NodeAssignment | Paused
         return Paused(reason=reason)
     group = wanted.groups[machine.pool]
     if group.blocked not in ("", INSTALLING):
-        return Paused(reason=group.blocked)
+        return Paused(reason=group.blocked[:MAX_REASON])
     assert isinstance(group.settings, NodeSettings)
     return NodeAssignment(settings=group.settings, fingerprint=fingerprint(group.settings))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from skerry_regions.control.join_tokens import JoinTokens
@@ -12,20 +13,20 @@ from skerry_regions.registry import Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """Methods that write block for milliseconds: call them on a thread."""
+    """Methods of `tokens` and `machines` block for milliseconds: call them on a thread."""
 
     tokens: JoinTokens
     machines: Machines
     joined: JoinedMachines
     registry: Registry
 
-    def revoke(self, id: str, *, actor: str) -> Machine:
+    async def revoke(self, id: str, *, actor: str) -> Machine:
         """Shut a machine out: its certificate is refused, and edges let go of it.
 
         Raises NotFound, or RegistryUnavailable when edges could not be told: it is refused all the
         same, and they are told when the control plane starts again.
         """
-        machine = self.machines.revoke(id, actor=actor)
+        machine = await asyncio.to_thread(lambda: self.machines.revoke(id, actor=actor))
         self.joined.forget(id)
-        tell_revoked(self.registry, machine)
+        await asyncio.to_thread(tell_revoked, self.registry, machine)
         return machine

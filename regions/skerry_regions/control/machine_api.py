@@ -210,8 +210,13 @@ async def _withdraw(request: Request) -> Response:
 
     def withdraw() -> Machine:
         machine = control.machines.wanted(request.scope["machine"])
-        gone = Member(id=told.id, kind=machine.kind, region=machine.region)
-        control.registry.withdraw(control.admitted(machine, gone).id, told.incarnation)
+        gone = control.admitted(
+            machine,
+            Member(
+                id=told.id, kind=machine.kind, region=machine.region, incarnation=told.incarnation
+            ),
+        )
+        control.registry.withdraw(gone.id, gone.incarnation)
         return machine
 
     control.joined.withdrawn(await asyncio.to_thread(withdraw))

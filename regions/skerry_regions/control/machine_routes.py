@@ -89,7 +89,7 @@ async def _machine(request: Request) -> Response:
 async def _revoke(request: Request) -> Response:
     joining, id, actor = _joining(request), request.path_params["id"], actor_of(request)
     try:
-        machine = await asyncio.to_thread(lambda: joining.revoke(id, actor=actor))
+        machine = await joining.revoke(id, actor=actor)
     except RegistryUnavailable as error:
         raise Busy(f"it is revoked, but edges are not told yet: {error}") from None
     return json_answer(view(machine))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.regions.control.support import MODEL, Tokens
 
 from skerry_regions import control_link
 from skerry_regions.control.changes import Changes
+from skerry_regions.control.joined import LAST_INCARNATION, admitted
 from skerry_regions.control.joining import Joining
 from skerry_regions.control.resources import POOL as POOL_KIND
 from skerry_regions.control.wanted import ModelState, wanted
@@ -23,7 +26,9 @@ from skerry_regions.machine_messages import (
     Credentials,
     EdgeAssignment,
     NodeAssignment,
+    Orders,
     Paused,
+    Withdrawal,
 )
 from skerry_regions.registry import Member, RegistryUnavailable
 
@@ -51,6 +56,41 @@ def test_a_machine_speaks_for_itself_alone_and_decides_not_on_its_place(
     link.close()
 
 
+def test_a_node_cannot_stand_for_its_region(control: Platform) -> None:
+    link = control.joined("m")
+    announce(link, address="tcp:10.0.0.7:8790", gateway="tcp:10.0.0.7:8792")
+    [member] = control.registry.members()
+    assert (member.address, member.gateway) == ("tcp:10.0.0.7:8790", "")
+    link.close()
+
+
+def test_a_machine_claims_no_zone_when_its_region_is_gone(control: Platform) -> None:
+    control.joined("m").close()
+    [machine] = control.machines.all()
+    lost = dataclasses.replace(machine, region="iad")
+    claimed = Member(id=machine.id, kind="node", region="iad", residency="eu")
+    assert admitted(lost, claimed, control.store.desired).residency == "global"
+
+
+def test_a_machine_writes_nothing_that_outlasts_its_revocation(control: Platform) -> None:
+    link = control.joined("m")
+    registry = HttpsRegistry(link)
+    for act in (
+        lambda: announce(link, incarnation=LAST_INCARNATION),
+        lambda: link.call(
+            "POST", "/withdraw", Orders, Withdrawal(id=link.machine, incarnation=LAST_INCARNATION)
+        ),
+    ):
+        with pytest.raises(ControlRefused, match="of machines that were revoked"):
+            act()
+    beyond: list[dict[str, Any]] = [{"incarnation": 1 << 63}, {"streams": -1}]
+    for values in beyond:
+        with pytest.raises(ControlRefused, match="The body cannot be read"):
+            announce(link, **values)
+    assert registry.members() == []
+    link.close()
+
+
 def test_sockets_of_the_control_planes_machine_are_not_told(control: Platform) -> None:
     node = Member(id="n", kind="node", region="fra", address="unix:/run/n.sock")
     edge = Member(id="e", kind="edge", region="fra", address="http://h:1", gateway="unix:/g")
@@ -70,7 +110,7 @@ def test_a_revoked_machine_is_refused_and_edges_are_told(control: Platform) -> N
         joined=control.joined_machines,
         registry=control.registry,
     )
-    joining.revoke(link.machine, actor="test")
+    asyncio.run(joining.revoke(link.machine, actor="test"))
     refused = "was revoked; let it join again with a new token"
     for call in (link.assignment, link.renew, lambda: announce(link)):
         with pytest.raises(ControlRefused, match=refused):
