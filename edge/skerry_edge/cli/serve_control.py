@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import socket
 import sqlite3
@@ -31,8 +30,8 @@ from skerry_edge.cli.registries import open_registry
 from skerry_edge.cli.serve_machines import machines
 from skerry_edge.cli.state import (
     Home,
+    control_key,
     read_config,
-    secret,
     write_config,
 )
 from skerry_edge.geo.zone_answers import ZoneAnswers
@@ -106,7 +105,7 @@ async def _serve(
         stack.callback(store.close)
         registry = open_registry(home, os.environ)
         stack.callback(registry.close)
-        key = hashlib.blake2b(key=secret(home), person=b"control plane", digest_size=32).digest()
+        key = control_key(home)
         changes = Changes(store, EdgeTokens(tokens, account_id), key)
         _write_down(topology, store, changes)
         wake = asyncio.Event()

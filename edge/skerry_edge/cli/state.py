@@ -7,6 +7,7 @@
     ├── spending.db        what capped tokens spent
     ├── secret             root of the tenants' cache keys
     ├── cluster.key        what edges and nodes of other machines have to hold, too
+    ├── control.key        what the control plane makes tokens of that it tells twice
     ├── authority.pem      what signs the certificates of machines that join the control plane here
     ├── machine/           of a machine that joined: its key, its certificate, whom it joined
     ├── dns/ZONE.key       the private key that signs a zone
@@ -121,6 +122,10 @@ class Home:
     @property
     def cluster_key(self) -> Path:
         return self.root / "cluster.key"
+
+    @property
+    def control_key(self) -> Path:
+        return self.root / "control.key"
 
     @property
     def authority(self) -> Path:
@@ -252,6 +257,11 @@ def announce(home: Home, instance: Instance) -> None:
 def secret(home: Home) -> bytes:
     """The platform's secret, 32 bytes, drawn on first use: the root of the tenants' cache keys."""
     return _drawn_once(home.secret)
+
+
+def control_key(home: Home) -> bytes:
+    """Secrets of tokens that are told twice follow from it: 32 bytes that no machine is given."""
+    return _drawn_once(home.control_key)
 
 
 def cluster_key(home: Home) -> bytes:

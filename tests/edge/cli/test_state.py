@@ -21,6 +21,7 @@ from skerry_edge.cli.state import (
     announce,
     claim,
     cluster_key,
+    control_key,
     read_config,
     running,
     secret,
@@ -83,9 +84,9 @@ def test_a_home_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
 
 def test_the_home_and_its_secrets_are_private(home: Home) -> None:
     write_config(home, Config(url="http://127.0.0.1:1", account_id="a", api_token="t"))
-    secret(home)
+    assert secret(home) != control_key(home), "edges elsewhere are given the first"
     assert mode(home.root) == 0o700
-    assert mode(home.config) == mode(home.secret) == 0o600
+    assert mode(home.config) == mode(home.secret) == mode(home.control_key) == 0o600
 
 
 def test_the_secret_is_drawn_once(home: Home) -> None:
