@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_the_command_says_what_to_write(
     monkeypatch.setattr(sys, "platform", "win32")
     assert main(["terraform", "install"]) == 1
     assert "Windows" in capsys.readouterr().err
+
+
+def test_the_plugin_of_a_user_installation_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_path(name: str, scheme: str = "system") -> str:
+        return str(tmp_path / scheme / name)
+
+    monkeypatch.setattr(sysconfig, "get_path", get_path)
+    assert installed_plugin() == tmp_path / "system" / "scripts" / COMMAND
+    plugin = Path(get_path("scripts", sysconfig.get_preferred_scheme("user"))) / COMMAND
+    plugin.mkdir(parents=True)
+    assert installed_plugin() == plugin
 
 
 def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:

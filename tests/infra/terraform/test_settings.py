@@ -47,6 +47,8 @@ def test_the_block_goes_before_the_environment_before_the_machine(tmp_path: Path
         (GIVEN | {"endpoint": UNKNOWN}, {}, "endpoint", "endpoint is not known yet"),
         (GIVEN | {"endpoint": "c:1"}, {}, "endpoint", "must be a URL"),
         (GIVEN | {"endpoint": "http://c:x"}, {}, "endpoint", "must be a URL"),
+        (GIVEN | {"token": "hushed\n"}, {}, "token", "without a line's end"),
+        (GIVEN | {"token": "hushed €"}, {}, "token", "must be one word"),
         (GIVEN | {"ca_file": "/none"}, {}, "ca_file", "cannot read certificates"),
         (GIVEN, {"SKERRY_CONTROL_TIMEOUT_SECONDS": "x"}, "timeout_seconds", "whole number"),
     ],
@@ -57,6 +59,7 @@ def test_what_is_missing_or_wrong_is_named(
     with pytest.raises(ProviderError, match=told) as raised:
         settings_of(config, environ, tmp_path)
     assert raised.value.path == (name,)
+    assert "hushed" not in str(raised.value)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

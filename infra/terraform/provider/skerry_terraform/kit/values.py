@@ -23,7 +23,7 @@ import msgspec
 
 Value = Any
 
-MAX_EXPONENT = 10_000  # of a number as text: 10**9 as an integer would take all memory
+MAX_EXPONENT = 4_000  # of a number as text: Python writes no integer of more than 4300 digits
 _UNKNOWN_EXTENSION = msgspec.msgpack.Ext(0, b"\0")
 _INT64 = range(-(1 << 63), 1 << 63)
 

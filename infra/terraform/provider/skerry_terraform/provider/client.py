@@ -12,6 +12,8 @@ import itertools
 import logging
 import random
 import re
+import select
+import socket
 import ssl
 import threading
 import uuid
@@ -33,9 +35,10 @@ PREFIX = "/control/v1"
 TRANSIENT = frozenset({429, 502, 503, 504})
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds
 MAX_RETRY_AFTER = 60.0  # seconds
-FIRST_CONTACT_RETRIES = 4  # where nobody listens, and nobody ever did: most likely a wrong address
+FIRST_CONTACT_RETRIES = 4  # where it never was, of what a wrong address most likely brings
 MAX_ANSWER_BYTES = 64 << 20
 PAGE = 500  # resources of one list request
+_WRONG_ADDRESS = (ConnectionRefusedError, socket.gaierror, ssl.SSLError)
 _FIELD = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[(\d{1,9})\]")
 
 
@@ -150,7 +153,7 @@ class ControlPlane:
                 raise self._unreachable(method, trouble) from None
             except (OSError, http.client.HTTPException) as error:
                 trouble = str(error) or type(error).__name__
-                if isinstance(error, ConnectionRefusedError) and not self._was_reached:
+                if isinstance(error, _WRONG_ADDRESS) and not self._was_reached:
                     most = min(most, FIRST_CONTACT_RETRIES)
             if tried > most:
                 raise self._unreachable(method, trouble)
@@ -183,14 +186,24 @@ class ControlPlane:
         return answer.status, data, _seconds(answer.getheader("retry-after"))
 
     def _connection(self) -> http.client.HTTPConnection:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
+        if (idle := self._idle_connection()) is not None:
+            return idle
         at = self._settings
         if at.tls is None:
             return http.client.HTTPConnection(at.host, at.port, timeout=at.timeout_seconds)
         return http.client.HTTPSConnection(
             at.host, at.port, timeout=at.timeout_seconds, context=at.tls
         )
+
+    def _idle_connection(self) -> http.client.HTTPConnection | None:
+        """One that the control plane has not closed meanwhile: that would cost a try each."""
+        with contextlib.suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if not _is_closed_by_peer(connection):
+                    return connection
+                connection.close()
+        return None
 
     def _headers(self, has_body: bool) -> dict[str, str]:
         headers = {
@@ -209,6 +222,13 @@ class ControlPlane:
                 "fails because the resource exists already, import it."
             )
         return ProviderError("Cannot reach the control plane", detail)
+
+
+def _is_closed_by_peer(idle: http.client.HTTPConnection) -> bool:
+    """There is something to read, where nothing was asked."""
+    poll = select.poll()
+    poll.register(idle.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def error_of(refused: Refused, kind: str, attributes: Container[object]) -> ProviderError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ VARIABLES = {
     "max_retries": "SKERRY_CONTROL_MAX_RETRIES",
 }
 _check_timeout, _check_retries = whole(1, 600), whole(0, 100)
+_TOKEN = re.compile(r"[!-~]{1,4096}")
 
 SCHEMA = Schema(
     doc="A platform of Skerry, by way of its control plane.",
@@ -85,6 +87,7 @@ def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> Setti
     token = given["token"] or (written.get("api_token") if is_ours else None)
     if not token:
         raise _missing("token", f"API token of {endpoint} with the scope `admin`")
+    _check_token(token)
     host, port, is_tls = _endpoint(endpoint)
     return Settings(
         host=host,
@@ -115,6 +118,16 @@ def _missing(name: str, what: str) -> ProviderError:
         "this machine, which writes down both for it.",
         (name,),
     )
+
+
+def _check_token(token: str) -> None:
+    """Never quotes it; `http.client` would, of one that no header takes."""
+    if not _TOKEN.fullmatch(token):
+        raise ProviderError(
+            "Invalid value for token",
+            "must be one word of ASCII, without a line's end; of a file, say trimspace(file(…))",
+            ("token",),
+        )
 
 
 def _endpoint(text: str) -> tuple[str, int, bool]:
