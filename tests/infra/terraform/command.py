@@ -28,7 +28,8 @@ from skerry_terraform.kit.server import reattach
 SECONDS = 120  # of one command
 MISSING = (
     "These tests run the real `terraform`, 1.11 or newer, which no Python package carries. "
-    "Put it into PATH, or name it (or OpenTofu's `tofu`) in the variable TERRAFORM."
+    "Put it into PATH, or name it in the variable TERRAFORM; all others run with "
+    "`make test ARGS=--ignore=tests/infra/terraform`."
 )
 HEADER = f"""\
 terraform {{

@@ -123,6 +123,8 @@ def test_never_ready_is_told_and_replaced(
     assert "ModelUnavailable" in told
     assert terraform.state()["skerry_pool.p"]["tainted"]
     assert "1 to add, 0 to change, 1 to destroy" in terraform("plan")
+    terraform.write(text.removesuffix("}\n") + "  lifecycle { create_before_destroy = true }\n}\n")
+    assert "keep it with `terraform untaint`" in terraform.apply(rc=1)
     terraform.destroy()
     assert control.http.get(f"/pools/{region}-p").status_code == 404
 

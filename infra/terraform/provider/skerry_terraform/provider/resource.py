@@ -195,7 +195,9 @@ class ControlResource(Resource[ControlPlane]):
         return ProviderError(
             f"The {self.name} {id!r} exists already",
             "If Terraform shall have it from now on, add:\n\n"
-            f'  import {{\n    to = skerry_{self.name}.NAME\n    id = "{id}"\n  }}',
+            f'  import {{\n    to = skerry_{self.name}.NAME\n    id = "{id}"\n  }}\n\n'
+            "If Terraform has it, and would replace it by create_before_destroy, its name is taken "
+            "until it goes: keep it with `terraform untaint`, or give the new one another name.",
             ("name",),
         )
 
