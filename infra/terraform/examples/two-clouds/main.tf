@@ -34,9 +34,10 @@ module "platform" {
 module "aws" {
   source = "../../modules/aws-workers"
 
-  name       = "skerry-gpu"
-  join_url   = var.join_url
-  edge_cidrs = var.edge_cidrs
+  name                = "skerry-gpu"
+  join_url            = var.join_url
+  join_tokens_version = var.join_tokens_version
+  edge_cidrs          = var.edge_cidrs
 
   join_tokens = {
     eu-central-1 = lookup(var.join_tokens, "fra", "none yet")
@@ -62,11 +63,12 @@ module "aws" {
 module "google" {
   source = "../../modules/google-workers"
 
-  name        = "skerry-gpu"
-  project     = var.google_project
-  join_url    = var.join_url
-  edge_cidrs  = var.edge_cidrs
-  join_tokens = { europe-west4 = lookup(var.join_tokens, "ams", "none yet") }
+  name                = "skerry-gpu"
+  project             = var.google_project
+  join_url            = var.join_url
+  edge_cidrs          = var.edge_cidrs
+  join_tokens         = { europe-west4 = lookup(var.join_tokens, "ams", "none yet") }
+  join_tokens_version = var.join_tokens_version
 
   regions = {
     europe-west4 = {

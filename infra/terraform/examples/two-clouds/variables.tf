@@ -19,6 +19,13 @@ variable "join_tokens" {
   nullable    = false
 }
 
+variable "join_tokens_version" {
+  type        = number
+  description = "Count it up when join_tokens are others, also when they are the first: Terraform cannot see that by itself."
+  default     = 1
+  nullable    = false
+}
+
 variable "edge_cidrs" {
   type        = set(string)
   description = "Private IPv4 ranges of the edges, reached from both clouds' networks."

@@ -81,7 +81,7 @@ variable "edge_cidrs" {
   description = "IPv4 ranges of the edges, which open connections to the nodes."
 
   validation {
-    condition     = alltrue([for cidr in var.edge_cidrs : can(cidrhost(cidr, 0)) && cidr != "0.0.0.0/0"])
+    condition     = alltrue([for cidr in var.edge_cidrs : can(cidrhost(cidr, 0)) && can(regex("^[0-9.]+/([1-9]|[12][0-9]|3[0-2])$", cidr))])
     error_message = "edge_cidrs must be IPv4 ranges, and not the whole Internet."
   }
 }

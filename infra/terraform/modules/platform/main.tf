@@ -82,6 +82,7 @@ resource "skerry_edge_node" "this" {
   region         = skerry_region.this[each.value.region].name
   host           = each.value.host
   port           = each.value.port
+  addresses      = each.value.addresses
   draining       = each.value.draining
   wait_for_ready = var.wait_for_ready
 

@@ -90,6 +90,19 @@ run "a_machine_is_shut_in" {
   }
 }
 
+run "other_tokens_are_written_when_counted" {
+  command = apply
+
+  variables {
+    join_tokens_version = 2
+  }
+
+  assert {
+    condition     = alltrue([for parameter in aws_ssm_parameter.join_token : parameter.value_wo_version == 2])
+    error_message = "the tokens of before stay"
+  }
+}
+
 run "each_region_needs_a_token" {
   command         = plan
   expect_failures = [var.join_tokens]
@@ -118,6 +131,24 @@ run "ranges_differ" {
       eu-central-1 = { cidr = "10.1.0.0/16", zones = ["eu-central-1a"], instance_type = "g6.xlarge", machines = 1 }
       us-east-1    = { cidr = "10.1.0.0/16", zones = ["us-east-1a"], instance_type = "g6.xlarge", machines = 1 }
     }
+  }
+}
+
+run "a_range_of_the_whole_internet_has_many_names" {
+  command         = plan
+  expect_failures = [var.edge_cidrs]
+
+  variables {
+    edge_cidrs = ["203.0.113.1/0"]
+  }
+}
+
+run "edges_have_ipv4" {
+  command         = plan
+  expect_failures = [var.edge_cidrs]
+
+  variables {
+    edge_cidrs = ["2001:db8::/32"]
   }
 }
 

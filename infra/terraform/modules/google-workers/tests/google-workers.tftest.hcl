@@ -95,6 +95,19 @@ run "a_machine_is_shut_in" {
   }
 }
 
+run "other_tokens_are_written_when_counted" {
+  command = apply
+
+  variables {
+    join_tokens_version = 2
+  }
+
+  assert {
+    condition     = alltrue([for version in google_secret_manager_secret_version.join_token : tonumber(version.secret_data_wo_version) == 2])
+    error_message = "the tokens of before stay"
+  }
+}
+
 run "each_region_needs_a_token" {
   command         = plan
   expect_failures = [var.join_tokens]
@@ -111,6 +124,24 @@ run "zones_are_the_regions_own" {
   variables {
     join_tokens = { us-central1 = "skjoin" }
     regions     = { us-central1 = { cidr = "10.4.0.0/20", zones = ["us-east1-b"], machine_type = "g2-standard-8", machines = 1 } }
+  }
+}
+
+run "a_range_of_the_whole_internet_has_many_names" {
+  command         = plan
+  expect_failures = [var.edge_cidrs]
+
+  variables {
+    edge_cidrs = ["203.0.113.1/0"]
+  }
+}
+
+run "edges_have_ipv4" {
+  command         = plan
+  expect_failures = [var.edge_cidrs]
+
+  variables {
+    edge_cidrs = ["2001:db8::/32"]
   }
 }
 
