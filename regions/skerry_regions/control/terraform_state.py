@@ -77,14 +77,20 @@ class TerraformStates:
             writing.execute("DELETE FROM terraform_states WHERE name = ?", (name,))
 
     def lock(self, name: str, info: bytes) -> None:
-        """Raises HeldLock, also for its own id, or Malformed."""
+        """Raises HeldLock, or Malformed.
+
+        The same words again are of who holds it already, and lost our answer: with its time and its
+        random id nobody else says them. An id alone proves less: whoever was refused was told it.
+        """
         if len(info) > MAX_LOCK_BYTES:
             raise Malformed(f"a lock's description takes {MAX_LOCK_BYTES} bytes")
         _decoded(info, LockInfo)
         with self._store.writing() as writing:
-            if (held := self._held(writing, name)) is not None:
+            held = self._held(writing, name)
+            if held not in (None, info):
                 raise HeldLock(held)
-            self._write(writing, name, "lock", info)
+            if held is None:
+                self._write(writing, name, "lock", info)
 
     def unlock(self, name: str, info: bytes) -> None:
         """With an empty `info` whoever holds it. Raises HeldLock."""

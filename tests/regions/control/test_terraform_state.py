@@ -48,8 +48,10 @@ async def test_a_state_is_kept_as_it_came(states: States) -> None:
 
 async def test_who_holds_the_lock_may_write_and_nobody_else(states: States) -> None:
     assert (await states("LOCK", json=LOCK)).status_code == 200
-    refused = await states("LOCK", json=OTHER)
-    assert (refused.status_code, refused.json()) == (423, LOCK)
+    assert (await states("LOCK", json=LOCK)).status_code == 200, "the first answer was lost"
+    for other in (OTHER, OTHER | {"ID": LOCK["ID"]}):  # it was told the id
+        refused = await states("LOCK", json=other)
+        assert (refused.status_code, refused.json()) == (423, LOCK)
     for method, query in (("POST", "?ID=two"), ("POST", ""), ("DELETE", "")):
         answer = await states(method, query, content=b"{}")
         assert (answer.status_code, answer.json()) == (423, LOCK)
