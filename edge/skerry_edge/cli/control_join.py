@@ -156,10 +156,16 @@ def list_machines(args: argparse.Namespace) -> int:
 
 def revoke_machine(args: argparse.Namespace) -> int:
     try:
-        _asked("DELETE", f"/machines/{_checked(args.id)}")
+        revoked = _asked("DELETE", f"/machines/{_checked(args.id)}")
+        say(f"Machine {args.id} is revoked.")
+        token = revoked["join_token"]
+        if any(each["id"] == token and each["is_usable"] for each in _all("/join_tokens")):
+            note(
+                f"With the join token {token} it can join anew: `skerry control token delete "
+                f"{token}`, unless others need it."
+            )
     except ControlError as error:
         return complain(str(error))
-    say(f"Machine {args.id} is revoked.")
     return 0
 
 
@@ -199,8 +205,11 @@ def _asked(method: str, path: str, values: dict[str, Any] | None = None) -> dict
         raise ControlError("no control plane has run here; start one with `skerry control`")
     url = f"{config.control_url}/control/v1{path}"
     headers = {"authorization": f"Bearer {config.api_token}"}
+    is_sealed = url.startswith("https:")  # else it is loopback, and no proxy is to see the token
     try:
-        answer = httpx.request(method, url, json=values, headers=headers, timeout=ANSWER_SECONDS)
+        answer = httpx.request(
+            method, url, json=values, headers=headers, timeout=ANSWER_SECONDS, trust_env=is_sealed
+        )
     except httpx.HTTPError as error:
         raise ControlError(f"{config.control_url} does not answer: {error}") from None
     if not answer.is_success:

@@ -52,6 +52,7 @@ class MachineView(Struct, frozen=True, kw_only=True):
     region: str
     hostname: str
     version: str
+    join_token: str  # id of the one that it joined with
     joined_at: str  # RFC 3339, UTC
     certificate_until: str
     revoked_at: str | None
@@ -67,7 +68,7 @@ class Machines:
     def join(self, request: JoinRequest) -> tuple[Machine, Signed]:
         """Spend a token. A machine that lost the answer gets it again for the same key.
 
-        Raises Unauthorized, Invalid or Conflict.
+        Raises Unauthorized, Forbidden, Invalid or Conflict.
         """
         join_tokens.proven(self._store.select, request.token)  # before it costs us anything
         csr = _request_of(request)
@@ -78,6 +79,7 @@ class Machines:
             if machine is None:
                 join_tokens.spend(writing, token)
                 machine = _new(writing, token.spec, request, token.id, digest)
+            _wanted(machine, machine.id)
             signed = self._authority.sign(csr, machine.id)
             return _renewed(writing, machine, signed, request.version), signed
 
@@ -128,6 +130,7 @@ def view(machine: Machine) -> MachineView:
         region=machine.region,
         hostname=machine.hostname,
         version=machine.version,
+        join_token=machine.token,
         joined_at=rfc3339(machine.joined_at),
         certificate_until=rfc3339(machine.not_after),
         revoked_at=None if revoked is None else rfc3339(revoked),
@@ -149,7 +152,7 @@ def _wanted(machine: Machine | None, id: str) -> Machine:
 
 def _of_key(writing: Writing, token: str, digest: str) -> Machine | None:
     rows = writing.execute(
-        f"SELECT {COLUMNS} FROM machines WHERE token = ? AND key_digest = ? AND revoked_at IS NULL",
+        f"SELECT {COLUMNS} FROM machines WHERE token = ? AND key_digest = ?",
         (token, digest),
     )
     return _machine(rows[0]) if rows else None
@@ -173,8 +176,8 @@ def _new(
         kind=request.kind,
         pool=pool,
         region=region,
-        hostname=request.hostname,
-        version=request.version,
+        hostname=_shown(request.hostname),
+        version=_shown(request.version),
         token=token,
         key_digest=digest,
         joined_at=writing.now,
@@ -228,11 +231,16 @@ def _region_of(spec: JoinTokenSpec, pool: str, desired: Desired) -> str:
 def _renewed(writing: Writing, machine: Machine, signed: Signed, version: str) -> Machine:
     writing.execute(
         "UPDATE machines SET not_after = ?, version = ? WHERE id = ?",
-        (signed.not_after, version, machine.id),
+        (signed.not_after, _shown(version), machine.id),
     )
     found = _find(writing.execute, machine.id)
     assert found is not None
     return found
+
+
+def _shown(text: str) -> str:
+    """What a machine says of itself, as it may be shown on a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _find(select: Select, id: str) -> Machine | None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 from tests.regions.control.support import MODEL, new
 
 from skerry_regions import control_link
-from skerry_regions.control.errors import Invalid
+from skerry_regions.control.errors import Invalid, Unauthorized
+from skerry_regions.control.machines import view
 from skerry_regions.control_link import join
-from skerry_regions.machine_folder import JoinError
+from skerry_regions.machine_folder import JoinError, certificate_request
+from skerry_regions.machine_messages import JoinRequest
 
 
 @pytest.fixture
@@ -62,6 +66,45 @@ def test_a_token_lets_as_many_join_as_it_says(control: Platform, tmp_path: Path)
     with pytest.raises(JoinError, match=r"refuses: The join token is used up"):
         join(tmp_path / "c", control.url, token, kind="node")
     assert [(each.uses, each.is_usable) for each in control.tokens.all()] == [(2, False)]
+
+
+def test_machines_that_come_at_once_get_no_more_than_its_uses(control: Platform) -> None:
+    token = control.token(pool=POOL, max_uses=3)
+
+    def attempt(_: int) -> bool:
+        try:
+            control.machines.join(request_of(token))
+        except Unauthorized:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(16))) == 3
+    assert len(control.machines.all()) == 3
+    assert [each.uses for each in control.tokens.all()] == [3]
+
+
+def request_of(token: str, *, hostname: str = "", version: str = "") -> JoinRequest:
+    csr = certificate_request(ec.generate_private_key(ec.SECP256R1()))
+    return JoinRequest(token=token, csr=csr, kind="node", hostname=hostname, version=version)
+
+
+def test_a_revoked_machine_does_not_come_back_with_what_is_left_of_its_token(
+    control: Platform, tmp_path: Path
+) -> None:
+    token = control.token(pool=POOL, max_uses=2)
+    machine = join(tmp_path / "m", control.url, token, kind="node").machine
+    revoked = control.machines.revoke(machine, actor="test")
+    assert view(revoked).join_token == token.split("_")[1]
+    with pytest.raises(JoinError, match="was revoked; let it join again with a new token"):
+        join(tmp_path / "m", control.url, token, kind="node")
+    assert [each.uses for each in control.tokens.all()] == [1]
+
+
+def test_what_a_machine_calls_itself_moves_no_cursor(control: Platform) -> None:
+    request = request_of(control.token(), hostname="h\x1b[2J", version="1\r\n")
+    machine, _ = control.machines.join(request)
+    assert (machine.hostname, machine.version) == ("h?[2J", "1??")
 
 
 def test_a_machine_that_lost_the_answer_asks_again(control: Platform, tmp_path: Path) -> None:
