@@ -17,11 +17,16 @@ class Interrupted(Exception):
     """It was told to stop before it was ready."""
 
 
-def stop_on_signals() -> asyncio.Event:
-    """Set on SIGINT and SIGTERM. Call it on the main thread's event loop."""
+def stop_on_signals(heard: Callable[[], None] = lambda: None) -> asyncio.Event:
+    """Set on SIGINT and SIGTERM; `heard` is called before. Call it on the main thread's loop."""
     stop = asyncio.Event()
+
+    def told() -> None:
+        heard()
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, told)
     return stop
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from types import TracebackType
 
-from skerry_edge.cli.state import Home, keep_private
+from skerry_edge.cli.state import Home, StateError, keep_private
 from skerry_regions.control_link import ControlAway, ControlLink, ControlRefused
 from skerry_regions.machine_messages import Credentials
 
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 class CredentialsFollower:
     """While entered, the home's files are as the control plane's; its last word stands while it is
-    away. The first reading is before the block."""
+    away. The block waits for the first one: without it an edge would draw a secret of its own."""
 
     def __init__(self, link: ControlLink, home: Home) -> None:
         self._link = link
@@ -29,6 +30,9 @@ class CredentialsFollower:
 
     def __enter__(self) -> CredentialsFollower:
         self._look()
+        while not self._home.secret.exists():
+            time.sleep(LOOK_SECONDS)
+            self._look()
         self._thread.start()
         return self
 
@@ -47,13 +51,17 @@ class CredentialsFollower:
 
     def _look(self) -> None:
         try:
-            told = self._link.call("GET", f"/credentials?known={self._known}", Credentials)
-        except (ControlAway, ControlRefused) as error:
+            self._follow_once()
+        except (ControlAway, ControlRefused, StateError, OSError) as error:  # or a full disk
             if not self._is_away:
                 logger.warning("API tokens stay as they are: %s", error)
             self._is_away = True
-            return
-        self._is_away = False
+        else:
+            self._is_away = False
+
+    def _follow_once(self) -> None:
+        """Raises ControlAway, ControlRefused, StateError or OSError."""
+        told = self._link.call("GET", f"/credentials?known={self._known}", Credentials)
         keep_private(self._home.secret, told.secret)
         if told.tokens is not None:
             keep_private(self._home.tokens, told.tokens)

@@ -165,7 +165,7 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     registry.on_order = orders.take
     with CredentialsFollower(link, home):
         status = _run(options, home, registry, orders)
-    if orders.is_renewing and status == 0:
+    if orders.is_to_renew and status == 0:
         begin_anew(args.argv)
     return status
 
@@ -201,7 +201,7 @@ def _run(options: EdgeOptions, home: Home, registry: Registry, orders: Orders | 
         if orders is None:
             serve_edge(options, home, registry)
         else:
-            serve_edge(options, home, registry, orders.started)
+            serve_edge(options, home, registry, orders.started, orders.cancel)
     except CannotStart as error:
         return complain(str(error))
     except Interrupted:

@@ -179,17 +179,27 @@ class Orders:
     """What the control plane orders while the machine serves: to begin anew."""
 
     def __init__(self) -> None:
-        self.is_renewing = False
+        self._is_ordered = False
+        self._is_cancelled = False
         self._stop: Callable[[], None] = lambda: None
+
+    @property
+    def is_to_renew(self) -> bool:
+        """Whether it begins anew when it has drained."""
+        return self._is_ordered and not self._is_cancelled
 
     def started(self, stop: Callable[[], None]) -> None:
         """`stop` drains what serves; from any thread."""
         self._stop = stop
 
     def take(self, order: str) -> None:
-        if order == "renew" and not self.is_renewing:
-            self.is_renewing = True
+        if order == "renew" and not self._is_ordered:
+            self._is_ordered = True
             self._stop()
+
+    def cancel(self) -> None:
+        """Its operator stops it: then it ends, also where it drains by order already."""
+        self._is_cancelled = True
 
 
 def _token(args: argparse.Namespace) -> str:

@@ -200,7 +200,7 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     registry = HttpsRegistry(link, fingerprint=assignment.fingerprint)
     registry.on_order = orders.take
     status = _run(part, args, home, registry, orders)
-    if orders.is_renewing and status == 0:
+    if orders.is_to_renew and status == 0:
         begin_anew(args.argv)
     return status
 
@@ -267,7 +267,10 @@ def _run(
         if orders is None:
             serve_node(options, registry, args.lifeline_fd)
         else:
-            serve_node(options, registry, args.lifeline_fd, started=orders.started)
+            serve_node(
+                options, registry, args.lifeline_fd,
+                started=orders.started, told_to_stop=orders.cancel,
+            )  # fmt: skip
     except (AddressError, NodeCannotStart, EngineLost) as error:
         return complain(str(error))
     except Interrupted:

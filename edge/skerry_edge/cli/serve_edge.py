@@ -96,14 +96,16 @@ def serve_edge(
     home: Home,
     registry: Registry,
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
+    told_to_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the edge until it is told to stop, then drain; the registry is closed.
 
     `started` is given what has the edge take nothing new and end with its last stream, from any
-    thread. Raises `CannotStart`, or `Interrupted` (stopped before it served).
+    thread; `told_to_stop` is called when a signal ends it. Raises `CannotStart`, or `Interrupted`
+    (stopped before it served).
     """
     with contextlib.closing(registry), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, home, registry, started))
+        runner.run(_serve(options, home, registry, started, told_to_stop))
 
 
 async def _serve(
@@ -111,8 +113,9 @@ async def _serve(
     home: Home,
     registry: Registry,
     started: Callable[[Callable[[], None]], None],
+    told_to_stop: Callable[[], None],
 ) -> None:
-    stop, retire = stop_on_signals(), asyncio.Event()
+    stop, retire = stop_on_signals(told_to_stop), asyncio.Event()
     started(from_threads(retire.set))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, retire.set)
     lifeline = None

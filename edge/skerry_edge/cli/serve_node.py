@@ -23,15 +23,17 @@ def serve_node(
     lifeline: int | None,
     *,
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
+    told_to_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the node until it is told to stop. Raises what `NodeProcess.run` raises.
 
     `lifeline` is the descriptor that a supervisor gave us; without one, progress goes to stderr.
-    `started` is given what stops the node from any thread, as SIGTERM does.
+    `started` is given what stops the node from any thread, as SIGTERM does; `told_to_stop` is
+    called when a signal does.
     """
     keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, registry, lifeline, started))
+        runner.run(_serve(options, registry, lifeline, started, told_to_stop))
 
 
 async def _serve(
@@ -39,8 +41,9 @@ async def _serve(
     registry: Registry,
     descriptor: int | None,
     started: Callable[[Callable[[], None]], None],
+    told_to_stop: Callable[[], None],
 ) -> None:
-    stop = stop_on_signals()
+    stop = stop_on_signals(told_to_stop)
     started(from_threads(stop.set))
     process = NodeProcess(options, registry, stop, tokenize)
     if descriptor is None:

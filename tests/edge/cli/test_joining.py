@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
+from starlette.applications import Starlette
 from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 
-from skerry_edge.cli import main
+from skerry_edge.cli import credentials, main, state
 from skerry_edge.cli.control_join import duration
 from skerry_edge.cli.credentials import CredentialsFollower
 from skerry_edge.cli.joining import CannotJoin, Orders, assigned, enrolled, host_towards
-from skerry_edge.cli.state import Home
-from skerry_regions.machine_messages import EdgeAssignment, NodeAssignment
+from skerry_edge.cli.state import Home, StateError
+from skerry_edge.limits import Limits
+from skerry_edge.server import serve
+from skerry_regions.control_link import ControlAway
+from skerry_regions.machine_messages import Credentials, EdgeAssignment, NodeAssignment
+from skerry_regions.startup import stop_on_signals
 
 
 @pytest.fixture
@@ -98,17 +108,55 @@ def test_an_edges_files_follow_the_control_plane(control: Platform, home: Home) 
     link.close()
 
 
-def test_the_way_to_a_control_plane(free_port: int) -> None:
-    assert host_towards(f"https://127.0.0.1:{free_port}") == "127.0.0.1"
-    with pytest.raises(CannotJoin, match=r"https://nowhere\.invalid"):
+def test_an_edge_waits_for_the_platforms_secret(
+    control: Platform, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "LOOK_SECONDS", 0.01)
+    link = enrolled(arguments(control, token=control.token(region="fra")), home, "edge")
+    call, failed = link.call, list[str]()
+
+    def at_first_away(method: str, path: str, type_: type[Credentials]) -> Credentials:
+        if len(failed) < 2:
+            failed.append(path)
+            raise ControlAway("it restarts")
+        return call(method, path, type_)
+
+    monkeypatch.setattr(link, "call", at_first_away)
+    with CredentialsFollower(link, home):
+        assert home.secret.read_bytes() == b"r" * 32
+    link.close()
+
+
+def test_a_full_disk_does_not_end_the_following(
+    control: Platform, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "LOOK_SECONDS", 0.01)
+    link = enrolled(arguments(control, token=control.token(region="fra")), home, "edge")
+    followed, tries = threading.Event(), list[Path]()
+
+    def full_once(path: Path, content: bytes) -> None:
+        tries.append(path)
+        if len(tries) == 3:  # the first reading wrote two
+            raise StateError("Cannot write: No space left on device.")
+        state.keep_private(path, content)
+        if len(tries) > 3:
+            followed.set()
+
+    monkeypatch.setattr(credentials, "keep_private", full_once)
+    with CredentialsFollower(link, home):
+        assert followed.wait(60)
+    link.close()
+
+
+def test_the_way_to_a_control_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host_towards("https://127.0.0.1:8789") == "127.0.0.1"
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # a resolver may take long to say so
+    with pytest.raises(CannotJoin, match=r"https://nowhere\.invalid: Name or service not known"):
         host_towards("https://nowhere.invalid")
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_only_the_first_order_to_renew_counts() -> None:
@@ -116,7 +164,37 @@ def test_only_the_first_order_to_renew_counts() -> None:
     orders.started(lambda: stopped.append(1))
     for order in ("serve", "renew", "serve", "renew"):
         orders.take(order)
-    assert (orders.is_renewing, stopped) == (True, [1])
+    assert (orders.is_to_renew, stopped) == (True, [1])
+
+
+def test_a_machine_that_its_operator_stops_does_not_begin_anew() -> None:
+    late, early = Orders(), Orders()
+    late.take("renew")
+    late.cancel()
+    early.cancel()
+    early.take("renew")
+    assert not late.is_to_renew
+    assert not early.is_to_renew
+
+
+def test_a_signal_is_heard_where_an_edge_retires_already() -> None:
+    orders = Orders()
+
+    async def ordered_then_told() -> None:
+        told, retire = stop_on_signals(orders.cancel), asyncio.Event()
+        orders.started(retire.set)
+
+        def ready(host: str, port: int) -> None:
+            orders.take("renew")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        await serve(Starlette(), port=0, limits=Limits(), ready=ready, stop=told, retire=retire)
+        async with asyncio.timeout(60):
+            await told.wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ordered_then_told())
+    assert not orders.is_to_renew
 
 
 @pytest.mark.parametrize(
