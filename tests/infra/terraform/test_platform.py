@@ -149,8 +149,9 @@ def test_a_killed_terraform_leaves_no_plugin_and_no_token(
 
 
 @pytest.mark.slow
-def test_ctrl_c_reaches_the_plugin_and_harms_nothing(
-    terraform: Terraform, control: ControlPlane
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_what_reaches_the_whole_group_harms_nothing(
+    terraform: Terraform, control: ControlPlane, sent: signal.Signals
 ) -> None:
     control.make("regions", name="fra", iata="FRA")
     terraform.write(
@@ -160,7 +161,7 @@ def test_ctrl_c_reaches_the_plugin_and_harms_nothing(
     terraform("init")
     process = terraform.start("apply", "-auto-approve")
     until(lambda: control.http.get("/pools/fra-p").status_code == 200)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, sent)
     process.communicate()
     assert terraform.state()["skerry_pool.p"]["id"] == "fra-p"
     until(lambda: not [*plugins_of(terraform.folder)])

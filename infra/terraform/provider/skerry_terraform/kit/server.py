@@ -1,8 +1,9 @@
 """A provider as a plugin process: handshake, TLS, gRPC on a Unix socket, and its end.
 
 Terraform starts the process, reads one line from its stdout and calls it. Ctrl-C reaches the whole
-process group, so SIGINT is ignored here: Terraform decides, and says `StopProvider`. When Terraform
-itself was killed, calls that still run are wound up and what it opened is closed.
+process group, and so may SIGTERM, of a service manager or CI. Terraform gets them too and decides:
+here they are ignored, and `StopProvider` counts. When Terraform was killed or has given up, calls
+that still run are wound up and what it opened is closed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def serve(provider: Provider[Any]) -> int:
         sys.stdout.write(f"This provider needs plugin protocol {PROTOCOL}: Terraform 1.11.\n")
         return 1
     parent = os.getppid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
     configure_logging()
     service = Service(provider)
     done = threading.Event()
@@ -57,12 +59,10 @@ def serve(provider: Provider[Any]) -> int:
         server.start()
         sys.stdout.write(f"1|{PROTOCOL}|unix|{path}|grpc|{certificate}\n")
         sys.stdout.flush()
-        if _orphaned(parent, done):
-            service.stop.set()
-            server.stop(ORPHAN_SECONDS).wait()
-            service.close_opened()
-        else:
-            server.stop(ANSWER_SECONDS).wait()
+        is_orphan = _orphaned(parent, done)
+        service.stop.set()
+        server.stop(ORPHAN_SECONDS if is_orphan else ANSWER_SECONDS).wait()
+        service.close_opened()
     os._exit(0)  # a call that ignores `stop` would keep its thread, and so the process
 
 
