@@ -125,7 +125,11 @@ class _Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._address = _address(transport.get_extra_info("peername")[0])
+        peer = transport.get_extra_info("peername")
+        if peer is None:  # it has gone again
+            self._transport.abort()
+            return
+        self._address = _address(peer[0])
         streams, limits = self._server.streams, self._server.limits
         streams[self._address] += 1
         if (

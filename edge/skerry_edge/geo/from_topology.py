@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
+import dns.exception
 import dns.name
 
 from skerry_edge.geo.networks import Address, Network
 from skerry_edge.geo.places import Places, Site, Whereabouts, widened
 from skerry_edge.geo.ranking import Client
-from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone
+from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
 from skerry_regions.topology import EdgeSpec, Topology
 from skerry_regions.view import LOCAL_LINK
 from skerry_regions.zone_spec import ClientNet, DnsSpec
@@ -18,9 +19,14 @@ from skerry_regions.zone_spec import ClientNet, DnsSpec
 REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
 
 
+def origin_of(spec: DnsSpec) -> dns.name.Name:
+    """The zone's name. Raises `ZoneError`."""
+    return _named(spec.zone, dns.name.root)
+
+
 def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
     """The zone of a topology's `dns` section, with `further` records. Raises `ZoneError`."""
-    origin = dns.name.from_text(spec.zone)
+    origin = origin_of(spec)
     contact = spec.contact if "." in spec.contact else f"{spec.contact}.{origin}"
     lines = [
         f"$TTL {DAY}",
@@ -31,8 +37,15 @@ def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
         lines.append(f"@ IN NS {server.name}")
         lines += [f"{server.name} IN {_type_of(each)} {each}" for each in server.addresses]
     lines += [*spec.records, *further]
-    names = frozenset(dns.name.from_text(name, origin) for name in spec.names)
+    names = frozenset(_named(name, origin) for name in spec.names)
     return Zone("\n".join(lines) + "\n", origin, names)
+
+
+def _named(text: str, origin: dns.name.Name) -> dns.name.Name:
+    try:
+        return dns.name.from_text(text, origin)
+    except dns.exception.DNSException as error:  # an empty label, or a long one
+        raise ZoneError(f"{text!r} is no name: {error}") from None
 
 
 def places_of(topology: Topology, elsewhere: Whereabouts | None = None) -> Places:

@@ -49,7 +49,8 @@ class Transfers:
 
         `answer` is asked for all that is no transfer. Checks the time of the signature.
         """
-        if TSIG_MARK not in query or len(query) > MAX_QUERY:
+        is_answer = len(query) > 2 and query[2] & dns.flags.QR >> 8
+        if TSIG_MARK not in query or len(query) > MAX_QUERY or is_answer:
             return None
         try:
             asked = dns.message.from_wire(query, keyring=self._key)
@@ -57,7 +58,7 @@ class Transfers:
             return iter([_not_authentic(query)])
         except (dns.exception.DNSException, ValueError):
             return None  # for whoever answers malformed queries
-        if not asked.had_tsig or asked.flags & dns.flags.QR or len(asked.question) != 1:
+        if not asked.had_tsig or len(asked.question) != 1:
             return None
         kinds = (dns.rdatatype.AXFR, dns.rdatatype.IXFR)
         if asked.opcode() != dns.opcode.QUERY or asked.question[0].rdtype not in kinds:

@@ -109,7 +109,7 @@ def parse(wire: bytes) -> Query:
         name, at = _name(wire, HEADER.size)
         rdtype, rdclass = QUESTION_TAIL.unpack_from(wire, at)
         edns = _edns(wire, at + QUESTION_TAIL.size, additional)
-    except (ValueError, struct.error, dns.name.NameTooLong):
+    except (ValueError, struct.error):
         raise Refused(id_, opcode, desired, dns.rcode.FORMERR) from None
     return Query(
         id_, desired, bool(flags & dns.flags.CD), dns.name.Name(name), rdtype, rdclass, edns
@@ -121,7 +121,7 @@ def _name(wire: bytes, at: int) -> tuple[list[bytes], int]:
     labels: list[bytes] = []
     start = at
     while True:
-        if at >= len(wire) or at - start > 255:
+        if at >= len(wire) or at - start > 254:  # 255 with the root
             raise ValueError("the name does not end")
         length = wire[at]
         if length > 63:

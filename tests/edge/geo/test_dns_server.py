@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 
@@ -16,7 +17,7 @@ from tests.edge.geo.example import query, responder
 from skerry_edge.geo.dns_server import DnsServer, StreamLimits
 
 LOOPBACK = "127.0.0.1"
-LIMITS = StreamLimits(connections_per_address=2, idle_seconds=0.3, queries=3)
+LIMITS = StreamLimits(connections_per_address=2, queries=3)
 
 
 def with_server(test: Callable[[int], Awaitable[None]], limits: StreamLimits = LIMITS) -> None:
@@ -80,6 +81,23 @@ def test_who_sends_nothing_whole_is_disconnected(sent: bytes) -> None:
         writer.write(sent)
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
+
+    with_server(test, StreamLimits(idle_seconds=0.3))
+
+
+def test_who_is_gone_before_being_greeted_is_no_error() -> None:
+    async def test(port: int) -> None:
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        for _ in range(3):
+            with socket.create_connection((LOOPBACK, port)) as gone:
+                reset = struct.pack("ii", 1, 0)
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(framed("static"))
+        assert len((await read(reader)).answer) == 1
+        writer.close()
+        assert errors == []
 
     with_server(test)
 

@@ -93,6 +93,8 @@ def test_mistakes_are_named_by_line_and_key(change: tuple[bytes, bytes], message
         ((b"www 300 IN CNAME ai", b"www 300 IN BOGUS x"), "zone example.test.: "),
         ((b"www 300 IN CNAME ai", b"ai 300 IN A 192.0.2.9"), "static A too"),
         ((b"www 300 IN CNAME ai", b"$INCLUDE /etc/passwd"), "zone example.test.: "),
+        ((b"zone: example.test", b"zone: example..test"), "'example..test' is no name"),
+        ((b"zone: example.test", b"zone: example.test\n  names: [a..b]"), "'a..b' is no name"),
     ],
 )
 def test_records_that_make_no_zone(change: tuple[bytes, bytes], message: str) -> None:

@@ -216,6 +216,7 @@ def with_option(code: int, value: bytes) -> bytes:
         struct.pack("!HHHHHH", 1, 0, 1, 0, 0, 0) + b"\x40" + b"a" * 64 + b"\0\0\x01\0\x01",
         struct.pack("!HHHHHH", 1, 0, 1, 0, 0, 0) + b"\x3f" + b"a" * 63,
         struct.pack("!HHHHHH", 1, 0, 1, 0, 0, 0) + (b"\x01a" * 130) + b"\0\0\x01\0\x01",
+        struct.pack("!HHHHHH", 1, 0, 1, 0, 0, 0) + (b"\x01a" * 126) + b"\x02aa\0\0\x01\0\x01",
         with_option(8, b""),
         with_option(8, struct.pack("!HBB", 3, 0, 0)),
         with_option(8, struct.pack("!HBB", 1, 33, 0) + bytes(5)),

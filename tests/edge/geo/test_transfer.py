@@ -179,6 +179,12 @@ def test_an_old_signature_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dns.message.from_wire(respond(transfers(), wire)).rcode() == dns.rcode.NOTAUTH
 
 
+def test_answers_get_no_answer() -> None:
+    wire = bytearray(signed_query().to_wire())
+    wire[2] |= dns.flags.QR >> 8
+    assert transfers().respond(bytes(wire), lambda query: None, stream=False) is None
+
+
 @pytest.mark.parametrize(("name", "rcode"), [("@", dns.rcode.NOERROR), ("x", dns.rcode.NXDOMAIN)])
 def test_other_signed_queries_get_signed_answers(name: str, rcode: dns.rcode.Rcode) -> None:
     async def test(port: int) -> None:
