@@ -59,8 +59,8 @@ def _show(path: Path, origin: dns.name.Name, now: float) -> None:
             note(f"The old key is needed until {_date(rollover.done_at or 0.0)}.")
         case _:
             note("The old key is needed no more: `skerry dns keys finish` forgets it.")
-    if stage is not Stage.PUBLISHED:
-        say(ZoneKey.load(files.next_path).ds(origin))
+    if stage is not Stage.PUBLISHED and (held := files.at(now)) is not None:
+        say(held.signing.ds(origin))
 
 
 def _date(seconds: float) -> str:

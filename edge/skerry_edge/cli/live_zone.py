@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dns.name
-
 from skerry_edge.cli.dns_signing import keep_signed, load_zone_keys, sign_zone
 from skerry_edge.cli.dns_transfers import load_transfer_key, transfers_of
 from skerry_edge.cli.geo_install import open_geo_data
@@ -27,7 +25,7 @@ from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.from_topology import places_of, public_addresses, zone_of
+from skerry_edge.geo.from_topology import origin_of, places_of, public_addresses, zone_of
 from skerry_edge.geo.health import PROBE_SECONDS, HealthWatch, Probe
 from skerry_edge.geo.notify import notify
 from skerry_edge.geo.places import Places
@@ -42,6 +40,7 @@ from skerry_regions.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
     from skerry_edge.geo.geo_data import GeoData
+    from skerry_edge.geo.zone_keys import ZoneKeys
 
 COOKIE_SECRET = 16  # bytes
 LOOK_SECONDS = 60.0  # between looks at files
@@ -92,7 +91,7 @@ class LiveZone:
         changed. What is known of regions that stay is kept."""
         spec = spec_of(topology)
         now = self._clock()
-        origin = dns.name.from_text(spec.zone)
+        origin = origin_of(spec)
         keys = load_zone_keys(self._home.zone_key(spec.zone), now)
         further = [] if keys is None else keys.records(origin)
         serial = max(int(now), self._serial + 1)
@@ -114,7 +113,7 @@ class LiveZone:
 
         self._topology, self._serial, self._places, self._adopted = topology, serial, places, now
         self._data, self._data_stamp = data, data_stamp
-        self._signed, self._stage = signed, None if keys is None else keys.stage
+        self._signed, self._roles = signed, _roles_of(keys)
         self.responder.serve([zone], places, {} if signed is None else {origin: signed})
         self._health.watch(_probes(topology))
         self._figures.watch(_asks(topology))
@@ -143,8 +142,7 @@ class LiveZone:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 keys = load_zone_keys(self._home.zone_key(self.spec.zone), self._clock())
-                stage = None if keys is None else keys.stage
-                is_as_before = stage is self._stage
+                is_as_before = _roles_of(keys) == self._roles
                 is_as_before &= self._stamp_of_data(self.spec) == self._data_stamp
                 if not is_as_before or self._must_transfer_anew():
                     self.adopt(self._topology)
@@ -185,6 +183,11 @@ class LiveZone:
 
     def _told(self, busy: frozenset[str], rtts: Rtts) -> None:
         self._places.state = replace(self._places.state, busy=busy, rtts=rtts)
+
+
+def _roles_of(keys: ZoneKeys | None) -> object:
+    """Differs when the keys do, or what they do."""
+    return None if keys is None else (keys.stage, keys.tags)
 
 
 def _named_data(spec: DnsSpec) -> Path | None:

@@ -35,6 +35,8 @@ class Rollover(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When its steps were taken; Unix seconds."""
 
     published_at: float
+    old_tag: int  # key tags (RFC 4034, appendix B): which keys the steps are of
+    new_tag: int
     confirmed_at: float | None = None  # the parent has the new key's DS record
 
     @property

@@ -35,6 +35,11 @@ class ZoneKey:
         flags = Flag.ZONE | Flag.SEP  # one key signs both the keys and the records
         self.dnskey: DNSKEY = dns.dnssec.make_dnskey(private.public_key(), ALGORITHM, flags)
 
+    @property
+    def tag(self) -> int:
+        """The key tag (RFC 4034, appendix B)."""
+        return dns.dnssec.key_id(self.dnskey)
+
     @classmethod
     def create(cls, path: Path) -> ZoneKey:
         """Draw a key and keep it in a new file that only its owner can read.

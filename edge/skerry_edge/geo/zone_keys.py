@@ -30,6 +30,11 @@ class ZoneKeys:
     signing: ZoneKey  # of records
     beside: ZoneKey | None = None  # published too, and signs the keys
 
+    @property
+    def tags(self) -> tuple[int, ...]:
+        """Of the keys, the one that signs records first."""
+        return tuple(key.tag for key in (self.signing, self.beside) if key is not None)
+
     def records(self, origin: dns.name.Name) -> list[str]:
         """DNSKEY, CDS and CDNSKEY, as lines of a zone file."""
         lines = self.signing.records(origin)
@@ -48,23 +53,32 @@ class KeyFiles:
         """None where there is no key."""
         if not self.path.exists():
             return None
-        stage = self.stage(now)
-        old = ZoneKey.load(self.path)
-        if stage is Stage.ALONE:
-            return ZoneKeys(stage, old)
-        new = self._new()
-        match stage:
-            case Stage.PUBLISHED:
-                return ZoneKeys(stage, old, beside=new)
-            case Stage.SIGNING:
-                return ZoneKeys(stage, new, beside=old)
-            case _:
-                return ZoneKeys(stage, new)
+        rollover = self.rollover()
+        if rollover is None:
+            return ZoneKeys(Stage.ALONE, ZoneKey.load(self.path))
+        stage = stage_at(rollover, now)
+        if stage is Stage.DONE:
+            return ZoneKeys(stage, self._new(rollover))
+        old = self._key(self.path, rollover.old_tag)
+        new = self._key(self.next_path, rollover.new_tag)
+        if stage is Stage.PUBLISHED:
+            return ZoneKeys(stage, old, beside=new)
+        return ZoneKeys(stage, new, beside=old)
 
-    def _new(self) -> ZoneKey:
+    def _new(self, rollover: Rollover) -> ZoneKey:
         """It stands in the old one's place where `finish` was cut off."""
         path = self.next_path if self.next_path.exists() else self.path
-        return ZoneKey.load(path)
+        return self._key(path, rollover.new_tag)
+
+    def _key(self, path: Path, tag: int) -> ZoneKey:
+        """The files come one by one from another server, and may be of different rollovers."""
+        key = ZoneKey.load(path)
+        if key.tag != tag:
+            raise KeyUnusable(
+                f"{path} is key {key.tag}, and {self.rollover_path.name} is of key {tag}: "
+                "copy all key files from the server that drew the keys"
+            )
+        return key
 
     def stage(self, now: float) -> Stage:
         return stage_at(self.rollover(), now)
@@ -85,10 +99,10 @@ class KeyFiles:
         """Draw the next key; it is published from now on."""
         if self.rollover() is not None:
             raise KeyUnusable("a new key is on its way already: `skerry dns keys show`")
-        ZoneKey.load(self.path)  # there is one to follow
+        old = ZoneKey.load(self.path)
         self.next_path.unlink(missing_ok=True)  # of a roll that was cut off before it began
         new = ZoneKey.create(self.next_path)
-        self._write(Rollover(published_at=now))
+        self._write(Rollover(published_at=now, old_tag=old.tag, new_tag=new.tag))
         return new
 
     def confirm(self, now: float) -> Rollover:
@@ -105,9 +119,10 @@ class KeyFiles:
 
     def finish(self, now: float) -> None:
         """Forget the old key. Cut off at any point it can be run again."""
-        stage = self.stage(now)
-        if stage is not Stage.DONE:
+        rollover, stage = self.rollover(), self.stage(now)
+        if rollover is None or stage is not Stage.DONE:
             raise KeyUnusable(f"the old key is still needed: the new one is {stage.value}")
+        self._new(rollover)  # is there, and is the one
         with contextlib.suppress(FileNotFoundError):  # it was cut off here
             os.replace(self.next_path, self.path)
         self.rollover_path.unlink()

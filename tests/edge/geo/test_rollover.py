@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import dns.dnssec
@@ -141,6 +142,40 @@ def test_what_was_cut_off_can_be_run_again(files: KeyFiles) -> None:
     assert (keys.stage, keys.signing.dnskey) == (Stage.DONE, new.dnskey)
     files.finish(done)
     assert files.stage(done) is Stage.ALONE
+
+
+def test_files_that_come_one_by_one_from_another_server(files: KeyFiles, tmp_path: Path) -> None:
+    """Nothing changes until all are there, and never by keys of different rollovers."""
+    other = KeyFiles(tmp_path / "other" / "example.test.key")
+    other.path.parent.mkdir()
+    shutil.copy(files.path, other.path)
+    files.roll(START)
+    shutil.copy(files.rollover_path, other.rollover_path)
+    with pytest.raises(KeyUnusable, match=r"cannot read .*\.next"):
+        other.at(START)
+    shutil.copy(files.next_path, other.next_path)
+    published = other.at(START)
+    assert published is not None
+    assert published.tags == (ZoneKey.load(files.path).tag, ZoneKey.load(files.next_path).tag)
+
+    confirmed = START + PUBLISH_SECONDS
+    done = confirmed + RETIRE_SECONDS
+    files.confirm(confirmed)
+    shutil.copy(files.rollover_path, other.rollover_path)
+    files.finish(done)
+    second = files.roll(done)  # and nobody has run `finish` there
+    for path, copied in (
+        (files.next_path, other.next_path),
+        (files.rollover_path, other.rollover_path),
+    ):
+        shutil.copy(path, copied)
+        with pytest.raises(KeyUnusable, match="copy all key files"):
+            other.at(done)
+    shutil.copy(files.path, other.path)
+    held = other.at(done)
+    assert held is not None
+    assert held.beside is not None
+    assert (held.stage, held.beside.dnskey) == (Stage.PUBLISHED, second.dnskey)
 
 
 def test_a_damaged_note_is_told(files: KeyFiles) -> None:
