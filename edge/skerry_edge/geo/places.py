@@ -69,7 +69,8 @@ class Places:
         """`elsewhere` is asked for addresses that `clients` does not have."""
         self._elsewhere = elsewhere
         self._sites = {site.region.name: site for site in sites}
-        self._clients = Networks(_widened(clients))
+        self._nets = _widened(clients)
+        self._clients = Networks(self._nets)
         self._chain = tuple(chain)
         self.state = State()
 
@@ -97,9 +98,16 @@ class Places:
         the chain looks at."""
         if client.region is not None:  # what is measured there may change
             return client.location, client.region, client.zone, frozenset(client.rtt.items())
-        regions = (site.region for site in self._sites.values())
-        near = sorted(regions, key=lambda each: seconds_to(each, client))
+        near = sorted(self._region_specs(), key=lambda each: seconds_to(each, client))
         return client.zone, tuple(each.name for each in near)
+
+    def tells_apart_like(self, other: Places) -> bool:
+        """Whether `locate` and `likeness` say the same of everybody as those of `other`."""
+        return (
+            self._elsewhere is other._elsewhere
+            and self._nets == other._nets
+            and self._region_specs() == other._region_specs()
+        )
 
     def locate(self, address: Address) -> tuple[Client, int]:
         """What is known of a client, and the bits of the block that all of it is true for."""
@@ -134,6 +142,9 @@ class Places:
         if services := [self._service(rank, name) for rank, name in enumerate(self._sites, 1)]:
             result.append(dns.rrset.from_text_list(owner, TTL, "IN", "HTTPS", services))
         return result
+
+    def _region_specs(self) -> list[Region]:
+        return [site.region for site in self._sites.values()]
 
     def _addresses(self, name: str, version: int) -> list[str]:
         addresses = self._sites[name].addresses

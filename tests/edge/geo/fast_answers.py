@@ -100,7 +100,7 @@ def sockaddr(address: Address, port: int, *, mapped: bool = False) -> bytes:
     packed = address.packed
     if len(packed) == 4 and not mapped:
         return struct.pack("=H", INET) + struct.pack("!H4s8x", port, packed)
-    packed = packed.rjust(16, b"\xff").rjust(16) if len(packed) == 16 else _mapped(packed)
+    packed = packed if len(packed) == 16 else _mapped(packed)
     return struct.pack("=H", INET6) + struct.pack("!HI16sI", port, 0, packed, 0)
 
 

@@ -13,7 +13,17 @@ import dns.name
 import dns.rdatatype
 import numpy as np
 import pytest
-from tests.edge.geo.example import ORIGIN, RESOLVER, Clock, data, query, responder, zone
+from tests.edge.geo.example import (
+    CLIENTS,
+    ORIGIN,
+    RESOLVER,
+    SITES,
+    Clock,
+    data,
+    query,
+    responder,
+    zone,
+)
 from tests.edge.geo.fast_answers import (
     ADDRESSES,
     NAMES,
@@ -28,10 +38,12 @@ from tests.edge.geo.fast_answers import (
 )
 
 from skerry_edge.geo.cookies import siphash as reference_siphash
-from skerry_edge.geo.fast.compiling import make_table, orders_of
+from skerry_edge.geo.fast.compiling import make_table, orders_of, read_contents
 from skerry_edge.geo.fast.cookies import siphash
 from skerry_edge.geo.fast.responding import DROPPED, IGNORED, respond
-from skerry_edge.geo.places import State
+from skerry_edge.geo.networks import Address
+from skerry_edge.geo.places import Places, Site, State
+from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.responder import NO_COOKIE_FACTOR
 from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.zone_key import ZoneKey
@@ -281,6 +293,31 @@ def test_a_state_that_changes_while_a_table_is_made_leaves_nothing_behind() -> N
         assert answer is not None
         assert expected is not None
         assert plain(answer) == plain(expected)
+
+
+def test_where_clients_are_is_read_again_only_when_that_has_changed() -> None:
+    server = responder()
+    before = FastResponder(server).contents
+    moved = Site(SITES[0].region, SITES[1].addresses)  # where clients find it; it is where it was
+    server.serve([zone("new IN A 192.0.2.7")], Places([moved, *SITES[1:]], dict(CLIENTS)))
+    after = finished(read_contents(server, before))
+    assert after.kinds is before.kinds
+    assert (after.ipv4 is before.ipv4, after.ipv6 is before.ipv6) == (True, True)
+    assert len(after.entries) == len(before.entries) + 1
+    for places in (
+        Places(SITES[1:], CLIENTS),
+        Places(SITES, {**CLIENTS, ipaddress.ip_network("10.0.0.0/8"): Client(zone="eu")}),
+        Places(SITES, CLIENTS, elsewhere=Nowhere()),
+    ):
+        server.serve([zone()], places)
+        assert finished(read_contents(server, before)).ipv4 is not before.ipv4
+
+
+class Nowhere:
+    """Has heard of no address."""
+
+    def find(self, address: Address) -> tuple[Client | None, int]:
+        return None, 0
 
 
 def test_records_of_a_set_take_turns(signed: FastResponder) -> None:

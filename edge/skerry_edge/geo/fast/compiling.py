@@ -67,17 +67,25 @@ class Contents:
     choices: Int32s
     answers: Arrays
     by_place: tuple[_ByPlace, ...]
+    places: Places  # that the kinds and blocks of clients are of
     kinds: ClientKinds
     ipv4: Blocks
     ipv6: Blocks
     rendered: dict[object, Turns]  # answers by place, by name, type, order and variant
 
 
-def read_contents(responder: Responder) -> Generator[None, None, Contents]:
-    """Ask for everything. Raises `TooManyBlocks`."""
-    kinds = ClientKinds(responder.places)
-    ipv4 = yield from blocks_of(responder.places, 4, kinds)
-    ipv6 = yield from blocks_of(responder.places, 6, kinds)
+def read_contents(
+    responder: Responder, before: Contents | None = None
+) -> Generator[None, None, Contents]:
+    """Ask for everything; where addresses are, only if that is otherwise than in what was read
+    `before`. Raises `TooManyBlocks`."""
+    places = responder.places
+    if before is not None and places.tells_apart_like(before.places):
+        kinds, ipv4, ipv6 = before.kinds, before.ipv4, before.ipv6
+    else:
+        kinds = ClientKinds(places)
+        ipv4 = yield from blocks_of(places, 4, kinds)
+        ipv6 = yield from blocks_of(places, 6, kinds)
     reading = _Reading(responder, kinds.examples[0])
     yield from reading.read_all()
     names, entries, slots = _index(reading.names, reading.entries)
@@ -88,6 +96,7 @@ def read_contents(responder: Responder) -> Generator[None, None, Contents]:
         np.array(reading.choices, np.int32).reshape(-1, CHOICE_COLUMNS),
         reading.answers.arrays(),
         tuple(reading.by_place),
+        places,
         kinds,
         ipv4,
         ipv6,

@@ -9,10 +9,13 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from skerry_edge.geo.fast.blocks import TooManyBlocks
 from skerry_edge.geo.fast.compiling import Contents, Order, make_table, orders_of, read_contents
 from skerry_edge.geo.fast.limiting import make_rate
 from skerry_edge.geo.fast.responding import COUNTERS, RCODES
+from skerry_edge.geo.fast.table import empty_table
 from skerry_edge.geo.fast.workers import Answer, Workers
 from skerry_edge.geo.places import State
 from skerry_edge.geo.responder import Responder
@@ -73,26 +76,44 @@ class FastPath:
     ) -> None:
         try:
             await _on_a_thread(self._prepare)
-            rate = make_rate(self._responder.rate.per_second)
-            secret = self._responder.cookies.secret
-            for family, name in addresses:
-                self._workers.append(
-                    Workers(name, family, self._count, secret=secret, rate=rate, answer=answer)
-                )
-            for each in self._workers:
-                each.start()
+            await self._start(addresses, answer)
             take_over()
             await self._follow()
         except Exception:  # the slow path goes on without us
             logger.exception("the fast path has ended")
+        self._leave_everything()
+
+    async def _start(self, addresses: Sequence[Address], answer: Answer) -> None:
+        rate = make_rate(self._responder.rate.per_second)
+        secret = self._responder.cookies.secret
+        workers: list[Workers] = []
+        try:
+            for family, name in addresses:
+                workers.append(
+                    Workers(name, family, self._count, secret=secret, rate=rate, answer=answer)
+                )
+            for each in workers:
+                each.start()
+        except Exception:  # what came to sockets that nobody reads would be lost
+            await asyncio.gather(*(each.close() for each in workers))
+            raise
+        self._workers = workers
+
+    def _leave_everything(self) -> None:
+        """To the slow path, from now on: nobody keeps the workers' table current any more."""
+        self._generation += 1
+        table = empty_table()._replace(generation=np.array([self._generation]))
+        for each in self._workers:
+            each.take(table)
 
     async def _follow(self) -> None:
         """Keep the table what the responder would answer, until cancelled."""
         loop = asyncio.get_running_loop()
+        contents: Contents | None = None
         while True:
             version, anew_at = self._responder.version, loop.time() + ANEW_SECONDS
             try:
-                contents = await _apart(read_contents(self._responder))
+                contents = await _apart(read_contents(self._responder, contents))
             except TooManyBlocks:
                 logger.warning("too many blocks of addresses: answers come from the slow path")
                 return
