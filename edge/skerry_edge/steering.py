@@ -151,6 +151,8 @@ def may_go_anywhere(scope: Scope) -> bool:
     path, query = scope["path"], scope.get("query_string", b"")
     if scope["method"] != "POST" or b"queueRequest" in query:
         return False
+    if not _target(scope).startswith("/"):  # behind a URL it would name another host
+        return False
     return path.endswith(ANYWHERE) or path == "/run" or "/ai/run" in path
 
 
@@ -169,11 +171,16 @@ def moved(scope: Scope, elsewhere: Elsewhere) -> Response:
     """307 to the same request at another edge, which will not send it on."""
     query = scope.get("query_string", b"").decode("latin-1")
     hop = f"{HOPS}={hops_of(scope) + 1}"
-    path = scope.get("raw_path") or quote(scope["path"]).encode()
-    location = f"{elsewhere.url}{path.decode('latin-1')}?{f'{query}&' if query else ''}{hop}"
+    location = f"{elsewhere.url}{_target(scope)}?{f'{query}&' if query else ''}{hop}"
     headers = {"location": location, "cache-control": "no-store", HOPS_HEADER: "1"}
     headers["connection"] = "close"  # its body was not read
     return Response(status_code=307, headers=headers)
+
+
+def _target(scope: Scope) -> str:
+    """The path as it came, with its escapes."""
+    raw: bytes | None = scope.get("raw_path")
+    return raw.decode("latin-1") if raw else quote(scope["path"])
 
 
 def alt_svc(elsewhere: Elsewhere) -> bytes:

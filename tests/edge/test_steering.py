@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from skerry_edge.geo.from_topology import places_of
 from skerry_edge.inside import INSIDE, InsideCall
-from skerry_edge.steering import Elsewhere, Steered, Steering
+from skerry_edge.steering import Elsewhere, Steered, Steering, may_go_anywhere
 from skerry_regions.registry import Member
 from skerry_regions.topology import parse_topology
 
@@ -244,6 +245,20 @@ async def test_nobody_is_sent_on_twice(hops: dict[str, Any]) -> None:
 async def test_what_only_this_edge_has_stays_here(request_: dict[str, Any]) -> None:
     told = await ask(World().steering(), **request_)
     assert (told.status_code, "alt-svc" in told.headers) == (200, False)
+
+
+@pytest.mark.parametrize(
+    ("raw", "may"),
+    [
+        (b"/ai/run/@cf/x", True),
+        (b"@elsewhere.test/ai/run/x", False),  # `https://iad.example.test@elsewhere.test/…`
+        (b"%2F@elsewhere.test/ai/run/x", False),
+        (b"http://fra/ai/run/x", False),
+    ],
+)
+def test_a_target_that_is_no_path_is_not_redirected(raw: bytes, may: bool) -> None:
+    scope: Scope = {"method": "POST", "path": unquote(raw.decode()), "raw_path": raw}
+    assert may_go_anywhere(scope) is may
 
 
 async def test_who_is_never_sent_away() -> None:
