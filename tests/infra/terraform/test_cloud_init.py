@@ -58,6 +58,7 @@ def test_machines_that_follow_it_are_a_platform(
     platform = Platform(tmp_path_factory.mktemp("joined"), default_model)
     machines: list[Process] = []
     try:
+        platform.start()
         platform.client.make("regions", name="fra", iata="FRA")
         platform.client.make(
             "pools", name="gpu", region="fra", role="hybrid", model=MODEL, runner="toy", replicas=0
@@ -74,11 +75,11 @@ def test_machines_that_follow_it_are_a_platform(
         with AI(base_url=url, account_id=client.account, api_token=client.token) as ai:
             answer = ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 4})
         assert answer["usage"]["completion_tokens"] == 4
+        client.http.close()
     finally:
         for process in reversed(machines):
             process.end()
-        platform.client.http.close()
-        platform.control.end()
+        platform.close()
     assert [process.process.returncode for process in machines] == [0, 0]
 
 
