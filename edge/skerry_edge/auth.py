@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import msgspec
 
 from skerry.errors import AuthenticationError, NotFound
 from skerry_edge.inside import inside_call
+from skerry_regions.private_files import replace_file
 from skerry_regions.residency import Zone, is_zone
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
@@ -274,21 +274,12 @@ class TokenStore:
                 self._write(list(records.values()))
 
     def _write(self, records: list[TokenRecord]) -> None:
-        """Replace the file; mkstemp makes it readable by its owner only."""
+        """Replace the file, or leave it as it was. Raises TokenStoreError."""
         if len(records) > MAX_TOKENS:
             raise TokenStoreError(f"{self._path} holds {MAX_TOKENS} tokens already; revoke some")
         data = msgspec.json.format(msgspec.json.encode(TokenFile(tokens=records)), indent=2)
         try:
-            handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".tokens-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, self._path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            replace_file(self._path, data + b"\n")
         except OSError as exc:
             raise TokenStoreError(f"cannot write {self._path}: {exc.strerror}") from exc
         self._refresh()

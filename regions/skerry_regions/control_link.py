@@ -31,7 +31,6 @@ from skerry_regions.machine_folder import (
     certificate_request,
     kept_key,
     load_key,
-    write_private,
 )
 from skerry_regions.machine_messages import (
     MAX_PEM,
@@ -46,6 +45,7 @@ from skerry_regions.machine_messages import (
     RenewRequest,
     versions_text,
 )
+from skerry_regions.private_files import replace_file
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20
@@ -137,7 +137,7 @@ class ControlLink:
             key = load_key(self._folder / "key.pem")
             request = RenewRequest(csr=certificate_request(key), version=__version__)
             joined = self._call("POST", "/renew", Joined, request)
-            write_private(self._folder / "certificate.pem", joined.certificate.encode())
+            replace_file(self._folder / "certificate.pem", joined.certificate.encode())
             self._keep(
                 replace(self._enrolment, renewed_at=self._clock(), not_after=joined.not_after)
             )
@@ -170,7 +170,7 @@ class ControlLink:
 
     def _keep(self, enrolment: Enrolment) -> None:
         """Raises OSError; then it is to be kept again."""
-        write_private(self._folder / "machine.json", msgspec.json.encode(enrolment))
+        replace_file(self._folder / "machine.json", msgspec.json.encode(enrolment))
         self._enrolment = enrolment
 
 
@@ -205,14 +205,14 @@ def join(
                 hostname=platform.node()[:256], version=__version__,
             )  # fmt: skip
             joined = _exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
-        write_private(folder / "authority.pem", authority.encode())
-        write_private(folder / "certificate.pem", joined.certificate.encode())
+        replace_file(folder / "authority.pem", authority.encode())
+        replace_file(folder / "certificate.pem", joined.certificate.encode())
         keep(joined)
         enrolment = Enrolment(
             url=url, machine=joined.machine, kind=kind, renewed_at=clock(),
             not_after=joined.not_after,
         )  # fmt: skip
-        write_private(folder / "machine.json", msgspec.json.encode(enrolment))
+        replace_file(folder / "machine.json", msgspec.json.encode(enrolment))
     except ControlAway as error:
         raise JoinError(f"{url} does not answer: {error}") from None
     except ControlRefused as error:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from skerry_regions.private_files import replace_file
 
 
 class JoinError(Exception):
@@ -25,7 +25,7 @@ def kept_key(path: Path) -> ec.EllipticCurvePrivateKey:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        write_private(path, pem)
+        replace_file(path, pem)
     return load_key(path)
 
 
@@ -44,17 +44,3 @@ def certificate_request(key: ec.EllipticCurvePrivateKey) -> str:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "machine")])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file whole, readable by its owner only (mkstemp's mode)."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:  # such as a full disk: every attempt would leave one more
-        os.unlink(draft)
-        raise

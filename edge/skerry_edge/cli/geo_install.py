@@ -16,7 +16,7 @@ from msgspec import Struct
 from skerry_edge.cli.output import note, say
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
-from skerry_edge.geo.files import replace_file
+from skerry_regions.private_files import replace_file
 
 if TYPE_CHECKING:
     from skerry_edge.geo.geo_data import GeoData
@@ -81,6 +81,7 @@ def _take(home: Home, file: Path) -> None:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise CannotStart(f"{file} has more than {MAX_BYTES} bytes")
+        home.geo_data.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(home.geo_data, file.read_bytes())
     except OSError as error:
         raise CannotStart(f"cannot write {home.geo_data}: {error.strerror}") from None

@@ -45,6 +45,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from skerry_regions.private_files import create_file, replace_file
 from skerry_regions.residency import GLOBAL
 
 MAX_STATE_BYTES = 64 * 1024
@@ -349,24 +350,14 @@ def _write(path: Path, record: Config | Instance) -> None:
 def _write_new(path: Path, content: bytes) -> None:
     """Write a file whole, readable by its owner only, unless it is there already."""
     try:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, path)
-        finally:
-            os.unlink(draft)
+        create_file(path, content)
     except OSError as error:
         raise StateError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace a file whole, readable by its owner only (mkstemp's mode)."""
+    """Replace a file whole, readable by its owner only."""
     try:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(draft, path)
+        replace_file(path, content)
     except OSError as error:
         raise StateError(f"Cannot write {path}: {error.strerror}.") from None

@@ -15,9 +15,9 @@ from pathlib import Path
 import dns.name
 import msgspec
 
-from skerry_edge.geo.files import replace_file
 from skerry_edge.geo.rollover import Rollover, Stage, stage_at
 from skerry_edge.geo.zone_key import KeyUnusable, ZoneKey
+from skerry_regions.private_files import replace_file
 
 MAX_BYTES = 4096
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from skerry_edge.geo.files import replace_file
+from skerry_regions.private_files import replace_file
 from skerry_regions.topology import Topology, TopologyError, decode_topology
 
 LOOK_SECONDS = 1.0
@@ -97,6 +97,7 @@ class ZoneSource:
 
     def _keep(self, document: bytes) -> None:
         try:
+            self.kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self.kept, document)
         except OSError as error:
             logger.warning("cannot write %s: %s", self.kept, error.strerror)

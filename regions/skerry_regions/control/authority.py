@@ -9,10 +9,8 @@ of the authority itself is what join tokens name, by its fingerprint.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
-import os
 import ssl
 import tempfile
 import time
@@ -27,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skerry_regions.machine_messages import SERVER_NAME
+from skerry_regions.private_files import create_file
 
 DAY = 86_400.0
 AUTHORITY_SECONDS = 3650 * DAY
@@ -83,7 +82,8 @@ class Authority:
         """The authority of this file, made on first use. Raises AuthorityError."""
         try:
             if not path.exists():
-                _write_private(path, _new_authority(clock()))
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                create_file(path, _new_authority(clock()))
             if path.stat().st_mode & 0o077:
                 raise AuthorityError(f"others may read {path}: `chmod 600 {path}` keeps it secret")
             data = path.read_bytes()
@@ -279,18 +279,3 @@ def _name(text: str) -> x509.Name:
 
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, unless it is there already."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        os.unlink(draft)
