@@ -81,12 +81,18 @@ class EdgeServer(uvicorn.Server):
         """A successor accepts at the same socket: finish what runs, however long it takes."""
         self._is_retiring = True
         self.should_exit = True
+        if self.started:  # now: uvicorn looks at `should_exit` only ten times a second
+            self._leave_socket()
+            self._finish_connections()
+
+    def _leave_socket(self) -> None:
+        for server in self.servers:
+            server.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._is_retiring:
             self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
-            for server in self.servers:
-                server.close()
+            self._leave_socket()
             await self._let_clients_go()
         await super().shutdown(sockets)
 
@@ -94,11 +100,12 @@ class EdgeServer(uvicorn.Server):
         """Answer what idle connections still send, and tell them that it is the last: closing one
         at once would lose the request that is on its way."""
         for _ in range(math.ceil(self._limits.retire_seconds / RETIRE_TICK_SECONDS)):
-            if not self._num_idle():
+            if not self._finish_connections():
                 return
             await asyncio.sleep(RETIRE_TICK_SECONDS)
 
-    def _num_idle(self) -> int:
+    def _finish_connections(self) -> int:
+        """Make what each does now, or next, its last; how many do nothing now."""
         connections = [
             each for each in self.server_state.connections if isinstance(each, GuardedProtocol)
         ]
