@@ -258,16 +258,23 @@ class SimNode:
         self._joining.clear()
 
     def _next_chunk(self, now: float) -> list[tuple[Prefill, int]]:
-        room, chunk = self.truth.chunk_tokens, []
+        tokens, chunk = self.truth.chunk_tokens, []
+        seconds = math.inf
+        if self._streams:
+            seconds = self.truth.room_seconds(len(self._streams), self._context)
         for job in self._queue:
             if job.ready_at > now:
                 continue
             if not job.started:
                 self._begin(job)
-            count = min(job.remaining, room)
+            price = self.truth.per_token + self.truth.per_pair * (job.cached + job.computed)
+            count = min(job.remaining, tokens)
+            if count * price > seconds:
+                count = math.ceil(seconds / price)
             chunk.append((job, count))
-            room -= count
-            if not room:
+            tokens -= count
+            seconds -= count * price
+            if tokens <= 0 or seconds <= 0:
                 break
         return chunk
 

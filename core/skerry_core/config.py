@@ -96,12 +96,14 @@ class EngineConfig:
     max_running: int = 64  # sequences that hold KV blocks at once
     max_waiting: int = 1024  # requests queued for a place
     max_step_tokens: int = 512  # tokens computed in one step: the prefill chunk's upper bound
-    max_prefill_beside_decode: int = 64  # prompt tokens in a step that running streams wait for
+    max_gap_seconds: float = 0.03  # of a step with prompts that streams wait for; see `StepPrice`
     max_draft_tokens: int = 8  # of a stream in a step, see `speculation`; 0: none
 
     def __post_init__(self) -> None:
-        for name in ("max_running", "max_waiting", "max_step_tokens", "max_prefill_beside_decode"):
+        for name in ("max_running", "max_waiting", "max_step_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.max_gap_seconds >= 0:
+            raise ConfigError(f"max_gap_seconds must not be negative, got {self.max_gap_seconds}")
         if self.max_draft_tokens < 0:
             raise ConfigError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")

@@ -1,4 +1,10 @@
-"""The heartbeat: schedule, build a batch, run it, update the sequences, hand out what was made."""
+"""The heartbeat: schedule, build a batch, run it, update the sequences, hand out what was made.
+
+With a runner that overlaps, a step is planned and launched while the one before it is computed. The
+tokens that are being made have their places already, and the device puts them there. What cannot be
+known yet is found out a step later: a sequence that ended meanwhile has run once more, for nothing.
+A step whose tokens are needed to plan the next (see `Row.is_foreseeable`) is waited for.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +27,13 @@ from skerry_core.handover import Handover
 from skerry_core.names import BlockNames
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runners.base import ModelRunner, OverlappingRunner
 from skerry_core.sampling import clean, log_softmax
 from skerry_core.scheduler import Scheduler
 from skerry_core.second_tier import SecondTier
 from skerry_core.sequence import Sequence
 from skerry_core.speculation import Speculator, accept
+from skerry_core.step_price import StepPrice
 
 if TYPE_CHECKING:
     from skerry_core.file_tier import FileTier
@@ -73,6 +80,20 @@ class Load:
     context_steps: int  # sum over steps of the tokens they looked at
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that the runner was given."""
+
+    rows: list[Row]
+    started: float  # seconds of the engine's clock
+    collect: Callable[[], StepResult]  # waits for it
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the next step can be planned before this one is computed."""
+        return all(row.is_foreseeable for row in self.rows)
+
+
 MASK_SECONDS = 0.02  # of a step, for masks and for choosing under them; who finds none left waits
 NOT_A_NUMBER = "the model's output for this request is not a number"  # a failure
 
@@ -110,14 +131,16 @@ class Engine:
         self._clock = clock
         self._admission = Admission(config, clock)
         drafts = config.max_draft_tokens if runner.batch_invariant else 0
-        self._speculator = Speculator(drafts) if drafts else None
+        self._price = StepPrice()
+        self._speculator = Speculator(drafts, self._price) if drafts else None
         self._scheduler = Scheduler(
             self.pool,
             names=self._names,
             max_running=max_running,
             max_step_tokens=step_tokens,
-            max_prefill_beside_decode=config.max_prefill_beside_decode,
+            max_gap_seconds=config.max_gap_seconds,
             max_samples=runner.max_samples,
+            price=self._price,
             speculator=self._speculator,
         )
         self._batches = BatchBuilder(
@@ -133,7 +156,11 @@ class Engine:
         self._computed_tokens = 0
         self._output_tokens = 0
         self._busy_seconds = 0.0
-        self._step_started = clock()
+        self._overlapping: OverlappingRunner | None = None
+        if self._speculator is None and isinstance(runner, OverlappingRunner) and runner.overlaps:
+            self._overlapping = runner
+        self._under_way: _Step | None = None
+        self._step_started = self._step_ended = clock()
         self._new_tokens = self._stream_steps = self._context_steps = 0
         self._attended = 0.0
 
@@ -191,7 +218,7 @@ class Engine:
         if self.second_tier is None or request.kv:
             return None
         names = self.handover.prefix_names(request)
-        return self.second_tier.restore(names, self._scheduler.seconds_per_token)
+        return self.second_tier.restore(names, self._price.per_prompt_token)
 
     def is_admitted(self, request_id: str) -> bool:
         """Whether the request has a place and has not ended. From any thread."""
@@ -214,25 +241,67 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._sequences or self._ended or self.exports)
+        return bool(self._sequences or self._ended or self.exports or self._under_way)
 
     # --- the heartbeat ---------------------------------------------------------------------------
 
     def step(self) -> list[Output]:
-        """Run one step; what it made, of each request at most one output."""
+        """Run one step; what one made, of each request at most one output."""
         self.exports.advance()
+        outputs, self._ended = self._ended, []
+        before, self._under_way = self._under_way, None
+        if before is not None and not before.is_foreseeable:
+            outputs += self._finish(before)
+            before = None
         if self._stale:
             self._fill_masks()
-        outputs, self._ended = self._ended, []
+        step = self._begin()
+        if before is not None:
+            outputs += self._finish(before)
+        if step is not None and self._overlapping is None:
+            outputs += self._finish(step)
+        elif step is not None:
+            self._under_way = step
+            if step.is_foreseeable:
+                self._expect(step)
+        return outputs
+
+    def _begin(self) -> _Step | None:
+        """Plan a step and give it to the runner; None when nothing can run."""
         started = self._step_started = self._clock()
         rows = self._scheduler.schedule(started)
-        if rows:
-            self.handover.write_tails(rows)
-            result = self.runner.execute(self._batches.build(rows))
-            accept(rows, result.token_ids.tolist())
-            self._account(rows, self._clock() - started)
-            outputs += self._update(rows, result)
-        return outputs
+        if not rows:
+            return None
+        self.handover.write_tails(rows)
+        batch = self._batches.build(rows)
+        if self._overlapping is None:
+            result = self.runner.execute(batch)
+            return _Step(rows, started, lambda: result)
+        self._overlapping.launch(batch)
+        return _Step(rows, started, self._overlapping.collect)
+
+    def _expect(self, step: _Step) -> None:
+        """Go on as if a step were computed already."""
+        sample = 0
+        for row in step.rows:
+            sample += row.num_samples
+            if self._lives(row.sequence):
+                row.sequence.num_computed = row.end
+                if row.makes_token:
+                    row.sequence.expect(sample - 1)
+
+    def _finish(self, step: _Step) -> list[Output]:
+        """Wait for a step, and take in what it made."""
+        result = step.collect()
+        accept(step.rows, result.token_ids.tolist())
+        now = self._clock()
+        self._account(step.rows, now - max(step.started, self._step_ended))
+        self._step_ended = now
+        return self._update(step.rows, result)
+
+    def _lives(self, sequence: Sequence) -> bool:
+        """Whether it has not ended."""
+        return self._sequences.get(sequence.request.id) is sequence
 
     def _fill_masks(self) -> None:
         """Compute masks, the longest stale first, until the step's time is used up: for them, and
@@ -259,10 +328,12 @@ class Engine:
         return sequence.choice_seconds
 
     def _account(self, rows: list[Row], seconds: float) -> None:
-        self._scheduler.settle(rows, seconds)
         self._steps += 1
-        self._computed_tokens += sum(row.end - row.start for row in rows)
         self._busy_seconds += seconds
+        rows = [row for row in rows if self._lives(row.sequence)]
+        if rows:
+            self._scheduler.settle(rows, seconds)
+        self._computed_tokens += sum(row.end - row.start for row in rows)
         for row in rows:
             if row.is_decode:
                 self._stream_steps += 1
@@ -277,10 +348,12 @@ class Engine:
         sample = 0
         for row in rows:
             samples = range(sample, sample + row.num_samples)
+            sample = samples.stop
+            if not self._lives(row.sequence):
+                continue
             kv = self.handover.exported(row)
             if samples or kv:
                 outputs.append(self._output(row, result, samples, token_ids, kv))
-            sample = samples.stop
         return outputs
 
     def _output(
@@ -379,7 +452,9 @@ class Engine:
         self._ended.append(output)
 
     def _end(self, sequence: Sequence) -> Usage:
-        """Free all that a sequence holds."""
+        """Free all that a sequence holds. What is under way may still write to its blocks, before
+        anybody else does."""
+        sequence.forget_expected()
         self._scheduler.remove(sequence)
         self._batches.forget(sequence)
         self._stale.pop(sequence, None)

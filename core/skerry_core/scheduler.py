@@ -6,8 +6,8 @@ The rules of the house:
    its slots and blocks back when interactive wants them, and does not run at all in a step that
    works on an interactive first token: that token waits for at most the step in progress.
 2. Within a class, decode rows first (one token each), then prefill chunks, the tenant with the
-   least service first: up to `max_step_tokens` in all, and beside decode rows up to
-   `max_prefill_beside_decode`, because a chunk's time is added to the gap of every stream.
+   least service first: up to `max_step_tokens` in all, and beside decode rows as many as keep the
+   step within `max_gap_seconds`, because a chunk's time is added to the gap of every stream.
 3. A newcomer (see `fairness`) gets its first chunk in the next step even when slots and blocks are
    full, whoever has to make room.
 4. A tenant with nothing running may displace a tenant that has several sequences running.
@@ -43,8 +43,8 @@ from skerry_core.plan import Plan, Row
 from skerry_core.request import Priority
 from skerry_core.sequence import Sequence
 from skerry_core.speculation import Speculator
+from skerry_core.step_price import StepPrice
 
-INITIAL_SECONDS_PER_TOKEN = 1e-3  # until steps have been timed; only ever compared with itself
 _arrival = attrgetter("arrival")
 
 
@@ -72,15 +72,16 @@ class Scheduler:
         names: BlockNames,
         max_running: int,
         max_step_tokens: int,
-        max_prefill_beside_decode: int,
+        max_gap_seconds: float,
         max_samples: int,
+        price: StepPrice,
         speculator: Speculator | None = None,
     ) -> None:
         self._pool = pool
         self._speculator = speculator
         self._names = names
         self._max_step_tokens = max_step_tokens
-        self._max_prefill_beside_decode = max_prefill_beside_decode
+        self._max_gap_seconds = max_gap_seconds
         self._max_samples = max_samples
         self._free_slots = list(reversed(range(max_running)))
         # By class; waiting queues by tenant, none empty, each in order of arrival.
@@ -88,7 +89,7 @@ class Scheduler:
         self._waiting: dict[Priority, dict[str, list[Sequence]]] = {p: {} for p in Priority}
         self._tenant_running: dict[Priority, Counter[str]] = {p: Counter() for p in Priority}
         self._fair = {priority: FairShare() for priority in Priority}
-        self._seconds_per_token = INITIAL_SECONDS_PER_TOKEN
+        self._price = price
         self.num_waiting = 0
         self.num_preemptions = 0
         self.num_cache_query_tokens = 0
@@ -97,11 +98,6 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return sum(map(len, self._running.values()))
-
-    @property
-    def seconds_per_token(self) -> float:
-        """Of a step with prompt tokens in it, as learned."""
-        return self._seconds_per_token
 
     def service(self, tenant: str, priority: Priority = Priority.INTERACTIVE) -> float:
         """Engine seconds of a tenant that has requests, as fairness counts them."""
@@ -176,7 +172,7 @@ class Scheduler:
         for priority in Priority:
             self._continue_decoding(plan, priority)
             if plan.rows:
-                plan.limit(self._max_prefill_beside_decode)
+                plan.limit(self._price.chunk(len(plan.rows), self._max_gap_seconds))
             all_admitted = self._admit_newcomers(plan, priority, now)
             all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)
             if plan.booked or not all_admitted or not plan.tokens_left:
@@ -192,10 +188,10 @@ class Scheduler:
         """
         num_tokens = sum(row.num_tokens for row in rows)
         seconds_per_token = seconds / num_tokens
+        stream_tokens = sum(row.num_tokens for row in rows if row.is_decode)
+        self._price.observe(stream_tokens, num_tokens - stream_tokens, seconds)
         if self._speculator is not None:
-            self._speculator.observe(rows, num_tokens, seconds)
-        if not all(row.is_decode for row in rows):  # others say little about the price of a chunk
-            self._seconds_per_token += 0.1 * (seconds_per_token - self._seconds_per_token)
+            self._speculator.observe(rows)
         for row in rows:
             sequence, share = row.sequence, row.num_tokens * seconds_per_token
             if row.is_decode:
@@ -210,6 +206,8 @@ class Scheduler:
                 sequence.prefill_steps += 1
                 sequence.prefill_tokens += row.num_tokens
             self._fair[sequence.request.priority].charge(sequence.request.tenant, share)
+            if not row.is_placed:  # preempted when the next step was planned
+                continue
             sequence.num_computed = row.end
             first, end = row.start // BLOCK_SIZE, sequence.num_computed // BLOCK_SIZE
             if end > first:
@@ -223,7 +221,8 @@ class Scheduler:
     # --- parts of a step -------------------------------------------------------------------------
 
     def _continue_decoding(self, plan: Plan, priority: Priority) -> None:
-        ready = [s for s in self._running[priority] if s.is_decoding and not s.awaits_mask]
+        running = self._running[priority]
+        ready = [s for s in running if s.is_decoding and not (s.awaits_mask or s.is_complete)]
         for sequence in ready:
             if plan.tokens_left == 0 or plan.samples_left == 0:
                 return  # only batch can find nothing left
@@ -275,7 +274,7 @@ class Scheduler:
 
     def _turn(self, plan: Plan, priority: Priority, tenant: str) -> tuple[float, str]:
         """Sort key of who is next: the least service, counting what this step adds to it."""
-        booked = plan.booked.get(tenant, 0) * self._seconds_per_token
+        booked = plan.booked.get(tenant, 0) * self._price.per_prompt_token
         return self._fair[priority].service(tenant) + booked, tenant
 
     def _continue_prefill(self, plan: Plan, sequence: Sequence) -> None:

@@ -34,10 +34,10 @@ _GAIN = 1.1  # by which a drafted token must beat the tokens per second of a ste
 class Speculator:
     """Drafts for the streams of one engine."""
 
-    def __init__(self, max_draft_tokens: int) -> None:
-        """At most so many tokens are drafted for a row."""
+    def __init__(self, max_draft_tokens: int, price: StepPrice) -> None:
+        """At most so many tokens are drafted for a row; `price` is learned by others."""
         self._max_draft_tokens = max_draft_tokens
-        self._price = StepPrice()
+        self._price = price
         self.num_drafted = 0
         self.num_accepted = 0
 
@@ -79,7 +79,7 @@ class Speculator:
         is_stop = np.isin(drafts, sequence.request.sampling.stop_token_ids)
         return (drafts[: int(is_stop.argmax())] if is_stop.any() else drafts), match
 
-    def observe(self, rows: ListOf[Row], num_tokens: int, seconds: float) -> None:
+    def observe(self, rows: ListOf[Row]) -> None:
         """Learn from a step that has run."""
         for row in rows:
             acceptance = row.sequence.acceptance
@@ -89,8 +89,6 @@ class Speculator:
                 self.num_accepted += row.num_accepted
             elif row.is_decode:
                 acceptance.fade()
-        if all(row.is_decode for row in rows):
-            self._price.observe(num_tokens, seconds)
 
 
 def accept(rows: ListOf[Row], token_ids: ListOf[int]) -> None:

@@ -103,7 +103,10 @@ class Bookings:
         context = float(report.context_tokens + sum(decoding))
 
         def seconds(tokens: float, pairs: float) -> float:
-            return node.speed.work_seconds(tokens, pairs, streams=streams, context=context)
+            # Beside the streams that run: those of bookings are what waits here.
+            return node.speed.work_seconds(
+                tokens, pairs, streams=report.streams, context=report.context_tokens
+            )
 
         clock = node.observed_at - rtt / 2
         queue = seconds(report.prefill_tokens, report.prefill_pairs)

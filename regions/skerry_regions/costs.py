@@ -12,9 +12,9 @@ makes others wait:
     lag        what hand-overs to the decode node took beyond that so far
     step_wait  joining the decode node's batch: half of a running step
     decode     the expected output, at the pace of the decode node with this request on it
-    stall      harm to running streams: those on the prefill node stand still while it prefills,
-               those on the decode node get slower steps, and what no longer fits is recomputed;
-               and to this one, while the decode node still has prefill work of others
+    stall      harm to running streams: those on the prefill node get slower steps while it
+               prefills, those on the decode node from then on, and what no longer fits is
+               recomputed; and to this one, while the decode node still prefills for others
     behind     harm to requests that will queue behind this one while the node is busy
     evict      harm to later requests: the blocks that this one displaces from full caches, at the
                price of computing them again, times how often a stored token is found again
@@ -233,6 +233,8 @@ class Costs:
             streams=load.streams,
             context=load.context,
         )
+        # Streams go on in the same steps: what they lose is the prompt's own part of them.
+        harm = node.speed.prompt_seconds(self.demand.prompt_tokens - cached_tokens, cached_tokens)
         # Whoever comes while the node is busy waits for this request too.
         followers = self._around.arrivals_per_node * (load.queue_seconds + compute)
         new_tokens = self.demand.prompt_tokens - self._usable(self._cached(node).resident)
@@ -244,7 +246,7 @@ class Costs:
             queue=load.queue_seconds,
             fetching=max(0.0, transfer - load.queue_seconds),
             compute=compute,
-            stall=self._config.stall_weight * load.streams * compute,
+            stall=self._config.stall_weight * load.streams * harm,
             behind=self._config.behind_weight * followers * compute,
             evict=self._evicted(node, new_tokens),
             affinity=self._away_from_home(node),
@@ -328,6 +330,10 @@ def _same_build(a: NodeState, b: NodeState) -> bool:
 def _running_step(node: NodeState) -> float:
     """Seconds of a step as the node makes them now: a chunk of prefill beside its streams."""
     load, speed = node.load, node.speed
-    chunk = min(load.prefill_tokens, speed.chunk_tokens)
-    pace = speed.step_seconds(load.streams, load.context_tokens) if chunk or load.streams else 0.0
-    return pace + speed.per_token * chunk
+    if not load.streams:
+        chunk = min(load.prefill_tokens, speed.chunk_tokens)
+        return speed.base + speed.per_token * chunk if chunk else 0.0
+    room = speed.room_seconds(load.streams, load.context_tokens)
+    return speed.step_seconds(load.streams, load.context_tokens) + min(
+        speed.per_token * load.prefill_tokens, room
+    )

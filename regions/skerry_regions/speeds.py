@@ -30,6 +30,9 @@ Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
 """Bounds bind whoever decodes: what a node reports is made on another machine."""
 
 
+LEAST_CHUNK = 16  # prompt tokens of a step beside streams
+
+
 def attended_pairs(new_tokens: int, cached_tokens: int) -> float:
     """Pairs (query, key) of causal attention for `new_tokens` after `cached_tokens`."""
     return new_tokens * (cached_tokens + (new_tokens + 1) / 2)
@@ -44,21 +47,28 @@ class NodeSpeed(Struct, frozen=True, kw_only=True):
     per_stream: float  # seconds per decoding stream and step
     per_context: float  # seconds per token of decoding context and step
     chunk_tokens: int = 512  # prompt tokens that fit in one step
+    gap_seconds: float = 0.03  # that a step may last for a prompt while streams wait for it
 
     def step_seconds(self, streams: int, context: float) -> float:
         """A step that only decodes: `streams` streams with `context` tokens in all."""
         return self.base + self.per_stream * streams + self.per_context * context
 
+    def room_seconds(self, streams: int, context: float) -> float:
+        """What a step may take longer for prompts while streams wait for it: the rule of the
+        engine's scheduler (`skerry_core.step_price.StepPrice.chunk`)."""
+        pace = self.step_seconds(streams, context)
+        return max(self.gap_seconds - pace, pace)
+
     def work_seconds(
         self, tokens: float, pairs: float, *, streams: int = 0, context: float = 0.0
     ) -> float:
         """Prefill work of `tokens` and `pairs` while `streams` decode in the same steps."""
+        prompts = self.per_token * tokens + self.per_pair * pairs
         steps = math.ceil(tokens / self.chunk_tokens)
-        return (
-            steps * self.step_seconds(streams, context)
-            + self.per_token * tokens
-            + self.per_pair * pairs
-        )
+        if streams:
+            by_time = prompts / self.room_seconds(streams, context)
+            steps = max(steps, math.ceil(min(by_time, tokens / LEAST_CHUNK)))
+        return steps * self.step_seconds(streams, context) + prompts
 
     def prefill_seconds(
         self, new_tokens: int, cached_tokens: int, *, streams: int = 0, context: float = 0.0
@@ -66,6 +76,12 @@ class NodeSpeed(Struct, frozen=True, kw_only=True):
         """One prompt: `new_tokens` computed after `cached_tokens`."""
         pairs = attended_pairs(new_tokens, cached_tokens)
         return self.work_seconds(new_tokens, pairs, streams=streams, context=context)
+
+    def prompt_seconds(self, new_tokens: int, cached_tokens: int) -> float:
+        """What a prompt adds to the steps that it is computed in."""
+        return self.per_token * new_tokens + self.per_pair * attended_pairs(
+            new_tokens, cached_tokens
+        )
 
     def scaled(self, factor: float) -> NodeSpeed:
         """The same curve, `factor` times slower."""
@@ -121,7 +137,7 @@ class CurveLearner:
     MIN_TYPICAL_ERROR = 0.05
 
     def __init__(self, prior: NodeSpeed) -> None:
-        self._chunk_tokens = prior.chunk_tokens
+        self._prior = prior
         self._log = [math.log(max(value, 1e-30)) for value in _coefficients(prior)]
         self._prior_variance = self.COMMON_VARIANCE + self.OWN_VARIANCE
         size = range(len(self._log))
@@ -153,13 +169,13 @@ class CurveLearner:
     def speed(self) -> NodeSpeed:
         """The curve as learned so far."""
         base, per_token, per_pair, per_stream, per_context = map(math.exp, self._log)
-        return NodeSpeed(
+        return replace(
+            self._prior,
             base=base,
             per_token=per_token,
             per_pair=per_pair,
             per_stream=per_stream,
             per_context=per_context,
-            chunk_tokens=self._chunk_tokens,
         )
 
     def _parts(self, sample: StepSample) -> list[float]:

@@ -32,9 +32,8 @@ def draft_true_tokens(
     """Make new engines draft the true answers by request id, from place to place with a mistake."""
 
     class Oracle(Speculator):
-        def __init__(self, max_draft_tokens: int) -> None:
-            super().__init__(max_draft_tokens)
-            self._price = FreeTokens()
+        def __init__(self, max_draft_tokens: int, price: StepPrice) -> None:
+            super().__init__(max_draft_tokens, FreeTokens())
             self._rng = np.random.default_rng(seed)
 
         def propose(self, sequence: Stream, limit: int) -> tuple[Int32, int]:

@@ -5,6 +5,7 @@ Every position's logits are compared with those of its request alone, in one chu
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -53,7 +54,7 @@ def open_runner(weights: Path, threads: int, num_blocks: int) -> SeeingRunner:
 
 def engine_over(runner: SeeingRunner, step_tokens: int = 512, drafts: int = 0) -> Engine:
     config = EngineConfig(
-        max_step_tokens=step_tokens, max_prefill_beside_decode=step_tokens, max_draft_tokens=drafts
+        max_step_tokens=step_tokens, max_gap_seconds=math.inf, max_draft_tokens=drafts
     )
     return Engine(runner, config, model_key=b"model")
 

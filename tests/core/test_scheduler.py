@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from itertools import count
 
@@ -16,6 +17,7 @@ from skerry_core.plan import Row
 from skerry_core.request import Priority, Request, SamplingParams
 from skerry_core.scheduler import Scheduler
 from skerry_core.sequence import Sequence
+from skerry_core.step_price import StepPrice
 
 SECONDS_PER_TOKEN = 0.001
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -30,7 +32,7 @@ class Sim:
         num_blocks: int = 64,
         max_running: int = 8,
         max_step_tokens: int = 128,
-        max_prefill_beside_decode: int = 1 << 20,
+        max_gap_seconds: float = math.inf,
         max_samples: int = 64,
     ) -> None:
         self.pool = BlockPool(num_blocks)
@@ -42,8 +44,9 @@ class Sim:
             names=BlockNames(b"model"),
             max_running=max_running,
             max_step_tokens=max_step_tokens,
-            max_prefill_beside_decode=max_prefill_beside_decode,
+            max_gap_seconds=max_gap_seconds,
             max_samples=max_samples,
+            price=StepPrice(),
         )
         self.now = 0.0
         self.live: list[Sequence] = []
@@ -162,8 +165,9 @@ def test_decode_rows_come_first_and_prefill_gets_the_rest_of_the_step() -> None:
 
 
 def test_a_prompt_adds_little_to_the_gaps_of_running_streams() -> None:
-    sim = Sim(max_step_tokens=100, max_prefill_beside_decode=40)
-    decoding = [sim.add(prompt=10, output=3) for _ in range(2)]
+    sim = Sim(max_step_tokens=100, max_gap_seconds=42.5 * SECONDS_PER_TOKEN)
+    decoding = [sim.add(prompt=10, output=4) for _ in range(2)]
+    sim.step()
     sim.step()
     late = sim.add(prompt=200, output=1)
     sizes = [sim.step()[late].num_tokens for _ in range(2)]
@@ -172,8 +176,20 @@ def test_a_prompt_adds_little_to_the_gaps_of_running_streams() -> None:
     assert sizes == [40, 40, 100, 20]
 
 
+def test_where_streams_take_long_themselves_a_step_takes_at_most_twice_as_long() -> None:
+    sim = Sim(
+        max_step_tokens=100, max_gap_seconds=SECONDS_PER_TOKEN, max_running=40, num_blocks=128
+    )
+    for _ in range(32):
+        sim.add(prompt=1, output=9)
+    sim.step()
+    sim.step()
+    late = sim.add(prompt=100, output=1)
+    assert [sim.step()[late].num_tokens for _ in range(4)] == [32, 32, 32, 4]
+
+
 def test_streams_of_batch_hold_no_interactive_prompt_back() -> None:
-    sim = Sim(max_step_tokens=100, max_prefill_beside_decode=40)
+    sim = Sim(max_step_tokens=100, max_gap_seconds=40 * SECONDS_PER_TOKEN)
     sim.add(prompt=10, output=50, priority=BATCH)
     sim.step()
     prompt = sim.add(prompt=80)
@@ -406,7 +422,7 @@ ARRIVAL = st.tuples(
     num_blocks=st.integers(4, 20),
     max_running=st.integers(1, 6),
     extra_tokens=st.integers(0, 150),
-    beside_decode=st.integers(1, 150),
+    gap_tokens=st.integers(0, 150),
     extra_samples=st.integers(0, 20),
 )
 @settings(max_examples=300, deadline=None)
@@ -415,14 +431,14 @@ def test_everything_ends_and_the_rules_hold_after_every_step(
     num_blocks: int,
     max_running: int,
     extra_tokens: int,
-    beside_decode: int,
+    gap_tokens: int,
     extra_samples: int,
 ) -> None:
     sim = Sim(
         num_blocks=num_blocks,
         max_running=max_running,
         max_step_tokens=max_running + extra_tokens,
-        max_prefill_beside_decode=beside_decode,
+        max_gap_seconds=gap_tokens * SECONDS_PER_TOKEN,
         max_samples=max_running + extra_samples,
     )
     doomed: dict[Sequence, int] = {}

@@ -237,7 +237,7 @@ def test_the_price_of_a_token_is_learned_and_outliers_are_not() -> None:
     price = StepPrice()
     for i in range(200):
         n = 1 + i % 9
-        price.observe(n, 100.0 if i % 50 == 49 else BASE + PER_TOKEN * n)
+        price.observe(n, 0, 100.0 if i % 50 == 49 else BASE + PER_TOKEN * n)
     assert price.per_token == pytest.approx(PER_TOKEN, rel=0.3)
     assert price.of(4) == pytest.approx(BASE + 4 * PER_TOKEN, rel=0.2)
 

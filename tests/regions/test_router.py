@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -25,7 +26,13 @@ from skerry_regions.view import LOCAL_LINK, NodeLoad, NodeState, View
 
 # One millisecond per prompt token, 10 ms per decode step, nothing else: sums fit in the head.
 SPEED = NodeSpeed(
-    base=0.010, per_token=0.001, per_pair=0.0, per_stream=0.0, per_context=0.0, chunk_tokens=100_000
+    base=0.010,
+    per_token=0.001,
+    per_pair=0.0,
+    per_stream=0.0,
+    per_context=0.0,
+    chunk_tokens=100_000,
+    gap_seconds=math.inf,
 )
 FAR = LinkSpeed(rtt=0.200, bandwidth=1e6)
 DIGESTS = tuple(bytes([i]) * 16 for i in range(10))
@@ -148,7 +155,7 @@ def test_streams_that_would_stand_still_push_prefill_away() -> None:
     best = setup.best(view(slow, fast), demand(output_tokens=10))
     assert best.prefill == "slow"
     alone = setup.best(view(fast), demand())
-    assert alone.terms["stall"] == pytest.approx(2 * (1.0 + 0.010))
+    assert alone.terms["stall"] == pytest.approx(2 * 1.0)
     assert make(stall_weight=0.0).best(view(slow, fast), demand()).prefill == "fast"
 
 
@@ -160,8 +167,7 @@ def test_joining_a_batch_waits_half_a_step_and_slows_its_streams() -> None:
     pace, joined = 0.010 + 0.004 + 0.004, 0.010 + 0.005 + 0.004051
     assert best.terms["step_wait"] == pytest.approx(pace / 2)
     assert best.terms["decode"] == pytest.approx(100 * joined)
-    prefill = best.terms["prefill"]
-    assert best.terms["stall"] == pytest.approx(4 * prefill + 4 * 100 * (joined - pace))
+    assert best.terms["stall"] == pytest.approx(4 * 100 * (joined - pace))
 
 
 def test_what_does_not_fit_is_charged_as_recompute() -> None:

@@ -10,6 +10,7 @@ import pytest
 from bench.sim.cluster import TRUTH, ClusterConfig, simulate
 from bench.sim.policies import RoundRobin, Skerry
 from bench.sim.traces import chats
+from msgspec.structs import replace
 
 from skerry_regions.speeds import (
     LagLearner,
@@ -28,9 +29,7 @@ def measured(truth: NodeSpeed, rng: Random, noise: float = 0.05) -> StepSample:
     streams = rng.randint(1, 32) if not new else rng.choice([0, rng.randint(1, 32)])
     context = streams * rng.randint(100, 8000)
     pairs = attended_pairs(new, rng.randint(0, 30_000)) if new else 0.0
-    seconds = truth.work_seconds(new, pairs, streams=streams, context=context)
-    if not new:
-        seconds = truth.step_seconds(streams, context)
+    seconds = truth.step_seconds(streams, context) + truth.per_token * new + truth.per_pair * pairs
     return StepSample(
         steps=1,
         seconds=seconds * math.exp(rng.gauss(0, noise)),
@@ -64,6 +63,16 @@ def test_a_prefill_takes_whole_steps_and_shares_them_with_streams() -> None:
     assert speed.prefill_seconds(250, 0) == pytest.approx(3 * 0.01 + 0.25)
     assert speed.prefill_seconds(250, 0, streams=2) == pytest.approx(3 * 0.21 + 0.25)
     assert speed.scaled(2).prefill_seconds(250, 0) == pytest.approx(2 * (3 * 0.01 + 0.25))
+
+
+def test_beside_streams_it_takes_as_many_steps_as_these_allow() -> None:
+    speed = NodeSpeed(
+        base=0.01, per_token=0.001, per_pair=0, per_stream=0, per_context=0, gap_seconds=0.06
+    )
+    assert speed.prefill_seconds(250, 0) == pytest.approx(0.01 + 0.25)
+    assert speed.prefill_seconds(250, 0, streams=1) == pytest.approx(5 * 0.01 + 0.25)
+    hurried = replace(speed, gap_seconds=0.0)  # steps may last twice as long as without a prompt
+    assert hurried.prefill_seconds(250, 0, streams=1) == pytest.approx(16 * 0.01 + 0.25)
 
 
 @pytest.mark.parametrize("wrong_by", [1 / 3, 3.0])
