@@ -9,13 +9,15 @@ import csv
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 
 DATA = Path(__file__).parent.parent / "data"
 MOONCAKE_BLOCK = 512  # tokens per hash id
+MOONCAKE_TICK = 3.0  # seconds that its times are rounded to
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,15 @@ def mooncake(name: str) -> list[TraceRequest]:
                 )
             )
     return requests
+
+
+def spread(trace: Sequence[TraceRequest], rng: Random, tick: float) -> list[TraceRequest]:
+    """The trace with its times, which were rounded down to a `tick`, anywhere within it.
+
+    Mooncake's are rounded to 3 s: ten requests at once that did not come at once.
+    """
+    moved = [replace(each, arrival=each.arrival + rng.uniform(0, tick)) for each in trace]
+    return sorted(moved, key=attrgetter("arrival"))
 
 
 def azure(name: str) -> list[TraceRequest]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
 from bench.disagg import (
     HYBRID,
@@ -15,6 +13,7 @@ from bench.disagg import (
     figures,
     jobs,
     lower_bound,
+    ratio_of_means,
     shapes,
     verdict,
 )
@@ -63,9 +62,11 @@ def test_goodput_counts_requests_that_are_in_time_at_both_ends() -> None:
 
 
 def test_a_bound_lies_below_the_mean_and_at_a_value_without_spread() -> None:
-    values = [0.8, 0.9, 1.0, 1.1, 1.2, 0.95, 1.05]
-    assert 0.85 < lower_bound(values) < statistics.mean(values)
-    assert lower_bound([0.7] * 7) == pytest.approx(0.7)
+    pairs = [(value, 1.0) for value in (0.8, 0.9, 1.0, 1.1, 1.2, 0.95, 1.05)]
+    assert ratio_of_means(pairs) == pytest.approx(1.0)
+    assert 0.85 < lower_bound(pairs) < 1.0
+    assert lower_bound([(0.7, 1.0)] * 7) == pytest.approx(0.7)
+    assert ratio_of_means([*pairs, (0.0, 0.0)]) == pytest.approx(1.0)  # it was too much for both
 
 
 def test_the_verdict_compares_with_the_best() -> None:
