@@ -73,11 +73,7 @@ class Adjustments:
 
     def __init__(self, prompt_ids: Int32, output_ids: Int32, sampling: SamplingParams) -> None:
         self.history: TokenHistory | None = None
-        if (
-            sampling.repetition_penalty != 1.0
-            or sampling.frequency_penalty != 0.0
-            or sampling.presence_penalty != 0.0
-        ):
+        if sampling.has_penalties:
             self.history = TokenHistory(prompt_ids, output_ids, sampling)
         biases: dict[int, float] = {}
         for token_id, value in sampling.logit_bias:

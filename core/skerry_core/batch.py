@@ -60,6 +60,7 @@ class Batch:
     block_tables: Int32  # i32[R, M]  unused entries are -1
     sample_tokens: Int32  # i32[S]    ascending indices into the T tokens
     sampling: SamplingBatch
+    feeds: Int32 | None = None  # i32[F, 2]: see `runners.base.OverlappingRunner`
 
     @property
     def num_tokens(self) -> int:

@@ -38,6 +38,7 @@ class BatchBuilder:
         """Flat arrays of the rows, samples in row order, a row's prompt logprobs first."""
         query_start = [0]
         sample_tokens: list[int] = []
+        feeds: list[tuple[int, int]] = []
         end = 0
         for row in rows:
             if row.is_admission:
@@ -49,6 +50,8 @@ class BatchBuilder:
             self._positions[start:end] = self._counting[row.start : stop]
             query_start.append(end)
             sample_tokens.extend(range(end - row.num_samples, end))
+            if row.sequence.expected >= 0 and stop == row.sequence.num_tokens:
+                feeds.append((end - 1, row.sequence.expected))
         slots = [row.sequence.slot for row in rows]
         width = max(self._table_lengths[slot] for slot in slots)
         return Batch(
@@ -58,6 +61,7 @@ class BatchBuilder:
             block_tables=self._tables[slots, :width],
             sample_tokens=np.array(sample_tokens, np.int32),
             sampling=self._build_sampling(rows),
+            feeds=np.array(feeds, np.int32) if feeds else None,
         )
 
     def append(self, sequence: Sequence, token_id: int) -> None:

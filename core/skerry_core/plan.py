@@ -18,6 +18,7 @@ class Row:
         "num_samples",
         "num_targets",
         "num_tokens",
+        "placement",
         "sequence",
         "start",
     )
@@ -32,6 +33,7 @@ class Row:
         self.num_samples = self.num_targets + self.makes_token
         self.is_decode = sequence.is_decoding and not is_admission
         self.is_admission = is_admission  # its first row in this slot and these blocks
+        self.placement = sequence.preemptions  # each gives it another slot and other blocks
         self.num_drafts = 0  # of `num_tokens`: drafted, at the end
         self.num_accepted = 0  # of those, once it has run: what the sequence goes on with
         self.match = 0  # see `prompt_lookup.find_match`
@@ -42,6 +44,18 @@ class Row:
         self.num_samples += count
         self.num_drafts = count
         self.match = match
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its sequence still has the blocks that it was computed in."""
+        return self.sequence.preemptions == self.placement
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the sequence's next row can be planned before this one's token is known."""
+        request = self.sequence.request
+        needs_token = request.matcher is not None or request.sampling.has_penalties
+        return not (needs_token or request.exports_kv or self.num_targets or self.num_drafts)
 
     @property
     def end(self) -> int:

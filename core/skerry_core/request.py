@@ -67,6 +67,12 @@ class SamplingParams:
     min_tokens: int = 0  # stop tokens are masked before this many output tokens
     stop_token_ids: tuple[int, ...] = ()
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a token's choice depends on which tokens came before."""
+        penalties = (self.frequency_penalty, self.presence_penalty)
+        return self.repetition_penalty != 1.0 or any(penalties)
+
 
 @dataclass(frozen=True, slots=True)
 class KVBlock:

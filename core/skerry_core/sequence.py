@@ -37,6 +37,7 @@ class Sequence:
         "decode_steps",
         "decode_tokens",
         "digests",
+        "expected",
         "num_computed",
         "num_exported",
         "num_prompt",
@@ -75,6 +76,9 @@ class Sequence:
         self.blocks: list[int] = []
         self.digests: list[Digest] = []  # of its first full blocks, see `extend_digests`
         self.num_computed = 0
+        # The sample of the step under way that will be its last token, whose place is taken
+        # already; -1: all its tokens are known.
+        self.expected = -1
         self.num_exported = 0  # blocks handed out, see `Request.exports_kv`
         self.tail: KVBlock | None = None  # an open block that came along, not yet in the pool
         self.cached_tokens = 0  # of the prompt, when it first got a place
@@ -107,6 +111,11 @@ class Sequence:
         return self.num_tokens - self.num_computed == 1 and self.num_tokens > self.num_prompt
 
     @property
+    def is_complete(self) -> bool:
+        """Whether no token may follow the last one: it ends as soon as that is known."""
+        return self.num_output >= self.request.sampling.max_tokens
+
+    @property
     def awaits_mask(self) -> bool:
         """Whether its next token cannot be chosen yet."""
         matcher = self.request.matcher
@@ -130,8 +139,21 @@ class Sequence:
         return max(0, end - self.num_prompt_logprobs)
 
     def append(self, token_id: int) -> None:
+        """Its next token: the one that is expected, if one is."""
+        self.forget_expected()
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def expect(self, sample: int) -> None:
+        """Go on as if the next token were known; the step under way makes it."""
+        self.append(0)
+        self.expected = sample
+
+    def forget_expected(self) -> None:
+        """Know as many tokens as are known."""
+        if self.expected >= 0:
+            self.expected = -1
+            self.num_tokens -= 1
 
     def draft(self, token_ids: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         """Put tokens after its own that may turn out to be the next ones; fewer than may follow."""

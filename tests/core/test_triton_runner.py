@@ -129,6 +129,22 @@ def test_an_engine_gives_the_references_tokens(models: dict[str, Path]) -> None:
         check_greedy(reference(models["qwen2"]), request, answers[request.id], 3e-5)
 
 
+def test_a_step_takes_what_the_one_before_it_makes(models: dict[str, Path]) -> None:
+    """Two rows that decode, padded, then one of them beside a chunk."""
+    runner = open_runner(models["qwen2"])
+    first = batch_of(Piece([3], 0, [4]), Piece([9], 0, [7]))
+    second = batch_of(Piece([0], 1, [7]), Piece([5, 8], 1, [4]))
+    second.feeds = np.array([[0, 1]], np.int32)
+    runner.launch(first)
+    runner.launch(second)
+    made = [runner.collect().token_ids for _ in range(2)]
+    told = runner.last_logits()
+    np.testing.assert_array_equal(runner.execute(first).token_ids, made[0])
+    second.token_ids[0], second.feeds = made[0][1], None
+    np.testing.assert_array_equal(runner.execute(second).token_ids, made[1])
+    np.testing.assert_array_equal(runner.last_logits(), told)
+
+
 def test_warm_up_leaves_blocks_as_they_were(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,8 +43,9 @@ class Tile:
     tables: Tensor  # i64[16, M]  every token's block table; what is not its row's is scratch
 
 
-def tiles(batch: Batch, scratch: int, device: torch.device) -> Iterator[Tile]:
-    """Cut a step into tiles. They run in order: a token sees those before it."""
+def tiles(batch: Batch, token_ids: Tensor, scratch: int) -> Iterator[Tile]:
+    """Cut a step of tokens i64[T] into tiles. They run in order: a token sees those before it."""
+    device = token_ids.device
     owners = np.repeat(np.arange(batch.num_rows), np.diff(batch.query_start))
     for start in range(0, batch.num_tokens, TILE):
         part = slice(start, min(start + TILE, batch.num_tokens))
@@ -55,7 +56,7 @@ def tiles(batch: Batch, scratch: int, device: torch.device) -> Iterator[Tile]:
         blocks = tables[np.arange(TILE), positions // BLOCK_SIZE]
         yield Tile(
             num_tokens=part.stop - start,
-            token_ids=torch.from_numpy(_padded(batch.token_ids[part], 0)).to(device),
+            token_ids=functional.pad(token_ids[part], (0, TILE - (part.stop - start))),
             positions=torch.from_numpy(positions).to(device),
             blocks=torch.from_numpy(blocks).to(device),
             slots=torch.from_numpy(positions % BLOCK_SIZE).to(device),

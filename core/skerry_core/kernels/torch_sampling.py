@@ -1,12 +1,14 @@
 """Sampling in Torch, on the device that holds the logits: the choices of `skerry_core.sampling`.
 
-Everything that touches the vocabulary stays on the device, and one copy per result brings it back.
+Everything that touches the vocabulary stays on the device. `begin` leaves the choices there for
+the next step, and lets the host go on; what it was asked for arrives meanwhile.
 Plain Torch sorts, and draws its uniforms on the host, where they are a handful of integers; where
 Triton runs, `triton_sampling.choose` does both in one launch.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch import Tensor
 from skerry_core.batch import SamplingBatch, StepResult
 from skerry_core.kernels.reference_math import log_f32, log_f64, uniform
 from skerry_core.kernels.torch_math import exp_f32
-from skerry_core.kernels.torch_staging import send
+from skerry_core.kernels.torch_staging import Fetch, send
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 
 
@@ -30,8 +32,49 @@ class Choose(Protocol):
     ) -> Tensor: ...  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Tokens that are being chosen."""
+
+    chosen: Tensor  # i64[S], on the device; -1: none is possible
+    num_logprobs: NDArray[np.int32]  # i32[S]  that are told of each
+    told: Fetch  # `chosen`; of samples that tell logprobs what `_asked` gives
+
+    def result(self) -> StepResult:
+        """Wait for them."""
+        chosen, *asked = self.told.wait()
+        count, width = len(chosen), max(0, int(self.num_logprobs.max(initial=0)))
+        result = StepResult(
+            token_ids=chosen.int().numpy(),
+            logprobs=np.zeros(count, np.float32),
+            top_ids=np.full((count, width), -1, np.int32),
+            top_logprobs=np.full((count, width), -np.inf, np.float32),
+        )
+        if asked:
+            self._tell(result, *asked)
+        return result
+
+    def _tell(
+        self, result: StepResult, picked: Tensor, largest: Tensor, total: Tensor, values: Tensor,
+        ids: Tensor,
+    ) -> None:  # fmt: skip
+        rows = np.flatnonzero(self.num_logprobs >= 0)
+        shown = ids.shape[1]
+        result.logprobs[rows] = _log_shares(picked, largest, total)[:, 0]
+        told = np.arange(shown) < self.num_logprobs[rows, None]
+        result.top_ids[rows, :shown] = np.where(told, ids.numpy(), -1)
+        top_logprobs = _log_shares(values, largest, total)
+        result.top_logprobs[rows, :shown] = np.where(told, top_logprobs, -np.inf)
+
+
 def sample(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> StepResult:
     """Choose a token for each of the S rows of `logits` f32[S, V], which is left unchanged."""
+    return begin(logits, sampling, choose).result()
+
+
+def begin(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> Sampled:
+    """As `sample`, without waiting. Nothing reads `logits`, or the batch, once this returns, but
+    what the device does before whatever it is told next."""
     raw = _clean(logits)
     adjusted = _adjusted(raw, sampling)
     if choose is None:
@@ -46,7 +89,9 @@ def sample(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None
             logits.device,
         )  # fmt: skip
         chosen = choose(adjusted, *style)
-    return _result(raw, torch.where(targets >= 0, targets, chosen).long(), sampling)
+    chosen = torch.where(targets >= 0, targets, chosen).long()
+    told = Fetch([chosen, *_asked(raw, chosen, sampling.num_logprobs)])
+    return Sampled(chosen, sampling.num_logprobs, told)
 
 
 def _chosen(adjusted: Tensor, sampling: SamplingBatch) -> Tensor:
@@ -141,34 +186,25 @@ def weights(x: Tensor) -> Tensor:
     return (exp_f32(x).double() * WEIGHT_ONE).round().long()
 
 
-def _result(raw: Tensor, chosen: Tensor, sampling: SamplingBatch) -> StepResult:
-    """Bring chosen tokens and the log-probabilities that were asked for to the host."""
-    count, vocab_size = raw.shape
-    width = max(0, int(sampling.num_logprobs.max(initial=0)))
-    result = StepResult(
-        token_ids=chosen.int().cpu().numpy(),
-        logprobs=np.zeros(count, np.float32),
-        top_ids=np.full((count, width), -1, np.int32),
-        top_logprobs=np.full((count, width), -np.inf, np.float32),
-    )
-    asked = np.flatnonzero(sampling.num_logprobs >= 0)
+def _asked(raw: Tensor, chosen: Tensor, num_logprobs: NDArray[np.int32]) -> list[Tensor]:
+    """What logprobs are made of, for the n samples that tell them: logits f32[n, 1] of what was
+    chosen, the largest of each, sums of weights i64[n, 1], and the most likely ones with their ids,
+    f32[n, k] and i32[n, k]. Nothing where none does."""
+    asked = np.flatnonzero(num_logprobs >= 0)
     if not len(asked):
-        return result
+        return []
     rows = _to(asked, raw.device)
     own, tokens = raw[rows], chosen[rows, None]
     largest = own.amax(-1, keepdim=True)
     total = weights(own - largest).sum(-1, keepdim=True)
     picked = torch.where(tokens < 0, -torch.inf, own.gather(1, tokens.clamp(min=0)))
-    result.logprobs[asked] = _log_shares(picked, largest, total)[:, 0]
-    if width:
+    shown = min(int(num_logprobs.max()), raw.shape[1])
+    values, ids = own[:, :shown], own[:, :shown].int()
+    if shown:
         # A stable sort breaks ties by ascending id; topk does not say how it does.
-        values, ids = (own + 0.0).sort(dim=-1, descending=True, stable=True)
-        shown = min(width, vocab_size)
-        told = np.arange(shown) < sampling.num_logprobs[asked, None]
-        top_logprobs = _log_shares(values[:, :shown], largest, total)
-        result.top_ids[asked, :shown] = np.where(told, ids[:, :shown].int().cpu().numpy(), -1)
-        result.top_logprobs[asked, :shown] = np.where(told, top_logprobs, -np.inf)
-    return result
+        ordered = (own + 0.0).sort(dim=-1, descending=True, stable=True)
+        values, ids = ordered.values[:, :shown], ordered.indices[:, :shown].int()
+    return [picked, largest, total, values, ids]
 
 
 def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.float32]:
@@ -176,8 +212,8 @@ def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.fl
 
     On the host: its logarithm has the same bits everywhere.
     """
-    x, top = values.cpu().numpy().astype(np.float64), largest.cpu().numpy().astype(np.float64)
-    log_total = log_f64(total.cpu().numpy() / WEIGHT_ONE)
+    x, top = values.numpy().astype(np.float64), largest.numpy().astype(np.float64)
+    log_total = log_f64(total.numpy() / WEIGHT_ONE)
     with np.errstate(invalid="ignore"):
         shares = np.where(top == -np.inf, -np.inf, (x - top) - log_total)
     with np.errstate(over="ignore"):
@@ -197,4 +233,6 @@ def _unpacked(mask: NDArray[np.uint32], vocab_size: int, device: torch.device) -
 
 
 def _to(array: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    # Only a copy from pinned memory does not wait for what the device does.
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

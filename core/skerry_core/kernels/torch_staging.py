@@ -1,4 +1,4 @@
-"""From the host to a device without waiting: many small arrays in one transfer."""
+"""Between the host and a device without waiting: many small arrays in one transfer, and back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from skerry_core.batch import Int32
 
 _ALIGNMENT = 16  # bytes: what kernels are compiled for
 
@@ -39,3 +41,33 @@ def send(
         sent[start : start + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
         for array, start in zip(arrays, offsets, strict=False)
     ]
+
+
+def feed(token_ids: Tensor, feeds: Int32 | None, made: Tensor) -> None:
+    """Put tokens that the step before made into their places in `token_ids` [T].
+
+    `feeds` is `Batch.feeds`; `made` i64[S] has -1 where no token was possible. Such a sequence is
+    over, but its row runs: with any token.
+    """
+    if feeds is not None:
+        places, samples = send(list(feeds.T.astype(np.int64)), token_ids.device)
+        token_ids.index_copy_(0, places, made[samples].clamp(min=0).to(token_ids.dtype))
+
+
+class Fetch:
+    """Tensors on their way to the host; the device goes on."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        self._tensors = list(tensors)
+        if tensors[0].is_cuda:
+            self._tensors = [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]
+            for host, tensor in zip(self._tensors, tensors, strict=True):
+                host.copy_(tensor, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def wait(self) -> list[Tensor]:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._tensors

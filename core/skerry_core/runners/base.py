@@ -8,7 +8,7 @@ decode on a different one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,4 +68,28 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Release threads and memory. The runner is not used again."""
+        ...
+
+
+@runtime_checkable
+class OverlappingRunner(Protocol):
+    """What a `ModelRunner` may do besides: compute a step while the next one is prepared.
+
+    `execute` is `launch` and `collect`. One step may be launched while another is under way, which
+    is then collected first. The tokens that the earlier makes need never come to the host to be
+    the later one's input: each pair of `Batch.feeds` is the index of such a token, and that of
+    the sample which it is, in the step launched before.
+    """
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether `launch` returns before the step is computed."""
+        ...
+
+    def launch(self, batch: Batch) -> None:
+        """Begin a step. The batch's arrays may be overwritten as soon as this returns."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest step under way. The result is valid until the next call."""
         ...

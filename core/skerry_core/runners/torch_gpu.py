@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, cast
@@ -27,7 +28,7 @@ from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.kernels import torch_invariant
 from skerry_core.kernels.torch_ops import TORCH_OPS
-from skerry_core.kernels.torch_sampling import Choose, sample
+from skerry_core.kernels.torch_sampling import Choose, Sampled, begin
 from skerry_core.models.torch_decoder import Decoder, DecoderWeights, assemble
 from skerry_core.models.torch_loading import load_decoder
 from skerry_core.runners.base import Progress
@@ -41,7 +42,10 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 
 
 class TorchRunner:
-    """A `ModelRunner` on one Torch device. Not for two threads at once."""
+    """A `ModelRunner` on one Torch device, which on CUDA computes while the next step is prepared.
+
+    Not for two threads at once.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class TorchRunner:
         self.max_step_tokens = max_step_tokens
         self.max_samples = max_samples
         self.batch_invariant = deterministic
+        self.overlaps = device.type == "cuda"
         self.kv_format = KVFormat(
             num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim, dtype=cast(KVDtype, _DTYPES[dtype]),
@@ -94,6 +99,8 @@ class TorchRunner:
             if deterministic:
                 about.append(f"tiles of {torch_invariant.TILE}")
         self._logits = torch.empty(0, config.vocab_size)
+        self._made = torch.empty(0, dtype=torch.long, device=device)  # by the step launched last
+        self._under_way: deque[Sampled] = deque()
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"torch-{digest.hexdigest()}"
 
@@ -170,12 +177,21 @@ class TorchRunner:
             style = floats[0]
             self._choose(logits, style, style, ints, style, longs, longs, ints)
 
-    @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
+        self.launch(batch)
+        return self.collect()
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch) -> None:
         check_batch(batch, self)
         _use_threads(self._threads)
-        self._logits = self._steps.run(batch)
-        return sample(self._logits, batch.sampling, self._choose)
+        self._logits = self._steps.run(batch, self._made)
+        sampled = begin(self._logits, batch.sampling, self._choose)
+        self._made = sampled.chosen
+        self._under_way.append(sampled)
+
+    def collect(self) -> StepResult:
+        return self._under_way.popleft().result()
 
     def last_logits(self) -> Float32:
         logits: Float32 = self._logits.cpu().numpy()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skerry_core.batch import Batch
 from skerry_core.kernels import torch_attention, torch_invariant
+from skerry_core.kernels.torch_staging import feed
 from skerry_core.models.torch_decoder import Decoder
 from skerry_core.runners.base import Progress
 from skerry_core.runners.torch_kv import PagedKV
@@ -19,8 +20,11 @@ class Steps(Protocol):
 
     def warm_up(self, progress: Progress) -> None: ...
 
-    def run(self, batch: Batch) -> Tensor:
-        """Logits f32[S, V] on the device, valid until the next call."""
+    def run(self, batch: Batch, made: Tensor) -> Tensor:
+        """Logits f32[S, V] on the device, valid until the next call.
+
+        `made` i64 has the tokens that the step before made: see `Batch.feeds`.
+        """
         ...
 
 
@@ -34,7 +38,7 @@ class PlainSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: Batch, made: Tensor) -> Tensor:
         device, window = self._kv.kv.device, self._decoder.config.sliding_window
         rows = torch_attention.Rows.of(batch, device)
 
@@ -44,8 +48,7 @@ class PlainSteps:
             torch_attention.store(kv, rows.blocks, rows.slots, k, v)
             return torch_attention.attend(kv, rows, q, window)
 
-        token_ids = torch.from_numpy(batch.token_ids).to(device).long()
-        hidden = self._decoder.hidden(token_ids, attend)
+        hidden = self._decoder.hidden(_token_ids(batch, made), attend)
         return self._decoder.logits(hidden[_samples(batch, device)])
 
 
@@ -59,10 +62,10 @@ class TiledSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: Batch, made: Tensor) -> Tensor:
         device = self._kv.kv.device
         hidden = []
-        for tile in torch_invariant.tiles(batch, self._kv.num_blocks, device):
+        for tile in torch_invariant.tiles(batch, _token_ids(batch, made), self._kv.num_blocks):
             hidden.append(self._run_tile(tile)[: tile.num_tokens])
         sampled = torch.cat(hidden)[_samples(batch, device)]
         pieces = [self._decoder.logits(piece) for piece in torch_invariant.in_tiles(sampled)]
@@ -80,6 +83,13 @@ class TiledSteps:
             return torch_invariant.attend(kv, tile, q, window)
 
         return self._decoder.hidden(tile.token_ids, attend)
+
+
+def _token_ids(batch: Batch, made: Tensor) -> Tensor:
+    """i64[T], on the device of `made`."""
+    token_ids = torch.from_numpy(batch.token_ids).to(made.device).long()
+    feed(token_ids, batch.feeds, made)
+    return token_ids
 
 
 def _samples(batch: Batch, device: torch.device) -> Tensor:

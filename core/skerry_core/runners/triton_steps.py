@@ -25,7 +25,7 @@ from skerry_core.batch import Batch, Int32
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels import torch_ops, triton_matmul, triton_ops
 from skerry_core.kernels.torch_ops import Ops
-from skerry_core.kernels.torch_staging import send
+from skerry_core.kernels.torch_staging import feed, send
 from skerry_core.kernels.triton_attention import (
     SPLIT_BLOCKS,
     SPLIT_TILE,
@@ -209,17 +209,20 @@ class TritonSteps:
         shapes = [(rows, splits) for rows in self._rows for splits in self._splits][::-1]
         for done, (rows, splits) in enumerate(shapes if self._is_captured else []):
             progress("capturing CUDA graphs", done / len(shapes))
-            self._decode(self._padding(rows, splits))
+            self._decode(self._placed(self._padding(rows, splits)))
         progress("Triton's kernels are ready", 1.0)
 
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: Batch, made: Tensor) -> Tensor:
         step = arrange(batch, self._group, is_invariant=self._is_invariant)
         if batch.num_tokens == batch.num_rows <= self._rows[-1] and batch.num_samples:
             rows = _bucket(batch.num_rows, self._rows)
             splits = _bucket(step.num_splits, self._splits)
-            padded = pad(step, rows, splits, self._kv.num_blocks)
-            return self._decode(padded)[: batch.num_samples]
-        return self._run(_Inputs.of(step, self._device))
+            inputs = self._placed(pad(step, rows, splits, self._kv.num_blocks))
+            feed(inputs.token_ids, batch.feeds, made)
+            return self._decode(inputs)[: batch.num_samples]
+        inputs = _Inputs.of(step, self._device)
+        feed(inputs.token_ids, batch.feeds, made)
+        return self._run(inputs)
 
     def _padding(self, rows: int, splits: int) -> Arrangement:
         """A step of padding alone."""
@@ -242,12 +245,15 @@ class TritonSteps:
             whole_tiles=_tiles(starts, counts, ~is_split, most[1]), num_splits=1,
         )  # fmt: skip
 
-    def _decode(self, step: Arrangement) -> Tensor:
+    def _placed(self, step: Arrangement) -> _Inputs:
+        """A padded step where its graph expects it."""
+        return _Inputs.of(step, self._device, self._inputs)
+
+    def _decode(self, inputs: _Inputs) -> Tensor:
         """Logits of a padded step."""
-        inputs = _Inputs.of(step, self._device, self._inputs)
         if not self._is_captured:
             return self._run(inputs)
-        shape = len(step.token_ids), step.num_splits
+        shape = len(inputs.token_ids), inputs.num_splits
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(inputs)
         self._graphs[shape].graph.replay()
