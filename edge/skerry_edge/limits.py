@@ -15,7 +15,9 @@ class Limits:
     header_bytes: int = 16 * 1024  # request line and fields together
     header_fields: int = 100
     target_bytes: int = 4 * 1024  # path and query
-    header_seconds: float = 10.0  # from the connection, or the first byte, to the last header byte
+    header_seconds: float = (
+        10.0  # a TLS handshake; then from it, or the first byte, to the last one
+    )
     body_bytes: int = 8 * 1024 * 1024
     upload_bytes: int = 64 * 1024 * 1024  # of a body sent to /v1/files
     body_seconds: float = 60.0  # from the header to the last body byte

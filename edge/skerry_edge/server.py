@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from skerry_edge.guarded import GuardedProtocol
+from skerry_edge.handshakes import TLSListener
 from skerry_edge.limits import Limits
 
 SPARE_FILES = 256  # descriptors for everything that is not a client
@@ -33,20 +34,37 @@ class EdgeServer(uvicorn.Server):
         limits: Limits,
         ready: Callable[[], None],
         linger: Callable[[], Awaitable[None]] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(config)
         self._limits = limits
         self._ready = ready
         self._linger = linger
+        self._tls = tls
+        self._tls_listeners: list[TLSListener] = []
         self._lingering: asyncio.Task[None] | None = None
         self._is_told = False  # by a signal
         self._is_retiring = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        await super().startup(sockets if self._tls is None else [])
+        if self._tls is not None:
+            self._tls_listeners = [self._listen(each, self._tls) for each in sockets or []]
         if self.started:
             self._ready()
+
+    def _listen(self, listener: socket.socket, tls: ssl.SSLContext) -> TLSListener:
+        connections = self.server_state.connections
+        return TLSListener(
+            listener,
+            tls,
+            lambda: GuardedProtocol(
+                self.config, self.server_state, self.lifespan.state, limits=self._limits
+            ),
+            has_room=lambda others: len(connections) + others < self._limits.max_connections,
+            seconds=self._limits.header_seconds,
+        )
 
     def stop(self) -> None:
         """Linger, drain and end; one that retires hurries from now on."""
@@ -88,12 +106,16 @@ class EdgeServer(uvicorn.Server):
     def _leave_socket(self) -> None:
         for server in self.servers:
             server.close()
+        for listener in self._tls_listeners:
+            listener.leave()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._is_retiring:
             self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
             self._leave_socket()
             await self._let_clients_go()
+        for listener in self._tls_listeners:
+            await listener.close()
         await super().shutdown(sockets)
 
     async def _let_clients_go(self) -> None:
@@ -174,9 +196,8 @@ async def serve(
         server_header=False,
         timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=limits.drain_seconds,
-        ssl_context_factory=None if ssl_context is None else (lambda config, default: ssl_context),
     )
-    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]), linger)
+    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]), linger, ssl_context)
     waiting = [
         asyncio.create_task(_when(event, act))
         for event, act in ((stop, server.stop), (retire, server.retire))

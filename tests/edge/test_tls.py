@@ -133,6 +133,35 @@ def test_pairs_that_cannot_be_used(cert: str, key: str, problem: str) -> None:
         Certificate(PAIRS / cert, PAIRS / key)
 
 
+def test_handshakes_take_places(certificate: Certificate) -> None:
+    limits = Limits(drain_seconds=1, max_connections=1)
+    with serving(Starlette(), limits, ssl_context=certificate.context) as port:
+        silent = socket.create_connection(("127.0.0.1", port), timeout=10)
+        refused = (ssl.SSLEOFError, ConnectionResetError)
+        with pytest.raises(refused), connect(port, trusting("first")):
+            pass
+    with silent:
+        assert silent.recv(1) == b"", "nobody waits for it at the end"
+
+
+def test_a_handshake_takes_its_place_only_so_long(certificate: Certificate) -> None:
+    app = Starlette(routes=[Route("/", hello)])
+    limits = Limits(drain_seconds=1, max_connections=1, header_seconds=0.2)
+    with serving(app, limits, ssl_context=certificate.context) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+            assert silent.recv(1) == b""
+        with connect(port, trusting("first")) as connection:
+            get(connection)
+
+
+def test_what_is_not_tls_harms_nobody(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(GET)
+        assert not plain.recv(4096).startswith(b"HTTP")
+    with connect(port, trusting("first")) as connection:
+        get(connection)
+
+
 def test_a_supervisor_can_ask_for_its_health(port: int) -> None:
     address = Address(host="127.0.0.1", port=port)
     assert asyncio.run(is_healthy(address, tls=True))
