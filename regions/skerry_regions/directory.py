@@ -180,6 +180,8 @@ class Directory:
             self._links[id_] = NodeLink(
                 id_, address, self._hello, self._patience, zone=member.residency, key=self._key
             )
+        if member.kind == "node":  # edges offer all models
+            self._links[id_].allowed = frozenset({member.model})
         self._members[id_] = member
 
     def _forget(self, id_: str) -> None:

@@ -70,6 +70,7 @@ class NodeLink:
         self._key = key
         self._refusal = ""  # told last
         self.zone = zone  # where the node stands
+        self.allowed: frozenset[str] | None = None  # models that it is believed to serve; None: all
         self.address = address
         self._hello = hello
         self._patience = patience or Patience()
@@ -88,10 +89,11 @@ class NodeLink:
 
     @property
     def models(self) -> frozenset[str]:
-        """Models that both sides know alike; while it is down, those of its last greeting."""
+        """Models that both sides know alike, of those that it is believed to serve; while it is
+        down, those of its last greeting."""
         if self._wire is not None and self._wire.greeted:
             self._models = self._wire.models
-        return self._models
+        return self._models if self.allowed is None else self._models & self.allowed
 
     @property
     def num_streams(self) -> int:

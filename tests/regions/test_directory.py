@@ -57,7 +57,9 @@ def wipe(folder: Path) -> None:
 
 
 def member(node: RunningNode) -> Member:
-    return Member(id=node.node.id, kind="node", region="here", address=str(node.address))
+    return Member(
+        id=node.node.id, kind="node", region="here", address=str(node.address), model=MODEL
+    )
 
 
 async def test_a_node_that_was_revoked_is_let_go_of_at_once(tmp_path: Path) -> None:
@@ -71,6 +73,22 @@ async def test_a_node_that_was_revoked_is_let_go_of_at_once(tmp_path: Path) -> N
         registry.announce(replace(member(node), address="", state="revoked"))
         await until(lambda: not directory.members)
         assert directory.links() == []
+    await directory.close()
+    await node.stop()
+
+
+async def test_a_node_is_believed_the_model_of_its_record_alone(tmp_path: Path) -> None:
+    node = RunningNode("a", tmp_path)
+    await node.listen()
+    registry = MemoryRegistry()
+    registry.announce(replace(member(node), model="@cf/skerry/other"))
+    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
+    async with asyncio.timeout(5):
+        await until(lambda: any(link.is_up for link in directory.links()))
+        [link] = directory.links()
+        assert link.models == frozenset(), "whatever it greets with"
+        registry.announce(member(node))
+        await until(lambda: MODEL in link.models)
     await directory.close()
     await node.stop()
 

@@ -27,7 +27,7 @@ from skerry_edge.cli.machine import default_threads
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart, credentials, listen_at, url_of
 from skerry_edge.cli.registries import open_registry
-from skerry_edge.cli.serve_machines import machines
+from skerry_edge.cli.serve_machines import DRAIN_SECONDS, machines
 from skerry_edge.cli.state import (
     Home,
     control_key,
@@ -121,7 +121,7 @@ async def _serve(
         if options.join is not None:
             join_listener = stack.enter_context(listen_at(*options.join, Limits()))
             joining = await stack.enter_async_context(
-                machines(home, join_listener, store, registry, joined, key)
+                machines(home, join_listener, store, registry, joined, key, lost=stop.set)
             )
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
         control = Control(
@@ -147,7 +147,7 @@ async def _serve(
             await serve(
                 create_app(control),
                 listener=listener,
-                limits=Limits(),
+                limits=Limits(drain_seconds=DRAIN_SECONDS),
                 ready=ready,
                 stop=stop,
                 ssl_context=None if certificate is None else certificate.context,

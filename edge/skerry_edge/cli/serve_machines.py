@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
@@ -17,13 +17,15 @@ from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 from skerry_regions.control.authority import Authority, AuthorityError, ListenerTLS
 from skerry_regions.control.join_tokens import JoinTokens
-from skerry_regions.control.joined import JoinedMachines, tell_all_revoked
+from skerry_regions.control.joined import JoinedMachines, keep_telling_revoked
 from skerry_regions.control.joining import Joining
 from skerry_regions.control.machine_api import MachineControl, create_machine_app
 from skerry_regions.control.machines import Machines
 from skerry_regions.control.store import Store
 from skerry_regions.machine_messages import MAX_REQUEST_BYTES, Credentials
 from skerry_regions.registry import Registry
+
+DRAIN_SECONDS = 5  # requests of the control plane are short
 
 
 @contextlib.asynccontextmanager
@@ -34,8 +36,12 @@ async def machines(
     registry: Registry,
     joined: JoinedMachines,
     token_secret: bytes,
+    lost: Callable[[], None],
 ) -> AsyncGenerator[Joining]:
-    """Serve machines until the block ends. Raises `CannotStart`."""
+    """Serve machines until the block ends. Raises `CannotStart`.
+
+    `lost` is called when they are served no longer; the block's end raises the bug that ended it.
+    """
     try:
         authority = Authority.open(home.authority, store.clock)
     except AuthorityError as error:
@@ -50,13 +56,12 @@ async def machines(
         cluster_key=cluster_key(home),
         credentials=lambda: _credentials(home),
     )
-    await asyncio.to_thread(tell_all_revoked, registry, known.all(), store.clock())
     stop, ready = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(
         serve(
             create_machine_app(control),
             listener=listener,
-            limits=Limits(body_bytes=MAX_REQUEST_BYTES),
+            limits=Limits(body_bytes=MAX_REQUEST_BYTES, drain_seconds=DRAIN_SECONDS),
             ready=lambda host, port: ready.set(),
             stop=stop,
             ssl_context=ListenerTLS(authority, store.clock).context,
@@ -67,6 +72,11 @@ async def machines(
     await ready.wait()
     if serving.done():
         await serving  # raises why it could not begin
+    telling = asyncio.create_task(
+        keep_telling_revoked(registry, known, store.clock), name="tell who was revoked"
+    )
+    for task in (serving, telling):
+        task.add_done_callback(lambda _: lost())
     try:
         yield Joining(
             tokens=JoinTokens(store, token_secret, authority.fingerprint),
@@ -76,7 +86,10 @@ async def machines(
         )
     finally:
         stop.set()
-        await serving
+        telling.cancel()
+        for outcome in await asyncio.gather(serving, telling, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
 
 
 def _credentials(home: Home) -> Credentials:

@@ -6,6 +6,7 @@ others serve. A pool that drains is paused on all of them at once.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from skerry_regions.control.desired import Desired
 from skerry_regions.control.errors import Busy, Forbidden
 from skerry_regions.control.launcher import NodeSettings, Running, fingerprint
-from skerry_regions.control.machines import Machine
+from skerry_regions.control.machines import Machine, Machines
 from skerry_regions.control.plan import START_SECONDS, Group
 from skerry_regions.control.resources import POOL, REGION
 from skerry_regions.control.wanted import INSTALLING, topology_of
@@ -33,7 +34,8 @@ from skerry_regions.machine_messages import (
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.residency import GLOBAL
 
-REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are told of a machine that was revoked
+REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are told of it: longer than any certificate
+TELL_SECONDS = 60.0  # between two tellings of who was revoked: a registry may lose or forget it
 LAST_INCARNATION = (1 << 63) - 1  # of a record that nothing replaces
 
 logger = logging.getLogger(__name__)
@@ -143,7 +145,8 @@ class JoinedMachines:
 
 
 def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
-    """What a machine says of itself, where it may: it decides neither on its place nor its role.
+    """What a machine says of itself, where it may: it decides on neither its place, its role nor
+    its model.
 
     Raises Forbidden.
     """
@@ -161,9 +164,15 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
         region=machine.region,
         residency=region.residency if region is not None else GLOBAL,
         role=pool.role if pool is not None else member.role,
+        model=_model_of(machine, desired) if member.model else "",
         gateway=member.gateway if machine.kind == "edge" else "",  # only edges stand for a region
         state="failed" if member.state == "revoked" else member.state,
     )
+
+
+def _model_of(machine: Machine, desired: Desired) -> str:
+    """What a machine may serve: what it was told to run, also while its pool has another by now."""
+    return machine.model or desired.model_of(machine.pool) or ""
 
 
 def reachable(members: Iterable[Member]) -> list[Member]:
@@ -189,8 +198,20 @@ def tell_revoked(registry: Registry, machine: Machine) -> None:
     registry.announce(gone, REVOKED_LEASE)
 
 
-def tell_all_revoked(registry: Registry, machines: Iterable[Machine], now: float) -> None:
-    """Those of late, again: a registry may have lost it."""
+async def keep_telling_revoked(
+    registry: Registry,
+    machines: Machines,
+    clock: Callable[[], float],
+    *,
+    every: float = TELL_SECONDS,
+) -> None:
+    """Without an end: edges know of each revocation again, whatever became of their registry."""
+    while True:
+        await asyncio.to_thread(lambda: _tell_all_revoked(registry, machines.all(), clock()))
+        await asyncio.sleep(every)
+
+
+def _tell_all_revoked(registry: Registry, machines: Iterable[Machine], now: float) -> None:
     for machine in machines:
         if machine.revoked_at is not None and now - machine.revoked_at < REVOKED_LEASE:
             try:

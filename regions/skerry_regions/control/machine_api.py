@@ -43,6 +43,7 @@ from skerry_regions.machine_messages import (
     Credentials,
     Joined,
     JoinRequest,
+    NodeAssignment,
     Orders,
     RenewRequest,
     Withdrawal,
@@ -189,7 +190,10 @@ def _joined(control: MachineControl, machine: Machine, certificate: str) -> Resp
 async def _assignment(request: Request) -> Response:
     control = _control(request)
     machine = await asyncio.to_thread(control.machines.wanted, request.scope["machine"])
-    return json_answer(AssignmentAnswer(assignment=control.joined.assignment(machine)))
+    assignment = control.joined.assignment(machine)
+    if isinstance(assignment, NodeAssignment):
+        await asyncio.to_thread(control.machines.told_to_run, machine, assignment.settings.model)
+    return json_answer(AssignmentAnswer(assignment=assignment))
 
 
 async def _announce(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ KIND = "machine"
 MAX_MACHINES = 100_000
 RENEWABLE_SECONDS = 30 * 86_400.0  # after its end, a certificate may still be renewed
 COLUMNS = (
-    "id, kind, pool, region, hostname, version, token, key_digest, joined_at, not_after, revoked_at"
+    "id, kind, pool, region, model, hostname, version, token, key_digest, joined_at, not_after, "
+    "revoked_at"
 )
 
 
@@ -34,6 +36,7 @@ class Machine:
     kind: Literal["node", "edge"]
     pool: str  # of a node
     region: str
+    model: str  # of a node: catalog id of what it was told to run last; empty before it has asked
     hostname: str
     version: str  # of Skerry, when it last renewed
     token: str  # id of the join token
@@ -94,6 +97,12 @@ class Machines:
     def wanted(self, id: str) -> Machine:
         """Raises Forbidden for one that was revoked, or that nobody knows."""
         return _wanted(_find(self._store.select, id), id)
+
+    def told_to_run(self, machine: Machine, model: str) -> None:
+        """From now on this is what it may claim to serve."""
+        if machine.model != model:
+            with self._store.writing() as writing:
+                writing.execute("UPDATE machines SET model = ? WHERE id = ?", (model, machine.id))
 
     def all(self) -> list[Machine]:
         """By id, those that were revoked too."""
@@ -176,6 +185,7 @@ def _new(
         kind=request.kind,
         pool=pool,
         region=region,
+        model="",
         hostname=_shown(request.hostname),
         version=_shown(request.version),
         token=token,
@@ -185,12 +195,9 @@ def _new(
         revoked_at=None,
     )
     writing.execute(
-        f"INSERT INTO machines ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-        (
-            machine.id, machine.kind, machine.pool, machine.region, machine.hostname,
-            machine.version, token, digest, writing.now, writing.now,
-        ),
-    )  # fmt: skip
+        f"INSERT INTO machines ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        dataclasses.astuple(machine),
+    )
     changes = {
         name: [None, getattr(machine, name)] for name in ("kind", "pool", "region", "hostname")
     }

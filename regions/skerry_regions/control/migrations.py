@@ -52,6 +52,9 @@ STEPS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX machines_by_key ON machines (token, key_digest);
     """,
+    """
+    ALTER TABLE machines ADD COLUMN model TEXT NOT NULL DEFAULT '';  -- what it was told to run
+    """,
 )
 VERSION = len(STEPS)
 

@@ -13,10 +13,11 @@ import pytest
 from msgspec.structs import replace
 from tests.regions.control.joining import POOL, Platform, announce, platform
 from tests.regions.control.support import MODEL, Tokens
+from tests.regions.toy_nodes import until
 
 from skerry_regions import control_link
 from skerry_regions.control.changes import Changes
-from skerry_regions.control.joined import LAST_INCARNATION, admitted
+from skerry_regions.control.joined import LAST_INCARNATION, admitted, keep_telling_revoked
 from skerry_regions.control.joining import Joining
 from skerry_regions.control.resources import POOL as POOL_KIND
 from skerry_regions.control.wanted import ModelState, wanted
@@ -53,6 +54,24 @@ def test_a_machine_speaks_for_itself_alone_and_decides_not_on_its_place(
         announce(link, address="unix:/run/skerry.sock")
     with pytest.raises(RegistryUnavailable, match="cannot speak for 'edge-1'"):
         HttpsRegistry(link).withdraw("edge-1", 1)
+    link.close()
+
+
+def test_a_machine_claims_no_model_but_what_it_was_told_to_run(control: Platform) -> None:
+    link = control.joined("m")
+
+    def claimed(model: str) -> str:
+        announce(link, model=model)
+        [member] = control.registry.members()
+        return member.model
+
+    assert claimed("") == "", "it has not loaded anything"
+    assert claimed("@cf/else/one") == MODEL, "it has not asked yet"
+    link.assignment()
+    changed(control, model="@cf/else/one")
+    assert claimed("@cf/else/one") == MODEL, "it drains before it is told of another"
+    link.assignment()
+    assert claimed(MODEL) == "@cf/else/one"
     link.close()
 
 
@@ -121,6 +140,28 @@ def test_a_revoked_machine_is_refused_and_edges_are_told(control: Platform) -> N
     assert control.joined_machines.running(control.registry.members()) == []
     for each in (link, other):
         each.close()
+
+
+def test_who_was_revoked_is_told_again_to_a_registry_that_forgot_it(control: Platform) -> None:
+    control.joined("m").close()
+    [machine] = control.machines.all()
+    control.machines.revoke(machine.id, actor="test")
+
+    async def scenario() -> None:
+        telling = asyncio.create_task(
+            keep_telling_revoked(control.registry, control.machines, control.clock, every=0.01)
+        )
+        try:
+            for _ in range(2):
+                await until(
+                    lambda: [told.id for told in control.registry.members()] == [machine.id]
+                )
+                control.registry.withdraw(machine.id, LAST_INCARNATION)  # as when it was wiped
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    asyncio.run(scenario())
 
 
 def changed(control: Platform, **values: Any) -> str:
