@@ -31,6 +31,7 @@ class Store:
     secrets: list[str] = field(default_factory=list[str])  # that were written
     opened: list[str] = field(default_factory=list[str])
     is_released: bool = False
+    is_away: bool = False  # nothing can be closed
 
 
 Ctx = Context[Store]
@@ -134,6 +135,8 @@ class Key(Ephemeral[Store]):
         return None
 
     def close(self, ctx: Ctx) -> None:
+        if ctx.client.is_away:
+            raise ProviderError("Away", f"{ctx.private['key']} stays")
         ctx.client.opened.remove(ctx.private["key"])
 
 

@@ -210,6 +210,22 @@ def test_an_ephemeral_is_renewed_and_closed(service: Service[Store], store: Stor
     assert store.opened == []
 
 
+def test_an_ephemeral_that_could_not_be_closed_is_closed_at_the_end(
+    service: Service[Store], store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = message("DynamicValue", msgpack=msgspec.msgpack.encode({"value": None}))
+    request = message("ConfigRequest", type_name="skerry_key", config=empty)
+    opened = service.open_ephemeral_resource(request)
+    store.is_away = True
+    closing = message("EphemeralResourceRequest", type_name="skerry_key", private=opened.private)
+    assert told(service.close_ephemeral_resource(closing)) == [("Away", "key-0 stays")]
+    service.close_opened()
+    assert caplog.messages == ["Away key-0 stays"]
+    store.is_away = False
+    service.close_opened()
+    assert store.opened == []
+
+
 def test_functions(service: Service[Store]) -> None:
     def call(value: Any) -> Message:
         argument = message("DynamicValue", msgpack=encode_msgpack(NUMBER, value))

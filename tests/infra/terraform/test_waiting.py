@@ -11,7 +11,8 @@ import pytest
 from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
 from skerry_terraform.kit.provider import Context
 from skerry_terraform.kit.waiting import Interrupted, TimedOut, duration, wait
-from skerry_terraform.provider.client import ControlPlane, Refused
+from skerry_terraform.provider.client import ControlPlane, Refused, Unreachable
+from skerry_terraform.provider.pool import Pool
 from skerry_terraform.provider.readiness import DEGRADED_SECONDS, NotReady, Readiness
 from skerry_terraform.provider.region import Region
 
@@ -61,6 +62,48 @@ class Plane:
 
     def get(self, collection: str, id: str) -> dict[str, Any] | None:
         return self.found
+
+
+class Away(Plane):
+    """A control plane that takes a resource, and then cannot be asked about it."""
+
+    def __init__(self, trouble: Exception) -> None:
+        super().__init__()
+        self.trouble = trouble
+
+    def create(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:
+        meta = {"etag": "1", "created_at": "2026-11-21T00:00:00Z", "deleting": False}
+        status: dict[str, Any] = {"phase": "pending", "conditions": []}
+        return body | {"id": "fra-p", "meta": meta, "status": status}
+
+    def status(self) -> dict[str, Any]:
+        raise self.trouble
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [
+        (Unreachable("Cannot reach it"), "The control plane cannot be reached."),
+        (Refused(401, "The token is wrong.", None), "It cannot be looked at: The token is wrong."),
+    ],
+)
+def test_what_cannot_be_looked_at_does_not_count_as_failed(trouble: Exception, why: str) -> None:
+    pool, diagnostics = Pool(), Diagnostics()
+    values = dict.fromkeys(pool.schema.type.attributes) | {
+        "name": "p", "region": "fra", "role": "decode", "id": "fra-p",
+        "wait_for_ready": True, "timeouts": {"create": "1s"},
+    }  # fmt: skip
+    ctx = Context(
+        client=cast(ControlPlane, Away(trouble)),
+        stop=threading.Event(),
+        diagnostics=diagnostics,
+        planned=values,
+    )
+    state = pool.create(ctx)
+    assert (state["id"], state["status"], ctx.saved) == ("fra-p", "pending", state)
+    [told] = diagnostics.all
+    assert (told.severity, told.summary) == ("warning", "The pool 'fra-p' may not be ready yet")
+    assert told.detail.startswith(why)
 
 
 def resource(phase: str, reason: str = "Starting") -> dict[str, Any]:

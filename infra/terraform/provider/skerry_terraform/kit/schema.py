@@ -198,6 +198,16 @@ def between(least: float, most: float) -> Check:
     return check
 
 
+def above(least: float, most: float) -> Check:
+    """As `between`, without `least` itself."""
+    within = between(least, most)
+
+    def check(value: Value) -> str | None:
+        return f"must be above {least}; got {value}" if value == least else within(value)
+
+    return check
+
+
 def whole(least: int, most: int) -> Check:
     """An integer; Terraform has only one kind of number."""
 

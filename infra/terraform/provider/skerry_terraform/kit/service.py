@@ -5,6 +5,7 @@ Managed resources are in `managed`. Each method takes a request message and retu
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from skerry_terraform.kit.provider import (
 )
 from skerry_terraform.kit.schema import type_json
 from skerry_terraform.kit.values import decode_msgpack, encode_msgpack
+
+log = logging.getLogger(__name__)
 
 Kind = Resource[ClientT] | DataSource[ClientT] | Ephemeral[ClientT]
 
@@ -173,17 +176,19 @@ class Service(Generic[ClientT]):
     def close_ephemeral_resource(self, request: Message) -> Message:
         diagnostics = Diagnostics()
         with told(diagnostics):
-            self._forget_opened(request.type_name, request.private)
             ctx = self.context(private=private_of(request.private), diagnostics=diagnostics)
             self._ephemerals[request.type_name].close(ctx)
+            self._forget_opened(request.type_name, request.private)
         return message("DiagnosticsResponse", diagnostics=diagnostics.messages())
 
     def close_opened(self) -> None:
-        """Close what Terraform has opened and, having been killed, will not close."""
+        """Close what could not be closed before, and what a killed Terraform leaves open."""
         for type_name, private in [*self._opened]:
-            self.close_ephemeral_resource(
+            answer = self.close_ephemeral_resource(
                 message("EphemeralResourceRequest", type_name=type_name, private=private)
             )
+            for trouble in answer.diagnostics:
+                log.error("%s %s", trouble.summary, trouble.detail)
 
     def _forget_opened(self, type_name: str, private: bytes) -> None:
         if (type_name, private) in self._opened:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import Ephemeral, Opened
 from skerry_terraform.kit.schema import Attr, Schema, each, one_of
 from skerry_terraform.kit.values import STRING, UNKNOWN, MapOf, SetOf, Value
-from skerry_terraform.provider.client import ControlPlane, Refused, error_of
+from skerry_terraform.provider.client import ControlPlane, Refused, Unreachable, error_of
 from skerry_terraform.provider.resource import ControlResource, Ctx, common
 
 SCOPES = ("run", "read", "admin")
@@ -74,7 +75,11 @@ class EphemeralApiToken(Ephemeral[ControlPlane]):
         return Opened(result=result, private={"id": made["id"]})
 
     def close(self, ctx: Ctx) -> None:
+        id = ctx.private["id"]
         try:
-            ctx.client.delete(ApiToken.collection, ctx.private["id"])
-        except Refused as refused:
-            raise error_of(refused, self.name, ()) from None
+            ctx.client.delete(ApiToken.collection, id)
+        except (Refused, Unreachable) as error:
+            raise ProviderError(
+                f"The API token {id!r} was not revoked",
+                f"It stays valid until it is deleted. {error}",
+            ) from None

@@ -52,6 +52,10 @@ class Refused(Exception):
         self.field = field
 
 
+class Unreachable(ProviderError):
+    """No try was answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`was_repeated`: an earlier try of the request may have been carried out, too."""
@@ -138,7 +142,7 @@ class ControlPlane:
         return _body(self._send(method, path, body, headers or {}))
 
     def _send(self, method: str, path: str, body: Object | None, headers: dict[str, str]) -> Answer:
-        """With retries. Raises ProviderError when no try was answered."""
+        """With retries. Raises Unreachable."""
         payload = None if body is None else msgspec.json.encode(body)
         most = self._settings.max_retries
         for tried in itertools.count(1):
@@ -212,7 +216,7 @@ class ControlPlane:
         }
         return headers | ({"content-type": "application/json"} if has_body else {})
 
-    def _unreachable(self, method: str, trouble: str) -> ProviderError:
+    def _unreachable(self, method: str, trouble: str) -> Unreachable:
         detail = (
             f"{self.url}: {trouble}. Does it run there? `skerry up` and `skerry control` start one."
         )
@@ -221,7 +225,7 @@ class ControlPlane:
                 " Whether the change was made is not known: the next plan shows it. If that then "
                 "fails because the resource exists already, import it."
             )
-        return ProviderError("Cannot reach the control plane", detail)
+        return Unreachable("Cannot reach the control plane", detail)
 
 
 def _is_closed_by_peer(idle: http.client.HTTPConnection) -> bool:

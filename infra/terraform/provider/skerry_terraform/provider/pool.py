@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.kit.schema import Attr, Schema, between, one_of, whole
+from skerry_terraform.kit.schema import Attr, Schema, above, between, one_of, whole
 from skerry_terraform.kit.values import BOOL, NUMBER, UNKNOWN, Value
 from skerry_terraform.provider.resource import (
     WAIT_FOR_READY,
@@ -53,19 +53,19 @@ class Pool(ControlResource):
             target_queue_seconds=Attr(
                 NUMBER,
                 default=1,
-                check=between(0, MAX_SLO_SECONDS),
+                check=above(0, MAX_SLO_SECONDS),
                 doc="Scale up when more work than this waits.",
             ),
             target_ttft_seconds=Attr(
                 NUMBER,
                 default=2,
-                check=between(0, MAX_SLO_SECONDS),
+                check=above(0, MAX_SLO_SECONDS),
                 doc="p95 of the time to the first token.",
             ),
             target_itl_seconds=Attr(
                 NUMBER,
                 default=0.2,
-                check=between(0, MAX_SLO_SECONDS),
+                check=above(0, MAX_SLO_SECONDS),
                 doc="p95 of the time between tokens.",
             ),
             idle_seconds=Attr(

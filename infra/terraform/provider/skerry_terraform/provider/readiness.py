@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.client import ControlPlane, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,24 @@ class Readiness:
         self._degraded_since: float | None = None
         self.found = found  # as last seen
         self.told = "not looked at yet"
+        self.is_away = False  # the control plane, when it was last asked
 
     def poll(self) -> Object | None:
-        """The resource, once it is ready. Raises NotReady.
+        """The resource, once it is ready. Raises NotReady or Refused.
 
-        What the control plane says of it counts once it has looked at what was written.
+        What the control plane says of it counts once it has looked at what was written. While it is
+        away nothing is known, and nothing counts as failing.
         """
+        try:
+            found = self._look()
+        except Unreachable as error:
+            log.info("%s %s: %s", self._collection, self.found["id"], error.detail)
+            self.is_away, self._degraded_since = True, None
+            return None
+        self.is_away = False
+        return found
+
+    def _look(self) -> Object | None:
         if self._client.status()["observed_revision"] < self._revision:
             return None
         found = self._client.get(self._collection, self.found["id"])

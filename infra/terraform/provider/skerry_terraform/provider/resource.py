@@ -210,20 +210,26 @@ class ControlResource(Resource[ControlPlane]):
         try:
             found = wait(readiness.poll, self._seconds(ctx.planned, action), ctx.stop)
         except Refused as refused:
-            raise self._refused(refused) from None
+            return self._unclear(ctx, readiness, f"It cannot be looked at: {refused.message}")
         except Interrupted:
-            ctx.diagnostics.warning(
-                f"The {self.name} {found['id']!r} may not be ready yet",
-                f"Terraform was interrupted. The control plane goes on: {readiness.told}",
-            )
-            return self._noted(ctx, readiness.found)
+            return self._unclear(ctx, readiness, "Terraform was interrupted.")
         except (TimedOut, NotReady) as error:
+            if readiness.is_away:
+                return self._unclear(ctx, readiness, "The control plane cannot be reached.")
             self._noted(ctx, readiness.found)
             raise ProviderError(
                 f"The {self.name} {found['id']!r} did not become ready",
                 f"{error or 'It took too long'}: {readiness.told}",
             ) from None
         return self._noted(ctx, found)
+
+    def _unclear(self, ctx: Ctx, readiness: Readiness, why: str) -> Object:
+        """It exists, and may well become ready: an error would have Terraform replace it."""
+        ctx.diagnostics.warning(
+            f"The {self.name} {readiness.found['id']!r} may not be ready yet",
+            f"{why} The control plane goes on by itself. Seen last: {readiness.told}",
+        )
+        return self._noted(ctx, readiness.found)
 
     def _noted(self, ctx: Ctx, found: Object) -> Object:
         state = self.state(found, ctx.planned)
