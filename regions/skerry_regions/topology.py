@@ -39,6 +39,7 @@ from skerry_regions.zone_spec import DnsSpec, Mistake, address_mistakes, client_
 
 MAX_PROMPTS = 64  # to warm up, of one model
 MAX_CHARS = 65_536  # of one such prompt
+MAX_STEER_DRAIN_SECONDS = 60
 EARTH_RADIUS_KM = 6371.0
 
 
@@ -121,7 +122,7 @@ class Steer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Literal["advise", "redirect"]  # `Alt-Svc`, or 307
     margin: Annotated[float, Meta(ge=0, le=10)] = 0.03
     """Seconds of a round trip by which the other edge must be nearer."""
-    drain_seconds: Annotated[float, Meta(ge=0, le=60)] = 4.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=MAX_STEER_DRAIN_SECONDS)] = 4.0
     """That an edge which is told to stop goes on taking requests, and says so."""
 
 

@@ -10,9 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli import build_parser, control_child, fleet, node, serve_gateway
+from skerry_edge.cli import (
+    build_parser,
+    control_child,
+    fleet,
+    fleet_dns,
+    node,
+    serve_gateway,
+    serve_machines,
+)
+from skerry_edge.cli.state import Home
 from skerry_edge.limits import Limits
 from skerry_regions import node_process
+from skerry_regions.topology import MAX_STEER_DRAIN_SECONDS
 
 FOLDER = Path(__file__).parents[2] / "infra" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -62,8 +72,26 @@ def test_stopping_leaves_time_to_drain() -> None:
     assert drain < float(settings("skerry-node")["TimeoutStopSec"])
     streams = Limits().drain_seconds + serve_gateway.DRAIN_SECONDS
     assert streams < float(settings("skerry-edge")["TimeoutStopSec"])
-    whole = fleet.EDGE_STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
-    assert whole < float(settings("skerry")["TimeoutStopSec"])
+    edges = fleet.EDGE_STOP_SECONDS + MAX_STEER_DRAIN_SECONDS
+    others = fleet_dns.STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
+    assert edges + others < float(settings("skerry")["TimeoutStopSec"])
+    api_and_machines = 2 * serve_machines.DRAIN_SECONDS
+    assert api_and_machines < float(settings("skerry-control")["TimeoutStopSec"])
+
+
+@pytest.mark.parametrize("unit", ["skerry", "skerry-edge", "skerry-node"])
+def test_sigterm_goes_to_the_main_process_alone(unit: str) -> None:
+    found = settings(unit)
+    assert (found["KillMode"], found["KillSignal"]) == ("mixed", "SIGTERM")
+
+
+@pytest.mark.parametrize("unit", ["skerry-edge", "skerry-node"])
+def test_a_machine_without_a_token_is_not_started_again_and_again(unit: str) -> None:
+    found = settings(unit)
+    *_, token_file, _ = found["ExecStart"].split()
+    assert found["ConditionFileNotEmpty"] == f"|{token_file}"
+    home = Home(Path(found["Environment"].partition("=")[2]))
+    assert found["ConditionPathExists"] == f"|{home.machine}/machine.json"
 
 
 def test_the_control_plane_leaves_running_what_it_started() -> None:

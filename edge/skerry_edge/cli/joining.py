@@ -214,6 +214,9 @@ def _token(args: argparse.Namespace) -> str:
         )
     try:
         with args.token_file.open("rb") as file:
-            return str(file.read(MAX_TOKEN_BYTES).decode("ascii").strip())
+            token = str(file.read(MAX_TOKEN_BYTES).decode("ascii").strip())
     except (OSError, UnicodeDecodeError) as error:
         raise CannotJoin(f"{args.token_file}: {error}") from None
+    if not token:
+        raise CannotJoin(f"{args.token_file} is empty: write a join token into it")
+    return token

@@ -58,6 +58,14 @@ def test_a_machine_joins_once(control: Platform, home: Home, tmp_path: Path) -> 
         link.close()
 
 
+def test_a_token_file_that_nobody_has_filled_is_named(
+    control: Platform, home: Home, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(CannotJoin, match="token is empty: write a join token into it"):
+        enrolled(arguments(control, token_file=tmp_path / "token"), home, "node")
+
+
 def test_the_token_may_be_in_the_environment(
     control: Platform, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
