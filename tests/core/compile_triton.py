@@ -3,7 +3,8 @@
 The interpreter checks what kernels mean, not that they compile; a compiler needs no GPU. Kernels
 are launched as the runner does, in bfloat16 and the shapes of Llama-3.1-8B, over a driver that
 stands for the GPU and launches nothing. Tells one line for each: name, bytes of shared memory.
-With `--all`, variants too: float32, KV in 8 bits, windows, tiles of every size.
+With `--few`, decoding's kernels alone; with `--all`, variants of all: float32, KV in 8 bits,
+windows, tiles of every size.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Absent:
         return 0
 
 
-def main(capability: int, *, is_all: bool) -> None:
+def main(capability: int, options: list[str]) -> None:
     cast(Any, driver).set_active(Absent(capability))
     function: Any = jit.JITFunction
     run = function.run
@@ -58,10 +59,13 @@ def main(capability: int, *, is_all: bool) -> None:
         return compiled
 
     function.run = compile_only
+    if "--few" in options:
+        launch_attention(torch.bfloat16, is_decode=True)
+        return
     launch_attention(torch.bfloat16)
     launch_operations(torch.bfloat16, (1,))
     launch_sampling()
-    if is_all:
+    if "--all" in options:
         launch_attention(torch.bfloat16, window=4096, is_normed=True)
         launch_attention(torch.float32)
         launch_operations(torch.float32, (1, 32, 64))
@@ -77,6 +81,7 @@ def launch_attention(
     dtype: torch.dtype,
     *,
     window: int | None = None,
+    is_decode: bool = False,
     is_normed: bool = False,
     is_narrow: bool = False,
 ) -> None:
@@ -92,6 +97,8 @@ def launch_attention(
     triton_ops.rotate_and_store(heads, kv, *where, cos, cos, q_norm=norm, k_norm=norm, scales=own)
     arguments = heads, kv, ints(2, 9), where[0], tiles, out
     triton_attention.attend_split(*arguments, num_splits=3, window=window, scales=own)
+    if is_decode:
+        return
     triton_attention.attend_whole(*arguments, window=window, scales=own)
     blocks = pool.movedim(2, 0).contiguous()
     triton_blocks.gather(stored, ints(NUM_BLOCKS), blocks, scales)
@@ -119,4 +126,4 @@ def launch_sampling() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), is_all="--all" in sys.argv)
+    main(int(sys.argv[1]), sys.argv[2:])

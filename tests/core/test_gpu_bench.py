@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.core.runner_suite import ROOT
+import torch
 
 pytest.importorskip("triton")
 
-
-def run(env: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bench.gpu", *options]
-    env = {name: value for name, value in env.items() if name != "TRITON_INTERPRET"}
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+from bench import gpu
 
 
-def test_it_refuses_without_a_gpu(subprocess_env: dict[str, str]) -> None:
-    told = run({**subprocess_env, "CUDA_VISIBLE_DEVICES": ""})
-    assert told.returncode == 2
-    assert "measures a CUDA device, and there is none" in told.stderr
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_it_refuses_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main([]) == 2
+    assert "measures a CUDA device, and there is none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "only", ["ceilings", pytest.param("", marks=pytest.mark.slow)], ids=["ceilings", "all"]
 )
 def test_a_dry_run_tells_its_figures(
-    subprocess_env: dict[str, str], tmp_path: Path, only: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], only: str
 ) -> None:
     file = tmp_path / "gpu.json"
-    env = {**subprocess_env, "CUDA_VISIBLE_DEVICES": ""}
-    told = run(env, "--dry", "--json", str(file), "--only", only)
-    assert told.returncode == 0, told.stderr
+    assert gpu.main(["--dry", "--json", str(file), "--only", only]) == 0, capsys.readouterr().err
     report = json.loads(file.read_text())
     assert report["dry"]
     figures = {figure["name"]: figure for figure in report["figures"]}

@@ -121,7 +121,7 @@ def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) 
     assert runner.numeric_build != plain.numeric_build
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     cached=st.lists(st.integers(0, 200), min_size=1, max_size=2),
     count=st.integers(1, 20),

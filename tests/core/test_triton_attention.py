@@ -55,11 +55,11 @@ def attend(case: PagedRows, window: int | None, *, is_split: bool) -> Tensor:
     return out
 
 
-rows = st.lists(st.tuples(st.integers(1, 600), st.integers(1, 12)), min_size=1, max_size=2)
+rows = st.lists(st.tuples(st.integers(1, 330), st.integers(1, 12)), min_size=1, max_size=2)
 
 
 @pytest.mark.parametrize("is_split", [True, False], ids=["split", "whole"])
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     rows=rows,
     kv_heads=st.integers(1, 3),
@@ -86,7 +86,7 @@ def test_every_shape_gives_what_the_reference_does(
 def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -> None:
     """A tile of many, a tile of one, another row's neighbour: what `deterministic` relies on."""
     case = paged_rows(
-        heads=4, kv_heads=2, width=16, contexts=(530, 40), counts=(3, 2), dtype=torch.float16,
+        heads=4, kv_heads=2, width=16, contexts=(265, 40), counts=(3, 1), dtype=torch.float16,
         seed=3,
     )  # fmt: skip
     together = attend(case, window, is_split=True)
@@ -95,14 +95,14 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
         alone = torch.empty_like(together[:1])
         attend_split(
             case.q[token : token + 1], case.kv, put(case.tables[row : row + 1]), put([position]),
-            Tiles(own, own, put([1]), 1), alone, num_splits=9, window=window,
+            Tiles(own, own, put([1]), 1), alone, num_splits=2, window=window,
         )  # fmt: skip
         assert torch.equal(alone[0], together[token])
 
 
 def test_keys_and_values_in_eight_bits_count_times_their_scales() -> None:
     case = paged_rows(
-        heads=4, kv_heads=2, width=16, contexts=(300,), counts=(3,), dtype=torch.float16, seed=5
+        heads=4, kv_heads=2, width=16, contexts=(270,), counts=(3,), dtype=torch.float16, seed=5
     )
     kv = case.kv.nan_to_num(0.0)
     scales = kv.float().abs().amax(-1).clamp(min=1e-12) / 448

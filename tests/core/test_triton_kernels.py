@@ -39,7 +39,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 # --- norms and activations -----------------------------------------------------------------------
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(tokens=st.integers(1, 4), width=st.integers(1, 300), dtype=dtypes)
 def test_norms_and_swiglu_are_those_of_torch(tokens: int, width: int, dtype: torch.dtype) -> None:
     x, branch = random(tokens, width, dtype=dtype), random(tokens, width, dtype=dtype, seed=1)
@@ -67,7 +67,7 @@ def at(positions: np.ndarray[Any, Any], slots: np.ndarray[Any, Any]) -> tuple[Te
     return first.to(DEVICE), second.to(DEVICE)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     tokens=st.integers(1, 4),
     kv_heads=st.integers(1, 3),
@@ -126,7 +126,7 @@ def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head() 
 # --- blocks --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     layers=st.integers(1, 2),
     kv_heads=st.integers(1, 3),
@@ -222,7 +222,7 @@ def test_products_by_quantised_weights(format_: str, linear: Linear) -> None:
         torch.testing.assert_close(told, expected, rtol=0, atol=rtol * float(expected.abs().max()))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     tokens=st.integers(1, 70), inner=st.integers(1, 150), outputs=st.integers(1, 50), dtype=dtypes
 )

@@ -40,7 +40,7 @@ def random_logits(count: int, vocab_size: int, seed: int, *, with_ties: bool) ->
     return np.round(logits) if with_ties else logits
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(vocab_size=st.integers(1, 300), seed=st.integers(0, 999), with_ties=st.booleans())
 def test_choices_are_those_of_the_meaning(vocab_size: int, seed: int, with_ties: bool) -> None:
     logits = random_logits(3, vocab_size, seed, with_ties=with_ties)
@@ -51,8 +51,8 @@ def test_choices_are_those_of_the_meaning(vocab_size: int, seed: int, with_ties:
 
 
 def test_a_vocabulary_of_several_chunks() -> None:
-    logits, batch = random_logits(2, 5001, 1, with_ties=True), random_sampling(2, 2)
-    batch.temperature[:] = 1.7
+    logits, batch = random_logits(1, 5001, 1, with_ties=True), random_sampling(1, 2)
+    batch.temperature[:], batch.top_p[:], batch.top_k[:] = 1.7, 0.9, 3000
     expected = sampling.sample(logits, batch).token_ids
     told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
     np.testing.assert_array_equal(told.token_ids, expected)
