@@ -18,6 +18,7 @@ from tests.infra.terraform.command import Terraform
 from tests.infra.test_systemd import SKERRY, settings
 
 from skerry import AI
+from skerry_edge.cli import build_parser
 from skerry_regions.model_files import ModelFiles
 
 INFRA = Path(__file__).parents[3] / "infra"
@@ -50,7 +51,38 @@ def test_cloud_init_takes_it(tmp_path: Path, kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["node", "edge"])
+def test_a_machine_that_follows_it_runs_a_command_that_joins(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "token").write_text("t")
+    text = user_data(
+        tmp_path / "module",
+        kind=kind,
+        join_url="https://10.0.0.5:8789",
+        token_script=f"#!/bin/sh\nexec cat {tmp_path}/token\n",
+        options=["--advertise", "203.0.113.7"],
+    )
+    follow(yaml.safe_load(text), tmp_path, Skerry(tmp_path / "home"))
+    args = build_parser().parse_args(command_of(kind, tmp_path))
+    assert (args.join, args.advertise) == ("https://10.0.0.5:8789", "203.0.113.7")
+    assert args.token_file.read_text() == "t"
+
+
+def test_a_machine_waits_for_its_token(tmp_path: Path) -> None:
+    """The first answer is empty, as of a permission that comes late."""
+    text = user_data(
+        tmp_path / "module",
+        kind="node",
+        join_url="https://10.0.0.5:8789",
+        token_script=f"#!/bin/sh\n[ -e {tmp_path}/asked ] && echo t\ntouch {tmp_path}/asked\n",
+    )
+    config = yaml.safe_load(text)
+    config["runcmd"][0][-1] = config["runcmd"][0][-1].replace("sleep 5", "sleep 0.01")
+    follow(config, tmp_path, Skerry(tmp_path / "home"))
+    assert (tmp_path / "etc" / "skerry" / "join-token").read_text() == "t\n"
+
+
 @pytest.mark.model
+@pytest.mark.slow
 def test_machines_that_follow_it_are_a_platform(
     tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
 ) -> None:

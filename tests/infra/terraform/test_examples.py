@@ -1,7 +1,7 @@
 """The examples with real platforms.
 
-`local` as a newcomer runs it: three regions come, answer, change, heal, shrink and go. And
-`import-existing` takes over what is there.
+`local` as a newcomer runs it: three regions come, answer, change, heal, shrink and go; with
+`import-existing` Terraform takes over what is there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from skerry_regions.control.socket_paths import SocketPaths
 from skerry_regions.model_files import ModelFiles
 from skerry_terraform.install import install, installed_plugin
 
-pytestmark = pytest.mark.model
-
 INFRA = Path(__file__).parents[3] / "infra"
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
@@ -41,9 +39,14 @@ def skerry(tmp_path: Path, default_model: ModelFiles) -> Iterator[Skerry]:
         assert skerry("down", "--timeout", "60").returncode == 0
 
 
+def copy_of(name: str, folder: Path) -> Path:
+    """Of an example, with the modules that it uses."""
+    return shutil.copytree(INFRA, folder / "infra") / "terraform" / "examples" / name
+
+
 def example(name: str, folder: Path, skerry: Skerry, **variables: str) -> Terraform:
-    """A copy of it, with the provider installed as `skerry terraform install` does it."""
-    copy = shutil.copytree(INFRA, folder / "infra") / "terraform" / "examples" / name
+    """With the provider installed as `skerry terraform install` does it."""
+    copy = copy_of(name, folder)
     (copy / "home").mkdir()
     install(copy / "home", installed_plugin())
     given = {f"TF_VAR_{variable}": value for variable, value in variables.items()}
@@ -78,19 +81,23 @@ def streams(platforms: dict[str, AI]) -> Generator[list[str]]:
             thread.join()
 
 
-def test_what_is_there_is_taken_over(tmp_path: Path, default_model: ModelFiles) -> None:
-    control = ControlPlane(new_home(tmp_path, default_model))
-    try:
-        control.make("regions", name="fra", iata="FRA")
-        control.make("pools", name="decode", region="fra", role="decode", replicas=1)
-        terraform = example("import-existing", tmp_path, control.skerry)
-        terraform("init")
-        assert "2 imported, 0 added, 0 changed" in terraform.apply()
-        assert terraform.is_settled()
-    finally:
-        control.stop()
+def test_what_is_there_is_taken_over(
+    tmp_path: Path, terraform: Terraform, control: ControlPlane, region: str
+) -> None:
+    control.make("regions", name=region, iata="FRA")
+    control.make("pools", name="decode", region=region, role="decode", replicas=1)
+    folder = copy_of("import-existing", tmp_path)
+    (folder / "provider.tf").write_text(terraform.provider)
+    replaced = (folder / "main.tf").read_text().replace('provider "skerry" {}', "")
+    (folder / "main.tf").write_text(replaced)
+    terraform.folder = folder
+    terraform.variables["TF_VAR_region"] = region
+    terraform("init")
+    assert "2 imported, 0 added, 0 changed" in terraform.apply()
+    assert terraform.is_settled()
 
 
+@pytest.mark.model
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_regions_come_change_heal_shrink_and_go(tmp_path: Path, skerry: Skerry) -> None:

@@ -33,7 +33,7 @@ def test_waiting_ends_with_a_value_a_deadline_or_a_stop() -> None:
     assert wait(lambda: next(values), 10, stop, clock=lambda: stop.now) == 0
     with pytest.raises(TimedOut):
         wait(lambda: None, 10, stop, clock=lambda: stop.now)
-    assert stop.now == pytest.approx(10.25, abs=0.01)
+    assert stop.now == pytest.approx(10.225, abs=0.01)
     stop.set()
     with pytest.raises(Interrupted):
         wait(lambda: None, 10, stop, clock=lambda: stop.now)

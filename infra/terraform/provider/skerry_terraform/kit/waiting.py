@@ -41,7 +41,7 @@ def wait(
             raise TimedOut
         if stop.wait(min(pause, left)):
             raise Interrupted
-        pause = min(pause * 1.5, LONGEST_PAUSE)
+        pause = min(pause * 1.25, LONGEST_PAUSE)
     return value
 
 
