@@ -6,89 +6,53 @@ All run as child processes, two threads each, interleaved round by round; a samp
 other processes used the machine is repeated. Skerry's figures include scheduling and sampling,
 llama.cpp's are bare forward passes with logits read back. Q4_0 is what llama.cpp has its best
 kernels for: it makes that file from the model's, once.
+
+The last table holds the figures against what is wanted of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import engine_targets, machine, stats
+from bench.engine_cases import (
+    APART,
+    ARRIVALS,
+    ARRIVING,
+    BANDWIDTH,
+    BUSY,
+    CASES,
+    GAP,
+    INT8,
+    KEPT,
+    OURS,
+    PEER,
+    PEER_Q4_0,
+    STREAMS,
+    TARGETS,
+    TOGETHER,
+    WORK,
+    Case,
+    make_prompts,
+)
+from bench.engine_targets import Model
 from bench.models import default_model, home
 from bench.peers import CACHE, ROOT, Worker, python_of
 from bench.quiet import Watch
 
-OURS = "skerry"
-PEER = "llama.cpp same file"
-PEER_Q4_0 = "llama.cpp Q4_0"
 THREADS = 2
 Sample = TypeVar("Sample")
 ATTEMPTS = 4  # samples taken before a disturbed one is believed, and counted as disturbed
-
-
-@dataclass(frozen=True)
-class Case:
-    """One figure: `batch` sequences of `context` tokens decode `steps` steps, or one prefill."""
-
-    name: str
-    op: str
-    batch: int
-    context: int
-    steps: int
-    sampling: str = "greedy"
-    peer: bool = True
-    shared: int = 0  # tokens that all prompts begin with
-
-    @property
-    def tokens(self) -> int:
-        return self.context if self.op == "prefill" else self.batch * self.steps
-
-    def request(self, salt: int) -> dict[str, Any]:
-        """What a worker is asked for."""
-        prompts = make_prompts(self.batch, self.context, salt, self.shared)
-        return {
-            "op": self.op,
-            "prompts": prompts,
-            "steps": self.steps,
-            "sampling": self.sampling,
-        }
-
-
-CASES = (
-    Case("decode b1", "decode", 1, 64, 64),
-    Case("decode b8", "decode", 8, 64, 24),
-    Case("decode b32", "decode", 32, 64, 12),
-    Case("prefill 512", "prefill", 1, 512, 0),
-    Case("prefill 4096", "prefill", 1, 4096, 0),
-    Case("decode b1, context 4000", "decode", 1, 4000, 24),  # after a prefill: llama.cpp keeps it
-    Case("decode b8, context 400", "decode", 8, 400, 16),
-    Case("decode b1, top_p 0.95", "decode", 1, 64, 64, "top_p 0.95", peer=False),
-    Case("decode b32, top_p 0.95", "decode", 32, 64, 12, "top_p 0.95", peer=False),
-)
-APART = Case("decode b16, context 1056", "decode", 16, 1056, 12, peer=False)
-TOGETHER = Case(
-    "decode b16, 1024 of 1056 shared", "decode shared", 16, 1056, 12, peer=False, shared=1024
-)
-STREAMS = Case("decode b16 while prompts of 2048 arrive", "mixed", 16, 64, 60, peer=False)
-ARRIVING, ARRIVALS = 2048, 3
-
-
-def make_prompts(count: int, length: int, salt: int, shared: int = 0) -> list[list[int]]:
-    """Token ids that look like nothing cached: distinct per sequence, from the first token that is
-    not shared on, and per call."""
-
-    def token(i: int, sequence: int) -> int:
-        own = sequence * 31 if i >= shared else 0
-        return (i * 7919 + own + salt * 104_729) % 40_000 + 100
-
-    return [[token(i, sequence) for i in range(length)] for sequence in range(count)]
 
 
 def rate(worker: Worker, case: Case, salt: int) -> float:
@@ -108,6 +72,18 @@ def undisturbed(
     raise ValueError(f"{attempts} attempts")
 
 
+@contextmanager
+def busy_neighbour() -> Generator[int]:
+    """A process that keeps one core busy; its id."""
+    core = min(os.sched_getaffinity(0))
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        os.sched_setaffinity(process.pid, {core})
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
 class Measurement:
     """Figures of all rounds, and how many samples stayed disturbed."""
 
@@ -118,22 +94,31 @@ class Measurement:
         self._pids = [worker.pid for worker in workers.values()]
         self._salt = 0
 
-    def sample(self, take: Callable[[int], Sample]) -> Sample:
+    def sample(self, take: Callable[[int], Sample], *neighbours: int) -> Sample:
         """What `take` gives for a number that no other sample had."""
         self._salt += 1
-        value, quiet = undisturbed(lambda: take(self._salt), self._pids)
+        value, quiet = undisturbed(lambda: take(self._salt), [*self._pids, *neighbours])
         self.disturbed += not quiet
         return value
 
     def add(self, name: str, unit: str, system: str, value: float) -> None:
         self.cells.setdefault(name, stats.Cell(name, unit)).add(system, value)
 
-    def against_peers(self, case: Case, *, is_reversed: bool) -> None:
-        names = list(self.workers) if case.peer else [OURS]
-        for name in reversed(names) if is_reversed else names:
+    def against_peers(self, case: Case, order: list[str], *neighbours: int) -> None:
+        for name in order if case.peer else [OURS]:
             worker = self.workers[name]
-            value = self.sample(lambda salt, worker=worker: rate(worker, case, salt))
+            value = self.sample(lambda salt, w=worker: rate(w, case, salt), *neighbours)
             self.add(case.name, "tok/s", name, value)
+
+    def beside_a_neighbour(self, order: list[str]) -> None:
+        """Each system's speed beside a busy process, right after its speed without."""
+        quiet = f"{BUSY.name}, before it came"
+        self.against_peers(replace(BUSY, name=quiet), order)
+        with busy_neighbour() as pid:
+            self.against_peers(BUSY, order, pid)
+        for name in order:
+            before, beside = (self.cells[cell].samples[name][-1] for cell in (quiet, BUSY.name))
+            self.add(KEPT, "%", name, 100 * beside / before)
 
     def shared_prefix(self) -> None:
         """Streams over one cached prefix, and as many with prompts of their own."""
@@ -155,7 +140,23 @@ class Measurement:
         p50, p99 = float(answer["p50_alone"]), float(answer["p99"])
         self.add(f"{STREAMS.name}: gap p50 of decode alone", "ms", OURS, 1e3 * p50)
         self.add(f"{STREAMS.name}: gap p99", "ms", OURS, 1e3 * p99)
-        self.add(f"{STREAMS.name}: work per time", "% of apart", OURS, 100 * float(answer["share"]))
+        self.add(GAP, "times", OURS, p99 / p50)
+        self.add(WORK, "% of apart", OURS, 100 * float(answer["share"]))
+
+    def add_bounds(self, model: Model, ceilings: dict[str, float]) -> None:
+        """What was measured as a share of what this machine could do at most."""
+        bandwidth = max(value for name, value in ceilings.items() if name.endswith("GB/s"))
+        int8 = next(value for name, value in ceilings.items() if name.startswith("int8"))
+        for case in CASES:
+            if case.name not in self.cells:
+                continue
+            for speed in list(self.cells[case.name].samples[OURS]):
+                if case.op == "prefill":
+                    share = engine_targets.of_int8(model, int8, speed)
+                    self.add(f"{case.name}: {INT8}", "%", OURS, share)
+                elif case.batch == 1:
+                    share = engine_targets.of_bandwidth(model, bandwidth, speed, case.context)
+                    self.add(f"{case.name}: {BANDWIDTH}", "%", OURS, share)
 
 
 def measure(workers: dict[str, Worker], rounds: int, only: str, console: Console) -> Measurement:
@@ -166,9 +167,12 @@ def measure(workers: dict[str, Worker], rounds: int, only: str, console: Console
         if number == 1:  # round 0 warmed up
             measurement.cells.clear()
             measurement.disturbed = 0
+        order = list(workers)[:: 1 if number % 2 else -1]
         with console.status(f"round {number} of {rounds} (round 0 warms up)"):
             for case in cases:
-                measurement.against_peers(case, is_reversed=number % 2 == 0)
+                measurement.against_peers(case, order)
+            if only in BUSY.name:
+                measurement.beside_a_neighbour(order)
             if only in TOGETHER.name:
                 measurement.shared_prefix()
             if only in STREAMS.name:
@@ -192,7 +196,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 7")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     parser.add_argument("--model", type=Path, metavar="GGUF", help="another model file for all")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with this in their name")
@@ -214,10 +218,12 @@ def main() -> int:
     description, ceilings = machine.describe(), machine.limits(THREADS)
     stats.heading(console, description, ceilings)
 
-    measurement = measure(workers, 3 if options.quick else 9, options.only, console)
+    measurement = measure(workers, 3 if options.quick else 7, options.only, console)
+    measurement.add_bounds(Model(**about[OURS]["model"]), ceilings)
     cells, disturbed = list(measurement.cells.values()), measurement.disturbed
     peers = list(files)
     console.print(stats.table("engine against engine, medians", cells, OURS, peers))
+    console.print(engine_targets.table(TARGETS, measurement.cells, OURS))
     if disturbed:
         console.print(f"{disturbed} samples stayed disturbed by foreign load")
     stats.write(

@@ -2,16 +2,17 @@
 
     python -m bench.profile_step [--batch 32] [--context 64] [--tokens 1]
 
-Phases run on one thread, each layer's the fastest of some steps: their work (bytes of weights and
-KV that they read, products that they make) over their time, as a share of this machine's bandwidth
-and peaks, measured in the same run. Python's share is of the engine thread's processor time while
-two threads decode.
+Phases run on one thread, each layer's the fastest of some steps, in processor time: their work
+(bytes of weights and KV that they read, products that they make) over their time, as a share of
+this machine's bandwidth and peaks, measured in the same run. Python's share is of the engine
+thread's processor time while two threads decode.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine, peaks
-from bench.engine import THREADS, make_prompts
+from bench.engine import THREADS
+from bench.engine_cases import make_prompts
 from bench.models import default_model, home
 from skerry_core.batch import Batch, SamplingBatch
+from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.kernels.layout import PackedLayout
@@ -35,6 +38,7 @@ from skerry_core.runners.compilation import _LINKED
 from skerry_core.runners.numba_cpu import NumbaRunner
 
 STEPS = 7
+DECODED = 2 * BLOCK_SIZE  # tokens at most of each row whose decoding is profiled
 
 
 @dataclass
@@ -149,9 +153,9 @@ def phase_seconds(runner: NumbaRunner, batch: Batch) -> dict[str, float]:
         plan.set_batch(batch)
         for name, index in phases(runner.model.num_layers):
             kernel: Any = _LINKED[name][0]
-            start = time.perf_counter()
+            start = time.thread_time()
             kernel(runner._target, plan.record, plan.threads[0], index)
-            seconds = time.perf_counter() - start
+            seconds = time.thread_time() - start
             fastest[name, index] = min(seconds, fastest.get((name, index), seconds))
     totals: dict[str, float] = {}
     for (name, _), seconds in fastest.items():
@@ -181,17 +185,19 @@ def phase_table(runner: NumbaRunner, batch: Batch) -> Table:
 def python_share(runner: NumbaRunner, rows: int, context: int) -> float:
     """Share of the engine thread's processor time that decode steps spend outside compiled code."""
     compiled = 0.0
-    run_thread = numba_cpu.run_thread
+    run_thread, own_thread = numba_cpu.run_thread, threading.get_ident()
 
     def timed(*arguments: Any) -> Any:
         nonlocal compiled
         start = time.thread_time()
         result = run_thread(*arguments)
-        compiled += time.thread_time() - start
+        if threading.get_ident() == own_thread:  # another one runs steps whenever it is woken
+            compiled += time.thread_time() - start
         return result
 
-    engine = Engine(runner, EngineConfig(max_running=rows), model_key=b"bench")
-    sampling = SamplingParams(temperature=0.0, max_tokens=1000)
+    config = EngineConfig(max_running=rows, max_draft_tokens=0)
+    engine = Engine(runner, config, model_key=b"bench")
+    sampling = SamplingParams(temperature=0.0, max_tokens=DECODED)
     for index, prompt in enumerate(make_prompts(rows, context, 0)):
         engine.add(Request(id=str(index), prompt_ids=tuple(prompt), sampling=sampling))
     while any(not output.token_ids for output in engine.step()) or engine.load().prefill_tokens:
@@ -222,7 +228,7 @@ def main() -> int:
     def open_runner(threads: int) -> NumbaRunner:
         runner = NumbaRunner.open(
             default_model()[1].weights,
-            num_blocks=options.batch * (options.context // BLOCK_SIZE + 2),
+            num_blocks=options.batch * blocks_for(options.context + DECODED),
             threads=threads,
             cache_dir=home() / "cache",
         )

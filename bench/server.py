@@ -24,7 +24,8 @@ from typing import Any
 from rich.console import Console
 
 from bench import machine, stats
-from bench.engine import OURS, THREADS, undisturbed
+from bench.engine import THREADS, undisturbed
+from bench.engine_cases import OURS
 from bench.load import StreamTimes, concurrent
 from bench.models import MODEL, default_model
 from bench.peers import ROOT, Worker, python_of

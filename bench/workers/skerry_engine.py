@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from skerry_core.config import EngineConfig
+from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine import Engine
+from skerry_core.models import llama
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
 
@@ -139,6 +140,20 @@ class Bench:
             self.engine.step()
 
 
+def costs(runner: NumbaRunner) -> dict[str, float]:
+    """See `bench.engine_targets.Model`."""
+    config, layouts = runner.model, dict(runner._packed.layouts)
+    head = layouts.pop(llama.EMBEDDING)  # of which an input reads one row
+    if not config.tied_embeddings:
+        head = layouts.pop(llama.HEAD)
+    linear = layouts.values()
+    return {
+        "weight_bytes": head.num_bytes + sum(layout.num_bytes for layout in linear),
+        "kv_bytes": runner.kv_format.block_bytes / BLOCK_SIZE,
+        "products": sum(layout.num_rows * layout.num_columns for layout in linear),
+    }
+
+
 def main() -> None:
     weights, cache, threads = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     bench = Bench(weights, cache, threads)
@@ -158,7 +173,7 @@ def main() -> None:
                     request["prompts"], request["arriving"], request["steps"], sampling
                 )
             case _:
-                answer = {"load_seconds": bench.load_seconds}
+                answer = {"load_seconds": bench.load_seconds, "model": costs(bench.runner)}
         print(json.dumps(answer), flush=True)
 
 
