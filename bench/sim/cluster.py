@@ -23,7 +23,8 @@ TRUTH = NodeSpeed(
     per_pair=1 / 8000 / 65_536,
     per_stream=0.0003,
     per_context=4e-8,
-    chunk_tokens=2048,
+    chunk_tokens=2048,  # also beside streams, as in the published systems
+    gap_seconds=0.3,
 )
 FABRIC = LinkSpeed(rtt=0.0005, bandwidth=12.5e9)  # 100 Gbit/s
 
