@@ -1,8 +1,7 @@
-"""What a request's head must look like before a parser sees it. Bytes in, verdict out; no I/O.
+"""The head of an HTTP/1 request: read strictly, or refused. Bytes in, verdict out; no I/O.
 
-h11 parses RFC 9112 well, but is lenient where leniency lets two servers in a row disagree on where
-a request ends (request smuggling), and it has no bound on the number of fields. So the raw head,
-from the first byte to the blank line, is judged here first.
+RFC 9112, without the leniency that lets two servers in a row disagree on where a request ends
+(request smuggling), and with a bound on everything.
 """
 
 from __future__ import annotations
@@ -14,10 +13,13 @@ from skerry_edge.limits import Limits
 
 BLANK_LINE = b"\r\n\r\n"
 
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,24} ([!-~]+) HTTP/1\.[01]")
-_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,24}) ([!-~]+) HTTP/(1\.[01])")
+_NAME = re.compile(_TOKEN + rb"+")
+_CONTROL = bytes({*range(0x20), 0x7F} - {0x09})  # line ends included, tabs not
 _HOST = re.compile(rb"[0-9A-Za-z.\-_~:\[\]%]{0,255}")
 _DIGITS = re.compile(rb"[0-9]{1,15}")
+_FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,17 @@ def body_too_large(limit: int) -> Refusal:
     return Refusal(413, 3006, f"The request body exceeds {limit} bytes.")
 
 
-def target_of(head: bytes) -> bytes:
-    """The request target of a head that was checked."""
-    return head.split(b" ", 2)[1]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a request's head says."""
+
+    method: str
+    target: bytes  # a path and maybe a query
+    version: str  # 1.0 or 1.1
+    fields: list[tuple[bytes, bytes]]  # names in lower case, values without the space around them
+    body_size: int | None  # bytes; None: it comes in chunks
+    keeps_alive: bool  # the client may ask again on this connection
+    expects_continue: bool  # the client sends its body when it is told to
 
 
 def check_partial(head: bytes, limits: Limits) -> Refusal | None:
@@ -59,57 +69,82 @@ def check_partial(head: bytes, limits: Limits) -> Refusal | None:
         return Refusal(
             431, 3003, f"The request has more than {limits.header_fields} header fields."
         )
-    if _BARE_LINE_FEED.search(head):
+    if head.count(b"\n") != head.count(b"\r\n"):
         return malformed("A header line must end in CRLF.")
     return None
 
 
-def check_head(head: bytes, limits: Limits) -> Refusal | None:
-    """Judge a whole head, from the request line to the blank line inclusive."""
+def read_head(head: bytes, limits: Limits) -> Head | Refusal:
+    """A whole head, from the request line to the blank line inclusive."""
     if refusal := check_partial(head[: -len(b"\r\n")], limits):
         return refusal
-    request_line, *fields = head[: -len(BLANK_LINE)].split(b"\r\n")
+    request_line, *lines = head[: -len(BLANK_LINE)].split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(request_line)
     if match is None:
         return malformed("The request line is malformed.")
-    if not match[1].startswith(b"/"):
+    method, target, version = match.groups()
+    if not target.startswith(b"/"):
         return malformed("The request target must be a path that starts with '/'.")
-    if len(match[1]) > limits.target_bytes:
+    if len(target) > limits.target_bytes:
         return Refusal(414, 3003, f"The request target exceeds {limits.target_bytes} bytes.")
-    framing = _framing_fields(fields)
-    if isinstance(framing, Refusal):
-        return framing
-    if b"transfer-encoding" in framing and request_line.endswith(b"HTTP/1.0"):
-        return malformed("HTTP/1.0 has no Transfer-Encoding.")
-    return _check_framing(framing, limits.body_limit(match[1]))
+    fields = _fields(lines)
+    if isinstance(fields, Refusal):
+        return fields
+    if len(head.translate(None, _CONTROL)) != len(head) - 2 * head.count(b"\r\n"):
+        return malformed("A header value must not hold control characters.")
+    named = dict(fields)
+    body_size = _body_size(named, version, limits.body_limit(target))
+    if isinstance(body_size, Refusal):
+        return body_size
+    connection = named.get(b"connection", b"").lower()
+    return Head(
+        method=method.decode("ascii"),
+        target=target,
+        version=version.decode("ascii"),
+        fields=fields,
+        body_size=body_size,
+        keeps_alive=version == b"1.1" and b"close" not in connection,
+        expects_continue=version == b"1.1" and named.get(b"expect", b"").lower() == b"100-continue",
+    )
 
 
-def _framing_fields(fields: list[bytes]) -> dict[bytes, bytes] | Refusal:
-    """The fields that say whom a message is for and where it ends, each at most once."""
-    framing: dict[bytes, bytes] = {}
-    for field in fields:
-        if field[:1] in (b" ", b"\t"):
+def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]] | Refusal:
+    """Names and values; those that say whom a message is for and where it ends, at most once."""
+    fields: list[tuple[bytes, bytes]] = []
+    seen: set[bytes] = set()
+    for line in lines:
+        if line[:1] in (b" ", b"\t"):
             return malformed("A header value must not be folded over several lines.")
-        name, colon, value = field.partition(b":")
-        if not colon or name != name.strip() or not name:
+        name, colon, value = line.partition(b":")
+        if not colon or not _NAME.fullmatch(name):
             return malformed("A header field is malformed.")
         name = name.lower()
-        if name in (b"host", b"content-length", b"transfer-encoding"):
-            if name in framing:
+        if name in _FRAMING:
+            if name in seen:
                 return malformed(f"The header field '{name.decode()}' is given twice.")
-            framing[name] = value.strip(b" \t")
-    return framing
+            seen.add(name)
+        fields.append((name, value.strip(b" \t")))
+    return fields
 
 
-def _check_framing(framing: dict[bytes, bytes], body_limit: int) -> Refusal | None:
-    """Refuse what two servers in a row could read in two ways (RFC 9112, 3.2 and 6.3)."""
-    if not _HOST.fullmatch(framing.get(b"host", b"")):
+def _body_size(named: dict[bytes, bytes], version: bytes, limit: int) -> int | Refusal | None:
+    """Bytes of the body, None of one in chunks. Refuses what two servers in a row could read in two
+    ways (RFC 9112, 3.2 and 6.3)."""
+    host, length = named.get(b"host"), named.get(b"content-length")
+    if host is None and version != b"1.0":
+        return malformed("The header field 'host' is missing.")
+    if not _HOST.fullmatch(host or b""):
         return malformed("The header field 'host' is not a host name.")
-    length = framing.get(b"content-length")
-    if length is None:
+    if (coding := named.get(b"transfer-encoding")) is not None:
+        if version == b"1.0":
+            return malformed("HTTP/1.0 has no Transfer-Encoding.")
+        if length is not None:
+            return malformed("Content-Length and Transfer-Encoding exclude each other.")
+        if coding.lower() != b"chunked":
+            return malformed("The only Transfer-Encoding that is understood is 'chunked'.")
         return None
-    if b"transfer-encoding" in framing:
-        return malformed("Content-Length and Transfer-Encoding exclude each other.")
+    if length is None:
+        return 0
     if not _DIGITS.fullmatch(length):
         return malformed("Content-Length must be a number of bytes.")
-    return body_too_large(body_limit) if int(length) > body_limit else None
+    return body_too_large(limit) if int(length) > limit else int(length)

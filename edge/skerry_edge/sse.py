@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from skerry.errors import InternalError, RequestTimeout, SkerryError, Unavailable
 from skerry_edge.hints import EXPLAIN_HEADER
 
+GRACE_SECONDS = 0.02  # that a client may be gone before it is noticed
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 HEADERS = [
@@ -37,6 +38,8 @@ class Attended:
     The cancellation leaves the block as `ClientDisconnect`; one that came from elsewhere stays what
     it is. `on_silence` is awaited whenever nothing came from the client for `interval` seconds; if
     it fails, the task is cancelled as well, and the failure leaves the block.
+
+    Most blocks are left before `GRACE_SECONDS` have passed, and cost no task that listens.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Attended:
         self._interval = interval
         self._on_silence = on_silence
         self._failure: Exception | None = None
+        self._watch: asyncio.Task[None] | None = None  # from the grace's end on
         self.gone = False  # or out of reach
 
     async def __aenter__(self) -> Attended:
@@ -56,8 +60,11 @@ class Attended:
         if task is None:
             raise RuntimeError("Attended must be entered inside a task")
         self._task = task
-        self._watch = asyncio.create_task(self._watch_client())
+        self._grace = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._begin)
         return self
+
+    def _begin(self) -> None:
+        self._watch = asyncio.create_task(self._watch_client())
 
     async def __aexit__(
         self,
@@ -65,7 +72,9 @@ class Attended:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._watch.cancel()
+        self._grace.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         if self.gone and self._task.uncancel() == 0 and exc_type in (None, asyncio.CancelledError):
             raise self._failure or ClientDisconnect from None
 
@@ -143,7 +152,8 @@ class EventStream(Response):
                         loop = asyncio.get_running_loop()
                         end = loop.time() + self._seconds_to(self._deadline)
                         async for event in events:
-                            patience.reschedule(end)
+                            if patience.when() != end:
+                                patience.reschedule(end)  # it has begun
                             silent = False
                             if (now := _explanation(scope)) != explained:
                                 explained = now

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from skerry.errors import InvalidInput, TaskNotSupported
 from skerry.wire import Message
 from skerry_edge.detokenizer import Detokenizer, TokenBytes
-from skerry_edge.guard import Guard, remove_marks
+from skerry_edge.guard import MARK, Guard, dropping_marks
 from skerry_edge.prefix_memory import Borders
 from skerry_edge.sandbox import TemplateLimit, TemplateRefusal
 from skerry_edge.template import ChatTemplate
@@ -65,7 +65,7 @@ class TextModel:
         }
         self._control_ids = frozenset(control)
         self._guard = Guard(control.values())
-        remove_marks(self._tokenizer)
+        self._dropping_marks = dropping_marks(self._tokenizer)
         self.borders = Borders(self._tokenizer)
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space
@@ -148,7 +148,8 @@ class TextModel:
         Raises `InvalidInput` for text that is not Unicode.
         """
         try:
-            ids: list[int] = self._tokenizer.encode(part, add_special_tokens=False).ids
+            tokenizer = self._dropping_marks if MARK in part else self._tokenizer
+            ids: list[int] = tokenizer.encode(part, add_special_tokens=False).ids
         except TypeError:  # what the library makes of a lone surrogate
             raise InvalidInput(
                 "Bad input: the text holds a lone surrogate (U+D800 to U+DFFF)."

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from skerry.errors import CapacityError, InternalError, SkerryError
 from skerry_regions.phases import Timeline
@@ -59,11 +59,11 @@ class AttemptRecord:
         return max(0.0, self.ended - self.began - timeline.seconds)
 
 
-@runtime_checkable
-class Traced(Protocol):
+class Traced(ABC):
     """A stream that tells what became of its attempts."""
 
     @property
+    @abstractmethod
     def attempts(self) -> Sequence[AttemptRecord]:
         """In order; the last one may still run. Of very many, the last ones."""
         ...

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from skerry_regions.attempts import AttemptRecord
+from skerry_regions.attempts import AttemptRecord, Traced
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node import Node
 from skerry_regions.node_stream import NodeStream
@@ -59,7 +59,7 @@ class LocalRegion:
         await self._node.close()
 
 
-class LocalStream:
+class LocalStream(Traced):
     """Events of one attempt, from the node's sink to one reader.
 
     A slow reader does not pause the engine, and the buffer needs no bound of its own: it holds

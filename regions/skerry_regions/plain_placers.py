@@ -68,4 +68,4 @@ def _routes(links: list[NodeLink], past: Past) -> Iterator[Route]:
     for tried in (False, True):
         for link in links:
             if (link.node in past.failed) is tried:
-                yield Route(decode=link, explanation=f'"{link.node}"')
+                yield Route(decode=link)

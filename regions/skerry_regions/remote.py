@@ -27,7 +27,7 @@ from skerry.errors import (
     Unavailable,
 )
 from skerry_regions import residency
-from skerry_regions.attempts import MAX_RECORDS, AttemptRecord
+from skerry_regions.attempts import MAX_RECORDS, AttemptRecord, Traced
 from skerry_regions.client import error_of, vectors_of
 from skerry_regions.node_link import NodeLink
 from skerry_regions.protocol import (
@@ -143,7 +143,7 @@ async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
         raise
 
 
-class RemoteStream:
+class RemoteStream(Traced):
     """A `TokenStream` that outlives its nodes.
 
     A slow reader does not pause the engine; what waits here is bounded by the request's own
@@ -166,8 +166,15 @@ class RemoteStream:
         self._num_attempts = 0
         self._num_fruitless = 0  # attempts since the last token
         self._aborted = self._ended = False
-        self.explanation = ""  # why it runs where it does, in the router's terms
+        self._explanation: str | None = ""  # None: of the attempt's route, not put into words yet
         self._records: deque[AttemptRecord] = deque(maxlen=MAX_RECORDS)
+
+    @property
+    def explanation(self) -> str:
+        """See `Explained`."""
+        if self._explanation is None and self._attempt is not None:
+            self._explanation = self._attempt.route.explanation
+        return self._explanation or ""
 
     @property
     def attempts(self) -> Sequence[AttemptRecord]:
@@ -344,7 +351,7 @@ class RemoteStream:
             self._num_fruitless += 1
             event = await attempt.next()
             if not isinstance(event, Failed):
-                self.explanation = route.explanation
+                self._explanation = None
                 return None
             self._drop_attempt()
             asked, refusal = time.monotonic(), error_of(event)

@@ -158,7 +158,6 @@ class Routed:
                 view.nodes[node].numeric_build for node in (placement.prefill, placement.decode)
             ),
             candidates=ranked,
-            explanation=explain(ranked),
             watcher=_Watch(self, placement, demand),
         )
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from skerry.errors import CapacityError
 from skerry_regions.attempts import AttemptRecord
 from skerry_regions.node_link import NodeLink
-from skerry_regions.placement import Placement
+from skerry_regions.placement import Placement, explain
 from skerry_regions.protocol import (
     Accepted,
     Done,
@@ -71,8 +71,12 @@ class Route:
     fetch: KVFetch | None = None
     numeric_builds: frozenset[str] = frozenset()  # of its nodes
     candidates: Sequence[Placement] = ()  # it, and what it was compared with
-    explanation: str = ""  # the terms of the decision
     watcher: RouteWatcher | None = None
+
+    @property
+    def explanation(self) -> str:
+        """The terms of the decision; only the node, where there was none to make."""
+        return explain(self.candidates) or f'"{self.decode.node}"'
 
     @property
     def nodes(self) -> tuple[str, ...]:

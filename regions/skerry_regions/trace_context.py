@@ -6,8 +6,8 @@ standard asks: a bad header of a caller must not cost it the answer.
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -54,11 +54,12 @@ class TraceContext(Struct, frozen=True, kw_only=True):
 
 def new_context() -> TraceContext:
     """The root of a trace of our own."""
-    return TraceContext(trace_id=secrets.token_hex(16), span_id=new_span_id())
+    return TraceContext(trace_id=f"{random.getrandbits(128) or 1:032x}", span_id=new_span_id())
 
 
 def new_span_id() -> str:
-    return secrets.token_hex(8)
+    """Not zero, which is no id. Nobody has to be unable to guess it."""
+    return f"{random.getrandbits(64) or 1:016x}"
 
 
 def context_of(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:

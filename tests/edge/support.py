@@ -34,7 +34,7 @@ from skerry_edge.prompts import content_text
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
-from skerry_regions.attempts import AttemptRecord
+from skerry_regions.attempts import AttemptRecord, Traced
 from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
@@ -129,16 +129,20 @@ def done(reason: Reason, output_tokens: int, cached_tokens: int = 0) -> Done:
     return Done(stream=1, finish_reason=reason, usage=usage)
 
 
-class ScriptedStream:
+class ScriptedStream(Traced):
     def __init__(self, submit: Submit, steps: Sequence[Step], explanation: str = "") -> None:
         self.submit = submit
         self.explanation = explanation
-        self.attempts: list[AttemptRecord] = []
+        self.told: Sequence[AttemptRecord] = ()  # of its attempts
         self.aborted = threading.Event()
         self._steps = iter(steps)
         self._index = 0
         self._ended = False
         self._aborting = asyncio.Event()
+
+    @property
+    def attempts(self) -> Sequence[AttemptRecord]:
+        return self.told
 
     def abort(self) -> None:
         self.aborted.set()
@@ -204,7 +208,7 @@ class ScriptedRegion:
 
     async def generate(self, submit: Submit) -> ScriptedStream:
         stream = ScriptedStream(submit, self.script(submit), self.explanation)
-        stream.attempts = self.attempts
+        stream.told = self.attempts
         self.streams.append(stream)
         return stream
 

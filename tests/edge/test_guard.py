@@ -7,9 +7,9 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from skerry_edge.guard import MARK, Guard, remove_marks
+from skerry_edge.guard import MARK, Guard, dropping_marks
 
 TOKENS = ["<a>", "<a>b", "ab<"]
 PIECES = st.lists(st.text("<a>b" + MARK + "\ufdd1", max_size=8), max_size=4)
@@ -20,8 +20,7 @@ def tokenizer() -> Tokenizer:
     vocab = {character: id_ for id_, character in enumerate("<a>b" + MARK + "\ufdd1")}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.add_special_tokens(TOKENS)
-    remove_marks(tokenizer)
-    return tokenizer
+    return dropping_marks(tokenizer)
 
 
 @example(["ab<a>"])  # control tokens that overlap
@@ -32,6 +31,22 @@ def test_marked_text_reads_as_it_was_written(tokenizer: Tokenizer, pieces: list[
     assert not re.search("|".join(map(re.escape, TOKENS)), marked)
     if not any(piece.startswith("\ufdd1") for piece in pieces):
         assert tokenizer.encode(marked).tokens == list("".join(pieces))
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_text_without_marks_reads_as_before(gap: bool) -> None:
+    vocab = {character: id_ for id_, character in enumerate("<a>b ")}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_tokens([AddedToken("ba", normalized=False)])
+    tokenizer.add_special_tokens(TOKENS)
+    if gap:  # as files may have it that others wrote
+        tokenizer = Tokenizer.from_str(tokenizer.to_str().replace('"id":8,', '"id":9,'))
+    twin = dropping_marks(tokenizer)
+    for text in ("<a>b ab< ba", "b a<a>bba", "a<\n>b"):
+        read = tokenizer.encode(text)
+        assert (twin.encode(text).ids, twin.encode(text).tokens) == (read.ids, read.tokens)
+    assert twin.encode(f"<{MARK}a>").tokens == ["<", "a", ">"]
 
 
 def test_text_without_control_tokens_is_left_alone() -> None:

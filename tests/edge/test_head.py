@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_edge.head import check_head, check_partial
+from skerry_edge.head import Head, Refusal, check_partial, read_head
 from skerry_edge.limits import Limits
 
 LIMITS = Limits(header_bytes=1024, header_fields=5, target_bytes=64, body_bytes=100)
@@ -18,7 +18,34 @@ def head(*fields: str, line: str = "POST /x HTTP/1.1") -> bytes:
 
 def test_an_ordinary_head_passes() -> None:
     fields = ("Content-Type: application/json", "Content-Length: 100", "Authorization: Bearer x")
-    assert check_head(head(*fields), LIMITS) is None
+    read = read_head(head(*fields), LIMITS)
+    assert isinstance(read, Head)
+    assert (read.method, read.target, read.version, read.body_size) == ("POST", b"/x", "1.1", 100)
+    assert (b"content-type", b"application/json") in read.fields
+    assert read.keeps_alive
+    assert not read.expects_continue
+
+
+@pytest.mark.parametrize(
+    ("raw", "body_size", "keeps_alive", "expects_continue"),
+    [
+        (head(), 0, True, False),
+        (head("Connection: Close"), 0, False, False),
+        (head("Connection: keep-alive, close"), 0, False, False),
+        (head(line="GET /x HTTP/1.0"), 0, False, False),
+        (b"GET /x HTTP/1.0\r\n\r\n", 0, False, False),
+        (head("Transfer-Encoding: Chunked", "Expect: 100-continue"), None, True, True),
+        (head("Content-Length: 007"), 7, True, False),
+    ],
+)
+def test_what_a_head_says_of_the_message(
+    raw: bytes, body_size: int | None, keeps_alive: bool, expects_continue: bool
+) -> None:
+    read = read_head(raw, LIMITS)
+    assert isinstance(read, Head)
+    assert (read.body_size, read.keeps_alive, read.expects_continue) == (
+        body_size, keeps_alive, expects_continue,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -38,6 +65,11 @@ def test_an_ordinary_head_passes() -> None:
         (head("Content-Length: 0x10"), 400, "Content-Length must be"),
         (head("Content-Length: "), 400, "Content-Length must be"),
         (head("Content-Length: 101"), 413, "exceeds 100 bytes"),
+        (b"GET /x HTTP/1.1\r\n\r\n", 400, "'host' is missing"),
+        (head("Transfer-Encoding: gzip, chunked"), 400, "only Transfer-Encoding"),
+        (head("X: a\x00b"), 400, "control characters"),
+        (head("X: a\rb"), 400, "control characters"),
+        (head("X Y: a"), 400, "malformed"),
         (head("X: a", " folded"), 400, "folded"),
         (head("X: a", "\tfolded"), 400, "folded"),
         (head("no colon"), 400, "malformed"),
@@ -55,14 +87,15 @@ def test_an_ordinary_head_passes() -> None:
     ],
 )
 def test_ambiguous_or_excessive_heads_are_refused(raw: bytes, status: int, words: str) -> None:
-    refusal = check_head(raw, LIMITS)
-    assert refusal is not None
+    refusal = read_head(raw, LIMITS)
+    assert isinstance(refusal, Refusal)
     assert (refusal.status, words in refusal.message) == (status, True), refusal
 
 
 @pytest.mark.parametrize("host", ["", "a", "a.b:8787", "[::1]:80", "xn--e1afmkfd_1.test"])
 def test_hosts_that_pass(host: str) -> None:
-    assert check_head(head().replace(b"Host: a", f"Host: {host}".encode()), LIMITS) is None
+    read = read_head(head().replace(b"Host: a", f"Host: {host}".encode()), LIMITS)
+    assert isinstance(read, Head)
 
 
 def test_hopeless_beginnings_are_refused_before_they_end() -> None:
@@ -74,4 +107,4 @@ def test_hopeless_beginnings_are_refused_before_they_end() -> None:
 @given(st.binary(max_size=2048))
 def test_no_bytes_raise(raw: bytes) -> None:
     check_partial(raw, LIMITS)
-    check_head(raw + b"\r\n\r\n", LIMITS)
+    read_head(raw + b"\r\n\r\n", LIMITS)
