@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 from starlette.requests import Request
 
-from skerry.errors import IdempotencyMismatch, InvalidInput
+from skerry.errors import IdempotencyMismatch, InvalidInput, Unavailable
 from skerry_edge.database import DatabaseThread
 from skerry_edge.dialects import MODEL_HEADER
 
@@ -108,10 +108,10 @@ class IdempotencyKeys:
         """
         now = self._clock()
         row = (tenant, key.key, key.request, request_id, now + self._ttl_seconds)
-        claiming = self._database.submit(lambda database: self._claim(database, row, now))
+        claiming = self._database.write(lambda database: self._claim(database, row, now))
         try:
             request, first_id = await asyncio.wrap_future(claiming)
-        except (sqlite3.Error, OSError) as error:
+        except Unavailable as error:
             logger.warning("idempotency keys cannot be kept: %s", error)
             return request_id
         if request != key.request:

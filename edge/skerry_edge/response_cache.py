@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from skerry.errors import InvalidInput
+from skerry.errors import InvalidInput, Unavailable
 from skerry_edge.database import DatabaseThread
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.protocol import Done, Tokens
@@ -136,11 +136,11 @@ class ResponseCache:
     async def find(self, tenant: str, key: bytes) -> StoredAnswer | None:
         """The answer under a key, unless it expired or had to go."""
         values = (tenant, key, self._clock())
-        reading = self._database.submit(lambda database: _find(database, values))
+        reading = self._database.read(lambda database: _find(database, values))
         try:
             document = await asyncio.wrap_future(reading)
             return None if document is None else _decoder.decode(document)
-        except (sqlite3.Error, OSError, msgspec.DecodeError) as error:
+        except (Unavailable, msgspec.DecodeError) as error:
             logger.warning("the response cache cannot be read: %s", error)
             return None
 
@@ -149,7 +149,7 @@ class ResponseCache:
         once."""
         now = self._clock()
         expires = {key: now + ttl for key, ttl in ttl_by_key.items()}
-        self._database.submit(
+        self._database.write(
             lambda database: self._keep(database, tenant, expires, answer, now)
         ).add_done_callback(_warn)
 

@@ -7,19 +7,16 @@ a convenience for a stated time, not a record: what is oldest goes first when it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from skerry.errors import Unavailable
 from skerry.wire import Message
-from skerry_edge.database import open_database
+from skerry_regions.drivers.sqlite_file import SqliteFile
 
 TTL_SECONDS = 24 * 3600.0
 MAX_BYTES = 256 << 20  # of all tenants
@@ -49,7 +46,7 @@ _decoder = msgspec.json.Decoder(StoredResponse)
 class ResponseStore:
     """Stored responses by tenant and id; nobody finds another tenant's.
 
-    The file is opened when it is first needed. Its calls run on threads, one at a time, and raise
+    The file is opened when it is first needed. Calls run on threads, one at a time, and raise
     `Unavailable` when the file cannot be used.
     """
 
@@ -63,13 +60,11 @@ class ResponseStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds: what is stored outlives the process."""
-        self._path = path
+        self._file = SqliteFile(path, _SCHEMA, is_durable=False)
         self._ttl_seconds = ttl_seconds
         self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
         self._clock = clock
-        self._lock = threading.Lock()
-        self._database: sqlite3.Connection | None = None
 
     async def put(self, tenant: str, id: str, stored: StoredResponse) -> bool:
         """Keep a response. False if it is larger than all a tenant may keep."""
@@ -85,17 +80,14 @@ class ResponseStore:
         return await asyncio.to_thread(self._delete, tenant, id)
 
     def close(self) -> None:
-        with self._lock:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+        self._file.close()
 
     def _put(self, tenant: str, id: str, document: bytes) -> bool:
         if len(document) > min(self._max_tenant_bytes, self._max_bytes):
             return False
         now = self._clock()
         record = (tenant, id, now + self._ttl_seconds, len(document), document)
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             database.execute("DELETE FROM responses WHERE expires <= ?", (now,))
             database.execute(
                 "INSERT OR REPLACE INTO responses (tenant, id, expires, size, document)"
@@ -107,7 +99,7 @@ class ResponseStore:
         return True
 
     def _get(self, tenant: str, id: str) -> bytes | None:
-        with self._transaction() as database:
+        with self._file.reading() as database:
             row = database.execute(
                 "SELECT document FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
                 (tenant, id, self._clock()),
@@ -115,23 +107,12 @@ class ResponseStore:
         return None if row is None else bytes(row[0])
 
     def _delete(self, tenant: str, id: str) -> bool:
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             found = database.execute(
                 "DELETE FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
                 (tenant, id, self._clock()),
             )
         return found.rowcount > 0
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                if self._database is None:
-                    self._database = open_database(self._path, _SCHEMA)
-                with self._database:
-                    yield self._database
-            except (sqlite3.Error, OSError) as error:
-                raise Unavailable("Stored responses cannot be reached now.") from error
 
 
 def _make_room(

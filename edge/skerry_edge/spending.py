@@ -91,10 +91,10 @@ class Spending:
         """
         now = self._wall_clock()
         work = functools.partial(self._reserve, token, caps, _nano(dollars), now)
-        reserving = asyncio.wrap_future(self._file.submit(work))
+        reserving = asyncio.wrap_future(self._file.write(work))
         try:
             return await asyncio.shield(reserving)
-        except (sqlite3.Error, OSError) as error:
+        except Unavailable as error:
             raise Unavailable("What this API token has spent cannot be told now.") from error
         except asyncio.CancelledError:
             reserving.add_done_callback(self._give_back)
@@ -108,10 +108,10 @@ class Spending:
     def settle(self, hold: Hold, dollars: float) -> None:
         """Replace a reservation by what the request did cost. Returns at once."""
         work = functools.partial(_add, hold, _nano(dollars) - hold.nanodollars)
-        self._file.submit(work).add_done_callback(functools.partial(_noted, hold))
+        self._file.write(work).add_done_callback(functools.partial(_noted, hold))
 
     def spent(self, token: str) -> tuple[float, float]:
-        """US$ of this UTC day and month, reservations included. Raises sqlite3.Error or OSError."""
+        """US$ of this UTC day and month, reservations included. Raises Unavailable."""
         day, month = periods_at(self._wall_clock())
 
         def read(database: sqlite3.Connection) -> tuple[float, float]:
@@ -120,7 +120,7 @@ class Spending:
                 _read(database, token, month.name) / NANO,
             )
 
-        return self._file.submit(read).result()
+        return self._file.read(read).result()
 
     def close(self) -> None:
         """Settle what is left, and close the file."""
@@ -129,7 +129,6 @@ class Spending:
     def _reserve(
         self, token: str, caps: Caps, amount: int, now: float, database: sqlite3.Connection
     ) -> Hold:
-        database.execute("BEGIN IMMEDIATE")  # what is read stays true for whoever else writes
         day, month = periods_at(now)
         self._sweep(database, day.name, now)
         for period, cap in ((day, caps.per_day), (month, caps.per_month)):

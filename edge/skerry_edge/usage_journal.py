@@ -25,8 +25,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from skerry_edge.database import open_database
+from skerry_edge.database import BUSY_SECONDS
 from skerry_regions.catalog import Price
+from skerry_regions.drivers.sqlite_file import open_database, transaction
 
 Outcome = Literal["running", "completed", "cached", "cancelled", "failed", "aborted"]
 
@@ -250,7 +251,7 @@ class UsageJournal:
     def _commit(self, database: sqlite3.Connection, batch: list[_Statement | Future[None]]) -> None:
         """Write a batch, without the statements that can never be written. Raises what is wrong
         with the file, and then nothing was written."""
-        with database:
+        with transaction(database, "BEGIN"):
             for statement in batch:
                 if not isinstance(statement, Future):
                     _execute(database, statement)
@@ -276,8 +277,8 @@ class UsageJournal:
 
     def _open(self) -> sqlite3.Connection:
         """The file; rows of this edge's dead predecessors are settled with what is known."""
-        database = open_database(self.path, SCHEMA)
-        with database:
+        database = open_database(self.path, SCHEMA, is_durable=False, busy_seconds=BUSY_SECONDS)
+        with transaction(database, "BEGIN"):
             database.execute(_SETTLE_DEAD, (self._clock(), self._edge, self._life))
         return database
 
@@ -315,7 +316,7 @@ def _execute(database: sqlite3.Connection, statement: _Statement) -> None:
 
 def _try(database: sqlite3.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
     try:
-        with database:
+        with transaction(database, "BEGIN"):
             work(database)
     except Exception:
         logger.exception("the usage journal is not tended")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from skerry.errors import Unavailable
 from skerry_edge.database import DatabaseThread
 
 
@@ -31,36 +32,37 @@ def test_each_work_is_a_transaction(tmp_path: Path) -> None:
         insert(database)
         raise OSError("disk")
 
-    thread.submit(insert).result()
-    with pytest.raises(OSError, match="disk"):
-        thread.submit(fails).result()
-    assert thread.submit(count).result() == 1
+    thread.write(insert).result()
+    with pytest.raises(Unavailable, match=r"some\.db cannot be used now") as failed:
+        thread.write(fails).result()
+    assert str(failed.value.__cause__) == "disk"
+    assert thread.read(count).result() == 1
     thread.close()
 
 
 def test_what_waits_is_bounded_and_what_is_cancelled_makes_room(tmp_path: Path) -> None:
     thread, gate = opened(tmp_path), threading.Event()
-    blocked = thread.submit(lambda database: gate.wait(10))
+    blocked = thread.write(lambda database: gate.wait(10))
     for _ in range(5):
-        assert thread.submit(insert).cancel()
-    waiting = thread.submit(insert)
-    with pytest.raises(sqlite3.OperationalError, match="too much"):
-        thread.submit(insert).result()
+        assert thread.write(insert).cancel()
+    waiting = thread.write(insert)
+    with pytest.raises(Unavailable, match="too much"):
+        thread.write(insert).result()
     gate.set()
     assert blocked.result()
     waiting.result()
-    assert thread.submit(count).result() == 1
+    assert thread.read(count).result() == 1
     thread.close()
 
 
 def test_after_its_end_it_takes_nothing(tmp_path: Path) -> None:
     thread = opened(tmp_path)
-    thread.submit(insert)
+    thread.write(insert)
     thread.close()
     thread.close()
     for _ in range(3):
-        with pytest.raises(sqlite3.OperationalError, match="closed"):
-            thread.submit(insert).result()
+        with pytest.raises(Unavailable, match="closed"):
+            thread.write(insert).result()
     again = opened(tmp_path)
-    assert again.submit(count).result() == 1
+    assert again.read(count).result() == 1
     again.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sqlite3
 import time
 from datetime import UTC, datetime
 
+from skerry.errors import Unavailable
 from skerry_edge.auth import (
     ALL_SCOPES,
     Caps,
@@ -107,8 +107,10 @@ def list_tokens(args: argparse.Namespace) -> int:
     try:
         records = TokenStore(home.tokens).records()
         spent = _spent(home, records)
-    except (TokenStoreError, OSError, sqlite3.Error) as error:
+    except TokenStoreError as error:
         return complain(f"{error}.")
+    except Unavailable as error:
+        return complain(error.message)
     say(f"{'ID':16}  {'ACCOUNT':32}  {'CREATED':10}  {'SCOPES':14}  {'ZONE':8}  NAME")
     for each in records:
         created = datetime.fromtimestamp(each.created_at, UTC).strftime("%Y-%m-%d")

@@ -1,4 +1,4 @@
-"""A durable SQLite file in write-ahead mode: opened when first needed, shared by processes."""
+"""A SQLite file in write-ahead mode: opened when first needed, shared by processes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ logger = logging.getLogger(__name__)
 
 
 class SqliteFile:
-    """One connection, used by one thread at a time. What is committed survives a power cut."""
+    """One connection, used by one thread at a time."""
 
     def __init__(
         self,
         path: Path,
         schema: str,
         prepare: Callable[[sqlite3.Connection], None] = lambda database: None,
+        *,
+        is_durable: bool = True,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """`prepare` is called inside a transaction each time the file was opened."""
+        """`prepare` is called inside a transaction each time the file was opened; the others are
+        those of `open_database`."""
         self._path = path
         self._schema = schema
         self._prepare = prepare
+        self._is_durable = is_durable
+        self._busy_seconds = busy_seconds
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
 
@@ -53,7 +59,7 @@ class SqliteFile:
             try:
                 if self._database is None:
                     self._database = self._open()
-                with _transaction(self._database, begin):
+                with transaction(self._database, begin):
                     yield self._database
             except (sqlite3.Error, OSError) as error:
                 logger.warning("%s: %s", self._path, error)
@@ -66,17 +72,11 @@ class SqliteFile:
                 self._database = None
 
     def _open(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        database = sqlite3.connect(
-            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        database = open_database(
+            self._path, self._schema, is_durable=self._is_durable, busy_seconds=self._busy_seconds
         )
         try:
-            self._path.chmod(0o600)
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.execute("PRAGMA foreign_keys = ON")
-            database.executescript(self._schema)
-            with _transaction(database, "BEGIN IMMEDIATE"):
+            with transaction(database):
                 self._prepare(database)
         except BaseException:
             database.close()
@@ -84,8 +84,34 @@ class SqliteFile:
         return database
 
 
+def open_database(
+    path: Path, schema: str, *, is_durable: bool, busy_seconds: float
+) -> sqlite3.Connection:
+    """A file that only its owner can read, made if it is missing; for one thread at a time. What is
+    written is written in a `transaction`.
+
+    `is_durable`: what is committed survives a power cut. `busy_seconds`: how long other processes'
+    writing is waited for. Raises sqlite3.Error or OSError.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    database = sqlite3.connect(
+        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+    )
+    try:
+        path.chmod(0o600)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+        database.execute("PRAGMA foreign_keys = ON")
+        database.executescript(schema)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 @contextlib.contextmanager
-def _transaction(database: sqlite3.Connection, begin: str) -> Generator[None]:
+def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
+    """Committed at its end, undone by an exception."""
     database.execute(begin)
     try:
         yield
