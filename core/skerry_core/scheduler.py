@@ -6,8 +6,8 @@ The rules of the house:
    its slots and blocks back when interactive wants them, and does not run at all in a step that
    works on an interactive first token: that token waits for at most the step in progress.
 2. Within a class, decode rows first (one token each), then prefill chunks, the tenant with the
-   least service first: up to `max_step_tokens` in all, and beside decode rows as many as keep the
-   step within `max_gap_seconds`, because a chunk's time is added to the gap of every stream.
+   least service first: up to `max_step_tokens` in all, and beside interactive decode rows as many
+   as keep the step within `max_gap_seconds`: a chunk's time is added to the gap of every stream.
 3. A newcomer (see `fairness`) gets its first chunk in the next step even when slots and blocks are
    full, whoever has to make room.
 4. A tenant with nothing running may displace a tenant that has several sequences running.
@@ -171,7 +171,7 @@ class Scheduler:
         plan = Plan(self._max_step_tokens, self._max_samples)
         for priority in Priority:
             self._continue_decoding(plan, priority)
-            if plan.rows:
+            if plan.rows and priority is Priority.INTERACTIVE:
                 plan.limit(self._price.chunk(len(plan.rows), self._max_gap_seconds))
             all_admitted = self._admit_newcomers(plan, priority, now)
             all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)

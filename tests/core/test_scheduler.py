@@ -196,6 +196,14 @@ def test_streams_of_batch_hold_no_interactive_prompt_back() -> None:
     assert sim.step()[prompt].num_tokens == 80
 
 
+def test_among_batch_nobody_waits_for_the_next_token() -> None:
+    sim = Sim(max_step_tokens=100, max_gap_seconds=20 * SECONDS_PER_TOKEN)
+    sim.add(prompt=10, output=50, priority=BATCH)
+    sim.step()
+    prompt = sim.add(prompt=200, priority=BATCH)
+    assert sim.step()[prompt].num_tokens == 99
+
+
 def test_new_requests_join_and_ended_ones_leave_between_any_two_steps() -> None:
     sim = Sim()
     first = sim.add(output=2)
