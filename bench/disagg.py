@@ -104,7 +104,7 @@ class Scale:
     attempts: int  # at a sample that others' work disturbs
 
 
-FULL = Scale(rounds=10, requests=32, attempts=ATTEMPTS)
+FULL = Scale(rounds=8, requests=24, attempts=ATTEMPTS)
 QUICK = Scale(rounds=2, requests=8, attempts=1)
 
 
