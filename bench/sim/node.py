@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from random import Random
 
 from bench.sim.events import Events
-from skerry_regions.prefixes import PrefixPublisher
+from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.speeds import NodeSpeed, StepSample, attended_pairs
 from skerry_regions.view import NodeLoad, Role
 

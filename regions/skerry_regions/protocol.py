@@ -29,7 +29,7 @@ from msgspec import Meta, Struct
 
 from skerry_regions.digests import BLOCK_SIZE, DIGEST_SIZE
 from skerry_regions.phases import Timeline
-from skerry_regions.prefixes import PrefixDelta, PrefixSnapshot
+from skerry_regions.prefix_news import PrefixDelta, PrefixSnapshot
 from skerry_regions.residency import Zone
 from skerry_regions.speeds import StepSample
 from skerry_regions.summaries import RegionSummary

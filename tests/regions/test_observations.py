@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from skerry_regions.observations import PRIOR, PRIOR_HANDOVER_LAG, Observations
-from skerry_regions.prefixes import CachedPrefix, PrefixPublisher
+from skerry_regions.prefix_news import PrefixPublisher
+from skerry_regions.prefixes import CachedPrefix
 from skerry_regions.protocol import Fetched, Report
 from skerry_regions.registry import Member
 from skerry_regions.speeds import LinkSpeed, StepSample

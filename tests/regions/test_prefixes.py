@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skerry_regions.prefix_news import PrefixDelta, PrefixPublisher, PrefixSnapshot
 from skerry_regions.prefixes import (
     CachedPrefix,
     DirectoryLimits,
     IndexState,
-    PrefixDelta,
     PrefixDirectory,
-    PrefixPublisher,
-    PrefixSnapshot,
     longest_matches,
 )
 

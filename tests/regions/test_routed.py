@@ -32,7 +32,8 @@ from skerry_regions.digests import full_block_digests
 from skerry_regions.directory import Directory
 from skerry_regions.node_link import Patience
 from skerry_regions.observations import PRIOR_HANDOVER_LAG
-from skerry_regions.prefixes import NOTHING_CACHED, IndexState, PrefixPublisher
+from skerry_regions.prefix_news import PrefixPublisher
+from skerry_regions.prefixes import NOTHING_CACHED, IndexState
 from skerry_regions.protocol import Report, Sampling
 from skerry_regions.registry import LEASE_SECONDS, Member
 from skerry_regions.remote import RemoteRegion, RetryPolicy

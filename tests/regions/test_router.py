@@ -19,7 +19,8 @@ from skerry_regions.placement import (
     RouterConfig,
     explain,
 )
-from skerry_regions.prefixes import PrefixDelta, PrefixDirectory
+from skerry_regions.prefix_news import PrefixDelta
+from skerry_regions.prefixes import PrefixDirectory
 from skerry_regions.router import Router
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
 from skerry_regions.view import LOCAL_LINK, NodeLoad, NodeState, View

@@ -13,7 +13,7 @@ from bench.sim.node import BlockCache, Prefill, SimNode
 from bench.sim.policies import RULES, RoundRobin, Skerry
 from bench.sim.traces import TraceRequest, azure, chats, mooncake, reusable_share
 
-from skerry_regions.prefixes import PrefixPublisher
+from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.speeds import LinkSpeed, NodeSpeed, StepSample
 
 INSTANT = LinkSpeed(rtt=0.0, bandwidth=1e18)
