@@ -14,10 +14,7 @@ from skerry_regions.phases import PhaseName
 from skerry_regions.prometheus import (
     CONTENT_TYPE,
     ITL_BOUNDS,
-    LATENCY_BOUNDS,
     SHORT_BOUNDS,
-    TOKEN_BOUNDS,
-    TTFT_BOUNDS,
     Counter,
     Gauge,
     Histogram,
@@ -26,13 +23,12 @@ from skerry_regions.prometheus import (
     ReadGauge,
     exposition,
 )
+from skerry_regions.stream_metrics import MODEL, StreamMetrics
 
 __all__ = ["CONTENT_TYPE", "EdgeMetrics"]
 
-MODEL = ("model_name",)
 
-
-class EdgeMetrics:
+class EdgeMetrics(StreamMetrics):
     """The metrics of one edge.
 
     `in_progress` is the number of generating requests at this moment. `node_rtts` tells the seconds
@@ -42,6 +38,7 @@ class EdgeMetrics:
     """
 
     def __init__(self) -> None:
+        super().__init__("the request's header")
         self.in_progress = 0
         self.node_rtts: Callable[[], Mapping[str, float]] = dict
         self.region_rtts: Callable[[], Mapping[str, float]] = dict
@@ -58,53 +55,11 @@ class EdgeMetrics:
         self.generations = Counter(
             "vllm:request_success_total", "Finished generations.", ("model_name", "finished_reason")
         )
-        self.prompt_tokens = Counter(
-            "vllm:prompt_tokens_total", "Prompt tokens, cached ones included.", MODEL
-        )
-        self.cached_tokens = Counter(
-            "vllm:prompt_tokens_cached_total", "Prompt tokens found in a prefix cache.", MODEL
-        )
         self.output_tokens = Counter("vllm:generation_tokens_total", "Generated tokens.", MODEL)
-        self.prompt_lengths = Histogram(
-            "vllm:request_prompt_tokens", "Tokens of one prompt.", TOKEN_BOUNDS, MODEL
-        )
-        self.output_lengths = Histogram(
-            "vllm:request_generation_tokens", "Tokens of one output.", TOKEN_BOUNDS, MODEL
-        )
-        self.time_to_first_token = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "From the request's header to its first token.",
-            TTFT_BOUNDS,
-            MODEL,
-        )
         self.inter_token_latency = Histogram(
             "vllm:inter_token_latency_seconds",
             "Between two steps of one generation.",
             ITL_BOUNDS,
-            MODEL,
-        )
-        self.latency = Histogram(
-            "vllm:e2e_request_latency_seconds",
-            "From the request's header to its last token.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.queue_time = Histogram(
-            "vllm:request_queue_time_seconds",
-            "Waiting for a place in an engine.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.prefill_time = Histogram(
-            "vllm:request_prefill_time_seconds",
-            "From the place in the engine to the first token.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.decode_time = Histogram(
-            "vllm:request_decode_time_seconds",
-            "From the first token to the last.",
-            LATENCY_BOUNDS,
             MODEL,
         )
         self.tokenize_time = Histogram(
@@ -119,12 +74,6 @@ class EdgeMetrics:
         self.network_time = Histogram(
             "skerry_network_seconds",
             "Of an attempt, what the way to its node and back took.",
-            SHORT_BOUNDS,
-            MODEL,
-        )
-        self.handover_time = Histogram(
-            "skerry_handover_seconds",
-            "From a prompt's last chunk to the decode node having all its KV.",
             SHORT_BOUNDS,
             MODEL,
         )
@@ -198,10 +147,6 @@ class EdgeMetrics:
 
     def _rtts(self) -> dict[LabelValues, float]:
         return {(node,): seconds for node, seconds in self.node_rtts().items()}
-
-    def families(self) -> list[Metric]:
-        """All of the edge's own."""
-        return [metric for metric in vars(self).values() if isinstance(metric, Metric)]
 
     def render(self) -> bytes:
         """The whole registry as Prometheus text."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from skerry_core.engine import Statistics
+from skerry_core.engine_figures import Statistics
 from skerry_core.request import Usage
 from skerry_regions.phases import Phase, Timeline
 from skerry_regions.prometheus import (
     ITL_BOUNDS,
-    LATENCY_BOUNDS,
     SHORT_BOUNDS,
-    TOKEN_BOUNDS,
-    TTFT_BOUNDS,
     Counter,
     Histogram,
     LabelValues,
@@ -24,8 +21,8 @@ from skerry_regions.prometheus import (
     ReadCounter,
     ReadGauge,
 )
+from skerry_regions.stream_metrics import MODEL, StreamMetrics
 
-MODEL = ("model_name",)
 GAUGES: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
     ("vllm:num_requests_running", "Sequences that hold KV blocks.", lambda s: s.running),
     ("vllm:num_requests_waiting", "Sequences queued.", lambda s: s.waiting),
@@ -76,10 +73,11 @@ COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
 )
 
 
-class NodeMetrics:
+class NodeMetrics(StreamMetrics):
     """The metrics of one node. `statistics` tells its engines' figures of now, by model."""
 
     def __init__(self, statistics: Callable[[], Mapping[str, Statistics]]) -> None:
+        super().__init__("the stream's arrival")
         self._statistics = statistics
         self.streams = Counter(
             "vllm:request_success_total", "Finished streams.", ("model_name", "finished_reason")
@@ -87,58 +85,10 @@ class NodeMetrics:
         self.failures = Counter(
             "skerry_stream_errors_total", "Streams that failed, by code.", ("model_name", "code")
         )
-        self.prompt_tokens = Counter(
-            "vllm:prompt_tokens_total", "Prompt tokens, cached ones included.", MODEL
-        )
-        self.cached_tokens = Counter(
-            "vllm:prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.", MODEL
-        )
-        self.prompt_lengths = Histogram(
-            "vllm:request_prompt_tokens", "Tokens of one prompt.", TOKEN_BOUNDS, MODEL
-        )
-        self.output_lengths = Histogram(
-            "vllm:request_generation_tokens", "Tokens of one output.", TOKEN_BOUNDS, MODEL
-        )
-        self.time_to_first_token = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "From the stream's arrival to its first token.",
-            TTFT_BOUNDS,
-            MODEL,
-        )
         self.time_per_token = Histogram(
             "vllm:request_time_per_output_token_seconds",
             "Of one stream, decode seconds per token.",
             ITL_BOUNDS,
-            MODEL,
-        )
-        self.latency = Histogram(
-            "vllm:e2e_request_latency_seconds",
-            "From the stream's arrival to its end.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.queue_time = Histogram(
-            "vllm:request_queue_time_seconds",
-            "Waiting for a place in the engine.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.prefill_time = Histogram(
-            "vllm:request_prefill_time_seconds",
-            "From the place in the engine to the first token.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.decode_time = Histogram(
-            "vllm:request_decode_time_seconds",
-            "From the first token to the last.",
-            LATENCY_BOUNDS,
-            MODEL,
-        )
-        self.send_time = Histogram(
-            "skerry_handover_seconds",
-            "From a prompt's last chunk to the decode node having all its KV.",
-            SHORT_BOUNDS,
             MODEL,
         )
         self.receive_time = Histogram(
@@ -161,9 +111,7 @@ class NodeMetrics:
         ]
 
     def families(self) -> list[Metric]:
-        """All of them, for an exposition."""
-        own = (metric for metric in vars(self).values() if isinstance(metric, Metric))
-        return [*own, *self.readings]
+        return [*super().families(), *self.readings]
 
     def ended(self, model: str, reason: str, usage: Usage, timeline: Timeline) -> None:
         """Count a stream that its engine finished."""
@@ -189,7 +137,7 @@ class NodeMetrics:
                 case "send":
                     self._handed_over(model, phase, "send")
                     if (prefill := timeline.phase("prefill")) is not None:
-                        self.send_time.observe(max(0.0, phase.end - prefill.end), model)
+                        self.handover_time.observe(max(0.0, phase.end - prefill.end), model)
                 case "grammar":
                     pass
 
