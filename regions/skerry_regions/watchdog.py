@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from skerry_regions.canary import Canary
+from skerry_regions.canary import CANARY_SECONDS, Canary
 from skerry_regions.node import Node
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,11 @@ class Watchdog:
         *,
         every: float = LOOK_SECONDS,
         patience: float = PATIENCE_SECONDS,
+        canary_seconds: float = CANARY_SECONDS,
     ) -> None:
         self.ailment: str | None = None  # what is wrong now
         self._node = node
-        self._canary = Canary(node)
+        self._canary = Canary(node, seconds=canary_seconds)
         self._lost = lost
         self._every = every
         self._patience = patience

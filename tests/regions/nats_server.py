@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 BINARY = Path(sys.executable).parent / "nats-server"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class NatsServer:
@@ -22,7 +18,7 @@ class NatsServer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = free_port()
+        self._port = -1  # a free one
         self.start()
 
     @property
@@ -30,19 +26,18 @@ class NatsServer:
         return f"nats://127.0.0.1:{self._port}"
 
     def start(self) -> None:
+        ports = Path(tempfile.mkdtemp(dir=self._folder))
         command = [str(BINARY), "--addr", "127.0.0.1", "--port", str(self._port), "--jetstream",
-                   "--store_dir", str(self._folder / "store")]  # fmt: skip
+                   "--store_dir", str(self._folder / "store"),
+                   "--ports_file_dir", str(ports)]  # fmt: skip
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-                return
-            except ConnectionRefusedError:
-                assert self._process.poll() is None, (self._folder / "nats.log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+        while (port := listening(ports)) is None:
+            assert self._process.poll() is None, (self._folder / "nats.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        self._port = port
 
     def kill(self) -> None:
         self._process.kill()
@@ -51,3 +46,14 @@ class NatsServer:
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(30)
+
+
+def listening(ports: Path) -> int | None:
+    """The port, once the server has written it down."""
+    for file in ports.glob("*.ports"):
+        try:
+            [url] = json.loads(file.read_text())["nats"]
+        except ValueError:
+            return None  # it is being written
+        return urlsplit(url).port
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import nats as nats_client
 import pytest
 from tests.regions.control.joining import platform
-from tests.regions.nats_server import NatsServer, free_port
+from tests.regions.nats_server import NatsServer
 
 from skerry_regions.drivers.https_registry import HttpsRegistry
 from skerry_regions.drivers.nats_registry import NatsRegistry
@@ -246,5 +247,8 @@ def test_a_server_that_dies_is_away_and_one_that_comes_back_is_used(tmp_path: Pa
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
-    with pytest.raises(RegistryUnavailable, match="nats://127"):
-        NatsRegistry(f"nats://127.0.0.1:{free_port()}")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen
+        port = silent.getsockname()[1]
+        with pytest.raises(RegistryUnavailable, match="nats://127"):
+            NatsRegistry(f"nats://127.0.0.1:{port}")

@@ -29,7 +29,7 @@ async def test_a_hung_engine_is_ill_and_then_lost() -> None:
     gate = Gate()
     async with node_of(toy_engine(before_step=gate)) as node:
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        watchdog = Watchdog(node, lost.set_result, every=0.01, patience=0.01)
+        watchdog = Watchdog(node, lost.set_result, every=0.01, patience=0.01, canary_seconds=0.05)
         node.submit(submit(), Events())
         reason = await lost
         assert reason == watchdog.ailment

@@ -33,7 +33,7 @@ from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 logger = logging.getLogger(__name__)
 
 BUCKET = "skerry-registry"
-KEEP_SECONDS = 600.0  # that the server keeps records nobody renews; longer than any lease
+KEEP_SECONDS = 600.0  # that the server keeps records nobody renews; longer leases are told again
 ANSWER_SECONDS = 3.0  # for one call, connecting included
 ATTEMPTS = 8  # at one record, while others write it
 
@@ -136,7 +136,8 @@ class Connection:
         client = await nats.connect(
             url,
             allow_reconnect=False,
-            max_reconnect_attempts=0,
+            max_reconnect_attempts=1,  # 0 would be: for ever
+            reconnect_time_wait=0,
             connect_timeout=int(ANSWER_SECONDS),
             error_cb=_ignore,
         )

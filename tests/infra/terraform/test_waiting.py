@@ -11,6 +11,7 @@ import pytest
 from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
 from skerry_terraform.kit.provider import Context
 from skerry_terraform.kit.waiting import Interrupted, TimedOut, duration, wait
+from skerry_terraform.provider.api_token import EphemeralApiToken
 from skerry_terraform.provider.client import ControlPlane, Refused, Unreachable
 from skerry_terraform.provider.pool import Pool
 from skerry_terraform.provider.readiness import DEGRADED_SECONDS, NotReady, Readiness
@@ -79,6 +80,9 @@ class Away(Plane):
     def status(self) -> dict[str, Any]:
         raise self.trouble
 
+    def delete(self, collection: str, id: str) -> bool:
+        raise self.trouble
+
 
 @pytest.mark.parametrize(
     ("trouble", "why"),
@@ -104,6 +108,15 @@ def test_what_cannot_be_looked_at_does_not_count_as_failed(trouble: Exception, w
     [told] = diagnostics.all
     assert (told.severity, told.summary) == ("warning", "The pool 'fra-p' may not be ready yet")
     assert told.detail.startswith(why)
+
+
+def test_a_token_that_could_not_be_revoked_is_named() -> None:
+    client = cast(ControlPlane, Away(Unreachable("Cannot reach it")))
+    ctx = Context(
+        client=client, stop=Stop(), diagnostics=Diagnostics(), private={"id": "0123456789abcdef"}
+    )
+    with pytest.raises(ProviderError, match="'0123456789abcdef' was not revoked"):
+        EphemeralApiToken().close(ctx)
 
 
 def resource(phase: str, reason: str = "Starting") -> dict[str, Any]:
