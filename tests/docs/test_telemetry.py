@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.edge.geo.example import responder
+
+from skerry_edge.geo.dns_metrics import DnsMetrics
+from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.metrics import EdgeMetrics
 from skerry_regions.node_metrics import NodeMetrics
 from skerry_regions.prometheus import Metric
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
 ROW = re.compile(r"^\| `([\w:]+)` \| (\w+) \| ([^|]*) \| (yes|) \| (yes|) \|", re.MULTILINE)
+DNS_ROW = re.compile(r"^\| `(skerry_dns_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 
 Row = tuple[str, tuple[str, ...]]  # kind and labels
 
@@ -29,3 +34,11 @@ def test_the_table_of_metrics() -> None:
             listed["node"][name] = row
     assert listed["edge"] == rows(EdgeMetrics().families())
     assert listed["node"] == rows(NodeMetrics(dict).families())
+
+
+def test_the_table_of_dns_metrics() -> None:
+    listed = {
+        name: (kind, tuple(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in DNS_ROW.findall(PAGE)
+    }
+    assert listed == rows(DnsMetrics(DnsServer(responder())).families())

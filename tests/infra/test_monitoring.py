@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.edge.geo.example import responder
 
+from skerry_edge.geo.dns_metrics import DnsMetrics
+from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.metrics import EdgeMetrics
 from skerry_regions.node_metrics import NodeMetrics
 from skerry_regions.prometheus import Metric
@@ -22,9 +25,9 @@ NAME = re.compile(r"\b(?:vllm:|skerry_)\w+")
 
 
 def families() -> dict[str, Metric]:
-    """Of an edge and of a node, by name."""
-    node = NodeMetrics(dict).families()
-    return {metric.name: metric for metric in (*EdgeMetrics().families(), *node)}
+    """Of an edge, a node and a DNS server, by name."""
+    node, dns = NodeMetrics(dict).families(), DnsMetrics(DnsServer(responder())).families()
+    return {metric.name: metric for metric in (*EdgeMetrics().families(), *node, *dns)}
 
 
 def samples() -> set[str]:

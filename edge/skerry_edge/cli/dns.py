@@ -55,6 +55,11 @@ def register(commands: Commands) -> None:
         metavar="N",
         help="that answer over UDP, beside the event loop (default: one per core; 0: none)",
     )
+    serve.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="tell metrics there, for Prometheus: unix:, or tcp: on loopback",
+    )
     serve.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     serve.add_argument("--id", metavar="NAME", help="told to who asks (NSID; default: host name)")
 
@@ -91,6 +96,7 @@ def _act(args: argparse.Namespace, home: Home) -> None:
             port=args.port,
             server_id=args.id,
             workers=args.workers,
+            metrics=args.metrics or "",
             lifeline=args.lifeline_fd,
         )
         return serve_dns(options, home)
@@ -110,7 +116,7 @@ def _act(args: argparse.Namespace, home: Home) -> None:
 
 def _zone_of(topology: Path) -> str:
     """Raises `CannotStart`."""
-    from skerry_edge.cli.live_zone import spec_of
     from skerry_edge.cli.parts import read_topology
+    from skerry_edge.cli.zone_contents import spec_of
 
     return spec_of(read_topology(topology)).zone

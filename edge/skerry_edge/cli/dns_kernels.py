@@ -16,7 +16,16 @@ from skerry_core.runners.kernel_cache import KernelSet, load_kernels
 from skerry_edge.geo import cookies as reference_cookies
 from skerry_edge.geo import responder as reference
 from skerry_edge.geo import response_rate, wire
-from skerry_edge.geo.fast import asked, compiled, cookies, limiting, responding, serving, table
+from skerry_edge.geo.fast import (
+    asked,
+    compiled,
+    cookies,
+    limiting,
+    responding,
+    serving,
+    table,
+    writing,
+)
 
 VARIANT = "any"  # there is one
 
@@ -43,7 +52,7 @@ def _kernels(variant: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 DNS_KERNELS = KernelSet(
     name="dns",
     reference=f"{__name__}:DNS_KERNELS",
-    sources=(asked, compiled, cookies, limiting, responding, serving, table),
+    sources=(asked, compiled, cookies, limiting, responding, serving, table, writing),
     constants=(
         (wire.MAX_OPTIONS, wire.MAX_QUERY, wire.MAX_RECORDS),
         (reference_cookies.FUTURE, reference_cookies.LIFETIME, reference_cookies.RENEWAL),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:
 
     Raises `CannotStart`.
     """
-    if not path.exists():
+    if not _has_key_files(path):
         return None
     with told():
         from skerry_edge.geo.zone_keys import KeyFiles
@@ -67,12 +68,23 @@ def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:
         return KeyFiles(path).at(now)
 
 
-def sign_zone(zone: Zone, keys: ZoneKeys, now: float) -> SignedZone:
-    """With its static records signed."""
+def _has_key_files(path: Path) -> bool:
+    """Any of a zone's, so that one which is missing beside others is an error. Raises
+    `CannotStart`."""
+    try:
+        return any(name.startswith(path.name) for name in os.listdir(path.parent))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise CannotStart(f"cannot read {path.parent}: {error.strerror}") from None
+
+
+def sign_zone(zone: Zone, keys: ZoneKeys, now: float, before: SignedZone | None) -> SignedZone:
+    """With its static records signed, as far as they are not in the zone `before`."""
     from skerry_edge.geo.signed_zone import SignedZone
 
     signed = SignedZone(zone, keys.signing, keys.beside)
-    signed.presign(now)
+    signed.presign(now, before)
     return signed
 
 

@@ -310,7 +310,9 @@ class Fleet:
     def _dns_server(self) -> ProcessSpec:
         return ProcessSpec(
             id=DNS_ID,
-            command=dns_command(str(_topology_file(self._sockets))),
+            command=dns_command(
+                str(_topology_file(self._sockets)), self._address(DNS_ID, "metrics")
+            ),
             environ=os.environ | {"SKERRY_HOME": str(self._home.root)},
             log=self._home.logs / f"{DNS_ID}.log",
         )

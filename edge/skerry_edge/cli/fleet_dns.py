@@ -15,8 +15,9 @@ ID = "dns"
 STOP_SECONDS = 5.0
 
 
-def dns_command(topology: str) -> Sequence[str]:
-    return [sys.executable, "-m", "skerry", "dns", "--topology", topology, "--lifeline-fd"]
+def dns_command(topology: str, metrics: str) -> Sequence[str]:
+    command = ["dns", "--topology", topology, "--metrics", metrics, "--lifeline-fd"]
+    return [sys.executable, "-m", "skerry", *command]
 
 
 class FleetDns:

@@ -1,9 +1,9 @@
-"""What a running DNS server answers from: made of a topology, and made anew when that changes.
+"""A running DNS server and its zone, which is made anew when what it is made of changes.
 
-topology ─┬─▶ Zone ─▶ SignedZone ─────┐
-          ├─▶ Places ─────────────────┼─▶ Responder ─▶ DnsServer
-          ├─▶ probes ─▶ HealthWatch ──┤ (which regions are down)
-          └─▶ edges ──▶ RegionWatch ──┘ (which are busy, and how far from each other)
+topology, files ──▶ ZoneContents ──▶ Responder ──▶ DnsServer
+                         │
+                         ├─▶ probes ─▶ HealthWatch (which regions are down)
+                         └─▶ edges ──▶ RegionWatch (which are busy, and how far from each other)
 """
 
 from __future__ import annotations
@@ -12,22 +12,19 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry_edge.cli.dns_signing import keep_signed, load_zone_keys, sign_zone
-from skerry_edge.cli.dns_transfers import load_transfer_key, transfers_of
-from skerry_edge.cli.geo_install import open_geo_data
+from skerry_edge.cli.dns_signing import keep_signed, load_zone_keys
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, secret
+from skerry_edge.cli.zone_contents import ZoneContents, make_contents, stamp_of
 from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.from_topology import origin_of, places_of, public_addresses, zone_of
+from skerry_edge.geo.from_topology import public_addresses
 from skerry_edge.geo.health import PROBE_SECONDS, HealthWatch, Probe
-from skerry_edge.geo.notify import notify
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.region_watch import Ask, RegionWatch, Rtts, ask_edge
 from skerry_edge.geo.responder import Responder
@@ -36,11 +33,9 @@ from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
 from skerry_regions.health import is_healthy
 from skerry_regions.topology import EdgeSpec, Topology
-from skerry_regions.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.geo_data import GeoData
-    from skerry_edge.geo.zone_keys import ZoneKeys
+    from skerry_edge.geo.signed_zone import SignedZone
 
 COOKIE_SECRET = 16  # bytes
 LOOK_SECONDS = 60.0  # between looks at files
@@ -53,124 +48,104 @@ class LiveZone:
     """A zone as it is served now. Lives on one event loop."""
 
     def __init__(
-        self,
-        topology: Topology,
-        home: Home,
-        server_id: bytes,
-        clock: Callable[[], float] = time.time,
+        self, home: Home, server_id: bytes, clock: Callable[[], float] = time.time
     ) -> None:
-        """Raises `CannotStart` or `ZoneError`. `clock` gives Unix seconds.
+        """Nothing is served yet. `clock` gives Unix seconds.
 
         The cookie secret comes from the platform's, so that servers that share it take each
         other's.
         """
-        self._home = home
-        self._clock = clock
-        self._serial, self._adopted = 0, 0.0
-        self._data: GeoData | None = None
-        self._data_stamp: object = None  # of the file that it was read from
-        self._is_new = asyncio.Event()  # and secondaries are to be told
-        self._notification: Callable[[], Coroutine[None, None, None]] | None = None
         key = hashlib.blake2b(key=secret(home), person=b"dns cookies", digest_size=COOKIE_SECRET)
-        self._places = Places((), {})
         self.responder = Responder(
             [],
-            self._places,
+            Places((), {}),
             cookies=Cookies(key.digest()),
             rate=ResponseRate(),
             clock=clock,
             server_id=server_id,
         )
         self.server = DnsServer(self.responder)
+        self.served: asyncio.Future[ZoneContents] = asyncio.get_running_loop().create_future()
+        self._contents: ZoneContents | None = None
+        self._home = home
+        self._clock = clock
+        self._adopting = asyncio.Lock()
+        self._is_new = asyncio.Event()  # and secondaries are to be told
         self._health = HealthWatch({}, self._changed)
         self._figures = RegionWatch({}, self._told)
-        self.adopt(topology)
 
-    def adopt(self, topology: Topology) -> None:
+    async def adopt(self, topology: Topology) -> None:
         """Answer from this from now on. Raises `CannotStart` or `ZoneError`, and then nothing has
         changed. What is known of regions that stay is kept."""
-        spec = spec_of(topology)
-        now = self._clock()
-        origin = origin_of(spec)
-        keys = load_zone_keys(self._home.zone_key(spec.zone), now)
-        further = [] if keys is None else keys.records(origin)
-        serial = max(int(now), self._serial + 1)
-        zone = zone_of(spec, serial, further)
-        data, data_stamp = self._data, self._stamp_of_data(spec)
-        if data_stamp is None or data_stamp != self._data_stamp:
-            data = open_geo_data(self._home, _named_data(spec))
-            if data is not None and data.is_old(now):
-                logger.warning("%s is older than 60 days", data.path)
-        places = places_of(topology, data)
-        places.state = self._places.state
-        signed = None if keys is None else sign_zone(zone, keys, now)
-        transfer_key = load_transfer_key(self._home.transfer_key(spec.zone))
-        if transfer_key is None and spec.secondaries:
-            raise CannotStart("`secondaries` need a key: `skerry dns transfer-key` draws it")
-        transfers = None
-        if transfer_key is not None:
-            transfers = transfers_of(zone, spec, places, transfer_key, signed, now)
+        async with self._adopting:
+            await self._adopt(topology)
 
-        self._topology, self._serial, self._places, self._adopted = topology, serial, places, now
-        self._data, self._data_stamp = data, data_stamp
-        self._signed, self._roles = signed, _roles_of(keys)
-        self.responder.serve([zone], places, {} if signed is None else {origin: signed})
-        self._health.watch(_probes(topology))
-        self._figures.watch(_asks(topology))
-        self.server.transfers = transfers
-        if transfer_key is not None:
-            targets = [(each.address, each.port) for each in spec.secondaries]
-            self._notification = partial(notify, zone, transfer_key, targets)
+    async def _adopt(self, topology: Topology) -> None:
+        making = partial(make_contents, topology, self._home, self._clock(), self._contents)
+        self._serve(await asyncio.to_thread(making))
+
+    def _serve(self, contents: ZoneContents) -> None:
+        contents.places.state = self.responder.places.state
+        self._contents = contents
+        signed = {} if contents.signed is None else {contents.zone.origin: contents.signed}
+        self.responder.serve([contents.zone], contents.places, signed)
+        self._health.watch(_probes(contents.topology))
+        self._figures.watch(_asks(contents.topology))
+        self.server.transfers = contents.transfers
+        if contents.notification is not None:
             self._is_new.set()
-
-    @property
-    def spec(self) -> DnsSpec:
-        return spec_of(self._topology)
+        if not self.served.done():
+            self.served.set_result(contents)
 
     async def run(self) -> None:
         """Keep up with the world, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._health.run())
             tasks.create_task(self._figures.run())
-            tasks.create_task(keep_signed(lambda: self._signed, self._clock))
+            tasks.create_task(keep_signed(self._signed, self._clock))
             tasks.create_task(self._follow_files())
             tasks.create_task(self._notify())
 
     async def _follow_files(self) -> None:
         """Keys change what they do with time, and by command; country data is renewed."""
+        trouble = ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                keys = load_zone_keys(self._home.zone_key(self.spec.zone), self._clock())
-                is_as_before = _roles_of(keys) == self._roles
-                is_as_before &= self._stamp_of_data(self.spec) == self._data_stamp
-                if not is_as_before or self._must_transfer_anew():
-                    self.adopt(self._topology)
+                await self.look_at_files()
+                trouble = ""
             except (CannotStart, ZoneError) as error:
-                logger.warning("the zone stays as it is: %s", error)
+                if str(error) != trouble:  # once, not each minute
+                    trouble = str(error)
+                    logger.warning("the zone stays as it is: %s", trouble)
 
-    def _must_transfer_anew(self) -> bool:
-        """Signatures that secondaries have end one day, and new ones come with a new serial."""
-        is_given_out = self._signed is not None and self.server.transfers is not None
-        return is_given_out and self._clock() - self._adopted > TRANSFER_SECONDS
+    async def look_at_files(self) -> None:
+        """Adopt what files of the home have become. Raises `CannotStart` or `ZoneError`."""
+        async with self._adopting:
+            contents = self._contents
+            if contents is not None and self._is_outdated(contents):
+                await self._adopt(contents.topology)
 
-    def _stamp_of_data(self, spec: DnsSpec) -> object:
-        """Differs when the country data does; None where there is none."""
-        path = _named_data(spec) or self._home.geo_data
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        return path, status.st_mtime_ns, status.st_ino
+    def _is_outdated(self, contents: ZoneContents) -> bool:
+        """Raises `CannotStart`."""
+        now, spec = self._clock(), contents.spec
+        is_given_out = contents.signed is not None and contents.transfers is not None
+        if is_given_out and now - contents.made_at > TRANSFER_SECONDS:
+            return True  # signatures that secondaries have end one day: a new serial brings others
+        keys = load_zone_keys(self._home.zone_key(spec.zone), now)
+        return stamp_of(spec, self._home, keys) != contents.stamp
+
+    def _signed(self) -> SignedZone | None:
+        return None if self._contents is None else self._contents.signed
 
     async def _notify(self) -> None:
         """Tell secondaries of each new serial; of the last one, where another follows at once."""
         while await self._is_new.wait():
             self._is_new.clear()
-            if self._notification is None:
+            if self._contents is None or self._contents.notification is None:
                 continue
             async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(self._notification())
+                sending = tasks.create_task(self._contents.notification())
                 coming = tasks.create_task(self._is_new.wait())
                 await asyncio.wait((sending, coming), return_when=asyncio.FIRST_COMPLETED)
                 sending.cancel()
@@ -179,26 +154,12 @@ class LiveZone:
     # --- what others tell ------------------------------------------------------------------------
 
     def _changed(self, down: frozenset[str]) -> None:
-        self._places.state = replace(self._places.state, down=down)
+        places = self.responder.places
+        places.state = replace(places.state, down=down)
 
     def _told(self, busy: frozenset[str], rtts: Rtts) -> None:
-        self._places.state = replace(self._places.state, busy=busy, rtts=rtts)
-
-
-def _roles_of(keys: ZoneKeys | None) -> object:
-    """Differs when the keys do, or what they do."""
-    return None if keys is None else (keys.stage, keys.tags)
-
-
-def _named_data(spec: DnsSpec) -> Path | None:
-    return Path(spec.geo) if spec.geo else None
-
-
-def spec_of(topology: Topology) -> DnsSpec:
-    """Raises `CannotStart`."""
-    if topology.dns is None:
-        raise CannotStart("there is no `dns` section")
-    return topology.dns
+        places = self.responder.places
+        places.state = replace(places.state, busy=busy, rtts=rtts)
 
 
 def _probes(topology: Topology) -> dict[str, Probe]:

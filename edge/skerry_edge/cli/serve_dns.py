@@ -18,12 +18,17 @@ from skerry_edge.cli.live_zone import LiveZone
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart, read_topology
 from skerry_edge.cli.state import Home, read_config
+from skerry_edge.geo.dns_metrics import DnsMetrics
+from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.from_topology import places_of
 from skerry_edge.geo.zone import ZoneError
 from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
+from skerry_edge.metrics_page import MetricsPage
+from skerry_regions.address import Address, AddressError
 from skerry_regions.lifeline import Lifeline
 from skerry_regions.startup import Interrupted, on_sighup, stop_on_signals, unless
 from skerry_regions.topology import Topology
+from skerry_regions.zone_spec import DnsSpec
 
 MAX_SERVER_ID = 64  # bytes
 
@@ -41,6 +46,7 @@ class DnsOptions:
     port: int | None = None
     server_id: str | None = None  # tells servers of one zone apart (NSID); None: the machine's name
     workers: int | None = None  # of the fast path; None: one per core; 0: no fast path
+    metrics: str = ""  # address at which they are told; empty: nowhere
     lifeline: int | None = None  # descriptor that a supervisor gave us
 
 
@@ -57,37 +63,26 @@ async def _serve(options: DnsOptions, home: Home) -> None:
     if lifeline is not None:
         lifeline.watch(stop.set)
     server_id = (options.server_id or socket.gethostname()).encode()[:MAX_SERVER_ID]
-    zone = _Zone(home, server_id)
+    live = LiveZone(home, server_id)
     async with contextlib.AsyncExitStack() as stack:
         if (path := options.topology) is not None:
-            _take_file(zone, path)
-            on_sighup(lambda: _take_file_again(zone, path))
+            await _adopt_file(live, path)
+            _keep_running(_adopt_again_on_sighup(live, path), stack, stop)
         else:
-            _keep_running(_follow(zone, zone_source(options, home)), stack, stop)
-        live = await unless(stop, zone.live)
+            _keep_running(_follow(live, zone_source(options, home)), stack, stop)
+        contents = await unless(stop, live.served)
         live.server.fast = fast_path(live.responder, home.cache, options.workers)
-        told = await _listen(live, options)
+        told = await _listen(live.server, contents.spec, options)
         note(told)
+        if options.metrics:
+            page = MetricsPage(DnsMetrics(live.server).families)
+            note(f"Metrics are at {await _tell_metrics(page, options.metrics)}.")
+            stack.callback(page.close)
         if lifeline is not None:
             lifeline.ready({"dns": told})
         stack.push_async_callback(live.server.close)
         _keep_running(live.run(), stack, stop)
         await stop.wait()
-
-
-class _Zone:
-    """What is served, from the moment that somebody says what that is."""
-
-    def __init__(self, home: Home, server_id: bytes) -> None:
-        self.live: asyncio.Future[LiveZone] = asyncio.get_running_loop().create_future()
-        self._home, self._server_id = home, server_id
-
-    def take(self, topology: Topology) -> None:
-        """Raises `CannotStart` or `ZoneError`, and then nothing has changed."""
-        if self.live.done():
-            self.live.result().adopt(topology)
-        else:
-            self.live.set_result(LiveZone(topology, self._home, self._server_id))
 
 
 def zone_source(options: DnsOptions, home: Home) -> ZoneSource:
@@ -103,50 +98,62 @@ def zone_source(options: DnsOptions, home: Home) -> ZoneSource:
     return ZoneSource(url=url.rstrip("/"), token=token, zone=zone, kept=home.kept_zone(zone))
 
 
-async def _follow(zone: _Zone, source: ZoneSource) -> None:
-    def take(topology: Topology) -> None:
+async def _follow(live: LiveZone, source: ZoneSource) -> None:
+    async def adopt(topology: Topology) -> None:
         try:
-            zone.take(topology)
+            await live.adopt(topology)
         except (CannotStart, ZoneError) as error:
             raise ZoneAway(str(error)) from None
 
     if (last := source.last()) is not None:
         with contextlib.suppress(ZoneAway):  # the control plane may have a better one
-            take(last)
-    await source.follow(take)
+            await adopt(last)
+    await source.follow(adopt)
 
 
-def _take_file(zone: _Zone, path: Path) -> None:
+async def _adopt_file(live: LiveZone, path: Path) -> None:
     """Raises `CannotStart`."""
     topology = read_topology(path)
     if not places_of(topology).regions:
         raise CannotStart(f"{path}: no edge has `addresses`, so there is nowhere to send clients")
     try:
-        zone.take(topology)
+        await live.adopt(topology)
     except ZoneError as error:
         raise CannotStart(f"{path}: {error}") from None
 
 
-def _take_file_again(zone: _Zone, path: Path) -> None:
-    try:
-        _take_file(zone, path)
-        logger.warning("%s was read again", path)
-    except CannotStart as error:
-        logger.warning("the zone stays as it is: %s", error)
+async def _adopt_again_on_sighup(live: LiveZone, path: Path) -> None:
+    heard = asyncio.Event()
+    on_sighup(heard.set)
+    while await heard.wait():
+        heard.clear()
+        try:
+            await _adopt_file(live, path)
+            logger.warning("%s was read again", path)
+        except CannotStart as error:
+            logger.warning("the zone stays as it is: %s", error)
 
 
-async def _listen(live: LiveZone, options: DnsOptions) -> str:
+async def _listen(server: DnsServer, spec: DnsSpec, options: DnsOptions) -> str:
     """Where it listens, in a sentence. Raises `CannotStart`."""
-    host = options.host or live.spec.host
-    port = live.spec.port if options.port is None else options.port
+    host = options.host or spec.host
+    port = spec.port if options.port is None else options.port
     try:
-        taken = await live.server.listen(host, port)
+        taken = await server.listen(host, port)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CannotStart(
             f"cannot listen on {host} port {port}: {reason}. See --host and --port."
         ) from None
     return f"DNS is ready at {host} port {taken}, UDP and TCP."
+
+
+async def _tell_metrics(page: MetricsPage, where: str) -> Address:
+    """Raises `CannotStart`."""
+    try:
+        return await page.listen(Address.parse(where))
+    except (AddressError, OSError) as error:
+        raise CannotStart(f"cannot tell metrics at {where}: {error}") from None
 
 
 def _keep_running(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import struct
 from collections import Counter
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
+from skerry_edge.geo.datagrams import bound
 from skerry_edge.geo.networks import Address
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.transfer import Frames, Transfers
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from skerry_edge.geo.fast.fast_path import FastPath
 
 LENGTH = struct.Struct("!H")
+FURTHER_PORTS = 8  # that are tried before there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +54,33 @@ class DnsServer:
 
     async def listen(self, host: str, port: int) -> int:
         """Take UDP and TCP on one port (0: any free one) and return it. Raises OSError."""
+        for _ in range(0 if port else FURTHER_PORTS):
+            with contextlib.suppress(OSError):  # what is free for TCP may be taken for UDP
+                return await self._listen(host, 0)
+        return await self._listen(host, port)
+
+    async def _listen(self, host: str, port: int) -> int:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Stream(self), host, port)
+        names = [(int(each.family), each.getsockname()) for each in server.sockets]
+        try:
+            for family, name in names:
+                udp = bound(name, family, is_shared=self.fast is not None)
+                made, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=udp)
+                self._transports.append(made)
+        except OSError:
+            server.close()
+            self._leave_datagrams()
+            raise
         self._servers.append(server)
-        taken = int(server.sockets[0].getsockname()[1])
-        transport, _ = await loop.create_datagram_endpoint(
-            lambda: _Datagrams(self), (host, taken), reuse_port=self.fast is not None
-        )
-        self._transports.append(transport)
         if self.fast is not None:
-            names = [(int(each.family), each.getsockname()) for each in server.sockets]
-            self.fast.open(names, self._respond_once, take_over=transport.close)
-        return taken
+            self.fast.open(names, self._respond_once, take_over=self._leave_datagrams)
+        return int(names[0][1][1])
+
+    def _leave_datagrams(self) -> None:
+        for transport in self._transports:
+            transport.close()
+        self._transports.clear()
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> Frames | None:
         """Messages that answer a query; None when no answer is due."""
@@ -85,8 +103,7 @@ class DnsServer:
         """Stop listening; connections that are open end when they are idle."""
         if self.fast is not None:
             await self.fast.close()
-        for transport in self._transports:
-            transport.close()
+        self._leave_datagrams()
         for server in self._servers:
             server.close()
 

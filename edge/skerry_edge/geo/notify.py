@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import dns.asyncquery
 import dns.exception
@@ -21,6 +21,7 @@ PAUSE = 10.0  # seconds after the first attempt, doubled after each
 logger = logging.getLogger(__name__)
 
 Target = tuple[str, int]  # address and port
+Notification = Callable[[], Coroutine[None, None, None]]  # of one serial, to all
 
 
 async def notify(

@@ -7,6 +7,8 @@ an empty answer with TC=1 wherever one does not fit or would help an attacker.
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,7 +23,7 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 
-from skerry_edge.geo import wire
+from skerry_edge.geo import messages, wire
 from skerry_edge.geo.cookies import RENEWAL, Cookies
 from skerry_edge.geo.networks import Address
 from skerry_edge.geo.places import Places
@@ -30,7 +32,6 @@ from skerry_edge.geo.zone import Found, Kind, Zone
 
 UDP_PAYLOAD = 1232  # bytes; never fragmented (RFC 9715)
 PLAIN_PAYLOAD = 512
-STREAM_PAYLOAD = 65_535
 NO_COOKIE_FACTOR = 3  # without a cookie an answer is at most this many times its query
 IP_UDP_HEADER = 28  # bytes, that an amplification factor counts on both sides
 HINFO_TTL = 3600
@@ -39,12 +40,11 @@ NOT_AUTHORITATIVE = dns.edns.EDECode.NOT_AUTHORITATIVE  # none of our zones
 
 @dataclass(slots=True)
 class Counters:
-    """Events since the start, by name; for metrics."""
+    """Events since the start; for metrics."""
 
-    values: dict[str, int] = field(default_factory=dict[str, int])
-
-    def add(self, name: str) -> None:
-        self.values[name] = self.values.get(name, 0) + 1
+    answers: Counter[str] = field(default_factory=Counter[str])  # by code
+    ignored: int = 0
+    dropped: int = 0
 
 
 class Signing(Protocol):
@@ -106,6 +106,10 @@ class Responder:
         self._signed = signed
         self.version += 1  # for whoever keeps what this answered
 
+    def snapshot(self) -> Responder:
+        """One that goes on answering from what is served now; limits and counters are shared."""
+        return copy.copy(self)
+
     def respond(self, query: bytes, address: Address, *, stream: bool) -> bytes | None:
         """The answer to one query from `address`, or None when none is due.
 
@@ -115,28 +119,27 @@ class Responder:
         try:
             asked = wire.parse(query)
         except wire.Ignored:
-            self.counters.add("ignored")
+            self.counters.ignored += 1
             return None
         except wire.Refused as refused:
-            self.counters.add(dns.rcode.to_text(refused.rcode))
-            return self._limited(_bare(refused), address, stream, refused.rcode)
+            return self._limited(messages.bare(refused), address, stream, refused.rcode)
         now = self._clock()
         known = self._has_cookie(asked, address, now)
         reply = self._answer(asked, address)
         message = reply.message
-        self.counters.add(dns.rcode.to_text(message.rcode()))
         verdict = Verdict.SEND
         if not stream and not known:
-            kind = hash((message.rcode(), _rate_name(message)))
+            kind = hash((message.rcode(), messages.rate_name(message)))
             verdict = self.rate.judge(address, kind, now)
         if verdict is Verdict.DROP:
-            self.counters.add("dropped")
+            self.counters.dropped += 1
             return None
         if verdict is Verdict.SEND:
             self._sign(reply, asked, now)
+        self.counters.answers[dns.rcode.to_text(message.rcode())] += 1
         self._add_options(message, asked, reply.scope, address, now)
         if verdict is Verdict.CUT:
-            return _wire(_cut(message))
+            return messages.to_wire(messages.cut(message))
         return self._rendered(message, len(query), asked, stream=stream, known=known)
 
     @property
@@ -163,18 +166,17 @@ class Responder:
 
         Records of a set are in their own order, turned by `turn`. (Otherwise it is any order.)
         """
-        edns = wire.Edns(STREAM_PAYLOAD, 0, dnssec_ok, compact_ok=compact_ok)
+        edns = wire.Edns(messages.MAX_BYTES, 0, dnssec_ok, compact_ok=compact_ok)
         asked = wire.Query(0, False, False, name, rdtype, dns.rdataclass.IN, edns)
         reply = self._answer(asked, address)
         self._sign(reply, asked, self._clock())
-        for section in reply.message.sections[1:]:
-            section[:] = [record for rrset in section for record in _turned(rrset, turn)]
-        return _wire(reply.message)
+        messages.turn(reply.message, turn)
+        return messages.to_wire(reply.message)
 
     # --- what to answer --------------------------------------------------------------------------
 
     def _answer(self, asked: wire.Query, address: Address) -> _Reply:
-        message = _reply_to(asked)
+        message = messages.reply_to(asked)
         if asked.edns is not None and asked.edns.version != 0:
             message.set_rcode(dns.rcode.BADVERS)
             return _Reply(message)
@@ -274,17 +276,19 @@ class Responder:
             return
         options: list[dns.edns.Option] = []
         if asked.edns.subnet is not None:
-            options.append(_generic(wire.Option.CLIENT_SUBNET, asked.edns.subnet.option(scope)))
+            options.append(
+                messages.option(wire.Option.CLIENT_SUBNET, asked.edns.subnet.option(scope))
+            )
         if asked.edns.cookie is not None:
             options.append(
-                _generic(wire.Option.COOKIE, self._cookie(asked.edns.cookie, address, now))
+                messages.option(wire.Option.COOKIE, self._cookie(asked.edns.cookie, address, now))
             )
         if asked.edns.wants_nsid and self.server_id:
-            options.append(_generic(wire.Option.NSID, self.server_id))
+            options.append(messages.option(wire.Option.NSID, self.server_id))
         if message.rcode() == dns.rcode.REFUSED:
             options.append(dns.edns.EDEOption(NOT_AUTHORITATIVE))
         rcode = message.rcode()
-        message.use_edns(0, _dnssec_flag(asked), UDP_PAYLOAD, options=options)
+        message.use_edns(0, messages.dnssec_flag(asked), UDP_PAYLOAD, options=options)
         message.set_rcode(rcode)  # its upper bits live in the OPT record
 
     def _cookie(self, cookie: bytes, address: Address, now: float) -> bytes:
@@ -305,83 +309,22 @@ class Responder:
         known: bool,
     ) -> bytes:
         if stream:
-            limit = STREAM_PAYLOAD
+            limit = messages.MAX_BYTES
         else:
             payload = asked.edns.payload if asked.edns is not None else PLAIN_PAYLOAD
             limit = min(max(payload, PLAIN_PAYLOAD), UDP_PAYLOAD)
             if not known:
                 fair = (query_bytes + IP_UDP_HEADER) * NO_COOKIE_FACTOR - IP_UDP_HEADER
                 limit = min(limit, fair)
-        rendered = _wire(message)
-        return rendered if len(rendered) <= limit else _wire(_cut(message))
+        rendered = messages.to_wire(message)
+        return rendered if len(rendered) <= limit else messages.to_wire(messages.cut(message))
 
     def _limited(
         self, answer: bytes, address: Address, stream: bool, rcode: dns.rcode.Rcode
     ) -> bytes | None:
         """An answer of a header only: as large as its query at most, so never cut, but counted."""
         if stream or self.rate.judge(address, int(rcode), self._clock()) is Verdict.SEND:
+            self.counters.answers[dns.rcode.to_text(rcode)] += 1
             return answer
-        self.counters.add("dropped")
+        self.counters.dropped += 1
         return None
-
-
-def _reply_to(asked: wire.Query) -> dns.message.Message:
-    message = dns.message.QueryMessage(id=asked.id)
-    message.flags = dns.flags.Flag.QR
-    if asked.recursion_desired:
-        message.flags |= dns.flags.RD
-    if asked.checking_disabled:
-        message.flags |= dns.flags.CD
-    message.question.append(
-        dns.rrset.RRset(
-            asked.name,
-            dns.rdataclass.RdataClass.make(asked.rdclass),
-            dns.rdatatype.RdataType.make(asked.type),
-        )
-    )
-    return message
-
-
-def _wire(message: dns.message.Message) -> bytes:
-    """Bytes, however long: by itself `to_wire` stops at the UDP size that OPT states."""
-    return message.to_wire(max_size=STREAM_PAYLOAD)
-
-
-def _turned(rrset: dns.rrset.RRset, turn: int) -> list[dns.rrset.RRset]:
-    """Its records one by one, as sets of several are shuffled when they are written."""
-    first = turn % len(rrset)
-    records = [*rrset[first:], *rrset[:first]]
-    return [dns.rrset.from_rdata(rrset.name, rrset.ttl, record) for record in records]
-
-
-def _cut(message: dns.message.Message) -> dns.message.Message:
-    """The same answer with nothing in it but TC=1: come back over TCP."""
-    message.answer.clear()
-    message.authority.clear()
-    message.additional.clear()
-    message.flags |= dns.flags.TC
-    return message
-
-
-def _bare(refused: wire.Refused) -> bytes:
-    flags = dns.flags.QR | refused.opcode << 11 | refused.rcode
-    flags |= dns.flags.RD if refused.recursion_desired else 0
-    return wire.HEADER.pack(refused.id, flags, 0, 0, 0, 0)
-
-
-def _rate_name(message: dns.message.Message) -> dns.name.Name:
-    """What a flood has in common: the name asked for, or the zone whose names do not exist."""
-    if message.rcode() == dns.rcode.NXDOMAIN and message.authority:
-        return message.authority[0].name
-    if message.rcode() == dns.rcode.REFUSED:
-        return dns.name.root
-    return message.question[0].name.canonicalize()
-
-
-def _generic(code: int, data: bytes) -> dns.edns.GenericOption:
-    return dns.edns.GenericOption(dns.edns.OptionType.make(code), data)
-
-
-def _dnssec_flag(asked: wire.Query) -> int:
-    """DO is copied to the answer (RFC 3225)."""
-    return int(dns.flags.DO) if asked.edns is not None and asked.edns.dnssec_ok else 0

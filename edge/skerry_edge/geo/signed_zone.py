@@ -32,9 +32,10 @@ class SignedZone:
         self._signer = Signer(key, zone.origin)
         self._beside = None if beside is None else Signer(beside, zone.origin)
 
-    def presign(self, now: float) -> None:
-        """Sign all static records."""
-        self._signer.presign(self.zone.authoritative(), now)
+    def presign(self, now: float, before: SignedZone | None = None) -> None:
+        """Sign all static records, but for those that are signed so in the zone `before`."""
+        signer = None if before is None else before._signer
+        self._signer.presign(self.zone.authoritative(), now, signer)
 
     def renew(self, now: float, limit: int) -> int:
         """See `Signer.renew`. (What a second key signs is renewed when it is asked for.)"""

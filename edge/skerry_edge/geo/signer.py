@@ -57,9 +57,17 @@ class Signer:
             self._lasting[key] = rrset, self._signature(rrset, now)
         return len(due[:limit])
 
-    def presign(self, rrsets: Iterable[dns.rrset.RRset], now: float) -> None:
-        """Sign what is known before anybody asks for it."""
+    def presign(
+        self, rrsets: Iterable[dns.rrset.RRset], now: float, before: Signer | None = None
+    ) -> None:
+        """Sign what is known before anybody asks for it. What `before` has signed with the same key
+        is taken over; others may go on using it meanwhile."""
+        is_same_key = before is not None and before._zone_key.dnskey == self._zone_key.dnskey
+        made = before._lasting.copy() if before is not None and is_same_key else {}
         for rrset in rrsets:
+            key = _key_of(rrset)
+            if key in made:
+                self._keep(key, made[key], passing=False)
             self.sign(rrset, now)
 
     def _keep(self, key: _Key, signed: _Signed, passing: bool) -> None:

@@ -51,11 +51,9 @@ class KeyFiles:
 
     def at(self, now: float) -> ZoneKeys | None:
         """None where there is no key."""
-        if not self.path.exists():
-            return None
         rollover = self.rollover()
         if rollover is None:
-            return ZoneKeys(Stage.ALONE, ZoneKey.load(self.path))
+            return ZoneKeys(Stage.ALONE, ZoneKey.load(self.path)) if self.path.exists() else None
         stage = stage_at(rollover, now)
         if stage is Stage.DONE:
             return ZoneKeys(stage, self._new(rollover))

@@ -22,6 +22,10 @@ TIMEOUT = 10.0  # seconds
 MAX_BYTES = 64 << 20
 OK, NOT_MODIFIED = 200, 304
 
+Adopt = Callable[[Topology], Awaitable[None]]
+"""Serves a zone from now on. Raises `ZoneAway` where there is none to be made of it, and then
+nothing has changed."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,7 +54,7 @@ class ZoneSource:
 
     async def follow(
         self,
-        adopt: Callable[[Topology], None],
+        adopt: Adopt,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Give `adopt` the zone now and whenever it has changed, until cancelled."""
@@ -67,9 +71,7 @@ class ZoneSource:
                         logger.warning("zone %s stays as it is: %s", self.zone, trouble)
                 await sleep(LOOK_SECONDS)
 
-    async def _look(
-        self, client: httpx.AsyncClient, etag: str, adopt: Callable[[Topology], None]
-    ) -> str:
+    async def _look(self, client: httpx.AsyncClient, etag: str, adopt: Adopt) -> str:
         """The etag of what is adopted now."""
         url = f"{self.url}/control/v1/dns_zones/{self.zone}/contents"
         document = bytearray()
@@ -89,7 +91,7 @@ class ZoneSource:
         if response.status_code != OK:
             raise ZoneAway(f"{url} answers {response.status_code}")
         try:
-            adopt(decode_topology(bytes(document)))
+            await adopt(decode_topology(bytes(document)))
         except TopologyError as error:
             raise ZoneAway(str(error)) from None
         self._keep(bytes(document))

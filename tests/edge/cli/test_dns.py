@@ -13,6 +13,7 @@ import dns.edns
 import dns.message
 import dns.name
 import dns.query
+import httpx
 import pytest
 from tests.edge.geo.fast_answers import CACHE
 
@@ -26,7 +27,8 @@ TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
 
 def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     command = [sys.executable, "-m", "skerry", "dns", "--topology", str(TOPOLOGY), "--port", "0"]
-    command += ["--id", "dns-a"]
+    metrics = tmp_path / "metrics"
+    command += ["--id", "dns-a", "--metrics", f"unix:{metrics}"]
     CACHE.mkdir(parents=True, exist_ok=True)
     (tmp_path / "cache").symlink_to(CACHE)
     env = {**subprocess_env, "SKERRY_HOME": str(tmp_path)}
@@ -36,6 +38,7 @@ def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, st
         line = process.stderr.readline()
         match = re.fullmatch(r"DNS is ready at 127\.0\.0\.1 port (\d+), UDP and TCP\.\n", line)
         assert match is not None, line
+        assert process.stderr.readline() == f"Metrics are at unix:{metrics}.\n"
         subnet = dns.edns.ECSOption("203.0.113.0", 24)
         nsid = dns.edns.GenericOption(dns.edns.OptionType.NSID, b"")
         question = dns.message.make_query(
@@ -49,6 +52,10 @@ def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, st
         [keys, signature] = answer.answer
         assert list(keys) == [key.dnskey]
         dns.dnssec.validate(keys, signature, {keys.name: keys.to_rdataset()})
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(metrics))) as client:
+            told = client.get("http://localhost/metrics").text
+        assert 'skerry_dns_region_up{region="iad"}' in told
+        assert 'skerry_dns_answers_total{path="slow",code="NOERROR"}' in told
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert process.stderr.read() == "Stopped.\n"

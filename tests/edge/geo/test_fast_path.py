@@ -8,7 +8,8 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,16 +21,20 @@ import dns.rcode
 import dns.rrset
 import pytest
 import uvloop
-from tests.edge.geo.example import CLIENTS, SITES, Clock, data, query, responder, zone
+from tests.edge.geo.example import CLIENTS, SITES, Clock, data, query, responder, texts, zone
 from tests.edge.geo.fast_answers import ADDRESSES, CACHE, mutated, random_query
 
 from skerry_edge.cli.dns_kernels import load_dns_kernels
 from skerry_edge.geo.cookies import Cookies
+from skerry_edge.geo.dns_metrics import DnsMetrics
 from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.fast import blocks
+from skerry_edge.geo.fast import blocks, fast_path
+from skerry_edge.geo.fast.compiling import Contents, read_contents
 from skerry_edge.geo.fast.fast_path import Address, FastPath
 from skerry_edge.geo.fast.workers import Answer
 from skerry_edge.geo.places import Places, State
+from skerry_edge.geo.responder import Responder
+from skerry_regions.prometheus import exposition
 
 LOOPBACK = "127.0.0.1"
 WORKERS = 2
@@ -73,29 +78,32 @@ async def first_answer(host: str, port: int) -> None:
 @pytest.mark.parametrize("host", [LOOPBACK, "::1"])
 def test_queries_are_answered_by_workers_and_the_rest_by_the_responder(host: str) -> None:
     async def test(server: DnsServer, fast: FastPath, ask: Ask) -> None:
-        slow = server.responder.counters.values.get("NOERROR", 0)
-        before = fast.counters()
+        slow = server.responder.counters.answers["NOERROR"]
+        before = counted(fast)
         answers = await asyncio.gather(*(ask(query("static")) for _ in range(50)))
         assert all(data(answer) == ["192.0.2.80"] for answer in answers)
         assert (await ask(query("none"))).rcode() == dns.rcode.NXDOMAIN
-        assert server.responder.counters.values.get("NOERROR", 0) == slow
+        assert server.responder.counters.answers["NOERROR"] == slow
         unusual = dns.message.from_wire(query("ai"))
         unusual.additional.append(dns.rrset.from_text("x.", 1, "IN", "A", "192.0.2.1"))
         assert len((await ask(unusual.to_wire())).answer) == 1
-        assert server.responder.counters.values["NOERROR"] == slow + 1
-        expected = {"received": 52, "sent": 51, "slow": 1, "rcode_0": 50, "rcode_3": 1}
-
-        def counted() -> dict[str, int]:
-            now = fast.counters()
-            return {name: now.get(name, 0) - before.get(name, 0) for name in expected}
-
+        assert server.responder.counters.answers["NOERROR"] == slow + 1
+        expected = Counter(received=52, sent=51, slow=1, NOERROR=50, NXDOMAIN=1)
         for _ in range(1000):  # workers count when they have sent
-            if counted() == expected:
+            if counted(fast) - before == expected:
                 break
             await asyncio.sleep(0.01)
-        assert counted() == expected
+        assert counted(fast) - before == expected
+        told = exposition(DnsMetrics(server).families()).decode()
+        assert "skerry_dns_fast_path 1\n" in told
+        assert 'skerry_dns_answers_total{path="fast",code="NXDOMAIN"} 1\n' in told
 
     with_server(test, host)
+
+
+def counted(fast: FastPath) -> Counter[str]:
+    answers = {dns.rcode.to_text(dns.rcode.Rcode(code)): n for code, n in fast.answers().items()}
+    return Counter(fast.events() | answers)
 
 
 def test_changes_reach_the_workers() -> None:
@@ -115,6 +123,37 @@ def test_changes_reach_the_workers() -> None:
         server.responder.serve([zone("new IN A 192.0.2.7")], Places(SITES[1:], CLIENTS))
         await comes("192.0.2.20")
         assert data(await ask(query("new"))) == ["192.0.2.7"]
+
+    with_server(test, LOOPBACK)
+
+
+def test_regions_are_followed_while_a_changed_zone_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_read = False
+
+    def read(source: Responder, before: Contents | None = None) -> Generator[None, None, Contents]:
+        while not may_read:
+            yield
+        return (yield from read_contents(source, before))
+
+    async def test(server: DnsServer, fast: FastPath, ask: Ask) -> None:
+        nonlocal may_read
+
+        async def comes(line: str) -> None:
+            sent = query(line.split(".")[0], subnet="198.51.100.0/24")
+            async with asyncio.timeout(20):
+                while line not in texts(await ask(sent)):
+                    pass
+
+        monkeypatch.setattr(fast_path, "read_contents", read)
+        server.responder.serve([zone("new IN A 192.0.2.7")], Places(SITES, CLIENTS))
+        server.responder.places.state = State(down=frozenset({"fra"}))
+        await comes("ai.example.test. 30 IN A 192.0.2.20")
+        assert not fast.current.is_set()
+        assert (await ask(query("new"))).rcode() == dns.rcode.NXDOMAIN
+        may_read = True
+        await comes("new.example.test. 3600 IN A 192.0.2.7")
+        assert data(await ask(query("ai", subnet="198.51.100.0/24"))) == ["192.0.2.20"]
+        assert fast.current.is_set()
 
     with_server(test, LOOPBACK)
 
@@ -164,7 +203,7 @@ def test_a_flood_of_anything_neither_ends_it_nor_fills_memory() -> None:
         assert _resident_bytes() - before < 16 << 20
         assert _open_files() == files
         assert len((await ask(query("ai"))).answer) == 1
-        assert fast.counters()["received"] > 100_000
+        assert fast.events()["received"] > 100_000
 
     with_server(test, LOOPBACK)
 
@@ -193,7 +232,7 @@ def test_clients_who_are_told_apart_too_finely_are_left_to_the_slow_path(
         question = dns.message.from_wire(query("static"))
         answer = await dns.asyncquery.udp(question, LOOPBACK, timeout=20, port=port)
         assert data(answer) == ["192.0.2.80"]
-        assert (fast.counters()["received"], fast.counters()["slow"]) == (1, 1)
+        assert (fast.events()["received"], fast.events()["slow"]) == (1, 1)
         await server.close()
 
     uvloop.run(main())

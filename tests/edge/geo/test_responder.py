@@ -226,6 +226,7 @@ def with_option(code: int, value: bytes) -> bytes:
         with_option(10, bytes(9)),
         with_option(10, bytes(41)),
     ],
+    ids=lambda _: "query",  # its bytes are others each time
 )
 def test_malformed_queries_are_told_so(malformed: bytes) -> None:
     answer = raw(malformed)
@@ -315,7 +316,7 @@ def test_a_flood_of_names_that_do_not_exist_is_one_budget() -> None:
     sent = [answer for answer in answers if answer is not None]
     whole = [each for each in sent if not dns.message.from_wire(each).flags & TC]
     assert (len(whole), len(sent) - len(whole)) == (5, 50)
-    assert server.counters.values["dropped"] == 50
+    assert server.counters.dropped == 50
     clock.now += 30.0
     assert server.respond(query("x"), RESOLVER, stream=False) is not None
     other = ipaddress.ip_address("192.0.2.200")

@@ -51,7 +51,7 @@ class Server:
         self._go_on = asyncio.Event()
         self.refuses = False
 
-    def adopt(self, topology: Topology) -> None:
+    async def adopt(self, topology: Topology) -> None:
         if self.refuses:
             raise ZoneAway("it makes no zone")
         self.adopted.append(topology)

@@ -24,11 +24,12 @@ from skerry_edge.geo.fast.answers import Answers, Arrays
 from skerry_edge.geo.fast.asked import FORMERR
 from skerry_edge.geo.fast.blocks import ClientKinds, blocks_of
 from skerry_edge.geo.fast.compiled import Bytes, Int32s
-from skerry_edge.geo.fast.responding import BADVERS, REFUSED
+from skerry_edge.geo.fast.responding import BADVERS
 from skerry_edge.geo.fast.table import CHOICE_COLUMNS, SEED, Blocks, Table, hashed, slot_of
 from skerry_edge.geo.fast.templates import NotATemplate, Template, below, of_name, unused
+from skerry_edge.geo.fast.writing import REFUSED
 from skerry_edge.geo.networks import Address
-from skerry_edge.geo.places import Places
+from skerry_edge.geo.places import State
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.zone import MAX_ALIASES, Kind, Zone
 
@@ -67,7 +68,7 @@ class Contents:
     choices: Int32s
     answers: Arrays
     by_place: tuple[_ByPlace, ...]
-    places: Places  # that the kinds and blocks of clients are of
+    source: Responder  # that was asked, and still answers the same but for the state of regions
     kinds: ClientKinds
     ipv4: Blocks
     ipv6: Blocks
@@ -77,16 +78,17 @@ class Contents:
 def read_contents(
     responder: Responder, before: Contents | None = None
 ) -> Generator[None, None, Contents]:
-    """Ask for everything; where addresses are, only if that is otherwise than in what was read
-    `before`. Raises `TooManyBlocks`."""
-    places = responder.places
-    if before is not None and places.tells_apart_like(before.places):
+    """Ask for everything that is served now; where addresses are, only if that is otherwise than in
+    what was read `before`. Raises `TooManyBlocks`."""
+    source = responder.snapshot()
+    places = source.places
+    if before is not None and places.tells_apart_like(before.source.places):
         kinds, ipv4, ipv6 = before.kinds, before.ipv4, before.ipv6
     else:
         kinds = ClientKinds(places)
         ipv4 = yield from blocks_of(places, 4, kinds)
         ipv6 = yield from blocks_of(places, 6, kinds)
-    reading = _Reading(responder, kinds.examples[0])
+    reading = _Reading(source, kinds.examples[0])
     yield from reading.read_all()
     names, entries, slots = _index(reading.names, reading.entries)
     return Contents(
@@ -96,7 +98,7 @@ def read_contents(
         np.array(reading.choices, np.int32).reshape(-1, CHOICE_COLUMNS),
         reading.answers.arrays(),
         tuple(reading.by_place),
-        places,
+        source,
         kinds,
         ipv4,
         ipv6,
@@ -104,20 +106,22 @@ def read_contents(
     )
 
 
-def orders_of(contents: Contents, places: Places) -> tuple[Order, ...]:
-    """Of each kind of clients, as regions are now."""
+def orders_of(contents: Contents, state: State) -> tuple[Order, ...]:
+    """Of each kind of clients, as regions are now: what `contents` are answered by from now on."""
+    places = contents.source.places
+    places.state = state
     return tuple(tuple(places.order(client)) for client in contents.kinds.clients)
 
 
 def make_table(
     contents: Contents,
     orders: tuple[Order, ...],
-    responder: Responder,
     generation: int,
     is_current: Callable[[], bool] = lambda: True,
 ) -> Generator[None, None, Table | None]:
-    """Contents as the orders of regions have them be. None when `orders` are no more those that the
-    responder answers by, which `is_current` says; what is rendered by then is kept."""
+    """Contents as the orders of regions have them be. None when `orders` are no more those that
+    `contents` are answered by, which `is_current` says; what is rendered by then is kept."""
+    responder = contents.source
     numbers = {order: number for number, order in enumerate(dict.fromkeys(orders))}
     examples = [contents.kinds.examples[orders.index(order)] for order in numbers]
     choices = contents.choices.copy()
@@ -129,7 +133,7 @@ def make_table(
             heads = [
                 answers.put(turns, is_scoped=turns[0].counts[0] > 0)
                 for order, example in zip(numbers, examples, strict=True)
-                for turns in (_by_place(contents, responder, each, order, example, variant),)
+                for turns in (_by_place(contents, each, order, example, variant),)
             ]
             first, *_ = [answers.append(head) for head in heads]
             choices[each.choice, tables.FOR_DNSSEC + column] = first
@@ -153,7 +157,6 @@ def make_table(
 
 def _by_place(
     contents: Contents,
-    responder: Responder,
     each: _ByPlace,
     order: Order,
     example: Address,
@@ -161,7 +164,7 @@ def _by_place(
 ) -> Turns:
     key = each.name, each.rdtype, order, variant
     if (known := contents.rendered.get(key)) is None:
-        known = _turns(responder, each.name, each.rdtype, example, variant)
+        known = _turns(contents.source, each.name, each.rdtype, example, variant)
         contents.rendered[key] = known
     return known
 
@@ -254,6 +257,8 @@ def _turns(
         if template in turns:
             break
         turns.append(template)
+        if max(template.counts) < 2:
+            break
     return tuple(turns)
 
 

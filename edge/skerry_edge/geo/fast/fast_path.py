@@ -64,12 +64,17 @@ class FastPath:
         await asyncio.gather(*(each.close() for each in self._workers))
         self._workers.clear()
 
-    def counters(self) -> dict[str, int]:
-        """Events since the start by name, and answers by code."""
+    def events(self) -> dict[str, int]:
+        """Since the start, by name."""
+        return dict(zip(EVENTS, self._sums(), strict=False))
+
+    def answers(self) -> dict[int, int]:
+        """Since the start, by code."""
+        return {code: count for code, count in enumerate(self._sums()[RCODES:]) if count}
+
+    def _sums(self) -> list[int]:
         scratches = [scratch for each in self._workers for scratch in each.scratches]
-        sums = [sum(int(each.counters[row]) for each in scratches) for row in range(COUNTERS)]
-        codes = {f"rcode_{code}": count for code, count in enumerate(sums[RCODES:]) if count}
-        return dict(zip(EVENTS, sums, strict=False)) | codes
+        return [sum(int(each.counters[row]) for each in scratches) for row in range(COUNTERS)]
 
     async def _run(
         self, addresses: Sequence[Address], answer: Answer, take_over: Callable[[], None]
@@ -79,6 +84,8 @@ class FastPath:
             await self._start(addresses, answer)
             take_over()
             await self._follow()
+        except TooManyBlocks:
+            logger.warning("too many blocks of addresses: answers come from the slow path")
         except Exception:  # the slow path goes on without us
             logger.exception("the fast path has ended")
         self._leave_everything()
@@ -101,48 +108,64 @@ class FastPath:
 
     def _leave_everything(self) -> None:
         """To the slow path, from now on: nobody keeps the workers' table current any more."""
+        self.current.clear()
         self._generation += 1
         table = empty_table()._replace(generation=np.array([self._generation]))
         for each in self._workers:
             each.take(table)
 
     async def _follow(self) -> None:
-        """Keep the table what the responder would answer, until cancelled."""
-        loop = asyncio.get_running_loop()
-        contents: Contents | None = None
+        """Keep the table what the responder would answer, until cancelled. Raises
+        `TooManyBlocks`."""
+        contents = await _apart(read_contents(self._responder))
         while True:
-            version, anew_at = self._responder.version, loop.time() + ANEW_SECONDS
-            try:
-                contents = await _apart(read_contents(self._responder, contents))
-            except TooManyBlocks:
-                logger.warning("too many blocks of addresses: answers come from the slow path")
-                return
             self._orders = ()
-            while self._responder.version == version and loop.time() < anew_at:
-                await self._follow_state(contents, version)
-                await asyncio.sleep(LOOK_SECONDS)
-            self.current.clear()
+            await self._follow_until_changed(contents)
+            contents = await self._read_beside(contents)
 
-    async def _follow_state(self, contents: Contents, version: int) -> None:
+    async def _follow_until_changed(self, contents: Contents) -> None:
+        """Until something else is served, or signatures are old."""
+        loop = asyncio.get_running_loop()
+        anew_at = loop.time() + ANEW_SECONDS
+        while self._is_served(contents) and loop.time() < anew_at:
+            await self._follow_state(contents)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _read_beside(self, before: Contents) -> Contents:
+        """What is served now. That takes seconds for a large zone: answers are those of `before`
+        meanwhile, by the state of regions."""
+        self.current.clear()
+        reading = asyncio.create_task(_apart(read_contents(self._responder, before)))
+        try:
+            while not reading.done():
+                await self._follow_state(before)
+                await asyncio.wait((reading,), timeout=LOOK_SECONDS)
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    def _is_served(self, contents: Contents) -> bool:
+        return contents.source.version == self._responder.version
+
+    async def _follow_state(self, contents: Contents) -> None:
         """Another table, where the state of regions has led to other orders."""
         state = self._responder.places.state
-
-        def is_current() -> bool:
-            return self._responder.version == version and self._responder.places.state is state
-
         if state is self._state and self._orders:
             return
-        orders = orders_of(contents, self._responder.places)
+        orders = orders_of(contents, state)
         if orders != self._orders:
             self._generation += 1
-            making = make_table(contents, orders, self._responder, self._generation, is_current)
+            making = make_table(
+                contents, orders, self._generation, lambda: self._responder.places.state is state
+            )
             table = await _apart(making)
             if table is None:
                 return  # and again, with what is so now
             for each in self._workers:
                 each.take(table)
         self._state, self._orders = state, orders
-        self.current.set()
+        if self._is_served(contents):
+            self.current.set()
 
 
 async def _apart(work: Generator[None, None, T]) -> T:

@@ -39,7 +39,7 @@ def make_rate(per_second: float) -> Rate:
 def judge(rate: Rate, network: np.uint64, kind: np.uint64, now: float) -> int:
     """Count one answer of a `kind` to a `network` (bits of its /24 or /56)."""
     mixed = (network * np.uint64(0x9E3779B97F4A7C15) ^ kind) * np.uint64(0xD6E8FEB86659FD93)
-    slot = wide(mixed >> np.uint64(32)) % rate.balance.size
+    slot = wide(mixed >> np.uint64(32)) & (rate.balance.size - 1)  # a power of two
     per_second = rate.per_second[0]
     earned = (now - rate.updated[slot]) * per_second
     balance = min(rate.balance[slot] + earned, per_second) - 1.0

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from skerry_edge.geo.datagrams import bound
 from skerry_edge.geo.fast.compiled import Int64s
 from skerry_edge.geo.fast.limiting import Rate
 from skerry_edge.geo.fast.responding import INET, PACKET, SOCKADDR, Keys, make_scratch
@@ -60,7 +61,10 @@ class Workers:
         self.scratches = [make_scratch() for _ in range(count)]
         try:
             for _ in range(count):
-                self._sockets.append(_bound(host, family))
+                udp = bound(host, family, is_shared=True)
+                self._sockets.append(udp)
+                udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+                udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
         except OSError:
             self._close_sockets()
             raise
@@ -118,21 +122,6 @@ class Workers:
                 self._sockets[0].sendto(answer, socket.MSG_DONTWAIT, to)
             except OSError as error:  # that one cannot be answered; the others can
                 logger.debug("no answer to %s: %s", to[0], error)
-
-
-def _bound(host: Any, family: int) -> socket.socket:
-    udp = socket.socket(family, socket.SOCK_DGRAM)
-    try:
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
-        if family == socket.AF_INET6:  # as asyncio's servers do it: IPv4 has sockets of its own
-            udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        udp.bind(host)
-    except OSError:
-        udp.close()
-        raise
-    return udp
 
 
 def _sockaddr(udp: socket.socket) -> bytes:
