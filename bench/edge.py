@@ -9,7 +9,6 @@ the edge and nothing else. The client's own share of the latency is in the figur
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import resource
 import statistics
@@ -17,16 +16,16 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.load import concurrent
 from bench.models import MODEL
 from bench.peers import Worker
 from bench.quiet import Watch
+from bench.run import Run, parser
 from bench.served import Served
 
 OURS = "skerry edge"
@@ -134,36 +133,19 @@ def measure(edge: Served, rounds: int, console: Console) -> tuple[list[stats.Cel
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="2 rounds instead of 5")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
+    run = Run(parser(__doc__, quick="2 rounds instead of 5").parse_args())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
-    console = Console()
-    description, ceilings = machine.describe(), machine.limits()
-    stats.heading(console, description, ceilings)
     with edge_process(STEP_SECONDS) as edge:
-        cells, quiet = measure(edge, 2 if options.quick else 5, console)
+        cells, quiet = measure(edge, 2 if run.is_quick else 5, run.console)
     memory = stats.Cell(f"memory per stream, {MEMORY_STREAMS} open", "KiB")
-    with console.status(memory.name), edge_process(SLOW_STEP_SECONDS) as edge:
+    with run.console.status(memory.name), edge_process(SLOW_STEP_SECONDS) as edge:
         memory.add(OURS, asyncio.run(memory_per_stream(edge)))
     cells.append(memory)
-    console.print(stats.table("the edge alone, medians of rounds", cells, OURS, []))
+    run.console.print(stats.table("the edge alone, medians of rounds", cells, OURS, []))
     if not quiet:
-        console.print("other processes used the machine meanwhile")
-    stats.write(
-        options.json,
-        {
-            "machine": description,
-            "limits": ceilings,
-            "rows": stats.rows(cells),
-            "disturbed": not quiet,
-            "ratios": {},
-        },
-    )
+        run.console.print("other processes used the machine meanwhile")
+    run.write(cells, disturbed=not quiet, ratios={})
     return 0
 
 

@@ -8,18 +8,17 @@ other processes used the machine is repeated. First their vectors are compared.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.engine import undisturbed
 from bench.models import home
 from bench.peers import ROOT, Worker, python_of
+from bench.run import Run, parser
 from skerry_regions.catalog import Catalog
 from skerry_regions.store import ModelStore
 
@@ -91,38 +90,25 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
-    console = Console()
+    run = Run(parser(__doc__, quick="3 rounds instead of 9").parse_args(), threads=THREADS)
     spec = Catalog.load(home()).resolve(MODEL)
     files = ModelStore(home()).pull(spec, lambda _what, _share: None)
     ours = [sys.executable, "-m", "bench.workers.skerry_encoder", MODEL, str(home()), str(THREADS)]
     peer = str(ROOT / "bench/workers/sentence_transformers_encoder.py")
     theirs = [str(python_of(PEER)), peer, str(files.weights), str(THREADS)]
     workers = {OURS: Worker(OURS, ours), PEER: Worker(PEER, theirs)}
-    description, ceilings = machine.describe(), machine.limits(THREADS)
-    stats.heading(console, description, ceilings)
 
     distance = largest_distance(workers)
-    console.print(f"largest 1 - cosine between the two: {distance:.1e}")
-    cells, disturbed = measure(workers, 3 if options.quick else 9, console)
-    console.print(stats.table("encoder against encoder, texts/s, medians", cells, OURS, [PEER]))
+    run.console.print(f"largest 1 - cosine between the two: {distance:.1e}")
+    cells, disturbed = measure(workers, 3 if run.is_quick else 9, run.console)
+    run.console.print(stats.table("encoder against encoder, texts/s, medians", cells, OURS, [PEER]))
     if disturbed:
-        console.print(f"{disturbed} samples stayed disturbed by foreign load")
-    stats.write(
-        options.json,
-        {
-            "machine": description,
-            "limits": ceilings,
-            "distance": distance,
-            "rows": stats.rows(cells),
-            "disturbed": disturbed,
-            "ratios": {cell.name: round(cell.ratio(OURS, PEER), 3) for cell in cells},
-        },
+        run.console.print(f"{disturbed} samples stayed disturbed by foreign load")
+    run.write(
+        cells,
+        distance=distance,
+        disturbed=disturbed,
+        ratios={cell.name: round(cell.ratio(OURS, PEER), 3) for cell in cells},
     )
     for each in workers.values():
         each.close()

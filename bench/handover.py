@@ -13,7 +13,6 @@ at a time. Times are those of the tokens' arrival here:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import secrets
@@ -31,11 +30,12 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.models import MODEL, default_model
 from bench.node_stream import NodeStream
 from bench.platforms import share_files
 from bench.quiet import Watch
+from bench.run import Run, parser
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_edge.cli.state import Home
 from skerry_regions.address import Address
@@ -167,23 +167,14 @@ async def measure(rounds: int, console: Console) -> tuple[list[stats.Cell], int]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="5 rounds instead of 30")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
-    console = Console()
+    run = Run(parser(__doc__, quick="5 rounds instead of 30").parse_args())
     default_model()
-    description, ceilings = machine.describe(), machine.limits(2)
-    stats.heading(console, description, ceilings)
-    rounds = 5 if options.quick else 30
-    cells, disturbed = asyncio.run(measure(rounds, console))
-    console.print(stats.table(f"hand-over of {PROMPT_TOKENS:,} tokens, p50", cells, US, []))
+    rounds = 5 if run.is_quick else 30
+    cells, disturbed = asyncio.run(measure(rounds, run.console))
+    run.console.print(stats.table(f"hand-over of {PROMPT_TOKENS:,} tokens, p50", cells, US, []))
     if disturbed:
-        console.print(f"{disturbed} of {rounds} rounds were disturbed by foreign load")
-    report = {"machine": description, "limits": ceilings, "rows": stats.rows(cells)}
-    stats.write(options.json, {**report, "disturbed": disturbed})
+        run.console.print(f"{disturbed} of {rounds} rounds were disturbed by foreign load")
+    run.write(cells, disturbed=disturbed)
     return 0
 
 

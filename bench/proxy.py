@@ -21,7 +21,6 @@ second of it. CPU per token is the difference of two bursts that differ only in 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -34,14 +33,13 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
-from bench import machine, stats
+from bench import stats
 from bench.edge import OURS, body, cpu_per_token
 from bench.litellm import KEY, PEER, litellm
 from bench.load import StreamTimes, concurrent, stream
 from bench.peers import Worker
 from bench.quiet import Watch
+from bench.run import Run, parser
 from bench.served import Served, family
 
 DIRECT = "back end directly"
@@ -179,44 +177,31 @@ class Bench:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="2 short rounds instead of 5")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
+    run = Run(parser(__doc__, quick="2 short rounds instead of 5").parse_args())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
-    console = Console()
-    description, ceilings = machine.describe(), machine.limits()
-    stats.heading(console, description, ceilings)
-    bench = Bench(QUICK if options.quick else FULL)
+    bench = Bench(QUICK if run.is_quick else FULL)
     with systems(STEP_SECONDS) as served:
         Bench(QUICK).round(served, 0)  # warms up
         with Watch([pid for one in served.values() for pid in family(one.pid)]) as watch:
             for number in range(1, bench.scale.rounds + 1):
-                with console.status(f"round {number} of {bench.scale.rounds}"):
+                with run.console.status(f"round {number} of {bench.scale.rounds}"):
                     bench.round(served, number * 1_000_000)
     for number in range(1, bench.scale.memory_rounds + 1):
-        with console.status(f"memory, round {number} of {bench.scale.memory_rounds}"):
+        with run.console.status(f"memory, round {number} of {bench.scale.memory_rounds}"):
             bench.memory()
     cells = list(bench.cells.values())
     compared = [cell for cell in cells if OURS in cell.samples]
-    console.print(stats.table("in front of the same back end, medians", compared, OURS, [PEER]))
+    run.console.print(stats.table("in front of the same back end, medians", compared, OURS, [PEER]))
     for cell in cells:
         if DIRECT in cell.samples:
-            console.print(f"{DIRECT}: {cell.name} {cell.median(DIRECT):.2f} {cell.unit}")
+            run.console.print(f"{DIRECT}: {cell.name} {cell.median(DIRECT):.2f} {cell.unit}")
     if not watch.quiet:
-        console.print("other processes used the machine meanwhile")
-    stats.write(
-        options.json,
-        {
-            "machine": description,
-            "limits": ceilings,
-            "rows": stats.rows(cells),
-            "disturbed": not watch.quiet,
-            "ratios": {PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in compared}},
-        },
+        run.console.print("other processes used the machine meanwhile")
+    run.write(
+        cells,
+        disturbed=not watch.quiet,
+        ratios={PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in compared}},
     )
     return 0
 

@@ -19,7 +19,6 @@ It reached it when at least half of those tokens were found in a cache.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
 import sys
@@ -27,16 +26,18 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from random import Random
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.disagg import MAX_OUTPUT, Shape, prompt_ids
-from bench.load import StreamTimes, stream
+from bench.load import StreamTimes
 from bench.models import MODEL, default_model
 from bench.platforms import of_topology
+from bench.replay import complete, replay
+from bench.run import Run, parser
 from bench.sim.traces import TraceRequest, mooncake
 
 COST, NEAREST, IN_TURN = "cost", "nearest", "round-robin"
@@ -149,26 +150,7 @@ def platform(policy: str) -> Generator[Platform]:
 
 
 async def ask(to: Platform, job: Job) -> StreamTimes:
-    body = {
-        "model": MODEL,
-        "prompt": job.prompt,
-        "max_tokens": job.output,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return await stream(to.urls[job.edge], to.token, body, content=b'"text":"')
-
-
-async def replay(to: Platform, asked: Sequence[Job]) -> list[StreamTimes]:
-    """Send each request when its time has come, whatever the others do."""
-
-    async def one(job: Job) -> StreamTimes:
-        await asyncio.sleep(job.at)
-        return await ask(to, job)
-
-    return await asyncio.gather(*map(one, asked))
+    return await complete(to.urls[job.edge], to.token, job)
 
 
 def figures(asked: Sequence[Job], times: Sequence[StreamTimes]) -> dict[str, float]:
@@ -188,9 +170,9 @@ def figures(asked: Sequence[Job], times: Sequence[StreamTimes]) -> dict[str, flo
 def seconds_at_once(count: int) -> float:
     """How long the nodes take for a slice that comes all at once, each region its own."""
     with platform(NEAREST) as to:
-        asyncio.run(replay(to, jobs(6, 0.0, salt=0)))  # edges and nodes are warm
+        asyncio.run(replay(jobs(6, 0.0, salt=0), partial(ask, to)))  # edges and nodes are warm
         start = time.perf_counter()
-        asyncio.run(replay(to, jobs(count, 0.0, salt=1)))
+        asyncio.run(replay(jobs(count, 0.0, salt=1), partial(ask, to)))
         return time.perf_counter() - start
 
 
@@ -207,8 +189,8 @@ def measure(scale: Scale, console: Console) -> dict[str, stats.Cell]:
                 console.status(f"round {number} of {scale.rounds}: {policy}"),
                 platform(policy) as to,
             ):
-                asyncio.run(replay(to, jobs(6, 0.0, salt=0)))
-                times = asyncio.run(replay(to, asked))
+                asyncio.run(replay(jobs(6, 0.0, salt=0), partial(ask, to)))
+                times = asyncio.run(replay(asked, partial(ask, to)))
             for figure, value in figures(asked, times).items():
                 unit = "ms" if figure.startswith("TTFT") else "%"
                 cells.setdefault(figure, stats.Cell(figure, unit)).add(policy, value)
@@ -216,19 +198,12 @@ def measure(scale: Scale, console: Console) -> dict[str, stats.Cell]:
 
 
 def main() -> int:
-    formatter = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("--quick", action="store_true", help="1 round of 12 requests")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
-    console = Console(width=max(Console().width, 120))  # also where the output is piped
-    description, ceilings = machine.describe(), machine.limits(len(REGIONS))
-    stats.heading(console, description, ceilings)
+    given = parser(__doc__, quick="1 round of 12 requests").parse_args()
+    run = Run(given, threads=len(REGIONS), min_width=120)
     default_model()
-    cells = list(measure(QUICK if options.quick else FULL, console).values())
-    console.print(stats.table("Three regions", cells, COST, [NEAREST, IN_TURN]))
-    report = {"machine": description, "limits": ceilings, "rows": stats.rows(cells)}
-    stats.write(options.json, report)
+    cells = list(measure(QUICK if run.is_quick else FULL, run.console).values())
+    run.console.print(stats.table("Three regions", cells, COST, [NEAREST, IN_TURN]))
+    run.write(cells)
     return 0
 
 

@@ -8,7 +8,6 @@ Both servers run two threads on the same GGUF file and are loaded in turns, roun
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
 import itertools
@@ -23,13 +22,14 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.engine import THREADS, undisturbed
 from bench.engine_cases import OURS
 from bench.load import StreamTimes, concurrent
 from bench.models import MODEL, default_model
 from bench.peers import ROOT, Worker, python_of
 from bench.platforms import platform
+from bench.run import Run, parser
 
 PEER = "llama.cpp server"
 STREAMS = (1, 8, 32)
@@ -135,28 +135,12 @@ def measure(servers: list[Server], rounds: int, console: Console) -> list[stats.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="2 rounds instead of 7")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
-    console = Console()
-    description, ceilings = machine.describe(), machine.limits(THREADS)
-    stats.heading(console, description, ceilings)
+    run = Run(parser(__doc__, quick="2 rounds instead of 7").parse_args(), threads=THREADS)
     with skerry_server() as ours, peer_server(default_model()[1].weights) as peer:
-        cells = measure([ours, peer], 2 if options.quick else 7, console)
-    console.print(stats.table("server against server, medians", cells, OURS, [PEER]))
-    console.print("ratio: tok/s above 1 and latencies below 1 are ours ahead")
-    stats.write(
-        options.json,
-        {
-            "machine": description,
-            "limits": ceilings,
-            "rows": stats.rows(cells),
-            "ratios": {PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in cells}},
-        },
-    )
+        cells = measure([ours, peer], 2 if run.is_quick else 7, run.console)
+    run.console.print(stats.table("server against server, medians", cells, OURS, [PEER]))
+    run.console.print("ratio: tok/s above 1 and latencies below 1 are ours ahead")
+    run.write(cells, ratios={PEER: {c.name: round(c.ratio(OURS, PEER), 3) for c in cells}})
     return 0
 
 

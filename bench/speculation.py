@@ -10,19 +10,18 @@ that is in no prompt: there speculation must not lose.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.engine import THREADS, undisturbed
 from bench.models import default_model, home
 from bench.peers import ROOT
+from bench.run import Run, parser
 from skerry_core.config import EngineConfig
 from skerry_core.engine import Engine
 from skerry_core.request import Request, SamplingParams
@@ -144,15 +143,7 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 7")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    options = parser.parse_args()
-    console = Console()
-    description, limits = machine.describe(), machine.limits(THREADS)
-    stats.heading(console, description, limits)
+    run = Run(parser(__doc__, quick="3 rounds instead of 7").parse_args(), threads=THREADS)
     spec, files = default_model()
     runner = NumbaRunner.open(
         files.weights, num_blocks=NUM_BLOCKS, threads=THREADS, cache_dir=home() / "cache"
@@ -163,14 +154,13 @@ def main() -> int:
         WITHOUT: Side(runner, EngineConfig(max_draft_tokens=0)),
     }
     text = TextModel(files, context_window=spec.context_window)
-    cells, shares, disturbed = measure(sides, text, 3 if options.quick else 7, console)
-    console.print(stats.table("speculation, tok/s, medians", cells, WITH, [WITHOUT]))
+    cells, shares, disturbed = measure(sides, text, 3 if run.is_quick else 7, run.console)
+    run.console.print(stats.table("speculation, tok/s, medians", cells, WITH, [WITHOUT]))
     for name, share in shares.items():
-        console.print(f"{name}: {share:.0%} of the drafted tokens were right")
+        run.console.print(f"{name}: {share:.0%} of the drafted tokens were right")
     if disturbed:
-        console.print(f"{disturbed} samples stayed disturbed by foreign load")
-    report = {"machine": description, "limits": limits, "rows": stats.rows(cells)}
-    stats.write(options.json, report | {"accepted": shares, "disturbed": disturbed})
+        run.console.print(f"{disturbed} samples stayed disturbed by foreign load")
+    run.write(cells, accepted=shares, disturbed=disturbed)
     runner.close()
     return 0
 
