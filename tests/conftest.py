@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from skerry_regions.catalog import Catalog
 from skerry_regions.model_files import ModelFiles
@@ -15,6 +16,10 @@ from skerry_regions.store import ModelStore, use_file
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBEDDING_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
 ROOT = Path(__file__).resolve().parent.parent
+
+# Whether a property holds does not depend on how fast the machine is.
+settings.register_profile("skerry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("skerry")
 
 # Triton reads it when it is imported; where there is a GPU its kernels are tested there.
 if not Path("/dev/nvidiactl").exists():

@@ -38,6 +38,7 @@ class Exchange:
         self._news = asyncio.Event()  # for `receive`
         self._is_chunked = self._has_body = False
         self._owed: int | None = None  # bytes, of a body whose size was told
+        self._unsent = b""  # the head, for as long as the body may come with it
         self.keeps_alive = head.keeps_alive  # else the connection ends with the answer
         self.has_begun = self.is_complete = False  # the answer
         self.is_cut_off = False  # nobody is there to answer
@@ -94,7 +95,6 @@ class Exchange:
     def _begin(self, message: Message) -> None:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"{message['type']} before the answer's beginning")
-        self.has_begun = True
         status: int = message["status"]
         fields = [*self._connection.default_fields, *message.get("headers", ())]
         sizes = [value for name, value in fields if name == b"content-length"]
@@ -103,26 +103,42 @@ class Exchange:
         self._is_chunked = self._has_body and self._owed is None and self._version != "1.0"
         if self._is_chunked:
             fields.append((b"transfer-encoding", b"chunked"))
+        if self._expects_continue and not self._is_body_whole:
+            self.keeps_alive = False  # nobody knows whether the client sends its body now
         if not self.keeps_alive:
             fields.append((b"connection", b"close"))
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])
         if lines.count(b"\n") != len(fields) or lines.count(b"\r") != len(fields):
             raise RuntimeError("a header of the answer holds a line's end")
-        self._connection.write(_STATUS_LINES[status] + lines + b"\r\n")
+        line = _STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status)
+        self._unsent = line + lines + b"\r\n"
+        self.has_begun = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send the head, though the body lets wait."""
+        if self._unsent and not self.is_cut_off:
+            self._write(b"")
 
     def _go_on(self, message: Message) -> None:
         data: bytes = message.get("body", b"") if self._has_body else b""
-        self.is_complete = not message.get("more_body", False)
+        is_last = not message.get("more_body", False)
         if self._owed is not None and self._has_body:
             self._owed -= len(data)
-            if self._owed < 0 or (self.is_complete and self._owed):
+            if self._owed < 0 or (is_last and self._owed):
                 raise RuntimeError("the answer's body has not the size that was told")
         if self._is_chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-            if self.is_complete:
+            if is_last:
                 data += b"0\r\n\r\n"
-        if data:
-            self._connection.write(data)
-        if self.is_complete:
+        self._write(data)
+        if is_last:
+            self.is_complete = True
             self._news.set()
             self._connection.answered()
+
+    def _write(self, data: bytes) -> None:
+        """In one system call, which costs more than all that was done for it."""
+        data, self._unsent = self._unsent + data, b""
+        if data:
+            self._connection.write(data)

@@ -102,7 +102,7 @@ async def _answer(
         request,
         call,
         choices,
-        _events(choices, answer, include_usage=with_usage, tail=dialect.tail),
+        _events(choices, job.num_choices, answer, include_usage=with_usage, tail=dialect.tail),
         lambda exc: dialect.error_event(exc, call.request_id),
     )
 
@@ -205,7 +205,7 @@ def _message(text: str, calls: Calls, answer: Answer) -> AssistantMessage:
 
 
 async def _events(
-    choices: Choices, answer: Answer, *, include_usage: bool, tail: bool
+    choices: Choices, num_choices: int, answer: Answer, *, include_usage: bool, tail: bool
 ) -> AsyncGenerator[bytes, None]:
     """Events of an OpenAI stream, one write per step; `tail` adds Workers AI's own last event.
 
@@ -218,8 +218,8 @@ async def _events(
     )  # fmt: skip
     rest = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
     greeted: set[int] = set()
+    num_running, event = num_choices, b""
     async for index, piece in choices.pieces():
-        event = b""
         if index not in greeted:
             greeted.add(index)
             event += head + _choice(index, b'{"role":"assistant","content":""}') + rest
@@ -231,12 +231,15 @@ async def _events(
         if piece.finish_reason is not None:
             reason = answer.reason(piece.finish_reason)
             event += head + _choice(index, b"{}", reason=reason) + rest
-        yield event
+            num_running -= 1
+        if num_running:
+            yield event
+            event = b""
     usage = encode(choices.usage())
     last = head + b'],"usage":' + usage + b"}\n\n" if include_usage else b""
     if tail:
         last += b'data: {"response":"","usage":' + usage + b"}\n\n"
-    yield last + DONE
+    yield event + last + DONE
 
 
 def _call_delta(call: CallDelta, answer: Answer) -> dict[str, Any]:

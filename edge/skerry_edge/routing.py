@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -50,6 +50,13 @@ def request_id(request: Request) -> str:
     return str(request.scope["request_id"])
 
 
+def _headers(request: Request) -> dict[str, str]:
+    """By name in lower case; of those given twice the first, as in `request.headers`, which looks
+    through all of them for each that is wanted."""
+    pairs: list[tuple[bytes, bytes]] = request.scope["headers"]
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(pairs)}
+
+
 def call_of(request: Request, principal: Principal, options: RunOptions | None = None) -> Call:
     """The call's identity, its deadlines (counted from the request's header) and its wishes.
 
@@ -60,31 +67,32 @@ def call_of(request: Request, principal: Principal, options: RunOptions | None =
         trace.add("receive", 0.0, trace.now())
         edge.traces.begin(trace, principal.account_id)
     started = float(request.scope["started"])
+    headers = _headers(request)
     return Call(
         request_id=request_id(request),
         tenant=principal.account_id,
         started=started,
         deadline=started + edge.limits.request_seconds,
-        begin_by=started + _patience(request),
+        begin_by=started + _patience(headers),
         residency=request.scope["residency"],
         explain=_explainer(request),
         priority=priority_of(request.scope),
         reject_if_busy=bool(options and options.reject_if_busy),
         token=principal.token_id,
         caps=principal.caps,
-        cache=policy_of(request.headers, edge.stores.cache_ttl),
+        cache=policy_of(headers, edge.stores.cache_ttl),
         idempotency=idempotency.key_of(request),
         headers=_answer_headers(request),
-        mixed_builds=request.headers.get("x-skerry-mixed-builds") == "1",
-        affinity=affinity_of(request.headers, principal.account_id),
-        pin_seconds=pin_of(request.headers),
+        mixed_builds=headers.get("x-skerry-mixed-builds") == "1",
+        affinity=affinity_of(headers, principal.account_id),
+        pin_seconds=pin_of(headers),
     )
 
 
-def _patience(request: Request) -> float:
+def _patience(headers: Mapping[str, str]) -> float:
     """Seconds that the caller waits for the answer to begin, as it told AI Gateway; infinite where
     it told none. Raises `InvalidInput`."""
-    given = request.headers.get(TIMEOUT_HEADER)
+    given = headers.get(TIMEOUT_HEADER)
     if given is None:
         return math.inf
     milliseconds = whole_number(given, 1, MAX_PATIENCE_MS)

@@ -133,7 +133,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         explained = _explanation(scope)  # told in the headers; a failover changes it
         begin_by = min(self._begin_by, self._deadline)
-        silent = True
+        silent, last = True, b""
 
         async def comment() -> None:
             nonlocal silent
@@ -158,12 +158,15 @@ class EventStream(Response):
                             if (now := _explanation(scope)) != explained:
                                 explained = now
                                 await send(_part(f": {EXPLAIN_HEADER}: {now}\n\n".encode("ascii")))
-                            await send(_part(event))
+                            if event.endswith(DONE):
+                                last = event  # goes with the end of the answer, in one write
+                            else:
+                                await send(_part(event))
                 except (Exception, asyncio.CancelledError) as exc:
                     if attended.gone:
                         raise
                     await send(_part(self._encode_error(_as_skerry_error(exc))))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             self._close()
 

@@ -45,6 +45,7 @@ class ChatTemplate:
         self._tokens = dict(tokens or {})
         try:
             self._template = SandboxedTemplates(now).compile_metered(source)
+            self._template.globals = dict(self._template.globals)  # each rendering copies it
         except jinja2.TemplateSyntaxError as error:
             problem = f"line {error.lineno}: {error.message}"
             raise TemplateError(f"the chat template does not compile: {problem}") from None

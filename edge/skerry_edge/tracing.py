@@ -123,15 +123,6 @@ class Trace:
             self._dropped += 1
         return span.id
 
-    @contextmanager
-    def span(self, name: str, **attributes: Value) -> Generator[Attributes]:
-        """Note what happens inside; gives its attributes, to be added to."""
-        start = self.now()
-        try:
-            yield attributes
-        finally:
-            self.add(name, start, self.now(), attributes)
-
     def record(
         self, edge: str, *, status: int | None = None, ended: bool = True, **attributes: Value
     ) -> TraceRecord:
@@ -175,12 +166,22 @@ def tracing(trace: Trace) -> Generator[None]:
         _current.reset(token)
 
 
-@contextmanager
-def span(name: str, **attributes: Value) -> Generator[Attributes]:
-    """`Trace.span` of the current request; outside of any, nothing is noted."""
-    trace = current()
-    if trace is None:
-        yield attributes
-    else:
-        with trace.span(name, **attributes) as noted:
-            yield noted
+class span:  # in small letters: it is used as a function
+    """Note what happens inside, of the current request; gives its attributes, to be added to.
+    Outside of any request nothing is noted.
+    """
+
+    def __init__(self, name: str, **attributes: Value) -> None:
+        self._trace = current()
+        self._name = name
+        self._attributes: Attributes = attributes
+        self._start = 0.0
+
+    def __enter__(self) -> Attributes:
+        if self._trace is not None:
+            self._start = self._trace.now()
+        return self._attributes
+
+    def __exit__(self, *_: object) -> None:
+        if self._trace is not None:
+            self._trace.add(self._name, self._start, self._trace.now(), self._attributes)

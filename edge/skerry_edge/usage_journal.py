@@ -180,8 +180,7 @@ class UsageJournal:
             "output": amount.output_tokens, "queue": amount.queue_seconds,
             "prefill": amount.prefill_seconds, "decode": amount.decode_seconds,
         }  # fmt: skip
-        self._put((_SETTLE, values))
-        self._put((_CLOSE, values))
+        self._put((_SETTLE, values), (_CLOSE, values))
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until all that was told is on disk; for threads other than the event loop's.
@@ -207,12 +206,14 @@ class UsageJournal:
         self._wake.set()
         self._writer.join(CLOSE_SECONDS)
 
-    def _put(self, statement: _Statement) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
-            self._num_lost += 1
-        self._waiting.append(statement)
-        self._wake.set()
+    def _put(self, *statements: _Statement) -> None:
+        for statement in statements:
+            if len(self._waiting) >= MAX_WAITING:
+                self._waiting.popleft()
+                self._num_lost += 1
+            self._waiting.append(statement)
+        if not self._wake.is_set():
+            self._wake.set()
 
     # --- the writer's thread ---------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def test_spans_are_offsets_from_the_header_and_children_of_the_request() -> None
     clock = Clock()
     trace = new_trace(clock)
     clock.now += 1
-    with trace.span("tokenise", chars=4) as noted:
+    with tracing.tracing(trace), tracing.span("tokenise", chars=4) as noted:
         clock.now += 0.5
         noted["tokens"] = 2
     clock.now += 0.25
@@ -49,7 +49,7 @@ def test_spans_are_offsets_from_the_header_and_children_of_the_request() -> None
 
 def test_a_span_is_noted_when_its_work_fails() -> None:
     trace = new_trace(Clock())
-    with pytest.raises(KeyError), trace.span("tokenise"):
+    with pytest.raises(KeyError), tracing.tracing(trace), tracing.span("tokenise"):
         raise KeyError
     assert [span.name for span in trace.record("e").spans] == ["request", "tokenise"]
 
