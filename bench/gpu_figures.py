@@ -5,23 +5,28 @@ from __future__ import annotations
 import platform
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import cast
 
 import torch
 import triton
 
 from bench.gpu_batches import step
+from bench.gpu_files import forget, read, write_model
+from bench.gpu_gaps import Gaps
 from bench.gpu_peers import static_cache_seconds
-from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
 from skerry_core.engine import Engine
-from skerry_core.kernels.quantized import QuantizedMatrix
+from skerry_core.kernels.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed
 from skerry_core.kernels.triton_attention import SPLIT_BLOCKS, Tiles, attend_split
 from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
 from skerry_core.models.torch_decoder import DecoderWeights
+from skerry_core.models.torch_loading import load_decoder
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.torch_gpu import Kernels, TorchRunner
 
@@ -44,6 +49,7 @@ class Sizes:
     streams: int
     stream_tokens: int  # of each stream, at most
     hand_over: int
+    loaded: ModelConfig  # from a file
     long_rows: int
     long_context: int
     copy_bytes: int
@@ -54,12 +60,13 @@ class Sizes:
 FULL = Sizes(
     model=replace(PUBLIC_SHAPES["llama-3.1-8b"], max_context=16_384), dtype=torch.bfloat16,
     context=1000, batches=(1, 64), prefill=8192, streams=200, stream_tokens=400, hand_over=4096,
+    loaded=replace(PUBLIC_SHAPES["llama-3.2-1b"], max_context=4096),
     long_rows=16, long_context=32_768, copy_bytes=4 << 30, product=8192, rounds=7,
 )  # fmt: skip
 DRY = Sizes(
     model=TINY, dtype=torch.float32, context=70, batches=(1, 2), prefill=4, streams=2,
-    stream_tokens=2, hand_over=128, long_rows=1, long_context=300, copy_bytes=1 << 16, product=32,
-    rounds=1,
+    stream_tokens=2, hand_over=128, loaded=TINY, long_rows=1, long_context=300,
+    copy_bytes=1 << 16, product=32, rounds=1,
 )  # fmt: skip
 
 
@@ -86,7 +93,7 @@ class Bench:
         self.sizes = sizes
         self.device = device
         self._weights: DecoderWeights = random_weights(sizes.model, device, sizes.dtype)
-        self._copy = self._product = self._to_host = 0.0  # ceilings, per second
+        self._copy = self._product = self._to_host = self._to_device = 0.0  # ceilings, per second
 
     def describe(self) -> dict[str, str]:
         is_cuda = self.device.type == "cuda"
@@ -103,8 +110,10 @@ class Bench:
         yield "hand-over", self.hand_over
         yield "attention alone", self.attention
         yield "decode and prefill, deterministic", lambda: self.steps("triton", True)
-        yield "decode, 8 bits", lambda: self.quantized(8)
-        yield "decode, 4 bits", lambda: self.quantized(4)
+        yield "loading", self.loading
+        yield "int8", lambda: self.quantized("int8")
+        yield "int4", lambda: self.quantized("int4")
+        yield "fp8", lambda: self.quantized("fp8")
         yield "peer: torch SDPA", lambda: self.steps("torch")
         yield "peer: transformers", self.transformers
 
@@ -120,11 +129,13 @@ class Bench:
         )
         part = source[: len(host)]
         self._to_host = len(host) / self.seconds(lambda: host.copy_(part, non_blocking=True))
+        self._to_device = len(host) / self.seconds(lambda: part.copy_(host, non_blocking=True))
         a = torch.randn(s.product, s.product, dtype=s.dtype, device=self.device)
         self._product = 2 * s.product**3 / self.seconds(lambda: a @ a)
         return [
             Figure("copy on the device, read and written", self._copy / GIGA, "GB/s"),
             Figure("copy to pinned memory", self._to_host / GIGA, "GB/s"),
+            Figure("copy from pinned memory", self._to_device / GIGA, "GB/s"),
             Figure("matrix product", self._product / TERA, "TFLOPS"),
         ]
 
@@ -165,19 +176,32 @@ class Bench:
         runner.close()
         return figures
 
-    def quantized(self, bits: int) -> list[Figure]:
-        """Decoding one row by weights of 4 or 8 bits, which say as little as the others."""
+    def quantized(self, form: NarrowWeights) -> list[Figure]:
+        """Decoding one row by weights of 4 or 8 bits, and prefill by those of fp8."""
         s = self.sizes
-        weights = narrowed(self._weights, bits)
+        weights = in_form(self._weights, form)
         runner = TorchRunner(
-            s.model, weights, num_blocks=self.blocks(1, s.context), kernels="triton"
-        )
+            s.model, weights, num_blocks=self.blocks(1, max(s.context, s.prefill)),
+            max_step_tokens=s.prefill, kernels="triton",
+        )  # fmt: skip
         batch = step(1, 1, s.context)
         seconds = self.seconds(lambda: runner.execute(batch))
         least = (weight_bytes(weights) + self.kv_bytes(s.context)) / self._copy
+        figures = [
+            Figure(
+                f"decode, 1 row, {form}", 1e3 * seconds, "ms", "bytes over bandwidth",
+                least / seconds,
+            )
+        ]  # fmt: skip
+        if form == "fp8":
+            batch = step(1, s.prefill, s.prefill)
+            seconds = self.seconds(lambda: runner.execute(batch))
+            least = self.prefill_operations(s.prefill) / self._product
+            name = f"prefill of {s.prefill}, fp8"
+            of = "the matrix product's rate, not in fp8"
+            figures.append(Figure(name, s.prefill / seconds, "tok/s", of, least / seconds))
         runner.close()
-        name = f"decode, 1 row, {bits} bits"
-        return [Figure(name, 1e3 * seconds, "ms", "bytes over bandwidth", least / seconds)]
+        return figures
 
     def streams(self) -> list[Figure]:
         """Concurrent streams through the whole engine, lengths like a chat's (ShareGPT: prompts of
@@ -196,27 +220,46 @@ class Bench:
             ids = tuple(rng.randrange(s.model.vocab_size) for _ in range(prompt))
             style = SamplingParams(max_tokens=answer, temperature=0.8, top_p=0.95, seed=index)
             engine.add(Request(id=str(index), prompt_ids=ids, sampling=style))
-        busy, execute = 0.0, runner.execute
-
-        def timed(batch: Batch) -> object:
-            nonlocal busy
-            begun = time.perf_counter()
-            result = execute(batch)
-            busy += time.perf_counter() - begun
-            return result
-
-        runner.execute = timed  # type: ignore[method-assign, assignment]
-        begun, made = time.perf_counter(), 0
-        while engine.has_work:
-            made += sum(len(output.token_ids) for output in engine.step())
+        gaps, made, begun = Gaps(self.device), 0, time.perf_counter()
+        with gaps.between_steps(runner):
+            while engine.has_work:
+                made += sum(len(output.token_ids) for output in engine.step())
         seconds = time.perf_counter() - begun
+        self._wait()
+        idle = gaps.seconds / seconds
         engine.close()
         return [
             Figure(f"{s.streams} streams", made / seconds, "tok/s", wanted=17_200.0),
-            Figure("the engine between steps", 100 * (1 - busy / seconds), "% of time", wanted=3.0),
+            Figure("the device between steps", 100 * idle, "% of time", wanted=3.0),
         ]
 
     # --- parts -----------------------------------------------------------------------------------
+
+    def loading(self) -> list[Figure]:
+        """A safetensors file to the device, with the page cache empty and full of it."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = write_model(Path(folder), self.sizes.loaded)
+            size = path.stat().st_size
+
+            def load() -> None:
+                load_decoder(path, self.device, self.sizes.dtype, keeps_quantized=True)
+                self._wait()
+
+            load()  # makes room, once
+            warm = size / self.seconds(load)
+            cold, disk = (size / _cold_seconds(path, run) for run in (load, partial(read, path)))
+        bound = min(disk, self._to_device)
+        return [
+            Figure("disk", disk / GIGA, "GB/s"),
+            Figure(
+                "weights from disk", cold / GIGA, "GB/s", "the slower of disk and bus",
+                cold / bound, 0.8,
+            ),
+            Figure(
+                "weights from the page cache", warm / GIGA, "GB/s",
+                "the copy from pinned memory", warm / self._to_device,
+            ),
+        ]  # fmt: skip
 
     def hand_over(self) -> list[Figure]:
         count = self.sizes.hand_over // BLOCK_SIZE
@@ -323,23 +366,25 @@ def weight_bytes(weights: DecoderWeights, *, has_head: bool = True) -> int:
     return sum(m.num_bytes if isinstance(m, QuantizedMatrix) else m.nbytes for m in matrices)
 
 
-def narrowed(weights: DecoderWeights, bits: int) -> DecoderWeights:
-    """Random quantised matrices in the shapes of the given ones."""
+def in_form(weights: DecoderWeights, form: NarrowWeights) -> DecoderWeights:
+    """The same matrices in fewer bits."""
 
-    def random_matrix(rows: int, columns: int) -> QuantizedMatrix:
-        device = weights.embedding.device
-        shape, kind = (
-            ((rows, columns), torch.int8) if bits == 8 else ((rows, columns // 2), torch.uint8)
-        )
-        quants = torch.randint(0, 127, shape, dtype=kind, device=device)
-        scales = torch.full((rows, columns // 32), 1e-3, dtype=torch.float16, device=device)
-        return QuantizedMatrix(quants, scales, scales * -8 if bits == 4 else None)
+    def formed(matrix: Matrix) -> QuantizedMatrix:
+        return narrowed(cast(torch.Tensor, matrix), form)
 
     layers = tuple(
         replace(
-            layer, qkv=random_matrix(*layer.qkv.shape), output=random_matrix(*layer.output.shape),
-            gate_up=random_matrix(*layer.gate_up.shape), down=random_matrix(*layer.down.shape),
+            layer, qkv=formed(layer.qkv), output=formed(layer.output),
+            gate_up=formed(layer.gate_up), down=formed(layer.down),
         )
         for layer in weights.layers
     )  # fmt: skip
-    return replace(weights, layers=layers, head=random_matrix(*weights.head.shape))
+    return replace(weights, layers=layers, head=formed(weights.head))
+
+
+def _cold_seconds(path: Path, run: Callable[[], object]) -> float:
+    """Time of a run that finds nothing of the file in the page cache."""
+    forget(path)
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kv import export_blocks
 from skerry_core.request import KVBlock
 from skerry_core.runners.base import ModelRunner
 
@@ -56,14 +57,15 @@ class Exports:
         export = self._open[0]
         start = export.num_copied
         export.num_copied = min(start + BLOCKS_PER_STEP, len(export.blocks))
+        part = slice(start, export.num_copied)
+        dtype = self._runner.kv_format.dtype
         copies = tuple(
-            KVBlock(
-                export.digests[index],
-                BLOCK_SIZE,
-                self._runner.export_block(export.blocks[index]),
-                self._runner.kv_format.dtype,
+            KVBlock(digest, BLOCK_SIZE, data, dtype)
+            for digest, data in zip(
+                export.digests[part],
+                export_blocks(self._runner, export.blocks[part]),
+                strict=True,
             )
-            for index in range(start, export.num_copied)
         )
         is_last = export.num_copied == len(export.blocks)
         if is_last:

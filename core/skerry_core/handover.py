@@ -13,7 +13,7 @@ import numpy as np
 
 from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kv import adopt_block, convert
+from skerry_core.kv import adopt_block, convert, export_blocks
 from skerry_core.names import BlockNames
 from skerry_core.plan import Row
 from skerry_core.request import KVBlock, Request
@@ -97,16 +97,15 @@ class Handover:
             return ()
         num_input = sequence.num_prompt + len(sequence.request.output_ids)
         num_full = min(sequence.num_computed, num_input) // BLOCK_SIZE
-        blocks = [
-            self._block(sequence, index, sequence.digests[index], BLOCK_SIZE)
-            for index in range(sequence.num_exported, num_full)
-        ]
-        sequence.num_exported += len(blocks)
-        rest = sequence.num_prompt % BLOCK_SIZE
-        if row.makes_token and rest and sequence.num_output == 0:
-            blocks.append(self._block(sequence, num_full, self.names(sequence.request)[-1], rest))
-        return tuple(blocks)
-
-    def _block(self, sequence: Sequence, index: int, name: Digest, num_tokens: int) -> KVBlock:
-        data = self._runner.export_block(sequence.blocks[index])
-        return KVBlock(name, num_tokens, data, self._runner.kv_format.dtype)
+        indices = list(range(sequence.num_exported, num_full))
+        names = [sequence.digests[index] for index in indices]
+        sequence.num_exported += len(indices)
+        if row.makes_token and sequence.num_prompt % BLOCK_SIZE and sequence.num_output == 0:
+            indices.append(num_full)
+            names.append(self.names(sequence.request)[-1])
+        copies = export_blocks(self._runner, [sequence.blocks[index] for index in indices])
+        dtype = self._runner.kv_format.dtype
+        return tuple(
+            KVBlock(name, min(num_input - index * BLOCK_SIZE, BLOCK_SIZE), data, dtype)
+            for index, name, data in zip(indices, names, copies, strict=True)
+        )

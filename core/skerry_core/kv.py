@@ -5,13 +5,15 @@ NumPy has no bfloat16, so those arrays hold its bits as uint16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.batch import Float32
 from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import KVDtype
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runners.base import BlockMover, ModelRunner
 
 KVArray = NDArray[np.generic]
 
@@ -67,6 +69,13 @@ def _refuse(values: Float32, is_wrong: NDArray[np.bool_], dtype: KVDtype) -> Non
     if is_wrong.any():
         worst = np.asarray(values)[is_wrong].flat[0]
         raise KVRangeError(f"{worst:g} is beyond the range of {dtype}")
+
+
+def export_blocks(runner: ModelRunner, blocks: Sequence[int]) -> list[KVArray]:
+    """Copies of blocks, in one transfer where the runner can."""
+    if blocks and isinstance(runner, BlockMover):
+        return list(runner.export_blocks(blocks))
+    return [runner.export_block(block) for block in blocks]
 
 
 def export_block(runner: ModelRunner, block: int, dtype: KVDtype) -> KVArray:

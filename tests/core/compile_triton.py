@@ -24,8 +24,13 @@ from skerry_core.kernels import (
     triton_ops,
     triton_sampling,
 )
-from skerry_core.kernels.quantized import QuantizedMatrix
-from skerry_core.runners.torch_kv import FP8_CAPABILITY
+from skerry_core.kernels.quantized import (
+    FP8_CAPABILITY,
+    NARROW_DTYPES,
+    Narrow,
+    QuantizedMatrix,
+    narrowed,
+)
 
 HEADS, KV_HEADS, WIDTH, HIDDEN, VOCAB = 32, 8, 128, 4096, 128_256
 TOKENS, NUM_BLOCKS = 16, 4
@@ -69,8 +74,10 @@ def main(capability: int, options: list[str]) -> None:
         launch_attention(torch.bfloat16, window=4096, is_normed=True)
         launch_attention(torch.float32)
         launch_operations(torch.float32, (1, 32, 64))
+        launch_attention(torch.bfloat16, narrow="int8")
         if capability >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1]:
-            launch_attention(torch.bfloat16, is_narrow=True)
+            launch_attention(torch.bfloat16, narrow="fp8")
+            launch_fp8_products()
 
 
 def ints(*shape: int) -> Tensor:
@@ -83,11 +90,11 @@ def launch_attention(
     window: int | None = None,
     is_decode: bool = False,
     is_normed: bool = False,
-    is_narrow: bool = False,
+    narrow: Narrow | None = None,
 ) -> None:
     pool = torch.zeros(2, 2, NUM_BLOCKS, KV_HEADS, 64, WIDTH, dtype=dtype)
-    scales = torch.zeros(pool.shape[:-1]) if is_narrow else None
-    stored = pool.to(torch.float8_e4m3fn) if is_narrow else pool
+    scales = None if narrow is None else torch.zeros(pool.shape[:-1])
+    stored = pool if narrow is None else pool.to(NARROW_DTYPES[narrow])
     kv, own = stored[0], None if scales is None else scales[0]
     heads = torch.zeros(TOKENS, HEADS + 2 * KV_HEADS, WIDTH, dtype=dtype)
     cos, out = torch.zeros(128, WIDTH // 2), heads[:, :HEADS].contiguous()
@@ -116,6 +123,13 @@ def launch_operations(dtype: torch.dtype, token_counts: tuple[int, ...]) -> None
     for matrix in (four_bits, four_bits.widened()):
         for tokens in token_counts:
             triton_matmul.linear(x[:1].expand(tokens, -1), matrix, None)
+
+
+def launch_fp8_products() -> None:
+    x = torch.zeros(TOKENS, HIDDEN, dtype=torch.bfloat16)
+    weight = narrowed(torch.zeros(64, HIDDEN), "fp8")
+    for tokens in (1, 65):
+        triton_matmul.linear(x[:1].expand(tokens, -1), weight, None)
 
 
 def launch_sampling() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ from tests.core.reference_model import kl_divergence
 from tests.core.runner_suite import (
     CACHE,
     MODELS,
+    ROOT,
     Piece,
     batch_of,
     random_tokens,
@@ -28,7 +33,7 @@ from skerry_core.config import ConfigError
 from skerry_core.kernels.pallas_attention import attend_prefix
 from skerry_core.kv import convert
 from skerry_core.models.jax_decoder import assemble
-from skerry_core.runners.jax_xla import JaxRunner, buckets
+from skerry_core.runners.jax_xla import JaxRunner, buckets, mesh_of
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +99,35 @@ def test_wrong_options_are_refused(llama: Path) -> None:
     with pytest.raises(ConfigError, match="threads must be at least 1, got 0"):
         JaxRunner.open(llama, cache_dir=CACHE, num_blocks=1, threads=0)
     config = MODELS["qwen2"]
-    weights = assemble(config, {n: w.astype(np.int8) for n, w in random_weights(config).items()})
+    mesh = mesh_of(1)
+    tensors = {name: weight.astype(np.int8) for name, weight in random_weights(config).items()}
+    weights = assemble(config, tensors, mesh)
     assert weights.embedding.dtype == jnp.int8
     with pytest.raises(ConfigError, match="float32, float16 or bfloat16, got int8"):
-        JaxRunner(config, weights, num_blocks=1, cache_dir=CACHE)
+        JaxRunner(config, weights, mesh=mesh, num_blocks=1, cache_dir=CACHE)
+    with pytest.raises(ConfigError, match="num_devices must be 1 to 1 here, got 2"):
+        JaxRunner.open(llama, cache_dir=CACHE, num_blocks=1, num_devices=2)
+
+
+def test_two_devices_give_what_one_does(subprocess_env: dict[str, str], llama: Path) -> None:
+    """Of a CPU; heads, feed-forward networks and vocabularies divided, KV crosses both ways."""
+    env = {**subprocess_env, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    subprocess.run(
+        [sys.executable, "-m", "tests.core.two_devices", str(llama)], env=env, cwd=ROOT, check=True
+    )
 
 
 # --- attention in place --------------------------------------------------------------------------
+
+
+def test_our_kernel_is_taken_by_the_compiler_for_gpus() -> None:
+    """Pallas makes Triton's language of it: for capability 9.0, where there is no GPU."""
+    shapes = [(2, 5, 2, 3, 64), (4, 2, 9, 2, 64, 64)]
+    floats = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    ints = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (2,), (2, 8))]
+    attend = jax.jit(partial(attend_prefix, window=100, interpret=False))
+    lowered = attend.trace(*floats, *ints).lower(lowering_platforms=("cuda",))
+    assert "xla.gpu.triton" in lowered.as_text()
 
 
 @pytest.mark.parametrize("name", ["mistral", pytest.param("llama", marks=pytest.mark.slow)])

@@ -15,6 +15,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from skerry_core.kernels.quantized import LARGEST
 from skerry_core.kernels.triton_attention import (
     SPLIT_BLOCKS,
     SPLIT_TILE,
@@ -100,13 +101,14 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
         assert torch.equal(alone[0], together[token])
 
 
-def test_keys_and_values_in_eight_bits_count_times_their_scales() -> None:
+@pytest.mark.parametrize("dtype", LARGEST, ids=str)
+def test_keys_and_values_in_eight_bits_count_times_their_scales(dtype: torch.dtype) -> None:
     case = paged_rows(
         heads=4, kv_heads=2, width=16, contexts=(270,), counts=(3,), dtype=torch.float16, seed=5
     )
     kv = case.kv.nan_to_num(0.0)
-    scales = kv.float().abs().amax(-1).clamp(min=1e-12) / 448
-    narrow = (kv.float() / scales[..., None]).to(torch.float8_e4m3fn)
+    scales = kv.float().abs().amax(-1).clamp(min=1e-12) / LARGEST[dtype]
+    narrow = (kv.float() / scales[..., None]).to(dtype)
     wide = (narrow.float() * scales[..., None]).to(torch.float16)
     tiles = tiles_of(case.counts, 4)
     outs = [torch.empty(3, 4, 16, dtype=torch.float16, device=DEVICE) for _ in range(3)]

@@ -17,7 +17,16 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from skerry_core.kernels import torch_ops, triton_blocks, triton_matmul, triton_ops
-from skerry_core.kernels.quantized import FORMATS, Matrix, QuantizedMatrix, stacked, unpack
+from skerry_core.kernels.quantized import (
+    FORMATS,
+    LARGEST,
+    Matrix,
+    NarrowWeights,
+    QuantizedMatrix,
+    narrowed,
+    stacked,
+    unpack,
+)
 from skerry_core.tensors import FORMATS as ALL_FORMATS
 from skerry_core.tensors import Bytes, dequantize, row_bytes
 from skerry_core.tensors import Tensor as FileTensor
@@ -102,24 +111,31 @@ def test_heads_are_normed_rotated_and_stored_in_one_launch(
     assert not kv.any()  # nothing else was written
 
 
-def eighths(*shape: int) -> Tensor:
-    """f32 values that e4m3fn holds, with its largest in each row: so the scale is 1.
+def eighths(dtype: torch.dtype, *shape: int) -> Tensor:
+    """f32 values that a format of 8 bits holds, its largest in each row: so the scale is 1.
 
-    Triton's interpreter loses a carry where it rounds to 8 bits, so nothing may be left to round.
+    Triton's interpreter loses a carry where it rounds to e4m3fn, so nothing may be left to round.
     """
-    narrow = (100 * random(*shape)).clamp(-400, 400).to(torch.float8_e4m3fn).float()
-    narrow[..., 0] = 448
+    most = LARGEST[dtype]
+    narrow = (most / 4 * random(*shape)).clamp(-most, most).to(dtype).float()
+    narrow[..., 0] = most
     return narrow
 
 
-def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head() -> None:
-    heads, (cos, sin) = 0.5 * eighths(3, 6, 16), rotary(16)
+in_both_formats = pytest.mark.parametrize("dtype", LARGEST, ids=str)
+
+
+@in_both_formats
+def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head(
+    dtype: torch.dtype,
+) -> None:
+    heads, (cos, sin) = 0.5 * eighths(dtype, 3, 6, 16), rotary(16)
     wide = torch.zeros(2, 1, 2, 64, 16, device=DEVICE)
-    narrow, scales = wide.to(torch.float8_e4m3fn), torch.zeros(2, 1, 2, 64, device=DEVICE)
+    narrow, scales = wide.to(dtype), torch.zeros(2, 1, 2, 64, device=DEVICE)
     where = at(np.zeros(3), np.array([9, 2, 63]))
     triton_ops.rotate_and_store(heads.clone(), wide, *where, cos, sin)
     triton_ops.rotate_and_store(heads.clone(), narrow, *where, cos, sin, scales=scales)
-    torch.testing.assert_close(scales, wide.abs().amax(-1) / 448, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(scales, wide.abs().amax(-1) / LARGEST[dtype], rtol=1e-6, atol=1e-6)
     assert torch.equal(narrow.float() * scales[..., None], wide)
 
 
@@ -150,11 +166,12 @@ def test_blocks_leave_and_come_back(
     assert torch.equal(other, kept)
 
 
-def test_blocks_in_eight_bits_are_told_in_the_other_dtype() -> None:
-    pool = torch.zeros(2, 2, 3, 2, 64, 16, device=DEVICE).to(torch.float8_e4m3fn)
+@in_both_formats
+def test_blocks_in_eight_bits_are_told_in_the_other_dtype(dtype: torch.dtype) -> None:
+    pool = torch.zeros(2, 2, 3, 2, 64, 16, device=DEVICE).to(dtype)
     scales = torch.zeros(2, 2, 3, 2, 64, device=DEVICE)
     index = torch.tensor([2, 0], dtype=torch.int32, device=DEVICE)
-    data = (2 * eighths(2, 2, 2, 2, 64, 16)).half()
+    data = (2 * eighths(dtype, 2, 2, 2, 2, 64, 16)).half()
     triton_blocks.scatter(pool, index, data, scales)
     told = torch.empty_like(data)
     triton_blocks.gather(pool, index, told, scales)
@@ -220,6 +237,41 @@ def test_products_by_quantised_weights(format_: str, linear: Linear) -> None:
         expected = x.float() @ matrix.dequantized(torch.float32).T + bias
         told = linear(x, matrix, bias.to(dtype)).float()
         torch.testing.assert_close(told, expected, rtol=0, atol=rtol * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("narrow", "bits", "group", "error"),
+    [("int4", 4, 32, 1 / 15), ("int8", 8, 32, 1 / 250), ("fp8", 8, 96, 1 / 27)],
+)
+def test_floats_are_narrowed_and_multiplied_by(
+    narrow: NarrowWeights, bits: int, group: int, error: float
+) -> None:
+    weight = random(37, 96, seed=1)
+    weight[5] = 0
+    matrix = narrowed(weight, narrow)
+    assert (matrix.bits, matrix.group) == (bits, group)
+    values = matrix.dequantized(torch.float32)
+    assert (values - weight).abs().max() <= error * weight.abs().max()
+    assert not values[5].any()
+    x = random(3, 96)
+    for linear in (triton_matmul.linear, triton_matmul.invariant_linear):
+        torch.testing.assert_close(linear(x, matrix, None), x @ values.T, rtol=1e-4, atol=1e-4)
+    both = stacked([matrix, matrix])
+    assert isinstance(both, QuantizedMatrix)
+    assert torch.equal(both.dequantized(torch.float32), torch.cat([values, values]))
+    widened = matrix.widened().dequantized(torch.float32)
+    assert (widened - weight).abs().max() <= 1.1 * error * weight.abs().max()
+
+
+def test_many_rows_meet_fp8_weights_in_fp8() -> None:
+    x, bias = random(65, 96, seed=2), random(37, seed=3)
+    x[7] = 0
+    matrix = narrowed(random(37, 96, seed=1), "fp8")
+    rows = narrowed(x, "fp8").dequantized(torch.float32)
+    told = triton_matmul.linear(x, matrix, bias)
+    expected = rows @ matrix.dequantized(torch.float32).T + bias
+    torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(told, triton_matmul.invariant_linear(x, matrix, bias))
 
 
 @settings(max_examples=3, deadline=None)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.core.paged_kv import DEVICE
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
+from tests.core.reference_model import kl_divergence
 from tests.core.runner_suite import (
     MODELS,
     Piece,
@@ -28,7 +29,7 @@ pytest.importorskip("triton")
 
 from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
-from skerry_core.kernels.quantized import FORMATS, QuantizedMatrix
+from skerry_core.kernels.quantized import FORMATS, Narrow, QuantizedMatrix
 from skerry_core.models.torch_loading import streamer
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.torch_gpu import TorchRunner
@@ -167,9 +168,27 @@ def test_a_chunk_that_samples_nothing_still_writes_its_kv(models: dict[str, Path
     np.testing.assert_allclose(told, expected, rtol=0, atol=3e-5)
 
 
-def test_narrow_kv_needs_our_kernels(models: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="KV in 8 bits needs Triton's kernels"):
-        TorchRunner.open(models["llama"], num_blocks=1, narrow_kv=True)
+@pytest.mark.parametrize("narrow", ["int8", pytest.param("fp8", marks=slow)])
+def test_narrow_weights_and_kv_stay_close(models: dict[str, Path], narrow: Narrow) -> None:
+    path, tokens = models["qwen2"], random_tokens(68)
+    runner = TorchRunner.open(
+        path, num_blocks=2, max_samples=8, threads=1, kernels="triton", device=str(DEVICE),
+        narrow_kv=narrow, narrow_weights=narrow,
+    )  # fmt: skip
+    weights = runner._steps._decoder.weights  # type: ignore[attr-defined]
+    assert isinstance(weights.layers[0].qkv, QuantizedMatrix)
+    assert isinstance(weights.head, QuantizedMatrix)  # tied: the embedding itself is of floats
+    hand_over(path, runner, tokens[:66], [1, 0])
+    told = logits_of(runner, Piece(tokens[66:], 66, [1, 0]))
+    expected = reference(path).logits(tokens)[66:]
+    assert kl_divergence(expected, told).max() < (1e-3 if narrow == "int8" else 1e-2)
+
+
+def test_eight_bits_need_our_kernels(models: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="KV in fp8 needs Triton's kernels"):
+        TorchRunner.open(models["llama"], num_blocks=1, narrow_kv="fp8")
+    with pytest.raises(ConfigError, match="a matrix in int4 needs Triton's kernels"):
+        TorchRunner.open(models["llama"], num_blocks=1, narrow_weights="int4")
 
 
 def test_kernels_are_part_of_the_build(models: dict[str, Path]) -> None:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
 
 from skerry_core.config import BLOCK_SIZE
 
@@ -71,6 +72,7 @@ def attend_prefix(
             jax.ShapeDtypeStruct(flat.shape[:3], jnp.float32),
             jax.ShapeDtypeStruct(flat.shape[:3], jnp.float32),
         ],
+        compiler_params=plgpu.CompilerParams(num_warps=4),  # else JAX takes another compiler
         interpret=interpret,
     )(flat, at, first, tables, kv)
 

@@ -1,15 +1,16 @@
-"""Matrices of 4- and 8-bit weights in Torch: GGML's rows of blocks, taken apart into planes.
+"""Matrices of 4- and 8-bit weights in Torch: GGML's rows of blocks, taken apart into planes, and
+floats that are narrowed here.
 
-A weight is `scale * q`, or `scale * q + minimum`, where 16 or 32 neighbours of a row share scale
-and minimum. GGML keeps each block's scales beside its quants, at odd addresses; planes of their
-own are what a GPU reads at full width.
+A weight is `scale * q`, or `scale * q + minimum`, where 16 or 32 neighbours of a row, or the whole
+row, share scale and minimum. GGML keeps each block's scales beside its quants, at odd addresses;
+planes of their own are what a GPU reads at full width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,14 +18,26 @@ from torch import Tensor
 FORMATS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 """What `unpack` takes."""
 
+Narrow = Literal["int8", "fp8"]
+"""Formats of 8 bits, of weights or of KV; fp8 is e4m3fn."""
+
+NarrowWeights = Narrow | Literal["int4"]
+"""Formats that weights of floats can be brought into."""
+
+NARROW_DTYPES: dict[Narrow, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+LARGEST = {torch.int8: 127, torch.float8_e4m3fn: 448}
+"""Values of 8 bits are shares of it, times a scale."""
+
+FP8_CAPABILITY = (8, 9)  # of CUDA devices that have it: Ada; Hopper is (9, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatrix:
     """[rows, columns]. Each byte of a 4-bit row has weight i of its group of 32 in its low half,
     weight i + 16 in its high one."""
 
-    quants: Tensor  # i8[rows, columns], or u8[rows, columns / 2]: 4 bits
-    scales: Tensor  # f16[rows, columns / group]
+    quants: Tensor  # i8 or e4m3fn[rows, columns], or u8[rows, columns / 2]: 4 bits
+    scales: Tensor  # f16[rows, columns / group]; f32 of e4m3fn
     minima: Tensor | None  # f16[rows, columns / group]
 
     @property
@@ -33,7 +46,7 @@ class QuantizedMatrix:
 
     @property
     def group(self) -> int:
-        """Weights that share a scale: 32, or 16 with 8 bits."""
+        """Weights that share a scale: 32, or 16 with 8 bits; a whole row of e4m3fn."""
         return self.shape[1] // self.scales.shape[1]
 
     @property
@@ -59,7 +72,9 @@ class QuantizedMatrix:
         return values.reshape(self.shape).to(dtype)
 
     def widened(self) -> QuantizedMatrix:
-        """The same weights in 8 bits, groups of 16, with minima: what every matrix can become."""
+        """The same weights in int8, groups of 16, with minima: what every matrix can become."""
+        if self.quants.dtype is torch.float8_e4m3fn:
+            return narrowed(self.dequantized(torch.float32), "int8").widened()
         repeat = self.group // 16
         minima = torch.zeros_like(self.scales) if self.minima is None else self.minima
         return QuantizedMatrix(
@@ -80,14 +95,41 @@ def stacked(matrices: Sequence[Matrix]) -> Matrix:
         return torch.cat(
             [e if isinstance(e, Tensor) else e.dequantized(plain[0].dtype) for e in matrices]
         )
-    if len({(m.bits, m.group, m.minima is None) for m in quantized}) > 1:
+    if len({(m.quants.dtype, m.group, m.minima is None) for m in quantized}) > 1:
         quantized = [matrix.widened() for matrix in quantized]
     minima = [matrix.minima for matrix in quantized if matrix.minima is not None]
+    dtype = quantized[0].quants.dtype  # not all of Torch joins e4m3fn
     return QuantizedMatrix(
-        torch.cat([matrix.quants for matrix in quantized]),
+        torch.cat([matrix.quants.view(torch.uint8) for matrix in quantized]).view(dtype),
         torch.cat([matrix.scales for matrix in quantized]),
         torch.cat(minima) if minima else None,
     )
+
+
+def narrowed(weight: Tensor, narrow: NarrowWeights) -> QuantizedMatrix:
+    """Floats [rows, columns], their columns a multiple of 32, in fewer bits.
+
+    int4 and int8 have a scale for 32 weights, and int4 a minimum; e4m3fn a scale for each row.
+    """
+    if narrow == "int4":
+        return _four_bits(weight)
+    rows, columns = weight.shape
+    dtype = NARROW_DTYPES[narrow]
+    size = columns if narrow == "fp8" else 32
+    groups = weight.float().reshape(rows, -1, size)
+    largest = groups.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    shares = groups * (LARGEST[dtype] / largest)
+    quants = (shares.round() if narrow == "int8" else shares).to(dtype).reshape(rows, columns)
+    scales = (largest / LARGEST[dtype])[..., 0]
+    return QuantizedMatrix(quants, scales if narrow == "fp8" else scales.half(), None)
+
+
+def _four_bits(weight: Tensor) -> QuantizedMatrix:
+    groups = weight.float().reshape(len(weight), -1, 32)
+    minima, largest = groups.amin(-1), groups.amax(-1)
+    scales = ((largest - minima) / 15).clamp(min=1e-7)
+    q = ((groups - minima[..., None]) / scales[..., None]).round().to(torch.uint8)
+    return _planes(q[..., :16] | (q[..., 16:] << 4), scales.half(), minima.half())
 
 
 def unpack(raw: Tensor, format_: str, columns: int) -> QuantizedMatrix:

@@ -65,7 +65,7 @@ class Fetch:
             for host, tensor in zip(self._tensors, tensors, strict=True):
                 host.copy_(tensor, non_blocking=True)
             self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(tensors[0].device))
 
     def wait(self) -> list[Tensor]:
         if self._arrived is not None:

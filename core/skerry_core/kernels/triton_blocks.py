@@ -15,8 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from skerry_core.kernels.quantized import LARGEST
+from skerry_core.kernels.triton_math import in_8_bits
+
 _CHUNK = 2048  # elements of a program
-_MAX_FP8: tl.constexpr = tl.constexpr(448.0)
 
 
 def gather(kv: Tensor, blocks: Tensor, out: Tensor, scales: Tensor | None = None) -> None:
@@ -40,7 +42,7 @@ def _launch(
     _copy[(len(blocks) * layers * 2, triton.cdiv(heads * slots, rows))](
         kv, kv if scales is None else scales, blocks, data, num_blocks, layers * 2,
         HEAD_SLOTS=heads * slots, WIDTH=width, PADDED=triton.next_power_of_2(width), ROWS=rows,
-        IS_SCALED=scales is not None, IS_GATHER=is_gather,
+        MOST=LARGEST.get(kv.dtype, 0), IS_GATHER=is_gather,
     )  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def _launch(
 def _copy(
     kv, scales, blocks, data, num_blocks, parts,
     HEAD_SLOTS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
-    IS_SCALED: tl.constexpr, IS_GATHER: tl.constexpr,
+    MOST: tl.constexpr, IS_GATHER: tl.constexpr,
 ):  # fmt: skip
     """Some slots of one block of one layer's keys or values."""
     index, part = tl.program_id(0) // parts, tl.program_id(0) % parts
@@ -62,15 +64,15 @@ def _copy(
     outside = data + told[:, None] * WIDTH + d[None]
     if IS_GATHER:
         values = tl.load(in_pool, mask=is_own, other=0.0)
-        if IS_SCALED:
+        if MOST:
             scale = tl.load(scales + pooled, mask=is_row, other=0.0)[:, None]
             values = (values.to(tl.float32) * scale).to(data.dtype.element_ty)
         tl.store(outside, values, mask=is_own)
     else:
         values = tl.load(outside, mask=is_own, other=0.0)
-        if IS_SCALED:
+        if MOST:
             wide = values.to(tl.float32)
-            scale = tl.maximum(tl.max(tl.abs(wide), axis=1), 1e-12) / _MAX_FP8
+            scale = tl.maximum(tl.max(tl.abs(wide), axis=1), 1e-12) / MOST
             tl.store(scales + pooled, scale, mask=is_row)
-            values = (wide / scale[:, None]).to(kv.dtype.element_ty)
+            values = in_8_bits(wide / scale[:, None], MOST).to(kv.dtype.element_ty)
         tl.store(in_pool, values, mask=is_own)

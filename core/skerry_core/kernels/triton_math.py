@@ -57,3 +57,14 @@ def sortable(x):
     """i32 keys in the order of f32 values without NaN; -0 counts as 0."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def in_8_bits(x, MOST: tl.constexpr):
+    """Values up to `MOST`, the largest of a format of 8 bits, as they are before its cast.
+
+    A cast to e4m3fn rounds, one to int8 does not.
+    """
+    if MOST == 127:
+        x = tl.floor(x + 0.5)
+    return x

@@ -1,6 +1,9 @@
 """Products in Triton: of 4- and 8-bit weights, and of floats with the same bits in any batch.
 
-Both run one tile after another along the inner dimension, never split, so a row's sums are made in
+Quantised weights are widened as they are read. Many rows at once meet fp8 weights in fp8
+themselves, each row with a scale of its own, except where bits must not depend on the batch.
+
+All run one tile after another along the inner dimension, never split, so a row's sums are made in
 one order whatever stands beside it.
 """
 
@@ -10,19 +13,23 @@ one order whatever stands beside it.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from skerry_core.kernels.quantized import Matrix, QuantizedMatrix
+from skerry_core.kernels.quantized import LARGEST, Matrix, QuantizedMatrix
 
 _GROUP: tl.constexpr = tl.constexpr(32)  # weights whose 4-bit halves share 16 bytes
+_MANY_ROWS = 64  # beyond them arithmetic, not reading, is what takes time
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """[T, in] by [out, in], plus [out]: cuBLAS's product of floats, ours of quantised weights."""
     if isinstance(weight, QuantizedMatrix):
+        if weight.quants.dtype is torch.float8_e4m3fn and len(x) > _MANY_ROWS:
+            return _plus(_fp8_product(x, weight), bias)
         return _plus(_quantized_product(x, weight, _rows_of_tile(len(x))), bias)
     return functional.linear(x, weight, bias)
 
@@ -60,6 +67,20 @@ def _quantized_product(x: Tensor, weight: QuantizedMatrix, rows_of_tile: int) ->
     return out
 
 
+def _fp8_product(x: Tensor, weight: QuantizedMatrix) -> Tensor:
+    """Both sides in fp8, as tensor cores take them; each row of x is narrowed by its largest."""
+    most = LARGEST[torch.float8_e4m3fn]
+    largest = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12)
+    narrow = (x.float() * (most / largest)).to(torch.float8_e4m3fn)
+    num_outputs, inner = weight.shape
+    out = x.new_empty((len(x), num_outputs))
+    _product_fp8[(triton.cdiv(num_outputs, 128), triton.cdiv(len(x), 128))](
+        narrow, largest / most, weight.quants, weight.scales, out, len(x), num_outputs, inner,
+        ROWS=128, OUTPUTS=128, INNER=128, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _product(
     x, weight, out, rows, outputs, inner,
@@ -74,6 +95,28 @@ def _product(
         total = tl.dot(
             values, tl.trans(_rows_of(weight, n, outputs, k, inner)), total, input_precision="ieee"
         )
+    _write(out, r, rows, n, outputs, total)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _product_fp8(
+    x, x_scales, weight, scales, out, rows, outputs, inner,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
+):  # fmt: skip
+    """[ROWS, OUTPUTS] of the product of rows and weights in fp8, each row of both with a scale."""
+    r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for start in range(0, inner, INNER):
+        k = start + tl.arange(0, INNER)
+        values = _rows_of(x, r, rows, k, inner)
+        # Tensor cores add fp8 products in fewer bits than fp32 has; so not over many tiles.
+        total = tl.dot(
+            values, tl.trans(_rows_of(weight, n, outputs, k, inner)), total,
+            max_num_imprecise_acc=INNER,
+        )  # fmt: skip
+    total *= tl.load(x_scales + r, mask=r < rows, other=0.0)[:, None]
+    total *= tl.load(scales + n, mask=n < outputs, other=0.0)[None]
     _write(out, r, rows, n, outputs, total)
 
 
@@ -127,7 +170,7 @@ def _product_4(
 def _rows_of(matrix, r, rows, k, columns):
     """[r, k] of a matrix [rows, columns], zero beyond it."""
     at = r[:, None].to(tl.int64) * columns + k[None]
-    return tl.load(matrix + at, mask=(r < rows)[:, None] & (k < columns)[None], other=0)
+    return tl.load(matrix + at, mask=(r < rows)[:, None] & (k < columns)[None], other=0.0)
 
 
 @triton.jit

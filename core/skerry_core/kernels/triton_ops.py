@@ -16,10 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.quantized import LARGEST
+from skerry_core.kernels.triton_math import in_8_bits
 
 _BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
 _CHUNK = 1024  # elements of a SwiGLU program
-_MAX_FP8: tl.constexpr = tl.constexpr(448.0)  # largest e4m3fn
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -93,7 +94,7 @@ def rotate_and_store(
     q_norm: Tensor | None = None,  # [D]  norms of single heads (Qwen3)
     k_norm: Tensor | None = None,
     eps: float = 0.0,
-    scales: Tensor | None = None,  # f32[2, N, Hk, 64]: KV is e4m3fn, and this is what it is times
+    scales: Tensor | None = None,  # f32[2, N, Hk, 64]: KV is in 8 bits, and times this
 ) -> None:
     """Rotate queries and keys by their positions, halves rotated; write keys and values to KV."""
     tokens, total, width = heads.shape
@@ -106,7 +107,7 @@ def rotate_and_store(
         PADDED_HEADS=triton.next_power_of_2(total - 2 * kv_heads),
         PADDED_KV_HEADS=triton.next_power_of_2(kv_heads),
         PADDED_HALF=triton.next_power_of_2(width // 2),
-        IS_NORMED=is_normed, IS_SCALED=scales is not None,
+        IS_NORMED=is_normed, MOST=LARGEST.get(kv.dtype, 0),
     )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def _rotate_and_store(
     heads, kv, scales, positions, slots, cos, sin, q_norm, k_norm, value_offset, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED_HEADS: tl.constexpr,
     PADDED_KV_HEADS: tl.constexpr, PADDED_HALF: tl.constexpr, IS_NORMED: tl.constexpr,
-    IS_SCALED: tl.constexpr,
+    MOST: tl.constexpr,
 ):  # fmt: skip
     """One token's queries, keys or values."""
     token, part = tl.program_id(0), tl.program_id(1)
@@ -137,13 +138,13 @@ def _rotate_and_store(
         k1, k2 = _rotated(k1, k2, cos, sin, position, PADDED_HALF, WIDTH)
         # Rounded as the activations are, so that KV holds what a plain path would put there.
         k1, k2 = k1.to(dtype).to(tl.float32), k2.to(dtype).to(tl.float32)
-        _store(kv, scales, k1, k2, slot, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, IS_SCALED)
+        _store(kv, scales, k1, k2, slot, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST)
     else:
         values = base + (HEADS + KV_HEADS) * WIDTH
         v1, v2, _, _ = _halves(values, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH)
         _store(
             kv + value_offset, scales + value_offset // WIDTH, v1, v2, slot,
-            KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, IS_SCALED,
+            KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST,
         )  # fmt: skip
 
 
@@ -188,16 +189,17 @@ def _rotated(first, second, cos, sin, position, HALF: tl.constexpr, WIDTH: tl.co
 def _store(
     kv, scales, first, second, slot,
     COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
-    IS_SCALED: tl.constexpr,
+    MOST: tl.constexpr,
 ):  # fmt: skip
     """Heads of one token to their slot; in 8 bits as shares of the largest of each head."""
     h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
     own = (slot // _BLOCK * COUNT + h).to(tl.int64) * _BLOCK + slot % _BLOCK
-    if IS_SCALED:
+    if MOST:
         largest = tl.maximum(tl.max(tl.abs(first), axis=1), tl.max(tl.abs(second), axis=1))
-        scale = tl.maximum(largest, 1e-12) / _MAX_FP8
+        scale = tl.maximum(largest, 1e-12) / MOST
         tl.store(scales + own, scale, mask=h < COUNT)
-        first, second = first / scale[:, None], second / scale[:, None]
+        first = in_8_bits(first / scale[:, None], MOST)
+        second = in_8_bits(second / scale[:, None], MOST)
     at = own[:, None] * WIDTH + d[None]
     is_own = (h < COUNT)[:, None] & (d < WIDTH // 2)[None]
     tl.store(kv + at, first.to(kv.dtype.element_ty), mask=is_own)

@@ -3,90 +3,140 @@
 Shapes below: B rows of n tokens (padded), M blocks of 64 slots per row. KV is one array
 `[layer, k|v, block, kv_head, 64, head_dim]` that a compiled step takes, updates in place and gives
 back (its buffer is donated). The last block is scratch: padding writes there, nobody reads it.
+
+Everything runs under `shard_map` over a mesh with one axis, `MODEL_AXIS` (Megatron-LM, Shoeybi et
+al., 2019): each device has some KV heads with all that belongs to them, and some of the
+feed-forward network; what crosses are two sums in each layer. One device is the same program with
+nothing to cross. Hk below is a device's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-from skerry_core.config import BLOCK_SIZE, ModelConfig
+from skerry_core.config import BLOCK_SIZE, ConfigError, ModelConfig
 from skerry_core.kernels.pallas_attention import Part, attend_prefix, merge
 from skerry_core.kernels.rope import rope_frequencies
 
+MODEL_AXIS = "model"
+KV_SPEC = P(None, None, None, MODEL_AXIS)  # of `[layer, k|v, block, kv_head, 64, head_dim]`
+BLOCK_SPEC = P(None, None, MODEL_AXIS)  # of one block of it
+Leaf = TypeVar("Leaf")
 
-class Layers(NamedTuple):
+
+class Layers(NamedTuple, Generic[Leaf]):
     """Weights of all layers, stacked on axis 0 (L). Products are [in, out]."""
 
-    attention_norm: Array  # [L, hidden]
-    qkv: Array  # [L, hidden, (H + 2 * Hk) * D]
-    qkv_bias: Array  # [L, (H + 2 * Hk) * D]; zeros when the model has none
-    q_norm: Array  # [L, D]; used with `qk_norm` only
-    k_norm: Array  # [L, D]
-    output: Array  # [L, H * D, hidden]
-    ffn_norm: Array  # [L, hidden]
-    gate: Array  # [L, hidden, intermediate]
-    up: Array  # [L, hidden, intermediate]
-    down: Array  # [L, intermediate, hidden]
+    attention_norm: Leaf  # [L, hidden]
+    qkv: Leaf  # [L, hidden, Hk, G + 2, D]; of each KV head its queries, its key, its value
+    qkv_bias: Leaf  # [L, Hk, G + 2, D]; zeros when the model has none
+    q_norm: Leaf  # [L, D]; used with `qk_norm` only
+    k_norm: Leaf  # [L, D]
+    output: Leaf  # [L, H * D, hidden]
+    ffn_norm: Leaf  # [L, hidden]
+    gate: Leaf  # [L, hidden, intermediate]
+    up: Leaf  # [L, hidden, intermediate]
+    down: Leaf  # [L, intermediate, hidden]
 
 
-class Weights(NamedTuple):
-    embedding: Array  # [V, hidden]
-    layers: Layers
-    final_norm: Array  # [hidden]
-    head: Array  # [V, hidden]
-    cos: Array  # f32[max_context, D / 2]
-    sin: Array  # f32[max_context, D / 2]
+class Weights(NamedTuple, Generic[Leaf]):
+    embedding: Leaf  # [V, hidden]
+    layers: Layers[Leaf]
+    final_norm: Leaf  # [hidden]
+    head: Leaf  # [V, hidden]
+    cos: Leaf  # f32[max_context, D / 2]
+    sin: Leaf  # f32[max_context, D / 2]
 
 
-def assemble(config: ModelConfig, tensors: Mapping[str, NDArray[Any]]) -> Weights:
+def partitions(config: ModelConfig, mesh: Mesh) -> Weights[P]:
+    """How each weight is divided over the mesh. Raises ConfigError where it cannot be.
+
+    A vocabulary that cannot be divided is multiplied by whole on every device.
+    """
+    devices = mesh.shape[MODEL_AXIS]
+    for name in ("num_kv_heads", "intermediate_size"):
+        if getattr(config, name) % devices:
+            size = getattr(config, name)
+            raise ConfigError(f"{name} ({size}) must be a multiple of the devices ({devices})")
+    return Weights(
+        embedding=P(),
+        layers=Layers(
+            attention_norm=P(), qkv=P(None, None, MODEL_AXIS), qkv_bias=P(None, MODEL_AXIS),
+            q_norm=P(), k_norm=P(), output=P(None, MODEL_AXIS), ffn_norm=P(),
+            gate=P(None, None, MODEL_AXIS), up=P(None, None, MODEL_AXIS), down=P(None, MODEL_AXIS),
+        ),
+        final_norm=P(), head=P() if config.vocab_size % devices else P(MODEL_AXIS), cos=P(),
+        sin=P(),
+    )  # fmt: skip
+
+
+def assemble(
+    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], mesh: Mesh
+) -> Weights[Array]:
     """Arrange named tensors (GGUF's names, halves-rotating Q and K), all of one dtype.
 
-    Raises KeyError with the missing tensor's name.
+    Raises KeyError with the missing tensor's name, and what `partitions` raises.
     """
-    embedding = tensors["token_embd.weight"]
     layers = range(config.num_layers)
 
-    def stacked(name: str, *, transpose: bool = False) -> Array:
+    def stacked(name: str, *, transpose: bool = False) -> NDArray[Any]:
         each = [tensors[f"blk.{i}.{name}"] for i in layers]
-        return jax.device_put(np.stack([a.T for a in each] if transpose else each))
+        return np.stack([a.T for a in each] if transpose else each)
+
+    def by_head(part: str) -> NDArray[Any]:
+        """[L, Hk, heads, D, ...] of the rows of Q, K or V."""
+        rows = stacked(f"attn_{part}")
+        shape = (config.num_layers, config.num_kv_heads, -1, config.head_dim, *rows.shape[2:])
+        return rows.reshape(shape)
 
     def qkv(kind: str) -> NDArray[Any]:
-        names = [[f"blk.{i}.attn_{part}.{kind}" for part in "qkv"] for i in layers]
-        return np.stack([np.concatenate([tensors[name] for name in each]).T for each in names])
+        return np.concatenate([by_head(f"{part}.{kind}") for part in "qkv"], axis=2)
 
-    width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    no_bias = np.zeros((config.num_layers, width), embedding.dtype)
+    embedding = tensors["token_embd.weight"]
+    weight = qkv("weight").transpose(0, 4, 1, 2, 3)
+    no_bias = np.zeros((config.num_layers, *weight.shape[2:]), embedding.dtype)
     no_norm = np.ones((config.num_layers, config.head_dim), embedding.dtype)
     angles = np.arange(config.max_context)[:, None] * rope_frequencies(config)
-    on_device = jax.device_put(embedding)
-    head = on_device if config.tied_embeddings else jax.device_put(tensors["output.weight"])
-    return Weights(
-        embedding=on_device,
+    whole = Weights(
+        embedding=embedding,
         layers=Layers(
             attention_norm=stacked("attn_norm.weight"),
-            qkv=jax.device_put(qkv("weight")),
-            qkv_bias=jax.device_put(qkv("bias") if config.attention_bias else no_bias),
-            q_norm=stacked("attn_q_norm.weight") if config.qk_norm else jax.device_put(no_norm),
-            k_norm=stacked("attn_k_norm.weight") if config.qk_norm else jax.device_put(no_norm),
+            qkv=weight,
+            qkv_bias=qkv("bias") if config.attention_bias else no_bias,
+            q_norm=stacked("attn_q_norm.weight") if config.qk_norm else no_norm,
+            k_norm=stacked("attn_k_norm.weight") if config.qk_norm else no_norm,
             output=stacked("attn_output.weight", transpose=True),
             ffn_norm=stacked("ffn_norm.weight"),
             gate=stacked("ffn_gate.weight", transpose=True),
             up=stacked("ffn_up.weight", transpose=True),
             down=stacked("ffn_down.weight", transpose=True),
         ),
-        final_norm=jax.device_put(tensors["output_norm.weight"]),
-        head=head,
-        cos=jax.device_put(np.cos(angles).astype(np.float32)),
-        sin=jax.device_put(np.sin(angles).astype(np.float32)),
+        final_norm=tensors["output_norm.weight"],
+        head=embedding if config.tied_embeddings else tensors["output.weight"],
+        cos=np.cos(angles).astype(np.float32),
+        sin=np.sin(angles).astype(np.float32),
     )
+    specs = partitions(config, mesh)
+    placed: Weights[Array] = jax.tree.map(
+        lambda array, spec: place(array, mesh, spec), whole, specs
+    )
+    shares_head = config.tied_embeddings and specs.head == specs.embedding
+    return placed._replace(head=placed.embedding) if shares_head else placed
+
+
+def place(array: NDArray[Any], mesh: Mesh, spec: P) -> Array:
+    """An array on the devices of a mesh."""
+    return jax.device_put(array, NamedSharding(mesh, spec), may_alias=False)
 
 
 class Rows(NamedTuple):
@@ -102,11 +152,28 @@ Attention = Literal["xla", "pallas", "pallas interpreted"]
 """How what is cached is attended to: gathered and by XLA's own products, or in place."""
 
 
-@partial(jax.jit, static_argnames=("config", "attention"), donate_argnames="kv")
+@partial(jax.jit, static_argnames=("config", "attention", "mesh"), donate_argnames="kv")
 def run_rows(
-    config: ModelConfig, weights: Weights, kv: Array, rows: Rows, attention: Attention = "xla"
+    config: ModelConfig,
+    weights: Weights[Array],
+    kv: Array,
+    rows: Rows,
+    attention: Attention,
+    mesh: Mesh,
 ) -> tuple[Array, Array]:
-    """Final hidden states before the last norm, [B, n, hidden], and the updated KV.
+    """Final hidden states before the last norm, [B, n, hidden], and the updated KV."""
+    run: Callable[..., tuple[Array, Array]] = jax.shard_map(
+        partial(_run_rows, config, attention), mesh=mesh,
+        in_specs=(partitions(config, mesh), KV_SPEC, P()), out_specs=(P(), KV_SPEC),
+        check_vma=False,
+    )  # fmt: skip
+    return run(weights, kv, rows)
+
+
+def _run_rows(
+    config: ModelConfig, attention: Attention, weights: Weights[Array], kv: Array, rows: Rows
+) -> tuple[Array, Array]:
+    """`run_rows` on one of the devices.
 
     Layers read the cache as it was and attend to the step's own tokens beside it; what they add is
     written once, after the last layer. So the cache is never copied.
@@ -115,7 +182,7 @@ def run_rows(
     inside = jnp.minimum(positions, config.max_context - 1)  # padding may lie beyond
     cos, sin = weights.cos[inside], weights.sin[inside]
 
-    def layer(x: Array, xs: tuple[Array, Layers]) -> tuple[Array, Array]:
+    def layer(x: Array, xs: tuple[Array, Layers[Array]]) -> tuple[Array, Array]:
         index, w = xs
         q, added = _projected(config, w, x, cos, sin)
         if attention == "xla":
@@ -124,8 +191,8 @@ def run_rows(
             is_interpreted = attention == "pallas interpreted"
             attended = _attend_in_place(config, q, added, kv, index, rows, is_interpreted)
         attended = attended.reshape(*x.shape[:2], -1) @ w.output
-        x = x + attended
-        return x + _feed_forward(config, w, x), added
+        x = x + jax.lax.psum(attended, MODEL_AXIS)
+        return x + jax.lax.psum(_feed_forward(config, w, x), MODEL_AXIS), added
 
     x = weights.embedding[rows.token_ids]
     x, added = jax.lax.scan(layer, x, (jnp.arange(config.num_layers), weights.layers))
@@ -140,7 +207,7 @@ def run_rows(
 
 
 @partial(jax.jit, static_argnames="config")
-def logits(config: ModelConfig, weights: Weights, hidden: Array) -> Array:
+def logits(config: ModelConfig, weights: Weights[Array], hidden: Array) -> Array:
     """f32[S, V] of hidden states [S, hidden]."""
     normed = _rms_norm(hidden, weights.final_norm, config.rms_norm_eps)
     return jnp.einsum("sh,vh->sv", normed, weights.head, preferred_element_type=jnp.float32)
@@ -152,29 +219,29 @@ def read_block(kv: Array, block: int) -> Array:
     return kv[:, :, block]
 
 
-@partial(jax.jit, donate_argnames="kv")
-def write_block(kv: Array, block: int, data: Array) -> Array:
+@partial(jax.jit, static_argnames="mesh", donate_argnames="kv")
+def write_block(kv: Array, block: int, data: Array, mesh: Mesh) -> Array:
     """The KV with one block replaced."""
-    return kv.at[:, :, block].set(data)
+    written = kv.at[:, :, block].set(data)
+    return jax.lax.with_sharding_constraint(written, NamedSharding(mesh, KV_SPEC))
 
 
 def _projected(
-    config: ModelConfig, w: Layers, x: Array, cos: Array, sin: Array
+    config: ModelConfig, w: Layers[Array], x: Array, cos: Array, sin: Array
 ) -> tuple[Array, Array]:
-    """Queries [B, n, H, D] and the step's own KV [2, B, n, Hk, D] of x [B, n, hidden]."""
-    heads, kv_heads = config.num_heads, config.num_kv_heads
-    projected = _rms_norm(x, w.attention_norm, config.rms_norm_eps) @ w.qkv + w.qkv_bias
-    split = projected.reshape(*x.shape[:2], heads + 2 * kv_heads, config.head_dim)
-    q, k, v = jnp.split(split, [heads, heads + kv_heads], axis=2)
+    """Queries [B, n, Hk, G, D] and the step's own KV [2, B, n, Hk, D] of x [B, n, hidden]."""
+    normed = _rms_norm(x, w.attention_norm, config.rms_norm_eps)
+    projected = jnp.einsum("bnh,hkgd->bnkgd", normed, w.qkv) + w.qkv_bias
+    q, k, v = jnp.split(projected, [projected.shape[3] - 2, projected.shape[3] - 1], axis=3)
     if config.qk_norm:
         q = _rms_norm(q, w.q_norm, config.rms_norm_eps)
         k = _rms_norm(k, w.k_norm, config.rms_norm_eps)
-    return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])
+    return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])[..., 0, :]
 
 
 def _attend(
     config: ModelConfig,
-    q: Array,  # [B, n, H, D]
+    q: Array,  # [B, n, Hk, G, D]
     added: Array,  # [k|v, B, n, Hk, D]     the step's own
     cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
     rows: Rows,
@@ -189,8 +256,7 @@ def _attend(
     keys = jnp.concatenate([old_keys, own_keys], axis=2)
     values = jnp.concatenate([old_values, own_values], axis=2)
 
-    grouped = _grouped(config, q)
-    scores = jnp.einsum("bnkgd,bksd->bkgns", grouped, keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bnkgd,bksd->bkgns", q, keys, preferred_element_type=jnp.float32)
     visible = _visible(config, rows, num_cached)
     masked = jnp.where(visible[:, None, None], scores * config.head_dim**-0.5, -jnp.inf)
     shares = jax.nn.softmax(masked, axis=-1).astype(values.dtype)
@@ -199,7 +265,7 @@ def _attend(
 
 def _attend_in_place(
     config: ModelConfig,
-    q: Array,  # [B, n, H, D]
+    q: Array,  # [B, n, Hk, G, D]
     added: Array,  # [k|v, B, n, Hk, D]
     kv: Array,  # [L, k|v, N, Hk, 64, D]
     layer: Array,  # i32[]
@@ -207,12 +273,12 @@ def _attend_in_place(
     is_interpreted: bool,
 ) -> Array:  # [B, n, Hk, G, D]
     """As `_attend`, by a kernel that reads blocks where they lie."""
-    grouped = _grouped(config, q) * jnp.asarray(config.head_dim**-0.5, q.dtype)
+    scaled = q * jnp.asarray(config.head_dim**-0.5, q.dtype)
     cached = attend_prefix(
-        grouped, kv, layer, rows.first, rows.tables, window=config.sliding_window,
+        scaled, kv, layer, rows.first, rows.tables, window=config.sliding_window,
         interpret=is_interpreted,
     )  # fmt: skip
-    scores = jnp.einsum("bnkgd,bskd->bnkgs", grouped, added[0], preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bnkgd,bskd->bnkgs", scaled, added[0], preferred_element_type=jnp.float32)
     visible = _visible(config, rows, 0)[:, :, None, None]  # [B, n, 1, 1, n]
     masked = jnp.where(visible, scores, -jnp.inf)
     largest = masked.max(axis=-1)  # finite: a token sees itself
@@ -221,11 +287,6 @@ def _attend_in_place(
         "bnkgs,bskd->bnkgd", shares.astype(q.dtype), added[1], preferred_element_type=jnp.float32
     )
     return merge(cached, Part(mixed, largest, shares.sum(axis=-1))).astype(q.dtype)
-
-
-def _grouped(config: ModelConfig, q: Array) -> Array:
-    """Query heads under the KV head that they share: [B, n, H, D] → [B, n, Hk, G, D]."""
-    return q.reshape(*q.shape[:2], config.num_kv_heads, -1, config.head_dim)
 
 
 def _visible(config: ModelConfig, rows: Rows, num_cached: int) -> Array:
@@ -249,7 +310,7 @@ def _gathered(blocks: Array) -> Array:
     return blocks.transpose(0, 2, 1, 3, 4).reshape(rows, heads, count * size, width)
 
 
-def _feed_forward(config: ModelConfig, w: Layers, x: Array) -> Array:
+def _feed_forward(config: ModelConfig, w: Layers[Array], x: Array) -> Array:
     normed = _rms_norm(x, w.ffn_norm, config.rms_norm_eps)
     return (jax.nn.silu(normed @ w.gate) * (normed @ w.up)) @ w.down
 
@@ -261,8 +322,8 @@ def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def _rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotary embedding of [B, n, heads, D], halves rotated."""
+    """Rotary embedding of [B, n, Hk, heads, D], halves rotated."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cos, sin = cos[:, :, None], sin[:, :, None]
+    cos, sin = cos[:, :, None, None], sin[:, :, None, None]
     rotated = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

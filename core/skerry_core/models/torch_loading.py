@@ -18,7 +18,7 @@ from torch import Tensor
 
 from skerry_core import tensors as files
 from skerry_core.config import ModelConfig
-from skerry_core.kernels.quantized import FORMATS, Matrix, unpack
+from skerry_core.kernels.quantized import FORMATS, Matrix, NarrowWeights, narrowed, unpack
 from skerry_core.models.loading import read_decoder
 from skerry_core.weights import WeightFile, dequantize
 
@@ -29,11 +29,17 @@ _EMBEDDING = "token_embd.weight"  # rows of it are looked up, so it is kept as f
 
 
 def load_decoder(
-    path: Path, device: torch.device, dtype: torch.dtype, *, keeps_quantized: bool
+    path: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    keeps_quantized: bool,
+    narrow: NarrowWeights | None = None,
 ) -> tuple[ModelConfig, dict[str, Matrix], list[str]]:
-    """Configuration, tensors by GGUF name (Q and K in halves-rotating order), formats of the file.
+    """Configuration, tensors by GGUF name (Q and K in halves-rotating order), and their formats.
 
-    Raises WeightsError on a file that cannot be read.
+    With `narrow` matrices of floats are narrowed on the device, one by one; it needs
+    `keeps_quantized`. Raises WeightsError on a file that cannot be read.
     """
     if device.type == "cpu" and not keeps_quantized:
 
@@ -45,13 +51,19 @@ def load_decoder(
     formats = set[str]()
     with WeightFile.open(path) as file, streamer(device) as stream:
         for name, tensor in file.tensors.items():
-            keeps = keeps_quantized and name != _EMBEDDING
-            tensors[name] = _tensor(stream, tensor, dtype, keeps_quantized=keeps)
+            is_embedding = name == _EMBEDDING
+            matrix = _tensor(
+                stream, tensor, dtype, keeps_quantized=keeps_quantized and not is_embedding
+            )
+            tensors[name] = matrix if is_embedding else _narrowed(matrix, narrow)
             formats.add(tensor.format)
         if file.config.tied_embeddings and keeps_quantized:
             head = _tensor(stream, file.tensors[_EMBEDDING], dtype, keeps_quantized=True)
+            head = _narrowed(head, narrow)
             if not isinstance(head, Tensor):  # its floats are read where tokens come in
                 tensors["output.weight"] = head
+        if narrow is not None:
+            formats.add(narrow)
         return file.config, tensors, sorted(formats)
 
 
@@ -113,3 +125,10 @@ def _tensor(
     raw = stream.put(tensor.data)
     matrix = unpack(raw.view(tensor.shape[0], -1), tensor.format, tensor.shape[1])
     return matrix if keeps_quantized else matrix.dequantized(dtype)
+
+
+def _narrowed(matrix: Matrix, narrow: NarrowWeights | None) -> Matrix:
+    """Floats in fewer bits, if they are a matrix that can be cut into groups."""
+    if narrow is None or not isinstance(matrix, Tensor) or matrix.ndim != 2 or matrix.shape[1] % 32:
+        return matrix
+    return narrowed(matrix, narrow)

@@ -7,7 +7,7 @@ decode on a different one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -72,6 +72,19 @@ class ModelRunner(Protocol):
 
 
 @runtime_checkable
+class BlockMover(Protocol):
+    """What a `ModelRunner` may do besides: move any number of blocks in one transfer."""
+
+    def export_blocks(self, blocks: Sequence[int]) -> NDArray[np.generic]:
+        """As `export_block`, of each: [n, *kv_format.shape]."""
+        ...
+
+    def admit_blocks(self, blocks: Sequence[int], data: NDArray[np.generic]) -> None:
+        """As `admit_block`, of each."""
+        ...
+
+
+@runtime_checkable
 class OverlappingRunner(Protocol):
     """What a `ModelRunner` may do besides: compute a step while the next one is prepared.
 
@@ -79,6 +92,9 @@ class OverlappingRunner(Protocol):
     is then collected first. The tokens that the earlier makes need never come to the host to be
     the later one's input: each pair of `Batch.feeds` is the index of such a token, and that of
     the sample which it is, in the step launched before.
+
+    Blocks that are exported were computed by steps that have been collected, and need not wait for
+    one under way; blocks that are admitted are read by steps launched later.
     """
 
     @property

@@ -23,17 +23,23 @@ import jax.numpy as jnp
 import llvmlite.binding as llvm
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled
 from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, Int32, StepResult
 from skerry_core.config import BLOCK_SIZE, ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.models.jax_decoder import (
+    BLOCK_SPEC,
+    KV_SPEC,
+    MODEL_AXIS,
     Attention,
     Rows,
     Weights,
     assemble,
     logits,
+    place,
     read_block,
     run_rows,
     write_block,
@@ -43,7 +49,7 @@ from skerry_core.runners.base import Progress
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
 
-VERSION = 3  # of the arithmetic: part of the numeric build
+VERSION = 4  # of the arithmetic: part of the numeric build
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 _LEAST_CHUNK = 32  # tokens
@@ -67,15 +73,19 @@ class _Call:
 
 
 class JaxRunner:
-    """A `ModelRunner` on JAX's default device. Weights, activations and KV share one dtype."""
+    """A `ModelRunner` on one or several of JAX's devices. Blocks leave and arrive whole.
+
+    Weights, activations and KV share one dtype.
+    """
 
     batch_invariant = False
 
     def __init__(
         self,
         config: ModelConfig,
-        weights: Weights,
+        weights: Weights[Array],
         *,
+        mesh: Mesh,
         num_blocks: int,
         cache_dir: Path,
         max_step_tokens: int = 512,
@@ -84,8 +94,8 @@ class JaxRunner:
         attention: Attention | None = None,
         progress: Progress = lambda message, share: None,
     ) -> None:
-        """`formats` names the formats that the weights were stored in. `attention` is the device's
-        own unless named. Raises ConfigError."""
+        """`mesh` is what the weights were assembled on. `formats` names the formats that they were
+        stored in. `attention` is the device's own unless named. Raises ConfigError."""
         dtype = str(weights.embedding.dtype)
         if dtype not in _DTYPES:
             raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
@@ -98,17 +108,22 @@ class JaxRunner:
             head_dim=config.head_dim, dtype=_DTYPES[dtype],
         )  # fmt: skip
         self._weights = weights
+        self._mesh = mesh
         self._attention = attention or attention_of(config)
         layers, _, heads, size, width = self.kv_format.shape
         # One block more than the pool's is scratch: padding writes there.
-        self._kv = jnp.zeros((layers, 2, num_blocks + 1, heads, size, width), dtype)
+        self._kv = jnp.zeros(
+            (layers, 2, num_blocks + 1, heads, size, width), dtype,
+            device=NamedSharding(mesh, KV_SPEC),
+        )  # fmt: skip
         self._logits: Float32 = np.zeros((0, config.vocab_size), np.float32)
         self._sample = HostSampler(config.vocab_size, cache_dir, progress)
         self._programs: dict[tuple[int, ...], Compiled] = {}  # by shape
         self._row_buckets = buckets(1, max_samples)
         self._token_buckets = buckets(_LEAST_CHUNK, max_step_tokens)
         self._table_buckets = buckets(_LEAST_CONTEXT, -(-config.max_context // BLOCK_SIZE))
-        about = ["jax", VERSION, jax.__version__, *_processor(), dtype, self._attention, *formats]
+        about = ["jax", VERSION, jax.__version__, *_processor(), mesh.size, dtype]
+        about += [self._attention, *formats]
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"jax-{digest.hexdigest()}"
 
@@ -122,26 +137,28 @@ class JaxRunner:
         max_samples: int = 64,
         threads: int = 2,
         cache_dir: Path,
+        num_devices: int = 1,
         dtype: str = "float32",
         attention: Attention | None = None,
         progress: Progress = lambda message, share: None,
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
 
-        `cache_dir` keeps compiled programs between starts. `threads` is how many of a CPU's cores a
-        step may use; like the cache it is JAX's for the whole process, and the first runner's
-        holds.
+        Heads and feed-forward networks are divided over `num_devices`. `cache_dir` keeps compiled
+        programs between starts. `threads` is how many of a CPU's cores a step may use; like the
+        cache it is JAX's for the whole process, and the first runner's holds.
         """
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
         os.environ.setdefault(_THREADS, str(threads))
         _keep_on_disk(cache_dir)
+        mesh = mesh_of(num_devices)
         target = jnp.dtype(dtype)
         config, tensors, formats = read_decoder(weights, lambda array: array.astype(target))
         return cls(
-            config, assemble(config, tensors), num_blocks=num_blocks, cache_dir=cache_dir,
-            max_step_tokens=max_step_tokens, max_samples=max_samples, formats=formats,
-            attention=attention, progress=progress,
+            config, assemble(config, tensors, mesh), mesh=mesh, num_blocks=num_blocks,
+            cache_dir=cache_dir, max_step_tokens=max_step_tokens, max_samples=max_samples,
+            formats=formats, attention=attention, progress=progress,
         )  # fmt: skip
 
     def warm_up(self, progress: Progress) -> None:
@@ -154,13 +171,13 @@ class JaxRunner:
         total = len(steps) + len(self._row_buckets)
         for done, (rows, count, width) in enumerate(steps):
             progress("compiling JAX programs", done / total)
-            per_row = jnp.zeros(rows, jnp.int32)
-            tokens, tables = (jnp.zeros((rows, n), jnp.int32) for n in (count, width))
-            self._step_program(Rows(tokens, per_row, per_row, tables))
+            per_row = np.zeros(rows, np.int32)
+            tokens, tables = (np.zeros((rows, n), np.int32) for n in (count, width))
+            self._step_program(self._rows(tokens, per_row, per_row, tables))
         for done, count in enumerate(self._row_buckets, len(steps)):
             progress("compiling JAX programs", done / total)
             shape = (count, self.model.hidden_size)
-            self._head_program(jnp.zeros(shape, self._weights.embedding.dtype))
+            self._head_program(self._put(np.zeros(shape, self._weights.embedding.dtype)))
         self.admit_block(0, self.export_block(0))
         progress("JAX programs are ready", 1.0)
 
@@ -187,7 +204,7 @@ class JaxRunner:
         check_block(block, self.num_blocks)
         check_block_data(data, self.kv_format)
         values = np.ascontiguousarray(data).view(self._kv.dtype)
-        self._kv = write_block(self._kv, block, jax.device_put(values, may_alias=False))
+        self._kv = write_block(self._kv, block, place(values, self._mesh, BLOCK_SPEC), self._mesh)
 
     def close(self) -> None:
         self._kv = jnp.zeros(0)
@@ -221,17 +238,23 @@ class JaxRunner:
         )
 
     def _run(self, token_ids: Int32, first: Int32, lengths: Int32, tables: Int32) -> Array:
-        # `jnp.asarray` would compile a program for each shape.
-        rows = Rows(*map(jax.device_put, (token_ids, first, lengths, tables)))
+        rows = self._rows(token_ids, first, lengths, tables)
         hidden, self._kv = self._step_program(rows)(self._weights, self._kv, rows)
         return hidden
+
+    def _rows(self, *arrays: Int32) -> Rows:
+        return Rows(*map(self._put, arrays))
+
+    def _put(self, array: NDArray[np.generic]) -> Array:
+        """On every device. `jnp.asarray` would compile a program for each shape."""
+        return place(array, self._mesh, P())
 
     def _step_program(self, rows: Rows) -> Compiled:
         """The step over rows of such shapes."""
         key = (*rows.token_ids.shape, rows.tables.shape[1])
         if key not in self._programs:
-            lowered = run_rows.lower(self.model, self._weights, self._kv, rows, self._attention)
-            self._programs[key] = lowered.compile()
+            arguments = self.model, self._weights, self._kv, rows, self._attention, self._mesh
+            self._programs[key] = run_rows.lower(*arguments).compile()
         return self._programs[key]
 
     def _head_program(self, hidden: Array) -> Compiled:
@@ -247,11 +270,19 @@ class JaxRunner:
         start = 0
         for piece in _cut(hidden, self._row_buckets[-1]):
             padded = _padded(piece, (_bucket(len(piece), self._row_buckets), hidden.shape[1]))
-            states = jax.device_put(padded)
+            states = self._put(padded)
             answer = self._head_program(states)(self._weights, states)
             told[start : start + len(piece)] = np.asarray(answer)[: len(piece)]
             start += len(piece)
         return told
+
+
+def mesh_of(num_devices: int) -> Mesh:
+    """The first of JAX's devices, side by side. Raises ConfigError when there are not so many."""
+    devices = jax.devices()
+    if not 1 <= num_devices <= len(devices):
+        raise ConfigError(f"num_devices must be 1 to {len(devices)} here, got {num_devices}")
+    return Mesh(np.array(devices[:num_devices]), (MODEL_AXIS,))
 
 
 def attention_of(config: ModelConfig) -> Attention:

@@ -27,13 +27,14 @@ from torch import Tensor
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.kernels import torch_invariant
+from skerry_core.kernels.quantized import Narrow, NarrowWeights
 from skerry_core.kernels.torch_ops import TORCH_OPS
 from skerry_core.kernels.torch_sampling import Choose, Sampled, begin
 from skerry_core.models.torch_decoder import Decoder, DecoderWeights, assemble
 from skerry_core.models.torch_loading import load_decoder
 from skerry_core.runners.base import Progress
 from skerry_core.runners.checks import check_batch
-from skerry_core.runners.torch_kv import PagedKV
+from skerry_core.runners.torch_kv import PagedKV, check_narrow
 from skerry_core.runners.torch_steps import PlainSteps, Steps, TiledSteps
 
 VERSION = 3  # of the arithmetic: part of the numeric build
@@ -59,10 +60,10 @@ class TorchRunner:
         deterministic: bool = False,
         formats: Sequence[str] = (),
         kernels: Kernels | None = None,
-        narrow_kv: bool = False,
+        narrow_kv: Narrow | None = None,
     ) -> None:
         """`formats` names the formats that the weights were stored in. `kernels` are the device's
-        own unless named. With `narrow_kv` KV is kept in 8-bit floats (CUDA, Ada or later).
+        own unless named. With `narrow_kv` KV is kept in 8 bits (fp8: Ada or later).
 
         Raises ConfigError on a dtype that is no KV dtype, and on `deterministic` or `narrow_kv`
         where the device cannot keep it.
@@ -87,13 +88,13 @@ class TorchRunner:
         )  # fmt: skip
         self._kv = PagedKV(
             self.kv_format, num_blocks, device, dtype, has_triton=kernels == "triton",
-            is_narrow=narrow_kv,
+            narrow=narrow_kv,
         )  # fmt: skip
         self._choose: Choose | None = None
         about = [VERSION, torch.__version__, _processor(device), dtype, *formats]
         if kernels == "triton":
             self._steps, self._choose, version = self._triton(config, weights)
-            about += ["triton", version, "narrow" if narrow_kv else "", deterministic]
+            about += ["triton", version, narrow_kv or "", deterministic]
         else:
             self._steps = self._plain(config, weights)
             if deterministic:
@@ -143,22 +144,24 @@ class TorchRunner:
         threads: int = 2,
         deterministic: bool = False,
         kernels: Kernels | None = None,
-        narrow_kv: bool = False,
+        narrow_kv: Narrow | None = None,
+        narrow_weights: NarrowWeights | None = None,
     ) -> TorchRunner:
         """Load a GGUF or safetensors model onto a device. Raises WeightsError or ConfigError.
 
         Unless named, the device is a GPU where there is one, and the dtype bfloat16 there, float32
         on a CPU. `threads` is how many of the host's cores a step may use; Torch has one such
         number in a process, which each step sets. Matrices of 4 and 8 bits stay so where Triton's
-        kernels run.
+        kernels run; with `narrow_weights` those of floats become so too.
         """
         _use_threads(threads)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         own_dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+        has_triton = (kernels or kernels_of(target)) == "triton"
+        check_narrow("a matrix", narrow_weights, target, has_triton=has_triton)
         config, tensors, formats = load_decoder(
-            weights, target, dtype or own_dtype,
-            keeps_quantized=(kernels or kernels_of(target)) == "triton",
-        )  # fmt: skip
+            weights, target, dtype or own_dtype, keeps_quantized=has_triton, narrow=narrow_weights
+        )
         return cls(
             config, assemble(config, tensors), num_blocks=num_blocks,
             max_step_tokens=max_step_tokens, max_samples=max_samples, threads=threads,

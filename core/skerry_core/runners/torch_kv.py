@@ -1,13 +1,17 @@
 """Paged KV of a Torch device: `[layer, k|v, block, kv_head, 64, head_dim]` in one tensor.
 
 A canonical block is one slice of it. One block more than the pool's is scratch: padding writes
-there. With `is_narrow` keys and values are e4m3fn, each head of each token with a scale of its own,
+there. When narrow, keys and values are in 8 bits, each head of each token with a scale of its own,
 and blocks leave and arrive in the model's dtype all the same.
+
+Blocks are exported beside the steps, on a stream of their own: what is asked for was computed by
+steps that are over. They are admitted between steps, and their bytes cross beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skerry_core.config import ConfigError, KVFormat
+from skerry_core.kernels.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
+from skerry_core.kernels.torch_staging import Fetch, send
 from skerry_core.runners.checks import check_block, check_block_data
-
-FP8_CAPABILITY = (8, 9)  # Ada; Hopper is (9, 0)
 
 
 class PagedKV:
@@ -26,25 +30,22 @@ class PagedKV:
 
     def __init__(
         self, kv_format: KVFormat, num_blocks: int, device: torch.device, dtype: torch.dtype,
-        *, has_triton: bool, is_narrow: bool,
+        *, has_triton: bool, narrow: Narrow | None,
     ) -> None:  # fmt: skip
-        """Raises ConfigError where the device has no 8-bit floats."""
-        if is_narrow and not has_triton:
-            raise ConfigError("KV in 8 bits needs Triton's kernels")
-        if is_narrow and device.type == "cuda":
-            capability = torch.cuda.get_device_capability(device)
-            if capability < FP8_CAPABILITY:
-                raise ConfigError(f"KV in 8 bits needs compute capability 8.9, got {capability}")
+        """Raises ConfigError where the device cannot keep it so."""
+        check_narrow("KV", narrow, device, has_triton=has_triton)
         self.num_blocks = num_blocks
         self._format = kv_format
         self._dtype = dtype
         self._has_triton = has_triton
         layers, _, heads, size, width = kv_format.shape
         shape = (layers, 2, num_blocks + 1, heads, size, width)
-        stored = torch.float8_e4m3fn if is_narrow else dtype
-        self.kv = torch.zeros(shape, dtype=torch.uint8 if is_narrow else dtype, device=device)
-        self.kv = self.kv.view(stored)
-        self.scales = torch.zeros(shape[:-1], device=device) if is_narrow else None
+        stored = dtype if narrow is None else NARROW_DTYPES[narrow]
+        raw = torch.zeros(shape, dtype=dtype if narrow is None else torch.uint8, device=device)
+        self.kv = raw.view(stored)
+        self.scales = None if narrow is None else torch.zeros(shape[:-1], device=device)
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._admitted: torch.cuda.Event | None = None  # when the last blocks were
 
     def layer(self, index: int) -> tuple[Tensor, Tensor | None]:
         """One layer's KV [2, N + 1, Hk, 64, D], and its scales."""
@@ -54,12 +55,11 @@ class PagedKV:
         """Copies in canonical form, [n, *kv_format.shape]. Raises ValueError."""
         for block in blocks:
             check_block(block, self.num_blocks)
-        told = self._gathered(blocks)
-        host = torch.empty(told.shape, dtype=told.dtype, pin_memory=told.is_cuda)
-        host.copy_(told)
-        if self._dtype is torch.bfloat16:  # NumPy has no bfloat16: its bits travel as uint16
-            return host.view(torch.uint16).numpy()
-        return host.numpy()
+        if self._copies is not None and self._admitted is not None:
+            self._copies.wait_event(self._admitted)
+        with self._beside_steps():
+            (host,) = Fetch([self._gathered(blocks)]).wait()
+        return self._bits(host)
 
     def admit_blocks(self, blocks: Sequence[int], data: NDArray[np.generic]) -> None:
         """Overwrite blocks from [n, *kv_format.shape]. Raises ValueError."""
@@ -68,15 +68,29 @@ class PagedKV:
             check_block_data(each, self._format)
         host = torch.empty(data.shape, dtype=self._dtype, pin_memory=self.kv.is_cuda)
         self._bits(host)[...] = data
-        self._scatter(blocks, host.to(self.kv.device, non_blocking=True))
+        with self._beside_steps():
+            arrived = host.to(self.kv.device, non_blocking=True)
+        if self._copies is None:
+            self._scatter(blocks, arrived)
+            return
+        steps = torch.cuda.current_stream(self.kv.device)
+        steps.wait_stream(self._copies)
+        arrived.record_stream(steps)
+        self._scatter(blocks, arrived)
+        self._admitted = torch.cuda.Event()
+        self._admitted.record(steps)
+
+    def _beside_steps(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._copies is None else torch.cuda.stream(self._copies)
 
     def _bits(self, host: Tensor) -> NDArray[Any]:
+        """NumPy has no bfloat16: its bits travel as uint16."""
         is_bfloat16 = self._dtype is torch.bfloat16
         return (host.view(torch.uint16) if is_bfloat16 else host).numpy()
 
     def _gathered(self, blocks: Sequence[int]) -> Tensor:
         if not self._has_triton:
-            return self.kv[:, :, list(blocks)].movedim(2, 0)
+            return self.kv[:, :, list(blocks)].movedim(2, 0).contiguous()
         from skerry_core.kernels import triton_blocks
 
         shape = (len(blocks), *self._format.shape)
@@ -93,4 +107,16 @@ class PagedKV:
         triton_blocks.scatter(self.kv, self._index(blocks), data, self.scales)
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        return torch.tensor(blocks, dtype=torch.int32, device=self.kv.device)
+        return send([np.array(blocks, np.int32)], self.kv.device)[0]
+
+
+def check_narrow(
+    what: str, narrow: NarrowWeights | None, device: torch.device, *, has_triton: bool
+) -> None:
+    """Raise ConfigError where Triton's kernels, or the device, cannot take so few bits."""
+    if narrow is not None and not has_triton:
+        raise ConfigError(f"{what} in {narrow} needs Triton's kernels")
+    if narrow == "fp8" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < FP8_CAPABILITY:
+            raise ConfigError(f"{what} in fp8 needs compute capability 8.9, got {capability}")
