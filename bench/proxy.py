@@ -63,7 +63,7 @@ class Scale:
 
 
 FULL = Scale(
-    rounds=5, memory_rounds=2, latencies=200, requests=1000, bursts=((32, 400), (256, 100))
+    rounds=4, memory_rounds=2, latencies=200, requests=1000, bursts=((32, 400), (256, 100))
 )
 QUICK = Scale(rounds=2, memory_rounds=1, latencies=50, requests=200, bursts=((32, 100), (256, 40)))
 
@@ -177,7 +177,7 @@ class Bench:
 
 
 def main() -> int:
-    run = Run(parser(__doc__, quick="2 short rounds instead of 5").parse_args())
+    run = Run(parser(__doc__, quick="2 short rounds instead of 4").parse_args())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
     bench = Bench(QUICK if run.is_quick else FULL)

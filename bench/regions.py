@@ -78,7 +78,7 @@ class Scale:
     requests: int  # of a slice
 
 
-FULL = Scale(rounds=5, requests=60)
+FULL = Scale(rounds=3, requests=48)
 QUICK = Scale(rounds=1, requests=12)
 
 
