@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from random import Random
@@ -32,6 +33,7 @@ class Answer:
     num_done: int = 0
     errors: list[str] = field(default_factory=list)
     placed: str = field(default="", compare=False)  # the first node that ran it
+    began: float = field(default=0.0, compare=False)  # seconds of the event loop: its head came
 
     def take(self, line: str) -> None:
         """Take in one line of the event stream."""
@@ -91,6 +93,7 @@ async def ask(client: httpx.AsyncClient, question: Question) -> Answer:
             timeout=SECONDS,
             headers={"x-skerry-explain": "1"},
         ) as response:
+            answer.began = asyncio.get_running_loop().time()
             answer.placed = response.headers.get("x-skerry-explain", "").partition(";")[0]
             if response.status_code != 200:
                 answer.errors.append(f"{response.status_code} {await response.aread()!r}")

@@ -32,6 +32,11 @@ class Relay:
         self._bytes_per_second: float | None = None
         self.to_spoil = 0  # chunks
 
+    @property
+    def is_interposed(self) -> bool:
+        """Whether it stands before a socket."""
+        return self._server is not None
+
     async def interpose(self) -> None:
         """Stand before a socket that the node has just opened, if it has."""
         with contextlib.suppress(FileNotFoundError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
 import time
 from collections import Counter
@@ -51,9 +52,10 @@ links:
   - {{between: [fra, nrt], rtt: 0.220}}
 emulate: {{rtt: links}}
 """
-BEFORE, CUT, SETTLE, AFTER = 8.0, 20.0, 6.0, 10.0  # seconds
+BEFORE, CUT, SETTLE = 8.0, 20.0, 6.0  # seconds
 NOTICE = 4.0  # until all have seen that a region is gone
-PARTS = 3  # of the time after; in none of them has the load gone away again
+AFTER = 24  # answers at the edge without nodes, however long they take
+BACK = 0.25  # of the share that the region had before, at least
 TOKENS_MADE = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -97,7 +99,8 @@ class Asked:
 
     edge: str
     began: float  # seconds of the event loop
-    region: str  # of the node that it began on
+    placed: float  # likewise: when its answer began
+    region: str  # of the node that this was on
     tokens: int
 
 
@@ -125,6 +128,7 @@ class Scenario:
             for edge in self._skerry.status()["edges"]
         }
         assert len(clients) == len(REGIONS)
+        assert all(relay.is_interposed for relay in relays)
         try:
             for number, question in enumerate(asked):
                 self._undisturbed[number] = await self._answer(clients["edge-fra"], question)
@@ -186,7 +190,9 @@ class Scenario:
             cut = loop.time()
             await asyncio.gather(*(relay.hold_up(CUT) for relay in relays))
             healed = loop.time()
-            await asyncio.sleep(SETTLE + AFTER)
+            await asyncio.sleep(SETTLE)
+            while len(self._regions("edge-iad", healed + SETTLE)) < AFTER:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
             over.set()
         return cut, healed
 
@@ -205,7 +211,7 @@ class Scenario:
             answer = await self._answer(client, asked[which])
             assert answer == self._undisturbed[which]
             region = next(each for each in REGIONS if each in answer.placed)
-            self._asked.append(Asked(edge, began, region, answer.completion_tokens))
+            self._asked.append(Asked(edge, began, answer.began, region, answer.completion_tokens))
 
     async def _answer(self, client: httpx.AsyncClient, question: Question) -> Answer:
         answer = await ask(client, question)
@@ -233,26 +239,29 @@ class Scenario:
     def _check_where(self, cut: float, healed: float) -> None:
         """Load leaves the lost region, comes back, and stays."""
         before = self._regions("edge-iad", cut - BEFORE, cut)
-        away = self._regions("edge-iad", cut + NOTICE, healed)
-        after = self._regions("edge-iad", healed + SETTLE, healed + SETTLE + AFTER)
-        home = self._regions("edge-fra", cut + NOTICE, healed)
-        logger.info("%d answers; edge-iad: %s, %s, %s", len(self._asked), before, away, after)
+        away = self._regions("edge-iad", cut + NOTICE, cut + CUT)
+        after = self._regions("edge-iad", healed + SETTLE)
+        home = self._regions("edge-fra", cut + NOTICE, cut + CUT)
+        counts = [dict(Counter(regions)) for regions in (before, away, after)]
+        logger.info("%d answers; edge-iad: %s", len(self._asked), counts)
         assert set(away) == {"nrt"}
         assert set(home) == {"fra"}
-        assert _share(after, "fra") > _share(before, "fra") / 2 > 0
-        for part in range(PARTS):
-            first = healed + SETTLE + part * AFTER / PARTS
-            assert self._regions("edge-iad", first, first + AFTER / PARTS)["fra"], part
+        for half in (after[: AFTER // 2], after[AFTER // 2 :]):
+            assert _share(half, LOST) > BACK * _share(before, LOST) > 0
 
-    def _regions(self, edge: str, first: float, last: float) -> Counter[str]:
-        """Where an edge's requests of some time began."""
-        return Counter(
-            each.region for each in self._asked if each.edge == edge and first <= each.began < last
-        )
+    def _regions(self, edge: str, first: float, last: float = math.inf) -> list[str]:
+        """Where an edge's requests were placed that were asked and placed in that time: one that
+        waited for the end of the cut is placed by what is true then.
+        """
+        return [
+            each.region
+            for each in self._asked
+            if each.edge == edge and first <= each.began <= each.placed < last
+        ]
 
 
-def _share(regions: Counter[str], region: str) -> float:
-    return regions[region] / regions.total()
+def _share(regions: list[str], region: str) -> float:
+    return regions.count(region) / len(regions)
 
 
 async def _interpose(relays: list[Relay]) -> None:
