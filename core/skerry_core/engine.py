@@ -21,10 +21,13 @@ from skerry_core.batch import StepResult
 from skerry_core.batching import BatchBuilder
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_core.engine_figures import Load, Statistics, Tally
 from skerry_core.exports import Exports
 from skerry_core.grammar_error import GrammarError
 from skerry_core.handover import Handover
+from skerry_core.masks import Masks
 from skerry_core.names import BlockNames
+from skerry_core.outputs import end_without_a_token, finish_reason, logprobs_of
 from skerry_core.plan import Row
 from skerry_core.request import FinishReason, KVBlock, Output, Request, TokenLogprobs, Usage
 from skerry_core.runners.base import ModelRunner, OverlappingRunner
@@ -39,47 +42,6 @@ if TYPE_CHECKING:
     from skerry_core.file_tier import FileTier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """An engine at one moment. Counters only grow."""
-
-    running: int  # sequences that hold blocks
-    waiting: int  # sequences queued
-    blocks: int  # of KV memory: used + cached + free
-    blocks_used: int
-    blocks_cached: int  # idle, with a prefix that can be matched
-    blocks_free: int
-    blocks_filed: int  # in the second tier, whether or not in memory as well
-    steps: int  # counter; stands still while there is work: the engine hangs
-    computed_tokens: int  # counter: prompt and output tokens that ran through the model, and stay
-    output_tokens: int  # counter: tokens made
-    cache_query_tokens: int  # counter: tokens that were looked for in the prefix cache
-    cache_hit_tokens: int  # counter: tokens that did not run, thanks to the prefix cache
-    restored_blocks: int  # counter: read from the second tier
-    preemptions: int  # counter
-    drafted_tokens: int  # counter: of those that ran, see `speculation`
-    accepted_tokens: int  # counter: of those drafted, and made so
-    busy_seconds: float  # counter: engine seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What an engine has to do, and sums over all its steps from which its speed can be learned."""
-
-    prefill_tokens: int  # prompt tokens still to compute, waiting or running
-    prefill_pairs: float  # (query, key) pairs of their causal attention
-    streams: int  # sequences that decode
-    context_tokens: int  # tokens those look at in one step
-    free_tokens: int  # KV room that no running sequence holds
-    age: float  # seconds: what was asked for since then is not in it
-    steps: int
-    seconds: float
-    new_tokens: int  # prompt tokens computed
-    attended: float  # pairs of those
-    stream_steps: int  # sum over steps of the sequences that decoded
-    context_steps: int  # sum over steps of the tokens they looked at
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A step that the runner was given."""
@@ -92,10 +54,6 @@ class _Step:
     def is_foreseeable(self) -> bool:
         """Whether the next step can be planned before this one is computed."""
         return all(row.is_foreseeable for row in self.rows)
-
-
-MASK_SECONDS = 0.02  # of a step, for masks and for choosing under them; who finds none left waits
-NOT_A_NUMBER = "the model's output for this request is not a number"  # a failure
 
 
 class Engine:
@@ -130,6 +88,7 @@ class Engine:
             self.pool.evicting = self.second_tier.keep
         self._clock = clock
         self._admission = Admission(config, clock)
+        self._masks = Masks(clock)
         drafts = config.max_draft_tokens if runner.batch_invariant else 0
         self._price = StepPrice()
         self._speculator = Speculator(drafts, self._price) if drafts else None
@@ -149,20 +108,14 @@ class Engine:
             max_context=runner.model.max_context,
         )
         self._sequences: dict[str, Sequence] = {}
-        self._stale: dict[Sequence, None] = {}  # their masks are to be computed, in this order
         self._ended: list[Output] = []  # between steps; handed out by the next
         self._arrivals = 0
-        self._steps = 0
-        self._computed_tokens = 0
-        self._output_tokens = 0
-        self._busy_seconds = 0.0
+        self._tally = Tally()
         self._overlapping: OverlappingRunner | None = None
         if self._speculator is None and isinstance(runner, OverlappingRunner) and runner.overlaps:
             self._overlapping = runner
         self._under_way: _Step | None = None
         self._step_started = self._step_ended = clock()
-        self._new_tokens = self._stream_steps = self._context_steps = 0
-        self._attended = 0.0
 
     def share(self, token_ids: Iterable[int]) -> int:
         """Let every tenant find this prompt's blocks in the cache once they are computed; how many
@@ -195,22 +148,17 @@ class Engine:
         self._scheduler.add(sequence)
         if request.output_ids:
             self._catch_up(sequence)
-            reason = _finish_reason(sequence)
-            if reason is not None:  # the earlier attempt got everything but this news
-                self._end_early(sequence, reason)
 
     def _catch_up(self, sequence: Sequence) -> None:
-        """Give a resumed request's matcher what it lacks of the transcript."""
-        matcher = sequence.request.matcher
-        if matcher is None:
-            return
+        """Take up the output of an earlier attempt."""
         try:
-            for token_id in sequence.request.output_ids[matcher.num_tokens :]:
-                matcher.advance(token_id)
+            self._masks.catch_up(sequence)
         except GrammarError as error:
             self._end_early(sequence, "cancelled", str(error))
-        else:
-            self._stale[sequence] = None
+            return
+        reason = finish_reason(sequence)
+        if reason is not None:  # that attempt got everything but this news
+            self._end_early(sequence, reason)
 
     def restore(self, request: Request) -> Future[tuple[KVBlock, ...]] | None:
         """Blocks that the second tier has for a request which brings none, on their way; None when
@@ -253,8 +201,8 @@ class Engine:
         if before is not None and not before.is_foreseeable:
             outputs += self._finish(before)
             before = None
-        if self._stale:
-            self._fill_masks()
+        for sequence, error in self._masks.fill():
+            self._end_early(sequence, "cancelled", str(error))
         step = self._begin()
         if before is not None:
             outputs += self._finish(before)
@@ -303,44 +251,11 @@ class Engine:
         """Whether it has not ended."""
         return self._sequences.get(sequence.request.id) is sequence
 
-    def _fill_masks(self) -> None:
-        """Compute masks, the longest stale first, until the step's time is used up: for them, and
-        for the choices that they make possible."""
-        deadline = self._clock() + MASK_SECONDS
-        while self._stale:
-            sequence = next(iter(self._stale))
-            del self._stale[sequence]
-            matcher = sequence.request.matcher
-            try:
-                if matcher is not None:
-                    matcher.fill()
-            except GrammarError as error:
-                self._end_early(sequence, "cancelled", str(error))
-            deadline -= self._choice_seconds(sequence)
-            if self._clock() >= deadline:
-                return
-
-    def _choice_seconds(self, sequence: Sequence) -> float:
-        """What a sequence's next choice is likely to take: as long as its last one."""
-        matcher = sequence.request.matcher
-        if matcher is None or not matcher.looks_ahead(_tokens_left(sequence)):
-            return 0.0
-        return sequence.choice_seconds
-
     def _account(self, rows: list[Row], seconds: float) -> None:
-        self._steps += 1
-        self._busy_seconds += seconds
         rows = [row for row in rows if self._lives(row.sequence)]
         if rows:
             self._scheduler.settle(rows, seconds)
-        self._computed_tokens += sum(row.end - row.start for row in rows)
-        for row in rows:
-            if row.is_decode:
-                self._stream_steps += 1
-                self._context_steps += row.start + 1
-            else:
-                self._new_tokens += row.num_tokens
-                self._attended += _attended(row.start, row.num_tokens)
+        self._tally.add_step(rows, seconds)
 
     def _update(self, rows: list[Row], result: StepResult) -> list[Output]:
         outputs = []
@@ -370,7 +285,7 @@ class Engine:
         told: tuple[TokenLogprobs, ...] = ()
         if row.num_targets:
             targets = samples[: row.num_targets]
-            told = tuple(_logprobs(result, s, request.prompt_logprobs) for s in targets)
+            told = tuple(logprobs_of(result, s, request.prompt_logprobs) for s in targets)
             sequence.num_prompt_logprobs += row.num_targets
         if not row.makes_token:
             return Output(request_id=request.id, token_ids=(), prompt_logprobs=told, kv=kv)
@@ -403,40 +318,25 @@ class Engine:
     ) -> tuple[int, FinishReason | None, str | None]:
         """Append a sampled token: the one that was taken, -1 for none; whether and why it ends."""
         if token_id < 0:  # no token is possible
-            if _can_forbid_all(sequence):
-                return token_id, "stop", None
-            return token_id, "cancelled", NOT_A_NUMBER
-        token_id, failure = self._take(sequence, token_id)
+            return token_id, *end_without_a_token(sequence)
+        failure: str | None = None
+        try:
+            token_id = self._masks.take(sequence, token_id)
+        except GrammarError as error:
+            failure = str(error)
         self._batches.append(sequence, token_id)
-        self._output_tokens += 1
-        reason = _finish_reason(sequence) if failure is None else "cancelled"
-        return token_id, reason, failure
+        self._tally.output_tokens += 1
+        if failure is not None:
+            return token_id, "cancelled", failure
+        return token_id, finish_reason(sequence), None
 
     def _told(self, result: StepResult, sample: int, k: int, token_id: int) -> TokenLogprobs:
         """Logprobs of the token that was taken, which need not be the one that was sampled."""
-        told = _logprobs(result, sample, k)
+        told = logprobs_of(result, sample, k)
         if told.token_id == token_id:
             return told
         logprobs = log_softmax(clean(self.runner.last_logits()[sample]))
         return replace(told, token_id=token_id, logprob=float(logprobs[token_id]))
-
-    def _take(self, sequence: Sequence, token_id: int) -> tuple[int, str | None]:
-        """The token that a sequence goes on with, its grammar told; and what is wrong, or None."""
-        request = sequence.request
-        matcher = request.matcher
-        if matcher is None:
-            return token_id, None
-        try:
-            if request.exports_kv:  # one token of an output that is longer
-                matcher.advance(token_id)
-            else:
-                started = self._clock()
-                token_id = matcher.choose(token_id, _tokens_left(sequence))
-                sequence.choice_seconds = self._clock() - started
-        except GrammarError as error:
-            return token_id, str(error)
-        self._stale[sequence] = None
-        return token_id, None
 
     def _end_early(
         self, sequence: Sequence, reason: FinishReason, failure: str | None = None
@@ -457,7 +357,7 @@ class Engine:
         sequence.forget_expected()
         self._scheduler.remove(sequence)
         self._batches.forget(sequence)
-        self._stale.pop(sequence, None)
+        self._masks.forget(sequence)
         del self._sequences[sequence.request.id]
         self._admission.release(sequence.request.id)
         return sequence.usage(self._clock())
@@ -478,35 +378,24 @@ class Engine:
             blocks_cached=cached,
             blocks_free=idle - cached,
             blocks_filed=0 if filed is None else filed.blocks,
-            steps=self._steps,
-            computed_tokens=self._computed_tokens,
-            output_tokens=self._output_tokens,
+            steps=self._tally.steps,
+            computed_tokens=self._tally.computed_tokens,
+            output_tokens=self._tally.output_tokens,
             cache_query_tokens=scheduler.num_cache_query_tokens,
             cache_hit_tokens=scheduler.num_cache_hit_tokens,
             restored_blocks=0 if filed is None else filed.restored,
             preemptions=scheduler.num_preemptions,
             drafted_tokens=0 if drafts is None else drafts.num_drafted,
             accepted_tokens=0 if drafts is None else drafts.num_accepted,
-            busy_seconds=self._busy_seconds,
+            busy_seconds=self._tally.seconds,
         )
 
     def load(self) -> Load:
         """What is left to do. On the engine's thread, between steps: it looks at every sequence."""
-        decoding = [s for s in self._sequences.values() if s.is_decoding]
-        prefilling = [s for s in self._sequences.values() if not s.is_decoding]
-        return Load(
-            prefill_tokens=sum(s.remaining for s in prefilling),
-            prefill_pairs=sum(_attended(s.num_computed, s.remaining) for s in prefilling),
-            streams=len(decoding),
-            context_tokens=sum(s.num_tokens for s in decoding),
+        return self._tally.load(
+            self._sequences.values(),
             free_tokens=self.pool.num_idle * BLOCK_SIZE,
             age=self._clock() - self._step_started,
-            steps=self._steps,
-            seconds=self._busy_seconds,
-            new_tokens=self._new_tokens,
-            attended=self._attended,
-            stream_steps=self._stream_steps,
-            context_steps=self._context_steps,
         )
 
     def save_cache(self, seconds: float) -> None:
@@ -519,47 +408,3 @@ class Engine:
         if self.second_tier is not None:
             self.second_tier.close()
         self.runner.close()
-
-
-def _attended(start: int, num_tokens: int) -> float:
-    """Pairs (query, key) of causal attention of `num_tokens` tokens after `start`."""
-    return num_tokens * (start + (num_tokens + 1) / 2)
-
-
-def _finish_reason(sequence: Sequence) -> FinishReason | None:
-    """Whether the last token of the output, which it has, is the end."""
-    sampling = sequence.request.sampling
-    if int(sequence.tokens[-1]) in sampling.stop_token_ids and (
-        sequence.num_output > sampling.min_tokens
-    ):
-        return "stop"
-    matcher = sequence.request.matcher
-    if matcher is not None and matcher.is_finished:
-        return "stop"
-    return "length" if sequence.num_output >= sampling.max_tokens else None
-
-
-def _can_forbid_all(sequence: Sequence) -> bool:
-    """Whether the request itself may leave no token possible: a grammar, stops that wait."""
-    request = sequence.request
-    return request.matcher is not None or sequence.num_output < request.sampling.min_tokens
-
-
-def _logprobs(result: StepResult, sample: int, k: int | None) -> TokenLogprobs:
-    """Logprobs of a sample's token and of its k most likely tokens."""
-    return TokenLogprobs(
-        token_id=int(result.token_ids[sample]),
-        logprob=float(result.logprobs[sample]),
-        top=tuple(
-            zip(
-                result.top_ids[sample, :k].tolist(),
-                result.top_logprobs[sample, :k].tolist(),
-                strict=True,
-            )
-        ),
-    )
-
-
-def _tokens_left(sequence: Sequence) -> int:
-    """How many tokens may follow the next one."""
-    return sequence.request.sampling.max_tokens - sequence.num_output - 1

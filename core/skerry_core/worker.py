@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from threading import Condition, Thread
 
-from skerry_core.engine import Engine, Statistics
+from skerry_core.engine import Engine
+from skerry_core.engine_figures import Statistics
 from skerry_core.request import EngineOverloaded, KVBlock, Output, Request
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from skerry.errors import ModelNotFound
 from skerry_core.encoder import Encoder
-from skerry_core.engine import Engine, Statistics
+from skerry_core.engine import Engine
+from skerry_core.engine_figures import Statistics
 from skerry_regions import residency
 from skerry_regions.encoders import Encoding, ServedEncoder
 from skerry_regions.encoders import Sink as EncoderSink

@@ -13,7 +13,8 @@ import logging
 from dataclasses import replace
 
 from skerry.errors import InternalError, InvalidInput, RequestTimeout, SkerryError, Unavailable
-from skerry_core.engine import Engine, Statistics
+from skerry_core.engine import Engine
+from skerry_core.engine_figures import Statistics
 from skerry_core.grammar import Grammar, Matcher
 from skerry_core.request import Output, Request, Usage
 from skerry_core.worker import Worker
