@@ -189,7 +189,10 @@ def test_the_last_token_of_a_cached_prompt(
     np.testing.assert_array_equal(runner.export_block(table[1]), before)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target",  # AVX2's code is compared below in every run, compiled for a CPU that has no more
+    [pytest.param(t, marks=[pytest.mark.slow] * (t == "avx2")) for t in TARGETS],
+)
 def test_any_target(
     runner: NumbaRunner, weights: Path, token_ids: list[int], whole: Float32, target: str
 ) -> None:

@@ -28,6 +28,7 @@ from skerry_core.kernels.plan import (
     PHASE,
     PRIVATE_TOKENS,
     PROJECT,
+    SLICE_ROWS,
 )
 from skerry_core.kernels.rowwise import embed, quantize, rms_norm, rope, swiglu, to_half
 from skerry_core.kernels.step_parts import claim_item, floats_at, ints_at, quantize_row, share
@@ -42,7 +43,6 @@ _QUERY, _KEY, _VALUE, _OUTPUT, _GATE, _UP, _DOWN = range(7)
 _MATRICES = 7
 _MATRIX_BYTES = MATRIX.itemsize
 
-_SLICE_ROWS = 32  # rows of an item of the output, feed-forward and down phases
 _HEAD_ROWS = 512  # rows of an item of the logits phase
 _F16 = int(WeightFormat.F16)  # formats up to here take float activations
 
@@ -209,6 +209,7 @@ def project(target: Target, plan: Record, thread: Record, layer: int) -> None:
 def _add_product(
     target: Target,
     plan: Record,
+    thread: Record,
     layer: int,
     which: int,
     phase: int,
@@ -220,16 +221,16 @@ def _add_product(
     """`hidden += x @ matrix.T`, in slices of rows."""
     hidden, tokens = plan.hidden_size, plan.num_tokens
     item = claim_item(plan, layer, phase)
-    while item < hidden // _SLICE_ROWS:
-        start = item * _SLICE_ROWS
+    while item < hidden // SLICE_ROWS:
+        start = item * SLICE_ROWS
         _multiply(
-            target, plan, _matrix(plan, layer, which), start, _SLICE_ROWS, floats, quants, headers,
-            columns, plan.projected, hidden, tokens,
+            target, plan, _matrix(plan, layer, which), start, SLICE_ROWS, floats, quants, headers,
+            columns, thread.products - 4 * start, SLICE_ROWS, tokens,
         )  # fmt: skip
         for t in range(tokens):
-            source = floats_at(plan.projected, t * hidden + start, _SLICE_ROWS)
-            to = floats_at(plan.hidden, t * hidden + start, _SLICE_ROWS)
-            for i in range(_SLICE_ROWS):
+            source = floats_at(thread.products, t * SLICE_ROWS, SLICE_ROWS)
+            to = floats_at(plan.hidden, t * hidden + start, SLICE_ROWS)
+            for i in range(SLICE_ROWS):
                 to[i] += source[i]
         item = claim_item(plan, layer, phase)
 
@@ -238,7 +239,7 @@ def _add_product(
 def add_output(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Add attention's output to the hidden rows."""
     _add_product(
-        target, plan, layer, _OUTPUT, OUTPUT, plan.attended, plan.quants, plan.headers,
+        target, plan, thread, layer, _OUTPUT, OUTPUT, plan.attended, plan.quants, plan.headers,
         plan.num_heads * plan.head_dim,
     )  # fmt: skip
 
@@ -247,8 +248,8 @@ def add_output(target: Target, plan: Record, thread: Record, layer: int) -> None
 def add_down(target: Target, plan: Record, thread: Record, layer: int) -> None:
     """Add the feed-forward network's output to the hidden rows."""
     _add_product(
-        target, plan, layer, _DOWN, DOWN, plan.gate, plan.wide_quants, plan.wide_headers,
-        plan.intermediate_size,
+        target, plan, thread, layer, _DOWN, DOWN,
+        plan.activated, plan.wide_quants, plan.wide_headers, plan.intermediate_size,
     )  # fmt: skip
 
 
@@ -258,22 +259,26 @@ def feed_forward(target: Target, plan: Record, thread: Record, layer: int) -> No
     wide, tokens = plan.intermediate_size, plan.num_tokens
     floats, quants, headers = _normed(plan, thread, tokens)
     item = claim_item(plan, layer, FEED_FORWARD)
-    while item < wide // _SLICE_ROWS:
-        start = item * _SLICE_ROWS
-        for which, out in ((_GATE, plan.gate), (_UP, plan.up)):
+    while item < wide // SLICE_ROWS:
+        start = item * SLICE_ROWS
+        gate, up = thread.products, thread.products + 4 * SLICE_ROWS * tokens
+        for which, out in ((_GATE, gate), (_UP, up)):
             _multiply(
-                target, plan, _matrix(plan, layer, which), start, _SLICE_ROWS,
-                floats, quants, headers, plan.hidden_size, out, wide, tokens,
+                target, plan, _matrix(plan, layer, which), start, SLICE_ROWS,
+                floats, quants, headers, plan.hidden_size, out - 4 * start, SLICE_ROWS, tokens,
             )  # fmt: skip
+        swiglu(floats_at(gate, 0, SLICE_ROWS * tokens), floats_at(up, 0, SLICE_ROWS * tokens))
         for t in range(tokens):
             at = t * wide + start
-            swiglu(floats_at(plan.gate, at, _SLICE_ROWS), floats_at(plan.up, at, _SLICE_ROWS))
             quantize(
-                plan.gate + 4 * at,
-                _SLICE_ROWS,
+                gate + 4 * SLICE_ROWS * t,
+                SLICE_ROWS,
                 plan.wide_quants + at,
                 plan.wide_headers + at // BLOCK * HEADER_BYTES,
             )
+            if plan.activated:
+                to = floats_at(plan.activated, at, SLICE_ROWS)
+                to[:] = floats_at(gate, SLICE_ROWS * t, SLICE_ROWS)
         item = claim_item(plan, layer, FEED_FORWARD)
 
 

@@ -14,7 +14,6 @@ rows times a few tokens in registers, change none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,8 @@ from skerry_core.kernels.matmul_tiles import (
     PANEL_BLOCKS,
     Group,
     Panel,
+    block_bytes,
+    fetching,
     float_tile,
     packed_weights,
     quantized_tile,
@@ -65,6 +66,7 @@ def _emit_panels(
     packed = packed_weights(e, traits, format_, group)
     panel = Panel.allocate(e, traits, format_)
     floats = vector(F32, traits.rows)
+    share = -(-block_bytes(format_, traits.rows) // _PANEL_TILES)  # to fetch per block of a tile
 
     def one_panel(index: Value) -> None:
         first = e.offset(e.i64(0), index, PANEL_BLOCKS)
@@ -72,16 +74,19 @@ def _emit_panels(
         is_last = b.icmp_signed("<", left, e.i64(PANEL_BLOCKS))
         count = b.select(is_last, left, e.i64(PANEL_BLOCKS))
         panel.fill(e, packed, first, count)
+        to_come = e.offset(group.quants, b.add(first, count), format_.row_quant_bytes * traits.rows)
         is_first = b.icmp_signed("==", index, e.i64(0))
 
         def tile(number: Value) -> None:
             token = e.offset(e.i64(0), number, size)
+            is_early = b.icmp_signed("<", number, e.i64(_PANEL_TILES))
+            turn = b.select(is_early, number, e.i64(_PANEL_TILES - 1))
+            at = b.add(to_come, b.mul(turn, b.mul(count, e.i64(share))))
+            weights = fetching(e, panel.weights(e), at, share)
             rows = _out_rows(e, group, token, size)
             zero = e.constant(floats, 0.0)
             sums = [b.select(is_first, zero, e.load(row, floats, align=4)) for row in rows]
-            sums = quantized_tile(
-                e, traits, format_, group, panel.weights(e), first, count, token, sums
-            )
+            sums = quantized_tile(e, traits, format_, group, weights, first, count, token, sums)
             for total, row in zip(sums, rows, strict=True):
                 e.store(total, row, align=4)
 
@@ -104,7 +109,9 @@ def _emit_tokens(
         with b.if_then(is_worth_it):
             _emit_panels(e, traits, format_, group, in_panels)
         done = e.offset(done, in_panels, traits.tile_tokens[0])
-    weights = packed_weights(e, traits, format_, group)
+    packed = packed_weights(e, traits, format_, group)
+    end = e.offset(group.quants, group.steps, format_.row_quant_bytes * traits.rows)
+    weights = fetching(e, packed, end, block_bytes(format_, traits.rows))
     for size in traits.tile_tokens:
         count = b.sdiv(b.sub(tokens, done), e.i64(size))
 
@@ -124,48 +131,39 @@ def _emit_tokens(
         done = e.offset(done, count, size)
 
 
-def _group_kernel(format_: WeightFormat) -> Callable[..., None]:
-    """The intrinsic that multiplies one group of rows by all tokens."""
+@intrinsic
+def _multiply_group(
+    typing_context: Any,
+    target: Any,
+    format_: Any,
+    scales: Any,
+    quants: Any,
+    steps: Any,
+    x: Any,
+    x_stride: Any,
+    headers: Any,
+    headers_stride: Any,
+    out: Any,
+    out_stride: Any,
+    tokens: Any,
+) -> Any:
+    """Multiply one group of rows, of whatever format it is, by all tokens."""
+    traits = traits_of(target)
 
-    @intrinsic
-    def multiply_group(
-        typing_context: Any,
-        target: Any,
-        scales: Any,
-        quants: Any,
-        steps: Any,
-        x: Any,
-        x_stride: Any,
-        headers: Any,
-        headers_stride: Any,
-        out: Any,
-        out_stride: Any,
-        tokens: Any,
-    ) -> Any:
-        traits = traits_of(target)
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, given, *group, tokens = arguments
+        after = builder.append_basic_block("after")
+        choice = builder.switch(given, after)
+        for format_ in WeightFormat:
+            block = builder.append_basic_block(format_.name)
+            choice.add_case(int(format_), block)
+            builder.position_at_end(block)
+            _emit_tokens(Emitter(builder), traits, format_, Group(*group), tokens)
+            builder.branch(after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
 
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            group = Group(*arguments[1:-1])
-            _emit_tokens(Emitter(builder), traits, format_, group, arguments[-1])
-            return context.get_dummy_value()
-
-        return types.void(target, *[types.int64] * 10), codegen
-
-    compiled: Callable[..., None] = multiply_group
-    return compiled
-
-
-_F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
-_Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
-_Q4_K, _Q5_K, _Q6_K = int(WeightFormat.Q4_K), int(WeightFormat.Q5_K), int(WeightFormat.Q6_K)
-_group_f32 = _group_kernel(WeightFormat.F32)
-_group_f16 = _group_kernel(WeightFormat.F16)
-_group_q4_0 = _group_kernel(WeightFormat.Q4_0)
-_group_q4_1 = _group_kernel(WeightFormat.Q4_1)
-_group_q8_0 = _group_kernel(WeightFormat.Q8_0)
-_group_q4_k = _group_kernel(WeightFormat.Q4_K)
-_group_q5_k = _group_kernel(WeightFormat.Q5_K)
-_group_q6_k = _group_kernel(WeightFormat.Q6_K)
+    return types.void(target, *[types.int64] * 11), codegen
 
 
 @kernel
@@ -187,49 +185,10 @@ def matmul(
     chunk = max(8, _CACHED_BYTES // (x_stride + headers_stride) // 8 * 8)
     for start in range(0, tokens, chunk):
         count = min(chunk, tokens - start)
-        xs, hs = x + start * x_stride, headers + start * headers_stride
         for group in range(first_group, last_group):
             scales = matrix.address + group * matrix.group_bytes
-            quants = scales + matrix.scale_bytes
-            to = out + start * out_stride + group * target.rows * 4
-            steps = matrix.num_steps
-            if matrix.format == _Q4_1:
-                _group_q4_1(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _Q4_0:
-                _group_q4_0(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _Q8_0:
-                _group_q8_0(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _Q4_K:
-                _group_q4_k(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _Q5_K:
-                _group_q5_k(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _Q6_K:
-                _group_q6_k(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _F16:
-                _group_f16(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
-            elif matrix.format == _F32:
-                _group_f32(
-                    target, scales, quants, steps, xs, x_stride, hs, headers_stride,
-                    to, out_stride, count,
-                )  # fmt: skip
+            _multiply_group(
+                target, matrix.format, scales, scales + matrix.scale_bytes, matrix.num_steps,
+                x + start * x_stride, x_stride, headers + start * headers_stride, headers_stride,
+                out + start * out_stride + group * target.rows * 4, out_stride, count,
+            )  # fmt: skip

@@ -19,6 +19,7 @@ from skerry_core.kernels.targets import Activations, Traits
 HEADER_BYTES = 16
 _SCALE, _SCALED_SUM, _MINUS_8_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
 
+CACHE_LINE = 64  # bytes
 PANEL_BLOCKS = 32  # of a group, that are unpacked together: they stay in the first-level cache
 
 
@@ -47,6 +48,28 @@ class Block:
 
 
 Weights = Callable[[Value], Block]  # the block of an index
+
+
+def block_bytes(format_: WeightFormat, rows: int) -> int:
+    """Of one packed block of a group, its part of the scales included."""
+    scales = -(-format_.row_scale_bytes // format_.blocks_per_scales)
+    return rows * (format_.row_quant_bytes + scales)
+
+
+def fetching(e: Emitter, weights: Weights, start: Value, step: int) -> Weights:
+    """The same blocks; with block i, `step` bytes from `start + i * step` on are asked for.
+
+    So the next weights come while these are multiplied. The hardware foresees them to the end of a
+    page at most.
+    """
+
+    def load(index: Value) -> Block:
+        at = e.offset(start, index, step)
+        for line in range(0, step, CACHE_LINE):
+            e.prefetch(e.offset(at, line))
+        return weights(index)
+
+    return load
 
 
 def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: Group) -> Weights:

@@ -21,7 +21,7 @@ from skerry_core.batch import Batch, StepResult
 from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, ModelConfig
 from skerry_core.kernels.aliases import Address, Array, Float32, Int64
-from skerry_core.kernels.layout import BLOCK, PackedLayout
+from skerry_core.kernels.layout import BLOCK, PackedLayout, WeightFormat
 from skerry_core.kernels.linking import TARGET
 from skerry_core.kernels.matmul import MATRIX
 from skerry_core.kernels.matmul_tiles import HEADER_BYTES
@@ -55,6 +55,7 @@ TILE = np.dtype(  # tokens that attend together; see `attend_step`
 )  # fmt: skip
 TASK = np.dtype([(name, np.int64) for name in ("tile", "first", "last")])  # visits [first, last)
 
+SLICE_ROWS = 32  # rows of an item of the output, feed-forward and down phases
 PRIVATE_TOKENS = 4  # up to here each thread norms every token itself, which spares a barrier
 
 _SIZES = (
@@ -79,11 +80,9 @@ _MODEL = (
 _BUFFERS = (  # T = the most tokens of a step
     "kv",  # u16[blocks, L, 2, Hkv, 64 * D]  f16 bits; K as [D, 64], V as [64, D]
     "hidden",  # f32[T, hidden]
-    "projected",  # f32[T, hidden]
     "qkv",  # f32[T, (H + 2 Hkv) * D]
     "attended",  # f32[T, H * D]
-    "gate",  # f32[T, intermediate]
-    "up",  # f32[T, intermediate]
+    "activated",  # f32[T, intermediate]  what a down matrix of floats multiplies; 0: none is
     "normed",  # f32[T, hidden]
     "quants",  # i8[T, max(hidden, H * D)]
     "headers",  # u8[T, max(hidden, H * D) / 32 * HEADER_BYTES]
@@ -111,6 +110,7 @@ _BATCH = ("token_ids", "positions", "query_start", "block_tables", "sample_token
 _RESULT = ("out_token_ids", "out_logprobs", "out_top_ids", "out_top_logprobs")
 _SAMPLING = tuple(f"sampling_{name}" for name in SamplingArrays._fields)
 _SCRATCH = (  # Q = MAX_TILE_TOKENS * H / Hkv queries of an attention task
+    "products",  # f32[2, T, SLICE_ROWS]
     "normed",  # f32[PRIVATE_TOKENS, hidden]
     "quants",  # i8[PRIVATE_TOKENS, hidden]
     "headers",  # u8[PRIVATE_TOKENS, hidden / 32 * HEADER_BYTES]
@@ -206,7 +206,14 @@ class Plan:
         max_step_tokens: int,
         max_samples: int,
     ) -> Plan:
-        buffers = _allocate_buffers(config, num_blocks, max_step_tokens, max_samples)
+        down = model.layers["format"].reshape(config.num_layers, -1)[:, -1]
+        buffers = _allocate_buffers(
+            config,
+            num_blocks,
+            max_step_tokens,
+            max_samples,
+            has_float_down=bool((down <= WeightFormat.F16).any()),
+        )
         buffers |= _allocate_attention(config, max_step_tokens, num_threads)
         buffers["sync"] = sync
         plan = np.zeros(1, PLAN)
@@ -224,7 +231,7 @@ class Plan:
         plan["query_scale"] = np.float32(1.0) / np.sqrt(np.float32(config.head_dim))
         for name, array in (*model._asdict().items(), *buffers.items()):
             plan[name] = address(array) if array.size else 0
-        threads, scratch = _allocate_threads(config, num_threads)
+        threads, scratch = _allocate_threads(config, max_step_tokens, num_threads)
         return cls(
             record=plan[0],
             threads=threads,
@@ -268,7 +275,12 @@ class Plan:
 
 
 def _allocate_buffers(
-    config: ModelConfig, num_blocks: int, max_step_tokens: int, max_samples: int
+    config: ModelConfig,
+    num_blocks: int,
+    max_step_tokens: int,
+    max_samples: int,
+    *,
+    has_float_down: bool,
 ) -> dict[str, Array]:
     tokens, hidden, wide = max_step_tokens, config.hidden_size, config.intermediate_size
     rows = max(tokens, max_samples)
@@ -280,11 +292,9 @@ def _allocate_buffers(
     return {
         "kv": aligned_zeros((num_blocks, *page), np.uint16),
         "hidden": aligned_zeros((tokens, hidden), np.float32),
-        "projected": aligned_zeros((tokens, hidden), np.float32),
         "qkv": aligned_zeros((tokens, queries + 2 * keys), np.float32),
         "attended": aligned_zeros((tokens, queries), np.float32),
-        "gate": aligned_zeros((tokens, wide), np.float32),
-        "up": aligned_zeros((tokens, wide), np.float32),
+        "activated": aligned_zeros((tokens, wide if has_float_down else 0), np.float32),
         "normed": aligned_zeros((rows, hidden), np.float32),
         "quants": aligned_zeros((rows, widest), np.int8),
         "headers": aligned_zeros((rows, widest // BLOCK * HEADER_BYTES), np.uint8),
@@ -312,7 +322,9 @@ def _allocate_attention(config: ModelConfig, tokens: int, threads: int) -> dict[
     }
 
 
-def _allocate_threads(config: ModelConfig, num_threads: int) -> tuple[list[Any], list[Any]]:
+def _allocate_threads(
+    config: ModelConfig, tokens: int, num_threads: int
+) -> tuple[list[Any], list[Any]]:
     """Records of the threads, and the memory that they point to."""
     hidden, dim = config.hidden_size, config.head_dim
     queries = MAX_TILE_TOKENS * config.num_heads // config.num_kv_heads
@@ -320,6 +332,7 @@ def _allocate_threads(config: ModelConfig, num_threads: int) -> tuple[list[Any],
     memory: list[Any] = [records]
     for index in range(num_threads):
         scratch = {
+            "products": aligned_zeros((2, tokens, SLICE_ROWS), np.float32),
             "normed": aligned_zeros((PRIVATE_TOKENS, hidden), np.float32),
             "quants": aligned_zeros((PRIVATE_TOKENS, hidden), np.int8),
             "headers": aligned_zeros((PRIVATE_TOKENS, hidden // BLOCK * HEADER_BYTES), np.uint8),

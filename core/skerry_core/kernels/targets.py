@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
@@ -62,6 +63,7 @@ _NEEDS = {
 }
 
 Activations = Callable[[int, int], Value]  # (token, quad) -> <4 rows x i8>, 4 values in every row
+_VNNI_SUMS = 16  # at a time: enough to keep both units busy, few enough for the registers
 DotBlock = Callable[..., list[Value]]
 
 
@@ -123,19 +125,26 @@ def _dot_vnni(
     *,
     signed: bool,
 ) -> list[Value]:
-    """`start + sum(weights * activations)` per token, <rows x i32>; signed weights as w + 128."""
+    """`start + sum(weights * activations)` per token, <rows x i32>; signed weights as w + 128.
+
+    Several sums per token where tokens are few: an instruction waits five cycles for the one before
+    it in its sum, and two could begin in each.
+    """
     rows = weights[0].type.count // 4
     if signed:
         weights = [e.builder.xor(w, e.constant(w.type, -128)) for w in weights]
-    sums = list(start)
+    zero = e.constant(vector(I32, rows), 0)
+    more = min(4, max(1, _VNNI_SUMS // len(start))) - 1
+    sums = [[first, *[zero] * more] for first in start]
     for quad, weight in enumerate(weights):
         as_words = e.builder.bitcast(weight, vector(I32, rows))
-        for t, total in enumerate(sums):
+        for t, parts in enumerate(sums):
             operand = e.builder.bitcast(activations(t, quad), vector(I32, rows))
-            sums[t] = e.call(
-                f"llvm.x86.avx512.vpdpbusd.{32 * rows}", total.type, total, as_words, operand
+            which = quad % len(parts)
+            parts[which] = e.call(
+                f"llvm.x86.avx512.vpdpbusd.{32 * rows}", zero.type, parts[which], as_words, operand
             )
-    return sums
+    return [reduce(e.builder.add, parts) for parts in sums]
 
 
 def _dot_avx2(
