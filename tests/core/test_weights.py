@@ -24,7 +24,6 @@ from tests.core.reference_model import ReferenceModel
 
 from skerry_core.config import ModelConfig, RopeScaling
 from skerry_core.gguf_file import read_gguf
-from skerry_core.runners.packed import PackedModel, load_packed
 from skerry_core.safetensors_file import read_safetensors
 from skerry_core.tensors import FORMATS
 from skerry_core.weights import Tensor, WeightFile, WeightsError, content_files, dequantize
@@ -139,24 +138,6 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     shutil.copyfile(tmp_path / "model.safetensors", tmp_path / "other.safetensors")
     with pytest.raises(WeightsError, match=r"other\.safetensors: tensor '.*' is in another file"):
         WeightFile.open(tmp_path)
-
-
-def test_the_cpu_runner_takes_a_folder(tmp_path: Path) -> None:
-    """Packed once for each content: the configuration is part of it."""
-    config = replace(CONFIG, hidden_size=128, head_dim=32, intermediate_size=128)
-    (tmp_path / "model").mkdir()
-    folder = write_safetensors(tmp_path / "model", config, random_weights(config)).parent
-    cache = tmp_path / "cache"
-    cache.mkdir()
-
-    def pack() -> PackedModel:
-        return load_packed(folder, group_rows=8, cache_dir=cache, progress=lambda what, share: None)
-
-    assert pack().config == config
-    changed = json.loads((folder / "config.json").read_bytes()) | {"rope_theta": 7.0}
-    (folder / "config.json").write_text(json.dumps(changed))
-    assert pack().config.rope_theta == 7.0
-    assert len(list(cache.glob("*.packed"))) == 2
 
 
 @pytest.mark.parametrize("format_", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
