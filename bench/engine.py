@@ -38,6 +38,7 @@ from bench.engine_cases import (
     OURS,
     PEER,
     PEER_Q4_0,
+    READ,
     STREAMS,
     TARGETS,
     TOGETHER,
@@ -104,6 +105,11 @@ class Measurement:
     def add(self, name: str, unit: str, system: str, value: float) -> None:
         self.cells.setdefault(name, stats.Cell(name, unit)).add(system, value)
 
+    def bandwidth(self) -> None:
+        """What the machine has at this moment: it changes with what its host does."""
+        value = self.sample(lambda _: machine.sustained_read(THREADS))
+        self.add(READ, "GB/s", OURS, value)
+
     def against_peers(self, case: Case, order: list[str], *neighbours: int) -> None:
         for name in order if case.peer else [OURS]:
             worker = self.workers[name]
@@ -143,14 +149,14 @@ class Measurement:
         self.add(GAP, "times", OURS, p99 / p50)
         self.add(WORK, "% of apart", OURS, 100 * float(answer["share"]))
 
-    def add_bounds(self, model: Model, ceilings: dict[str, float]) -> None:
+    def add_bounds(self, model: Model, int8: float) -> None:
         """What was measured as a share of what this machine could do at most."""
-        bandwidth = max(value for name, value in ceilings.items() if name.endswith("GB/s"))
-        int8 = next(value for name, value in ceilings.items() if name.startswith("int8"))
+        bandwidths = self.cells[READ].samples[OURS]
         for case in CASES:
             if case.name not in self.cells:
                 continue
-            for speed in list(self.cells[case.name].samples[OURS]):
+            speeds = self.cells[case.name].samples[OURS]
+            for speed, bandwidth in zip(speeds, bandwidths, strict=True):
                 if case.op == "prefill":
                     share = engine_targets.of_int8(model, int8, speed)
                     self.add(f"{case.name}: {INT8}", "%", OURS, share)
@@ -169,6 +175,7 @@ def measure(workers: dict[str, Worker], rounds: int, only: str, console: Console
             measurement.disturbed = 0
         order = list(workers)[:: 1 if number % 2 else -1]
         with console.status(f"round {number} of {rounds} (round 0 warms up)"):
+            measurement.bandwidth()
             for case in cases:
                 measurement.against_peers(case, order)
             if only in BUSY.name:
@@ -219,7 +226,8 @@ def main() -> int:
     stats.heading(console, description, ceilings)
 
     measurement = measure(workers, 3 if options.quick else 7, options.only, console)
-    measurement.add_bounds(Model(**about[OURS]["model"]), ceilings)
+    int8 = ceilings[f"int8 products, {THREADS} threads, GMAC/s"]
+    measurement.add_bounds(Model(**about[OURS]["model"]), int8)
     cells, disturbed = list(measurement.cells.values()), measurement.disturbed
     peers = list(files)
     console.print(stats.table("engine against engine, medians", cells, OURS, peers))

@@ -70,6 +70,7 @@ STREAMS = Case("decode b16 while prompts of 2048 arrive", "mixed", 16, 64, 60, p
 ARRIVING, ARRIVALS = 2048, 3
 BUSY = Case("decode b1 beside a busy neighbour", "decode", 1, 64, 24)
 
+READ = "96 MiB read over and over, 2 threads"
 BANDWIDTH, INT8 = "of the bandwidth bound", "of the int8 peak"  # appended to a case's name
 GAP = f"{STREAMS.name}: gap p99 by p50 of decode alone"
 WORK = f"{STREAMS.name}: work per time"

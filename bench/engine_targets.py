@@ -1,8 +1,8 @@
 """What the engine's figures should reach, and whether they do: the last table of `bench.engine`.
 
 Bounds are figures of their own: the rate that was measured as a share of what the machine would
-allow if nothing but reading (weights and KV, at the bandwidth of a set as large as the model) or
-nothing but 8-bit products (of the linear layers, at the peak) took time.
+allow if nothing took time but reading (weights and KV, at the bandwidth that a set as large had in
+the same round), or nothing but 8-bit products (of the linear layers, at the peak).
 """
 
 from __future__ import annotations

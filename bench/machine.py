@@ -80,19 +80,29 @@ def limits(threads: int = 2) -> dict[str, float]:
     }
 
 
-def _read_bandwidth(size: int, threads: int) -> float:
-    """GB/s of summing `size` bytes, split over `threads`."""
+def sustained_read(threads: int) -> float:
+    """GB/s of reading a set of 96 MiB over and over, for about a tenth of a second."""
+    return _read_bandwidth(96 << 20, threads, tries=1, passes=30)
+
+
+def _read_bandwidth(size: int, threads: int, tries: int = 5, passes: int = 1) -> float:
+    """GB/s of summing `size` bytes, split over `threads`, so many times at each try."""
     parts = np.array_split(np.ones(size // 4, np.float32), threads)
     _sum(parts[0][:16])
+
+    def read(part: Any) -> None:
+        for _ in range(passes):
+            _sum(part)
+
     best = 0.0
-    for _ in range(5):
-        workers = [threading.Thread(target=_sum, args=(part,)) for part in parts]
+    for _ in range(tries):
+        workers = [threading.Thread(target=read, args=(part,)) for part in parts]
         start = time.perf_counter()
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        best = max(best, size / (time.perf_counter() - start) / GIGA)
+        best = max(best, passes * size / (time.perf_counter() - start) / GIGA)
     return round(best, 1)
 
 
