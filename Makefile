@@ -7,6 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST = SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q
 TEST_HOME := .cache/skerry
 MODELS := @cf/huggingfacetb/smollm2-135m-instruct @cf/sentence-transformers/all-minilm-l6-v2
 
@@ -33,10 +34,10 @@ run: $(VENV)/.stamp-run  ## start the platform; ARGS="--port 9000" is passed on
 
 test: check $(TEST_HOME)/.stamp-models  ## static checks and all tests but the slow ones; ARGS for pytest
 	@echo "── pytest"
-	@SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q $(ARGS)
+	@$(PYTEST) -n 2 --dist loadfile $(ARGS)
 
 test-all: check $(TEST_HOME)/.stamp-models  ## the slow tests too, and real clients
-	@SKERRY_TEST_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/python -m pytest -q -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -m "slow or not slow" $(ARGS)
 	@$(MAKE) --no-print-directory conformance
 
 check: $(VENV)/.stamp-test  ## ruff, mypy, pyright, import contracts

@@ -119,7 +119,7 @@ def test_too_many_requests_are_told_to_come_back(silent: Deployment) -> None:
         reply = silent.run(prompt="x")
         assert reply.status_code == 429
         assert reply.json()["errors"][0]["code"] == 3040
-        assert reply.headers["retry-after"] == "1"
+        assert 1 <= int(reply.headers["retry-after"]) <= 60
     idle(silent)
     silent.region.script = lambda submit: answer("Hello")
     assert silent.run(prompt="x").status_code == 200
