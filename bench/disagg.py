@@ -19,7 +19,6 @@ Llama 2 70B. Goodput is requests per minute that meet both.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -29,17 +28,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count as count_from
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench import stats
 from bench.engine import ATTEMPTS, undisturbed
-from bench.load import StreamTimes, stream
+from bench.load import StreamTimes
 from bench.models import MODEL, default_model
 from bench.platforms import of_topology
+from bench.replay import complete, replay
+from bench.run import Run, parser
 from bench.sim.traces import (
     MOONCAKE_BLOCK,
     MOONCAKE_TICK,
@@ -170,29 +170,6 @@ def platform(name: str) -> Generator[Platform]:
         yield Platform(name, made.route("v1/completions"), made.token, made.pids)
 
 
-async def ask(to: Platform, job: Job) -> StreamTimes:
-    body = {
-        "model": MODEL,
-        "prompt": job.prompt,
-        "max_tokens": job.output,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return await stream(to.url, to.token, body, content=b'"text":"')
-
-
-async def replay(to: Platform, asked: Sequence[Job]) -> list[StreamTimes]:
-    """Send each request when its time has come, whatever the others do."""
-
-    async def one(job: Job) -> StreamTimes:
-        await asyncio.sleep(job.at)
-        return await ask(to, job)
-
-    return await asyncio.gather(*map(one, asked))
-
-
 def mean_gap(times: StreamTimes) -> float:
     return (times.events[-1] - times.ttft) / max(times.tokens - 1, 1)
 
@@ -219,7 +196,7 @@ def figures(times: Sequence[StreamTimes], seconds: float, slo: Objective) -> dic
 
 def timed(to: Platform, asked: Sequence[Job]) -> tuple[list[StreamTimes], float]:
     start = time.perf_counter()
-    times = asyncio.run(replay(to, asked))
+    times = asyncio.run(replay(asked, partial(complete, to.url, to.token)))
     return times, time.perf_counter() - start
 
 
@@ -296,18 +273,13 @@ def verdict(goodput: stats.Cell) -> tuple[str, dict[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    arguments = parser(__doc__, quick="2 rounds of 8 requests, as they come")
+    arguments.add_argument(
+        "--only", metavar="TEXT", default="", help="traces whose name contains it"
     )
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 8 requests, as they come")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
-    parser.add_argument("--only", metavar="TEXT", default="", help="traces whose name contains it")
-    options = parser.parse_args()
-    scale = QUICK if options.quick else FULL
-    console = Console()
-    console = Console(width=max(console.width, 120))  # also where the output is piped
-    description, ceilings = machine.describe(), machine.limits(THREADS)
-    stats.heading(console, description, ceilings)
+    options = arguments.parse_args()
+    run = Run(options, threads=THREADS, min_width=120)
+    scale, console = QUICK if run.is_quick else FULL, run.console
     default_model()
     rows: list[dict[str, Any]] = []
     ratios: dict[str, dict[str, float]] = {}
@@ -320,8 +292,7 @@ def main() -> int:
             text, ratios[shape.name] = verdict(cells["goodput"])
             console.print(text + "\n")
             rows += [{"trace": shape.name, **row} for row in stats.rows(list(cells.values()))]
-    report = {"machine": description, "limits": ceilings, "rows": rows, "ratios": ratios}
-    stats.write(options.json, report)
+    run.write([], rows=rows, ratios=ratios)
     return 0
 
 

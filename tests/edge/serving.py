@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import uvloop
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Send
 
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
@@ -73,3 +73,10 @@ def serving(
         thread.join()
     if running.failure is not None:
         raise running.failure
+
+
+async def live_through(receive: Receive, send: Send) -> None:
+    """Say to a server's start and to its end that they are complete."""
+    for _ in range(2):
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})

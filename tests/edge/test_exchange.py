@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
-from tests.edge.serving import serving
+from tests.edge.serving import live_through, serving
 
 from skerry_edge.limits import Limits
 
@@ -35,9 +35,7 @@ ANSWERS: dict[str, list[Message]] = {
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     """Sends what the path names, once the body was read."""
     if scope["type"] == "lifespan":
-        for _ in range(2):
-            message = await receive()
-            await send({"type": f"{message['type']}.complete"})
+        await live_through(receive, send)
         return
     while scope["path"] != "/early" and (await receive())["more_body"]:
         pass

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
-from tests.edge.serving import serving
+from tests.edge.serving import live_through, serving
 
 from skerry_edge.limits import Limits
 
@@ -31,9 +31,7 @@ GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
 async def echo_size(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers with the size of the body; `/early` answers at once, `/flood` writes without end."""
     if scope["type"] == "lifespan":
-        for _ in range(2):
-            message = await receive()
-            await send({"type": f"{message['type']}.complete"})
+        await live_through(receive, send)
         return
     size, more = 0, scope["path"] not in ("/early", "/flood")
     while more:

@@ -12,6 +12,7 @@ from bench.sim.policies import RoundRobin, Skerry
 from bench.sim.traces import chats
 from msgspec.structs import replace
 
+from skerry_core.config import EngineConfig
 from skerry_regions.speeds import (
     LagLearner,
     LinkLearner,
@@ -63,6 +64,13 @@ def test_a_prefill_takes_whole_steps_and_shares_them_with_streams() -> None:
     assert speed.prefill_seconds(250, 0) == pytest.approx(3 * 0.01 + 0.25)
     assert speed.prefill_seconds(250, 0, streams=2) == pytest.approx(3 * 0.21 + 0.25)
     assert speed.scaled(2).prefill_seconds(250, 0) == pytest.approx(2 * (3 * 0.01 + 0.25))
+
+
+def test_steps_are_priced_by_the_limits_that_engines_have() -> None:
+    speed = NodeSpeed(base=0, per_token=0, per_pair=0, per_stream=0, per_context=0)
+    engine = EngineConfig()
+    assert speed.chunk_tokens == engine.max_step_tokens
+    assert speed.gap_seconds == engine.max_gap_seconds
 
 
 def test_beside_streams_it_takes_as_many_steps_as_these_allow() -> None:
