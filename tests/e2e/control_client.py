@@ -38,7 +38,12 @@ class ControlClient:
         return found
 
     def until_ready(self, path: str) -> dict[str, Any]:
+        """Ready by a look that saw every change made so far; what it says then."""
+        revision = self.get("status")["revision"]
+
         def ready() -> Any:
+            if self.get("status")["observed_revision"] < revision:
+                return None
             found = self.get(path)
             return found if found["status"]["phase"] == "ready" else None
 
