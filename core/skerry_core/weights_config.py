@@ -29,9 +29,11 @@ class _Fields:
     def has(self, key: str) -> bool:
         return self._values.get(self._prefix + key) is not None
 
-    def integer(self, key: str, default: int | None = None, limit: int = 1 << 31) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, limit: int = 1 << 31
+    ) -> int:
         value = self._get(key, default)
-        if type(value) is not int or not 0 < value < limit:
+        if type(value) is not int or not least <= value < limit:
             raise self.bad(key)
         return value
 
@@ -132,7 +134,7 @@ def config_from_json(
             raise WeightsError(f"{file}: {key} is not supported")
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
-    windowed = fields.flag("use_sliding_window", architecture == "mistral")
+    num_layers = fields.integer("num_hidden_layers", limit=_MAX_LAYERS)
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise WeightsError(f"{file}: rotary parameters are {rope!r}")
@@ -140,7 +142,7 @@ def config_from_json(
     return _config(
         file,
         architecture=architecture,
-        num_layers=fields.integer("num_hidden_layers", limit=_MAX_LAYERS),
+        num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
         num_heads=num_heads,
@@ -154,9 +156,7 @@ def config_from_json(
         tied_embeddings=fields.flag("tie_word_embeddings", False),
         attention_bias="blk.0.attn_q.bias" in tensors,
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
-        sliding_window=(
-            fields.integer("sliding_window") if windowed and fields.has("sliding_window") else None
-        ),
+        sliding_window=_window_from_json(values, architecture, num_layers, file),
     )
 
 
@@ -165,6 +165,31 @@ def _config(file: str, **values: Any) -> ModelConfig:
         return ModelConfig(**values)
     except ConfigError as error:
         raise WeightsError(f"{file}: {error}") from None
+
+
+def _window_from_json(
+    values: Mapping[str, Any], architecture: str, num_layers: int, file: str
+) -> int | None:
+    """Tokens that each layer sees, None for all of them. A window in some layers is refused."""
+    fields = _Fields(values, file)
+    if architecture == "llama" or not fields.has("sliding_window"):
+        return None
+    window = fields.integer("sliding_window")
+    if architecture == "mistral":
+        return window
+    if not fields.flag("use_sliding_window", False):
+        return None
+    first = fields.integer("max_window_layers", 28, least=0)  # layers below it see everything
+    kinds = ["full_attention" if i < first else "sliding_attention" for i in range(num_layers)]
+    kinds = values.get("layer_types") or kinds
+    if kinds == ["sliding_attention"] * num_layers:
+        return window
+    if kinds == ["full_attention"] * num_layers:
+        return None
+    raise WeightsError(
+        f"{file}: a sliding window in some layers only is not supported: max_window_layers or "
+        "layer_types asks for it"
+    )
 
 
 def _scaling_from_json(rope: Mapping[str, Any], file: str) -> RopeScaling | None:

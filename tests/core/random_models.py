@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tests.core.k_quants import quantize_k
 
-from skerry_core.config import ModelConfig
+from skerry_core.config import ModelConfig, RopeScaling
 from skerry_core.weights import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
 
 Weights = dict[str, NDArray[np.float32]]
@@ -125,6 +125,7 @@ def write_safetensors(
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_context,
         "rope_theta": config.rope_theta,
+        "rope_scaling": config.rope_scaling and llama3_json(config.rope_scaling),
         "rms_norm_eps": config.rms_norm_eps,
         "tie_word_embeddings": config.tied_embeddings,
         "sliding_window": config.sliding_window,
@@ -132,6 +133,17 @@ def write_safetensors(
     }
     (folder / "config.json").write_text(json.dumps(fields | json_fields))
     return path
+
+
+def llama3_json(scaling: RopeScaling) -> dict[str, float | str]:
+    """Rotary scaling as `config.json` has it."""
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_max_position,
+    }
 
 
 def hugging_face_name(name: str) -> str:

@@ -63,19 +63,9 @@ def write_model(folder: Path, name: str) -> Path:
     config, weights = MODELS[name], random_weights(MODELS[name], seed=len(name))
     if name == "qwen2":
         return write_gguf(folder / f"{name}.gguf", config, weights)
-    scaling = config.rope_scaling
-    rope: dict[str, object] = {}
-    if scaling is not None:
-        rope["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position,
-        }
     folder = folder / name
     folder.mkdir()
-    return write_safetensors(folder, config, weights, **rope)
+    return write_safetensors(folder, config, weights)
 
 
 class LogitsOf(Protocol):

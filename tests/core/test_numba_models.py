@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import save_file
 from tests.core.numba_steps import Float32, prefill, table_for
 from tests.core.random_models import (
+    llama3_json,
     mixed,
     quantize_matrices,
     random_weights,
@@ -24,7 +25,8 @@ from tests.core.random_models import (
 )
 from tests.core.reference_model import ReferenceModel, kl_divergence
 from tests.core.test_numba_exactness import CACHE
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from skerry_core.config import ConfigError, ModelConfig, RopeScaling
 from skerry_core.runners.numba_cpu import NumbaRunner
@@ -76,25 +78,27 @@ def logits_of(weights: Path, **options: Any) -> Float32:
     return logits
 
 
-def rope_fields(config: ModelConfig) -> dict[str, Any]:
-    scaling = config.rope_scaling
-    if scaling is None:
-        return {}
-    return {
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position,
-        }
-    }
-
-
 def by_transformers(folder: Path) -> Float32:
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+    return logits_of_peer(
+        AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        )
     )
+
+
+def gguf_by_transformers(path: Path, head_dim: int) -> Float32:
+    """As it reads sizes, names, order of rows and values out of a GGUF file; but for `head_dim`."""
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    config.head_dim = head_dim
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    told = model.load_state_dict(read, strict=False)
+    assert set(told.missing_keys) <= {"lm_head.weight"}, told  # tied
+    assert not told.unexpected_keys, told
+    return logits_of_peer(model)
+
+
+def logits_of_peer(model: Any) -> Float32:
     with torch.inference_mode():
         logits: Float32 = model(torch.tensor([TOKENS])).logits[0].numpy()
     return logits
@@ -109,9 +113,7 @@ def mean_kl(expected: Float32, logits: Float32) -> float:
 
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
 def test_logits_are_those_of_transformers(tmp_path: Path, config: ModelConfig) -> None:
-    windowed = {"use_sliding_window": False} if config.architecture.startswith("qwen") else {}
-    extra = rope_fields(config) | windowed
-    path = write_safetensors(tmp_path, config, random_weights(config, seed=1), **extra)
+    path = write_safetensors(tmp_path, config, random_weights(config, seed=1))
     expected = by_transformers(tmp_path)
     np.testing.assert_allclose(logits_of(path, quantizes=False), expected, rtol=0, atol=EXACT)
     assert mean_kl(expected, logits_of(path)) < ROUNDED  # as Q8_0
@@ -122,7 +124,40 @@ def test_gguf_of_every_family(tmp_path: Path, config: ModelConfig) -> None:
     """Rotary pairs lie interleaved in files of Llama and Mistral, and in halves in Qwen's."""
     config = replace(config, rope_scaling=None)
     path = write_gguf(tmp_path / "m.gguf", config, random_weights(config), mixed_eight)
-    assert mean_kl(fp32(path), logits_of(path)) < ROUNDED
+    expected = fp32(path)
+    assert mean_kl(expected, logits_of(path)) < ROUNDED
+    if config.sliding_window is None:  # transformers knows a window of no GGUF file
+        told = gguf_by_transformers(path, config.head_dim)
+        np.testing.assert_allclose(told, expected, rtol=0, atol=1e-4)
+
+
+SAVED: dict[str, dict[str, Any]] = {
+    "llama": {
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_theta": 500_000.0,
+            **llama3_json(LLAMA3),
+        },
+    },
+    "mistral": {"sliding_window": 70},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 0},
+    "qwen3": {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 2},
+}
+
+
+@pytest.mark.parametrize("architecture", SAVED)
+def test_what_transformers_saves_is_what_is_run(tmp_path: Path, architecture: str) -> None:
+    """Its own `config.json` and names of tensors; Qwen's window begins at a layer."""
+    config = AutoConfig.for_model(
+        architecture, hidden_size=128, intermediate_size=160, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, vocab_size=VOCAB,
+        max_position_embeddings=512, initializer_range=0.1, **SAVED[architecture],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    logits = logits_of(tmp_path, quantizes=False)
+    np.testing.assert_allclose(logits, logits_of_peer(model), rtol=0, atol=EXACT)
 
 
 def mixed_eight(name: str) -> str:
@@ -169,6 +204,7 @@ def test_floats_of_safetensors_become_q8_0(tmp_path: Path, dtype: str) -> None:
     elif dtype == "float16":
         torch_save(path, torch.float16)
     runner = NumbaRunner.open(path, num_blocks=4, max_samples=512, cache_dir=CACHE)
+    assert runner._packed.formats == ["Q8_0"]
     logits = prefill(runner, TOKENS, table_for(len(TOKENS), first=0), 150)
     runner.close()
     assert mean_kl(expected, logits) < ROUNDED

@@ -54,19 +54,8 @@ class Peer:
 @pytest.fixture(scope="module", params=NAMES)
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     config = replace(MODELS[request.param], num_heads=4)  # transformers wants it to divide 64
-    extra: dict[str, Any] = {}
-    if request.param == "qwen2":
-        extra["use_sliding_window"] = False
-    if scaling := config.rope_scaling:
-        extra["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position,
-        }
     folder = tmp_path_factory.mktemp(request.param)
-    weights = write_safetensors(folder, config, random_weights(config, seed=3), **extra)
+    weights = write_safetensors(folder, config, random_weights(config, seed=3))
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )

@@ -164,15 +164,16 @@ LLAMA3 = RopeScaling(
 
 
 def test_llama3_scaling_from_json(tmp_path: Path) -> None:
-    scaling = {
+    config = replace(CONFIG, rope_scaling=LLAMA3)
+    path = write_safetensors(tmp_path, config, random_weights(config))
+    assert json.loads(path.with_name("config.json").read_bytes())["rope_scaling"] == {
         "rope_type": "llama3",
         "factor": 8.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    path = write_safetensors(tmp_path, CONFIG, random_weights(CONFIG), rope_scaling=scaling)
-    assert WeightFile.open(path).config.rope_scaling == LLAMA3
+    assert WeightFile.open(path).config == config
 
 
 def test_llama3_scaling_from_gguf_divisors(tmp_path: Path) -> None:
@@ -460,6 +461,31 @@ def test_gguf_metadata_that_asks_for_what_is_not_done(
     assert message in refused(path)
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOWED = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 70}
+
+
+@pytest.mark.parametrize(
+    ("fields", "window"),
+    [
+        ({"model_type": "llama", "sliding_window": 70}, None),
+        ({"model_type": "mistral", "sliding_window": 70}, 70),
+        (WINDOWED | {"use_sliding_window": False}, None),
+        (WINDOWED, None),
+        (WINDOWED | {"max_window_layers": 2}, None),
+        (WINDOWED | {"max_window_layers": 0}, 70),
+        (WINDOWED | {"max_window_layers": 0, "layer_types": [FULL, FULL]}, None),
+        (WINDOWED | {"layer_types": [SLIDING, SLIDING]}, 70),
+    ],
+)
+def test_who_has_a_sliding_window(
+    tmp_path: Path, fields: dict[str, Any], window: int | None
+) -> None:
+    """Qwen's begins at layer 28 unless told otherwise: the model has two."""
+    path = write_safetensors(tmp_path, CONFIG, random_weights(CONFIG), **fields)
+    assert WeightFile.open(path).config.sliding_window == window
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -467,6 +493,10 @@ def test_gguf_metadata_that_asks_for_what_is_not_done(
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rotary scaling 'yarn'"),
+        (WINDOWED | {"max_window_layers": 1}, "a sliding window in some layers only"),
+        (WINDOWED | {"layer_types": [FULL, SLIDING]}, "a sliding window in some layers only"),
+        (WINDOWED | {"layer_types": 7}, "a sliding window in some layers only"),
+        (WINDOWED | {"max_window_layers": -1}, "max_window_layers is -1"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),

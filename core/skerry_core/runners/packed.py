@@ -37,6 +37,7 @@ from skerry_core.tensors import quantize_q8_0
 from skerry_core.weights import Tensor, WeightFile, content_files, dequantize
 
 _MAGIC = b"SKERRYPK"
+_READER_VERSION = 2  # of what weight files are taken to say: a change makes packed files stale
 _ALIGNMENT = 64
 _MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
 _CHUNK = 1 << 20  # bytes
@@ -92,7 +93,8 @@ def load_packed(
 
 def _content_key(weights: Path, group_rows: int, *, quantizes: bool) -> str:
     """Names content and layout: an edited source or another kind of CPU finds a file of its own."""
-    digest = xxhash.xxh3_128(f"{LAYOUT_VERSION} {group_rows} {quantizes}".encode())
+    about = f"{_READER_VERSION} {LAYOUT_VERSION} {group_rows} {quantizes}"
+    digest = xxhash.xxh3_128(about.encode())
     for each in content_files(weights):
         with each.open("rb", buffering=0) as file:
             while chunk := file.read(_CHUNK):
