@@ -56,9 +56,24 @@ def test_warm_up_leaves_nothing_to_compile_and_keeps_it_on_disk(llama: Path) -> 
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     kept = set((CACHE / "jax").rglob("*"))
+    assert any("run_rows" in file.name for file in kept)
     teacher_forced(runner, random_tokens(9), (1, 4, 3, 1), table=[3])
     runner.execute(batch_of(*(Piece([5], 0, [block]) for block in range(4))))
     assert set((CACHE / "jax").rglob("*")) == kept
+
+
+def test_a_step_takes_the_memory_of_kv_over(llama: Path) -> None:
+    """It is donated: there is never a second copy, in a step or when a block arrives."""
+    runner = JaxRunner.open(
+        llama, cache_dir=CACHE, threads=1, num_blocks=4, max_step_tokens=4, max_samples=4
+    )
+    before, place = runner._kv, runner._kv.unsafe_buffer_pointer()
+    runner.execute(batch_of(Piece([5], 0, [2])))
+    between = runner._kv
+    runner.admit_block(1, runner.export_block(2))
+    assert before.is_deleted()
+    assert between.is_deleted()
+    assert runner._kv.unsafe_buffer_pointer() == place
 
 
 def test_a_chunk_longer_than_any_bucket_is_cut(llama: Path) -> None:

@@ -153,11 +153,17 @@ def test_decode_mixed_with_prefill(
         assert_same_bits(chunk_logits, whole[first : first + 70])
 
 
-def test_any_number_of_threads(weights: Path, token_ids: list[int], whole: Float32) -> None:
-    for threads in (1, 3):
-        other = open_runner(weights, threads=threads)
-        assert_same_bits(prefill(other, token_ids[:130], TABLE, 65), whole[:130])
-        other.close()
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads(
+    weights: Path, token_ids: list[int], whole: Float32, threads: int
+) -> None:
+    """Also where one token's context is divided among them."""
+    other = open_runner(weights, threads=threads)
+    assert_same_bits(prefill(other, token_ids[:270], TABLE, 135), whole[:270])
+    assert_same_bits(logits_of(other, [Row([token_ids[270]], 270, TABLE)]), whole[270:271])
+    num_tasks = other._plan.attention_totals[0]
+    assert (num_tasks > 1) == (threads > 1)
+    other.close()
 
 
 def test_from_a_copied_prefix(

@@ -213,6 +213,27 @@ def test_a_stream_whose_drafts_are_wrong_loses_next_to_nothing() -> None:
     assert speculator_of(misled.engine).num_accepted < 20
 
 
+def test_a_stream_that_repeats_itself_drafts_beside_one_that_is_misled() -> None:
+    """In the same steps, each by what its own drafts were worth."""
+    engine = Timed().engine
+    speculator, wrong = speculator_of(engine), np.full(8, VOCAB - 1, np.int32)
+    propose = speculator.propose
+    speculator.propose = (
+        lambda sequence, limit: (  # type: ignore[method-assign]
+            (wrong[:limit], 8) if sequence.request.id == "misled" else propose(sequence, limit)
+        )
+    )
+    engine.add(request("constant", 20, max_tokens=400, logit_bias=((3, 1000.0),)))
+    engine.add(request("misled", 20, 1, max_tokens=400))
+    answers = run(engine)
+    constant, misled = answers["constant"].usage, answers["misled"].usage
+    assert constant is not None
+    assert misled is not None
+    assert constant.decode_steps < 0.3 * constant.decode_tokens
+    assert misled.decode_steps > 0.95 * misled.decode_tokens
+    assert speculator.num_drafted - speculator.num_accepted < 30
+
+
 def test_a_step_of_many_streams_drafts_only_what_is_nearly_certain() -> None:
     timed = Timed()
     timed.seconds([request(str(i), 20, i, max_tokens=100) for i in range(32)])

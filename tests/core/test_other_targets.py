@@ -1,0 +1,81 @@
+"""Targets of other machines: their products compile to the instructions that they are named for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+import pytest
+from llvmlite import ir
+from numba import typeof
+
+from skerry_core.kernels.emitter import I8, I32, I64, Emitter, Value, vector
+from skerry_core.kernels.targets import TARGETS, traits_of
+
+TOKENS, QUADS = 4, 8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a target is compiled for, and what multiplies there: so many rows at once."""
+
+    triple: str
+    cpu: str
+    features: str
+    instruction: str
+    rows: int
+
+
+MACHINES = {
+    "neondot": Machine("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", "sdot", 4),
+    "avx512vnni": Machine("x86_64-unknown-linux-gnu", "icelake-server", "", "vpdpbusd", 16),
+    "avx2": Machine("x86_64-unknown-linux-gnu", "haswell", "", "vpmaddubsw", 8),
+}
+
+
+def products(target: str, triple: str, *, signed: bool) -> str:
+    """LLVM of a function that adds the products of one block: weights i8[8, rows, 4], activations
+    i8[tokens, 8, 4] and sums i32[tokens, rows] at the addresses that it takes."""
+    traits = traits_of(typeof(TARGETS[target]))
+    rows = traits.rows
+    module = ir.Module("products")
+    module.triple = triple
+    kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
+    function = ir.Function(module, kind, "products")
+    e = Emitter(ir.IRBuilder(function.append_basic_block()))
+    weights_at, activations_at, sums_at = function.args
+    quad, words = vector(I8, 4 * rows), vector(I32, rows)
+
+    def activations(t: int, j: int) -> Value:
+        splat = e.load_splat(e.offset(activations_at, QUADS * t + j, 4), I32, rows)
+        return e.builder.bitcast(splat, quad)
+
+    weights = [e.load(e.offset(weights_at, j, 4 * rows), quad) for j in range(QUADS)]
+    start = [e.load(e.offset(sums_at, t, 4 * rows), words) for t in range(TOKENS)]
+    totals = traits.dot_block(e, weights, activations, start, signed=signed)
+    for t, total in enumerate(totals):
+        e.store(total, e.offset(sums_at, t, 4 * rows))
+    e.builder.ret_void()
+    return str(module)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("target", MACHINES)
+def test_products_become_one_instruction_each(target: str, signed: bool) -> None:
+    machine = MACHINES[target]
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        compiler = llvm.Target.from_triple(machine.triple)
+    except RuntimeError as error:
+        pytest.skip(f"this llvmlite compiles nothing for {machine.triple}: {error}")
+    module = llvm.parse_assembly(products(target, machine.triple, signed=signed))
+    module.verify()
+    assembly = compiler.create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=3
+    ).emit_assembly(module)
+    registers_of_rows = TARGETS[target].rows // machine.rows
+    found = re.findall(rf"\b{machine.instruction}\b", assembly)
+    assert len(found) == QUADS * TOKENS * registers_of_rows
+    assert not re.search(r"\b(s|u)?mul|\bvpmull", assembly)
