@@ -22,6 +22,7 @@ from bench.gpu_gaps import Gaps
 from bench.gpu_peers import static_cache_seconds
 from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
 from skerry_core.engine import Engine
+from skerry_core.kernels import triton_blocks
 from skerry_core.kernels.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed
 from skerry_core.kernels.triton_attention import SPLIT_BLOCKS, Tiles, attend_split
 from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
@@ -264,17 +265,35 @@ class Bench:
     def hand_over(self) -> list[Figure]:
         count = self.sizes.hand_over // BLOCK_SIZE
         runner = self.runner()
-        blocks, told = list(range(count)), runner.export_blocks(list(range(count)))
+        blocks = list(range(count))
+        told, checksums = runner.export_blocks(blocks)
         out = self.seconds(lambda: runner.export_blocks(blocks))
-        back = self.seconds(lambda: runner.admit_blocks(blocks, told))
+        back = self.seconds(lambda: runner.admit_blocks(blocks, told, checksums))
         runner.close()
         rate = 2 * told.nbytes / (out + back)
         name = f"KV of {self.sizes.hand_over} tokens out and back"
         return [
             Figure(
                 name, rate / GIGA, "GB/s", "the copy to pinned memory", rate / self._to_host, 0.7
-            )
-        ]
+            ),
+            Figure(
+                "checksums of it", 100 * self._checksum_seconds(count) / (out + back), "% of time",
+                wanted=1.0,
+            ),
+        ]  # fmt: skip
+
+    def _checksum_seconds(self, count: int) -> float:
+        """What the device does more because blocks have checksums: both ways, kernels alone."""
+        c = self.sizes.model
+        shape = (c.num_layers, 2, count, c.num_kv_heads, BLOCK_SIZE, c.head_dim)
+        pool = torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
+        index = torch.arange(count, dtype=torch.int32, device=self.device)
+        told = torch.empty_like(pool).view(count, *shape[:2], *shape[3:])
+        without, both = (
+            self.seconds(partial(triton_blocks.gather, pool, index, told, has_checksums=has))
+            for has in (False, True)
+        )
+        return max(both - without, 0.0) + self.seconds(lambda: triton_blocks.checksums(told))
 
     def attention(self) -> list[Figure]:
         s, c = self.sizes, self.sizes.model

@@ -218,9 +218,11 @@ class Engine:
         """Plan a step and give it to the runner; None when nothing can run."""
         started = self._step_started = self._clock()
         rows = self._scheduler.schedule(started)
+        for sequence in self.handover.write_tails(rows):
+            self._scheduler.put_back(sequence)
+        rows = [row for row in rows if row.is_placed]
         if not rows:
             return None
-        self.handover.write_tails(rows)
         batch = self._batches.build(rows)
         if self._overlapping is None:
             result = self.runner.execute(batch)

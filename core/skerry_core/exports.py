@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skerry_core.blocks import BlockPool, Digest
-from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv import export_blocks
 from skerry_core.request import KVBlock
 from skerry_core.runners.base import ModelRunner
@@ -58,15 +57,7 @@ class Exports:
         start = export.num_copied
         export.num_copied = min(start + BLOCKS_PER_STEP, len(export.blocks))
         part = slice(start, export.num_copied)
-        dtype = self._runner.kv_format.dtype
-        copies = tuple(
-            KVBlock(digest, BLOCK_SIZE, data, dtype)
-            for digest, data in zip(
-                export.digests[part],
-                export_blocks(self._runner, export.blocks[part]),
-                strict=True,
-            )
-        )
+        copies = tuple(export_blocks(self._runner, export.blocks[part], export.digests[part]))
         is_last = export.num_copied == len(export.blocks)
         if is_last:
             self._end_oldest()

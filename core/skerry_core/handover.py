@@ -6,6 +6,7 @@ block; only the open block at a prompt's end, which nobody can share, belongs to
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,12 +14,15 @@ import numpy as np
 
 from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kv import adopt_block, convert, export_blocks
+from skerry_core.kv import admit, adopt_block, converted, export_blocks
 from skerry_core.names import BlockNames
+from skerry_core.page_checksums import KVChecksumError
 from skerry_core.plan import Row
 from skerry_core.request import KVBlock, Request
 from skerry_core.runners.base import ModelRunner
 from skerry_core.sequence import Sequence
+
+logger = logging.getLogger(__name__)
 
 
 class Handover:
@@ -58,36 +62,42 @@ class Handover:
     def adopt_blocks(self, names: list[Digest], blocks: Iterable[KVBlock]) -> KVBlock | None:
         """As `adopt`, of a prompt whose blocks have these names, in order.
 
-        Blocks that do not fit, by space, shape or the range of their dtype, are computed again.
-        None of them pushes out another, or what stands before it in the prompt.
+        Blocks that do not fit, by space, shape or the range of their dtype, or that were spoilt on
+        their way, are computed again. None of them pushes out another, or what stands before it in
+        the prompt.
         """
         target = self._runner.kv_format.dtype
         held = self._pool.acquire(names)
         try:
             for block in blocks:
                 if block.num_tokens < BLOCK_SIZE:
-                    return replace(
-                        block, data=convert(block.data, block.dtype, target), dtype=target
-                    )
-                if adopt_block(self._runner, self._pool, block.digest, block.data, block.dtype):
+                    return converted(block, target)
+                if adopt_block(self._runner, self._pool, block):
                     held += self._pool.acquire([block.digest])
+        except KVChecksumError as error:
+            logger.warning("KV that was handed over is not taken: %s", error)
         except ValueError:  # KVRangeError among others
             pass
         finally:
             self._pool.release(held)
         return None
 
-    def write_tails(self, rows: Iterable[Row]) -> None:
-        """Put open blocks where their sequences, admitted in this step, go on from."""
-        for row in rows:
-            if row.is_admission and row.start % BLOCK_SIZE:
-                self._write_tail(row.sequence)
+    def write_tails(self, rows: Iterable[Row]) -> list[Sequence]:
+        """Put open blocks where their sequences, admitted in this step, go on from. Sequences whose
+        block was spoilt on its way have none now; they must not run from inside it."""
+        admitted = [row for row in rows if row.is_admission and row.start % BLOCK_SIZE]
+        return [row.sequence for row in admitted if not self._write_tail(row.sequence)]
 
-    def _write_tail(self, sequence: Sequence) -> None:
+    def _write_tail(self, sequence: Sequence) -> bool:
         tail, sequence.tail = sequence.tail, None
         if tail is None:
             raise RuntimeError(f"{sequence.request.id} starts inside a block it does not have")
-        self._runner.admit_block(sequence.blocks[sequence.num_prompt // BLOCK_SIZE], tail.data)
+        try:
+            admit(self._runner, sequence.blocks[sequence.num_prompt // BLOCK_SIZE], tail)
+        except KVChecksumError as error:
+            logger.warning("KV that was handed over is not taken: %s", error)
+            return False
+        return True
 
     def exported(self, row: Row) -> tuple[KVBlock, ...]:
         """Blocks of a computed row's input (see `names`) that are final since the last time; the
@@ -103,9 +113,7 @@ class Handover:
         if row.makes_token and sequence.num_prompt % BLOCK_SIZE and sequence.num_output == 0:
             indices.append(num_full)
             names.append(self.names(sequence.request)[-1])
-        copies = export_blocks(self._runner, [sequence.blocks[index] for index in indices])
-        dtype = self._runner.kv_format.dtype
-        return tuple(
-            KVBlock(name, min(num_input - index * BLOCK_SIZE, BLOCK_SIZE), data, dtype)
-            for index, name, data in zip(indices, names, copies, strict=True)
-        )
+        copies = export_blocks(self._runner, [sequence.blocks[index] for index in indices], names)
+        if indices and (num_last := num_input - indices[-1] * BLOCK_SIZE) < BLOCK_SIZE:
+            copies[-1] = replace(copies[-1], num_tokens=num_last)
+        return tuple(copies)

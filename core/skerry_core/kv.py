@@ -6,13 +6,16 @@ NumPy has no bfloat16, so those arrays hold its bits as uint16.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.batch import Float32
 from skerry_core.blocks import BlockPool, Digest
-from skerry_core.config import KVDtype
+from skerry_core.config import BLOCK_SIZE, KVDtype
+from skerry_core.page_checksums import check_pages, page_checksums
+from skerry_core.request import KVBlock
 from skerry_core.runners.base import BlockMover, ModelRunner
 
 KVArray = NDArray[np.generic]
@@ -71,11 +74,48 @@ def _refuse(values: Float32, is_wrong: NDArray[np.bool_], dtype: KVDtype) -> Non
         raise KVRangeError(f"{worst:g} is beyond the range of {dtype}")
 
 
-def export_blocks(runner: ModelRunner, blocks: Sequence[int]) -> list[KVArray]:
-    """Copies of blocks, in one transfer where the runner can."""
-    if blocks and isinstance(runner, BlockMover):
-        return list(runner.export_blocks(blocks))
-    return [runner.export_block(block) for block in blocks]
+def export_blocks(
+    runner: ModelRunner, blocks: Sequence[int], names: Sequence[Digest]
+) -> list[KVBlock]:
+    """Copies of full blocks under their names, in one transfer where the runner can."""
+    dtype = runner.kv_format.dtype
+    if not blocks or not isinstance(runner, BlockMover):
+        return [
+            KVBlock(name, BLOCK_SIZE, runner.export_block(block), dtype)
+            for block, name in zip(blocks, names, strict=True)
+        ]
+    data, checksums = runner.export_blocks(blocks)
+    sums = [None] * len(data) if checksums is None else checksums.tolist()
+    return [
+        KVBlock(name, BLOCK_SIZE, each, dtype, checksum)
+        for name, each, checksum in zip(names, data, sums, strict=True)
+    ]
+
+
+def converted(block: KVBlock, target: KVDtype) -> KVBlock:
+    """A block in another dtype; itself when they are the same. Raises KVChecksumError, or
+    KVRangeError."""
+    if block.dtype == target:
+        return block
+    if block.checksum is None:
+        return replace(block, data=convert(block.data, block.dtype, target), dtype=target)
+    check_pages([block.checksum], page_checksums(block.data[None]))
+    data = convert(block.data, block.dtype, target)
+    return replace(block, data=data, dtype=target, checksum=int(page_checksums(data[None])[0]))
+
+
+def admit(runner: ModelRunner, place: int, block: KVBlock) -> None:
+    """Overwrite the runner's block `place`. Raises KVChecksumError, or ValueError on another shape
+    or dtype."""
+    if block.checksum is None:
+        runner.admit_block(place, block.data)
+        return
+    checksums = np.array([block.checksum], np.uint64)
+    if isinstance(runner, BlockMover):
+        runner.admit_blocks([place], block.data[None], checksums)
+    else:
+        check_pages(checksums, page_checksums(block.data[None]))
+        runner.admit_block(place, block.data)
 
 
 def export_block(runner: ModelRunner, block: int, dtype: KVDtype) -> KVArray:
@@ -83,22 +123,21 @@ def export_block(runner: ModelRunner, block: int, dtype: KVDtype) -> KVArray:
     return convert(runner.export_block(block), runner.kv_format.dtype, dtype)
 
 
-def adopt_block(
-    runner: ModelRunner, pool: BlockPool, digest: Digest, data: KVArray, dtype: KVDtype
-) -> bool:
-    """Make a transferred block, checked by the caller, a part of the prefix cache.
+def adopt_block(runner: ModelRunner, pool: BlockPool, block: KVBlock) -> bool:
+    """Make a transferred block, full and of a name that the caller has checked, a part of the
+    prefix cache.
 
-    From now on it is a cache hit like any other. False, changing nothing, when the pool has the
-    digest already or no idle block. Raises KVRangeError, or ValueError on a wrong shape or dtype.
-    Runs on the engine's thread.
+    From now on it is a cache hit like any other. False, changing nothing, when the pool has its
+    digest already or no idle block. Raises KVRangeError, KVChecksumError, or ValueError on a wrong
+    shape or dtype. Runs on the engine's thread.
     """
-    if pool.match([digest]) or not pool.num_idle:
+    if pool.match([block.digest]) or not pool.num_idle:
         return False
-    converted = convert(data, dtype, runner.kv_format.dtype)
-    (block,) = blocks = pool.allocate(1)
+    block = converted(block, runner.kv_format.dtype)
+    (place,) = places = pool.allocate(1)
     try:
-        runner.admit_block(block, converted)
-        pool.seal(block, digest)
+        admit(runner, place, block)
+        pool.seal(place, block.digest)
     finally:
-        pool.release(blocks)
+        pool.release(places)
     return True

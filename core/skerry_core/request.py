@@ -82,6 +82,7 @@ class KVBlock:
     num_tokens: int  # 64, or fewer: the open block at the end of a prompt
     data: NDArray[np.generic]  # `KVFormat.shape` of the engine that made it
     dtype: KVDtype
+    checksum: int | None = None  # see `page_checksums`; of what came out of a device's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,10 @@ class Scheduler:
 
     def _preempt(self, plan: Plan, sequence: Sequence) -> None:
         plan.drop(sequence)
+        self.put_back(sequence)
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Take a running sequence's slot and blocks, and let it wait to be computed again."""
         self._vacate(sequence)
         sequence.num_computed = 0
         self._enqueue(sequence)

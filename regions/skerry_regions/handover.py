@@ -166,6 +166,7 @@ class KVDesk:
                 names[name],
                 data,
                 arrived.kv_dtype,
+                arrived.checksums.get(name),
                 arrived.tail_tokens if arrived.tail_tokens and name == last else BLOCK_SIZE,
             )
             for name, data in arrived.blocks
@@ -190,11 +191,16 @@ class KVDesk:
         return request, dict(zip(names, self._engine.handover.names(request), strict=True))
 
     def block(
-        self, name: Digest, data: Buffer, dtype: KVDtype, num_tokens: int = BLOCK_SIZE
+        self,
+        name: Digest,
+        data: Buffer,
+        dtype: KVDtype,
+        checksum: int | None,
+        num_tokens: int = BLOCK_SIZE,
     ) -> KVBlock:
         """Bytes of a transfer as a block of this engine's shape."""
         values = np.frombuffer(data, kv_dtype(dtype)).reshape(self._format.shape)
-        return KVBlock(name, num_tokens, values, dtype)
+        return KVBlock(name, num_tokens, values, dtype, checksum)
 
     async def close(self) -> None:
         self.end_shares()
@@ -212,14 +218,19 @@ class _Adopting:
         self._names: dict[Digest, Digest] = {}  # of the prompt's blocks, once something came
 
     def __call__(
-        self, offer: Offer, digest: Digest, data: Buffer, taken: Callable[[], None]
+        self,
+        offer: Offer,
+        digest: Digest,
+        data: Buffer,
+        checksum: int | None,
+        taken: Callable[[], None],
     ) -> None:
         if not self._names:
             _, self._names = self._desk.in_lineage(self._request, offer.numeric_build)
         is_open = offer.tail_tokens and digest == offer.digests[-1]
         if is_open or digest not in self._names:  # comes with the rest
             return
-        block = self._desk.block(self._names[digest], data, offer.kv_dtype)
+        block = self._desk.block(self._names[digest], data, offer.kv_dtype, checksum)
         names = list(self._names.values())
 
         def adopt(engine: Engine) -> None:
@@ -239,7 +250,7 @@ class Outgoing:
     def push(self, output: Output) -> None:
         """Pass on what a step made: its blocks, and with the first token the commit."""
         for block in output.kv:
-            self._transfer.seal(block.digest, _bytes_of(block))
+            self._transfer.seal(block.digest, _bytes_of(block), block.checksum)
         if output.token_ids and not self.is_whole:
             self.is_whole = True
             logprobs = [(entry.logprob, list(entry.top)) for entry in output.logprobs]
@@ -311,7 +322,7 @@ class Share:
 
     def _pass_on(self, blocks: tuple[KVBlock, ...], is_last: bool) -> None:
         for block in blocks:
-            self._transfer.seal(block.digest, _bytes_of(block))
+            self._transfer.seal(block.digest, _bytes_of(block), block.checksum)
         self._num_missing -= len(blocks)
         if is_last and self._num_missing:
             self.end()

@@ -5,7 +5,8 @@ A node pushes blocks, while it computes them or from its cache; its peer says fi
     sender                                   receiver
       │ ── Offer(transfer, token, digests) ──▶ │  staging is reserved by token beforehand
       │ ◀──────────── Need(missing, credit) ── │  blocks it holds already never travel
-      │ ── Segment(digest, layers, bytes) … ─▶ │  as blocks are sealed, within the credit
+      │ ── Segment(digest, layers, bytes) … ─▶ │  as blocks are sealed, within the credit; before
+      │                                        │  it its Checksum, if it came out of a device
       │ ◀────────────────── Ack(digest) … ── │  checked and staged; gives credit back
       │ ── Commit(first token) ────────────▶ │  everything was sent
       │ ◀── Committed | Refused(reason) ────── │  the blocks are adopted, or nothing is
@@ -26,6 +27,7 @@ from skerry_regions.transfer_frames import (
     DTYPE_BYTES,
     Ack,
     Buffer,
+    Checksum,
     Commit,
     Committed,
     Control,
@@ -54,6 +56,7 @@ class Sender:
         self.offer = offer
         self._needed: set[Digest] | None = None  # None until the peer answered
         self._waiting: dict[Digest, bytes | memoryview] = {}  # sealed, not acknowledged
+        self._checksums: dict[Digest, int] = {}
         self._in_flight: set[Digest] = set()
         self._credit = 0
         self._finished = False
@@ -69,7 +72,7 @@ class Sender:
         self._commit_sent = False
         return self.offer
 
-    def seal(self, digest: Digest, block: bytes | memoryview) -> None:
+    def seal(self, digest: Digest, block: bytes | memoryview, checksum: int | None = None) -> None:
         """A block's bytes are final. Raises ValueError on a block that was not offered."""
         if digest not in self.offer.digests:
             raise ValueError(f"block {digest.hex()} is not part of transfer {self.offer.transfer}")
@@ -77,6 +80,8 @@ class Sender:
             raise ValueError(f"a block has {self.offer.block_bytes} bytes, got {len(block)}")
         if self._needed is None or digest in self._needed:
             self._waiting[digest] = block
+            if checksum is not None:
+                self._checksums[digest] = checksum
 
     def finish(self, made: Made | None = None) -> None:
         """No more blocks will be sealed."""
@@ -113,7 +118,7 @@ class Sender:
         self._credit = need.credit_bytes
         self._waiting = {d: b for d, b in self._waiting.items() if d in self._needed}
 
-    def ready(self) -> Iterator[Segment | Commit]:
+    def ready(self) -> Iterator[Checksum | Segment | Commit]:
         """What may be sent now, within the peer's credit."""
         if self._needed is None or self.outcome is not None:
             return
@@ -126,6 +131,8 @@ class Sender:
             self._credit -= size
             self._in_flight.add(digest)
             self.num_sent += 1
+            if digest in self._checksums:
+                yield Checksum(self.offer.transfer, digest, self._checksums[digest])
             yield Segment(self.offer.transfer, digest, 0, self.offer.num_layers, block)
         if self._finished and not self._needed and not self._commit_sent:
             self._commit_sent = True
@@ -151,6 +158,7 @@ class _Incoming:
     missing: set[Digest] = field(default_factory=set)
     staging: dict[Digest, _Staging] = field(default_factory=dict)
     complete: dict[Digest, Buffer | None] = field(default_factory=dict)  # None: taken
+    checksums: dict[Digest, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,7 @@ class Arrived:
     tail_tokens: int
     made: Made | None
     blocks: list[tuple[Digest, Buffer]]  # in the order of the offer
+    checksums: dict[Digest, int]  # of those that came out of a device's memory
     numeric_build: str
     kv_dtype: KVDtype
     num_blocks: int  # that came, those taken before included
@@ -208,13 +217,14 @@ class Receiver:
         """Forget a transfer and free its staging. Unknown ones are ignored."""
         self._incoming.pop(transfer, None)
 
-    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, Buffer] | None:
-        """A block that is here and checked, and the offer it belongs to; None otherwise."""
+    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, Buffer, int | None] | None:
+        """A block that is here and checked: the offer it belongs to, its bytes, and what its device
+        told as its checksum. None otherwise."""
         incoming = self._incoming.get(transfer)
         if incoming is None or incoming.offer is None:
             return None
         data = incoming.complete.get(digest)
-        return None if data is None else (incoming.offer, data)
+        return None if data is None else (incoming.offer, data, incoming.checksums.get(digest))
 
     def take(self, transfer: int, digest: Digest) -> None:
         """A checked block has its place already: free its staging. Unknown ones are ignored."""
@@ -235,6 +245,8 @@ class Receiver:
         match frame:
             case Offer():
                 return [self._receive_offer(incoming, frame, held)]
+            case Checksum():
+                return self._receive_checksum(incoming, frame)
             case Segment():
                 return self._receive_segment(incoming, frame)
             case Commit():
@@ -277,6 +289,12 @@ class Receiver:
         if len(set(offer.digests)) != len(offer.digests):
             return "a block is offered twice"
         return None
+
+    def _receive_checksum(self, incoming: _Incoming, frame: Checksum) -> list[Control | Arrived]:
+        if incoming.offer is None or frame.digest not in incoming.offer.digests:
+            return [self._refuse(frame.transfer, "a checksum of what was not offered")]
+        incoming.checksums[frame.digest] = frame.checksum
+        return []
 
     def _receive_segment(self, incoming: _Incoming, segment: Segment) -> list[Control | Arrived]:
         offer = incoming.offer
@@ -323,6 +341,7 @@ class Receiver:
             tail_tokens=offer.tail_tokens,
             made=commit.made,
             blocks=[(digest, data) for digest, data in complete if data is not None],
+            checksums=incoming.checksums,
             numeric_build=offer.numeric_build,
             kv_dtype=offer.kv_dtype,
             num_blocks=len(incoming.complete),

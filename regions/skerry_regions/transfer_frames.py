@@ -91,6 +91,14 @@ class Placed(Struct, frozen=True, tag="placed"):
     checksum: bytes  # xxh3-128 of the bytes
 
 
+class Checksum(Struct, frozen=True, tag="checksum"):
+    """Of a block on the device that made it (`skerry_core.page_checksums`); its segments follow."""
+
+    transfer: int
+    digest: bytes
+    checksum: Annotated[int, Meta(ge=0)]
+
+
 class Commit(Struct, frozen=True, tag="commit"):
     """Everything needed was sent; `made` is what the sender's last step made of it.
 
@@ -113,7 +121,7 @@ class Refused(Struct, frozen=True, tag="refused"):
     reason: Annotated[str, Meta(max_length=512)]
 
 
-Control = Offer | Need | Ack | Placed | Commit | Committed | Refused
+Control = Offer | Need | Ack | Placed | Checksum | Commit | Committed | Refused
 
 
 @dataclass(frozen=True, slots=True)

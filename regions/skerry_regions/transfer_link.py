@@ -50,8 +50,9 @@ MAX_EARLY = 64  # such offers
 Held = Callable[[Collection[Digest]], set[Digest]]
 """Which of some digests the node's pool has. An answer may be old by now: that costs time."""
 
-Take = Callable[[Offer, Digest, Buffer, Callable[[], None]], None]
-"""Gets each block as soon as it is checked. It may keep it, and says so by the callback: then its
+Take = Callable[[Offer, Digest, Buffer, int | None, Callable[[], None]], None]
+"""Gets each block as soon as its bytes are checked, and what its device told as its checksum. It
+may keep it, and says so by the callback: then its
 staging is free. What is not kept by the end comes with `Arrived`."""
 
 
@@ -172,9 +173,9 @@ class TransferServer:
         take = self._takers.get(ack.transfer)
         staged = self._receiver.staged(ack.transfer, ack.digest)
         if take is not None and staged is not None:
-            offer, data = staged
+            offer, data, checksum = staged
             taken = functools.partial(self._receiver.take, ack.transfer, ack.digest)
-            take(offer, ack.digest, data, taken)
+            take(offer, ack.digest, data, checksum, taken)
 
     def _hold(self, offer: Offer, link: _IncomingLink) -> bool:
         """Keep an offer for a moment, if nobody expects it yet and there are not too many."""
@@ -289,9 +290,9 @@ class OutgoingTransfer:
         num_sent = self._sender.num_sent
         return num_sent, num_sent * self._sender.offer.block_bytes
 
-    def seal(self, digest: Digest, block: bytes | memoryview) -> None:
+    def seal(self, digest: Digest, block: bytes | memoryview, checksum: int | None = None) -> None:
         """A block's bytes are final; they leave within the peer's credit."""
-        self._sender.seal(digest, block)
+        self._sender.seal(digest, block, checksum)
         self._flush()
 
     def finish(self, made: Made | None) -> None:

@@ -110,6 +110,7 @@ def launch_attention(
     blocks = pool.movedim(2, 0).contiguous()
     triton_blocks.gather(stored, ints(NUM_BLOCKS), blocks, scales)
     triton_blocks.scatter(stored, ints(NUM_BLOCKS), blocks, scales)
+    triton_blocks.checksums(blocks)
 
 
 def launch_operations(dtype: torch.dtype, token_counts: tuple[int, ...]) -> None:

@@ -36,5 +36,5 @@ def test_a_dry_run_tells_its_figures(
     figures = {figure["name"]: figure for figure in report["figures"]}
     assert figures["matrix product"]["value"] > 0
     if not only:
-        assert len(figures) == 26
+        assert len(figures) == 27
         assert all(figure["value"] >= 0 for figure in figures.values())

@@ -8,17 +8,19 @@ from hypothesis.extra import numpy as hnp
 from tests.core.toy_oracle import expected, request, run
 
 from skerry_core.blocks import BlockPool, chain_digests, root_digest
-from skerry_core.config import EngineConfig, KVDtype
+from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
 from skerry_core.engine import Engine
 from skerry_core.kv import (
     KVRangeError,
     adopt_block,
     convert,
     export_block,
+    export_blocks,
     from_float32,
     kv_dtype,
     to_float32,
 )
+from skerry_core.request import KVBlock
 from skerry_core.runners.toy import ToyRunner
 
 DTYPES: list[KVDtype] = ["float16", "bfloat16", "float32"]
@@ -95,7 +97,8 @@ def test_a_transferred_block_is_a_cache_hit(source: KVDtype, target: KVDtype) ->
     for block, digest in zip(blocks, digests, strict=True):
         data = export_block(sender.runner, block, "float32")
         assert data.shape == sender.runner.kv_format.shape
-        assert adopt_block(receiver.runner, receiver.pool, digest, data, "float32")
+        arrived = KVBlock(digest, BLOCK_SIZE, data, "float32")
+        assert adopt_block(receiver.runner, receiver.pool, arrived)
     assert receiver.pool.num_used == 0
     receiver.add(one)
     answer = run(receiver)["r"]
@@ -120,21 +123,22 @@ def test_a_torn_transfer_changes_the_answer(place: tuple[int, ...]) -> None:
 def test_a_block_that_is_there_or_has_no_room_is_not_adopted() -> None:
     runner = ToyRunner(num_blocks=1)
     pool = BlockPool(1)
-    data = runner.export_block(0)
-    assert adopt_block(runner, pool, DIGEST, data, "float16")
-    assert not adopt_block(runner, pool, DIGEST, data, "float16")
+    (block,) = export_blocks(runner, [0], [DIGEST])
+    assert adopt_block(runner, pool, block)
+    assert not adopt_block(runner, pool, block)
     pool.allocate(1)
-    assert not adopt_block(runner, pool, DIGEST, data, "float16")
+    assert not adopt_block(runner, pool, block)
 
 
 def test_a_refused_block_leaves_the_pool_as_it_was() -> None:
     runner = ToyRunner(num_blocks=2)
     pool = BlockPool(2)
+    wrong = KVBlock(DIGEST, BLOCK_SIZE, np.zeros((3, 2), np.float16), "float16")
     with pytest.raises(ValueError, match=r"expected a block of float16\(2, 2, 1, 64, 2\)"):
-        adopt_block(runner, pool, DIGEST, np.zeros((3, 2), np.float16), "float16")
+        adopt_block(runner, pool, wrong)
     huge = np.full(runner.kv_format.shape, 1e9, np.float32)
     with pytest.raises(KVRangeError):
-        adopt_block(runner, pool, DIGEST, huge, "float32")
+        adopt_block(runner, pool, KVBlock(DIGEST, BLOCK_SIZE, huge, "float32"))
     assert (pool.num_used, pool.match([DIGEST])) == (0, 0)
     pool.sanity_check()
 

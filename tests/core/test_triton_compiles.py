@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}
 OTHERS = {
-    "_attend_whole", "_copy", "_norm", "_swiglu", "_product", "_product_4", "_product_8", "_choose",
+    "_attend_whole", "_copy", "_sum", "_norm", "_swiglu", "_product", "_product_4", "_product_8",
+    "_choose",
 }  # fmt: skip
 SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10}  # bytes a program may have, CUDA C programming guide
 

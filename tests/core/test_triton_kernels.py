@@ -27,6 +27,7 @@ from skerry_core.kernels.quantized import (
     stacked,
     unpack,
 )
+from skerry_core.page_checksums import page_checksums
 from skerry_core.tensors import FORMATS as ALL_FORMATS
 from skerry_core.tensors import Bytes, dequantize, row_bytes
 from skerry_core.tensors import Tensor as FileTensor
@@ -142,6 +143,13 @@ def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head(
 # --- blocks --------------------------------------------------------------------------------------
 
 
+def check_checksums(blocks: Tensor, gathered: Tensor) -> None:
+    """Those of a gather, and of what has arrived, are NumPy's."""
+    expected = page_checksums(blocks.cpu().view(torch.int16).numpy())
+    for sums in (gathered, triton_blocks.checksums(blocks)):
+        np.testing.assert_array_equal(sums.cpu().numpy().view(np.uint64), expected)
+
+
 @settings(max_examples=3, deadline=None)
 @given(
     layers=st.integers(1, 2),
@@ -156,9 +164,10 @@ def test_blocks_leave_and_come_back(
     pool = random(layers, 2, 6, kv_heads, 64, width, dtype=dtype)
     index = torch.tensor(blocks, dtype=torch.int32, device=DEVICE)
     told = torch.empty(len(blocks), layers, 2, kv_heads, 64, width, dtype=dtype, device=DEVICE)
-    triton_blocks.gather(pool, index, told)
+    sums = triton_blocks.gather(pool, index, told)
     expected = pool[:, :, blocks].movedim(2, 0)
     assert torch.equal(told, expected)
+    check_checksums(told, sums)
     other = random(layers, 2, 6, kv_heads, 64, width, dtype=dtype, seed=1)
     kept = other.clone()
     triton_blocks.scatter(other, index, told)
@@ -174,8 +183,9 @@ def test_blocks_in_eight_bits_are_told_in_the_other_dtype(dtype: torch.dtype) ->
     data = (2 * eighths(dtype, 2, 2, 2, 2, 64, 16)).half()
     triton_blocks.scatter(pool, index, data, scales)
     told = torch.empty_like(data)
-    triton_blocks.gather(pool, index, told, scales)
+    sums = triton_blocks.gather(pool, index, told, scales)
     assert torch.equal(told, data)
+    check_checksums(told, sums)
     assert (scales[:, :, [2, 0]] == 2).all()
 
 

@@ -31,6 +31,7 @@ from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
 from skerry_core.kernels.quantized import FORMATS, Narrow, QuantizedMatrix
 from skerry_core.models.torch_loading import streamer
+from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.runners.triton_steps import arrange, pad, row_buckets, split_buckets
@@ -56,7 +57,8 @@ def hand_over(path: Path, runner: TorchRunner, tokens: list[int], table: list[in
     plain = TorchRunner.open(path, num_blocks=3, max_samples=512, threads=1)
     teacher_forced(plain, tokens, (len(tokens),), [0, 1, 2])
     blocks = range(-(-len(tokens) // 64))
-    runner.admit_blocks([table[block] for block in blocks], plain.export_blocks(list(blocks)))
+    data, _ = plain.export_blocks(list(blocks))
+    runner.admit_blocks([table[block] for block in blocks], data)
 
 
 def logits_of(runner: TorchRunner, *pieces: Piece) -> Float32:
@@ -78,13 +80,27 @@ def test_logits_are_the_references_over_a_prefix_that_came_from_elsewhere(
     expected = reference(models[name]).logits(tokens)
     hand_over(models[name], runner, tokens[:130], [5, 0, 3])
     hand_over(models[name], runner, tokens[:70], [7, 8])
-    runner.admit_blocks([9, 10], runner.export_blocks([7, 8]))
+    runner.admit_blocks([9, 10], *runner.export_blocks([7, 8]))
     chunk = Piece(tokens[130:133], 130, [5, 0, 3])
     told = logits_of(runner, Piece(tokens[70:71], 70, [7, 8]), chunk)
     rows = [Piece([tokens[p]], p, t) for p, t in ((133, [5, 0, 3]), (71, [7, 8]), (70, [9, 10]))]
     told = np.concatenate([told, logits_of(runner, *rows)])
     places = [70, *range(130, 134), 71, 70]
     np.testing.assert_allclose(told, expected[places], rtol=0, atol=3e-5)
+
+
+def test_blocks_that_were_spoilt_are_not_written(models: dict[str, Path]) -> None:
+    runner = open_runner(models["qwen3"])
+    hand_over(models["qwen3"], runner, random_tokens(130), [5, 0, 3])
+    data, checksums = runner.export_blocks([5, 0, 3])
+    assert checksums is not None
+    np.testing.assert_array_equal(checksums, page_checksums(data))
+    runner.admit_blocks([8, 7], data[:2], checksums[:2])
+    spoilt = data[1:].copy()
+    spoilt.reshape(2, -1).view(np.uint32)[1, 1000] ^= 1 << 31
+    with pytest.raises(KVChecksumError, match="1 of 2 KV blocks"):
+        runner.admit_blocks([8, 7], spoilt, checksums[1:])
+    np.testing.assert_array_equal(runner.export_blocks([8, 7])[0], data[:2])
 
 
 def test_deterministic_bits_are_equal_alone_and_in_any_batch(models: dict[str, Path]) -> None:
@@ -152,9 +168,9 @@ def test_warm_up_leaves_blocks_as_they_were(
     monkeypatch.setattr("skerry_core.runners.triton_steps._PREFILLS", (2,))
     runner = open_runner(models["qwen2"])
     hand_over(models["qwen2"], runner, random_tokens(64), [4])
-    before, shares = runner.export_blocks(range(NUM_BLOCKS)), list[float]()
+    before, shares = runner.export_blocks(range(NUM_BLOCKS))[0], list[float]()
     runner.warm_up(lambda what, share: shares.append(share))
-    np.testing.assert_array_equal(runner.export_blocks(range(NUM_BLOCKS)), before)
+    np.testing.assert_array_equal(runner.export_blocks(range(NUM_BLOCKS))[0], before)
     assert shares[-1] == 1.0
 
 

@@ -12,6 +12,7 @@ from skerry_regions.transfer import Arrived, Receiver, Sender
 from skerry_regions.transfer_frames import (
     MAX_SEGMENT_BYTES,
     Ack,
+    Checksum,
     Commit,
     Committed,
     Frame,
@@ -103,7 +104,7 @@ def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
     have = {digest(i) for i in held if i < count}
     sender, to = Sender(offer(count)), receiver()
     for i in range(count):
-        sender.seal(digest(i), block(i))
+        sender.seal(digest(i), block(i), None if i % 2 else 2**64 - 1 - i)
     sender.finish()
     for lose_after in losses:
         exchange(sender, to, cuts, held=have, lose_after=lose_after)
@@ -113,6 +114,8 @@ def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
     if arrived is not None:
         wanted = [(digest(i), block(i)) for i in range(count) if digest(i) not in have]
         assert [(d, bytes(b)) for d, b in arrived.blocks] == wanted
+        told = {digest(i): 2**64 - 1 - i for i in range(0, count, 2) if digest(i) not in have}
+        assert arrived.checksums == told
     assert isinstance(sender.outcome, Committed)
 
 
@@ -207,6 +210,14 @@ def test_a_release_frees_staging_and_refuses_what_comes_late() -> None:
     to.release(7)
     assert to.staged_bytes == 0
     assert to.receive(Commit(7)) == [Refused(7, "no such transfer, or its lease lapsed")]
+
+
+def test_a_checksum_of_what_was_not_offered_is_refused() -> None:
+    to = receiver()
+    to.receive(offer(1))
+    assert to.receive(Checksum(7, digest(1), 5)) == [
+        Refused(7, "a checksum of what was not offered")
+    ]
 
 
 def test_a_flipped_bit_is_found() -> None:

@@ -269,8 +269,11 @@ async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) ->
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     seen: list[bytes] = []
 
-    def take(offer: Offer, name: bytes, data: Buffer, taken: Callable[[], None]) -> None:
+    def take(
+        offer: Offer, name: bytes, data: Buffer, checksum: int | None, taken: Callable[[], None]
+    ) -> None:
         assert bytes(data) == block(len(seen))
+        assert checksum == (2**64 - 1 if name == digest(1) else None)
         seen.append(name)
         if name != digest(3):  # too late for this one
             taken()
@@ -278,7 +281,7 @@ async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) ->
     arriving = to.expect(1, TOKEN, lease_seconds=5, take=take)
     sending = OutgoingTransfer(bound, offer())
     for i in range(COUNT - 1):
-        sending.seal(digest(i), block(i))
+        sending.seal(digest(i), block(i), 2**64 - 1 if i == 1 else None)
     await until(lambda: len(seen) == COUNT - 1)
     assert to.staged_bytes == BLOCK
     sending.seal(digest(COUNT - 1), block(COUNT - 1))

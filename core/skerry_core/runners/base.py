@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import KVFormat, ModelConfig
+from skerry_core.page_checksums import Checksums
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share done so far, 0 to 1."""
@@ -75,12 +76,19 @@ class ModelRunner(Protocol):
 class BlockMover(Protocol):
     """What a `ModelRunner` may do besides: move any number of blocks in one transfer."""
 
-    def export_blocks(self, blocks: Sequence[int]) -> NDArray[np.generic]:
-        """As `export_block`, of each: [n, *kv_format.shape]."""
+    def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
+        """As `export_block`, of each: [n, *kv_format.shape]; their checksums, if they come out of
+        a device's memory."""
         ...
 
-    def admit_blocks(self, blocks: Sequence[int], data: NDArray[np.generic]) -> None:
-        """As `admit_block`, of each."""
+    def admit_blocks(
+        self,
+        blocks: Sequence[int],
+        data: NDArray[np.generic],
+        checksums: Checksums | None = None,
+    ) -> None:
+        """As `admit_block`, of each. Raises KVChecksumError, and overwrites nothing, when not all
+        have arrived as they were."""
         ...
 
 

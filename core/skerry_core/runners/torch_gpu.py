@@ -32,6 +32,7 @@ from skerry_core.kernels.torch_ops import TORCH_OPS
 from skerry_core.kernels.torch_sampling import Choose, Sampled, begin
 from skerry_core.models.torch_decoder import Decoder, DecoderWeights, assemble
 from skerry_core.models.torch_loading import load_decoder
+from skerry_core.page_checksums import Checksums
 from skerry_core.runners.base import Progress
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.torch_kv import PagedKV, check_narrow
@@ -201,20 +202,25 @@ class TorchRunner:
         return logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        return self.export_blocks([block])[0]
+        return self.export_blocks([block])[0][0]
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         self.admit_blocks([block], data[None])
 
     @torch.inference_mode()
-    def export_blocks(self, blocks: Sequence[int]) -> NDArray[np.generic]:
-        """As `export_block`, all in one transfer: [n, *kv_format.shape]."""
+    def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
+        """See `BlockMover`; all in one transfer."""
         return self._kv.export_blocks(blocks)
 
     @torch.inference_mode()
-    def admit_blocks(self, blocks: Sequence[int], data: NDArray[np.generic]) -> None:
-        """As `admit_block`, all in one transfer."""
-        self._kv.admit_blocks(blocks, data)
+    def admit_blocks(
+        self,
+        blocks: Sequence[int],
+        data: NDArray[np.generic],
+        checksums: Checksums | None = None,
+    ) -> None:
+        """See `BlockMover`; all in one transfer."""
+        self._kv.admit_blocks(blocks, data, checksums)
 
     def close(self) -> None:
         del self._steps, self._kv

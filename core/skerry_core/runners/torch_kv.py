@@ -22,6 +22,7 @@ from torch import Tensor
 from skerry_core.config import ConfigError, KVFormat
 from skerry_core.kernels.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
 from skerry_core.kernels.torch_staging import Fetch, send
+from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.runners.checks import check_block, check_block_data
 
 
@@ -51,18 +52,25 @@ class PagedKV:
         """One layer's KV [2, N + 1, Hk, 64, D], and its scales."""
         return self.kv[index], None if self.scales is None else self.scales[index]
 
-    def export_blocks(self, blocks: Sequence[int]) -> NDArray[np.generic]:
-        """Copies in canonical form, [n, *kv_format.shape]. Raises ValueError."""
+    def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
+        """Copies in canonical form, [n, *kv_format.shape], and with Triton's kernels their
+        checksums. Raises ValueError."""
         for block in blocks:
             check_block(block, self.num_blocks)
         if self._copies is not None and self._admitted is not None:
             self._copies.wait_event(self._admitted)
         with self._beside_steps():
-            (host,) = Fetch([self._gathered(blocks)]).wait()
-        return self._bits(host)
+            host, *sums = Fetch(self._gathered(blocks)).wait()
+        return self._bits(host), sums[0].numpy().view(np.uint64) if sums else None
 
-    def admit_blocks(self, blocks: Sequence[int], data: NDArray[np.generic]) -> None:
-        """Overwrite blocks from [n, *kv_format.shape]. Raises ValueError."""
+    def admit_blocks(
+        self,
+        blocks: Sequence[int],
+        data: NDArray[np.generic],
+        checksums: Checksums | None = None,
+    ) -> None:
+        """Overwrite blocks from [n, *kv_format.shape]. With checksums it waits for the bytes to
+        arrive, and looks at them there, before it does. Raises ValueError, or KVChecksumError."""
         for block, each in zip(blocks, data, strict=True):
             check_block(block, self.num_blocks)
             check_block_data(each, self._format)
@@ -70,6 +78,8 @@ class PagedKV:
         self._bits(host)[...] = data
         with self._beside_steps():
             arrived = host.to(self.kv.device, non_blocking=True)
+            if checksums is not None:
+                check_pages(checksums, self._checksums(arrived))
         if self._copies is None:
             self._scatter(blocks, arrived)
             return
@@ -80,6 +90,15 @@ class PagedKV:
         self._admitted = torch.cuda.Event()
         self._admitted.record(steps)
 
+    def _checksums(self, arrived: Tensor) -> Checksums:
+        if not self._has_triton:
+            return page_checksums(self._bits(arrived.cpu()))
+        from skerry_core.kernels import triton_blocks
+
+        (sums,) = Fetch([triton_blocks.checksums(arrived)]).wait()
+        found: Checksums = sums.numpy().view(np.uint64)
+        return found
+
     def _beside_steps(self) -> AbstractContextManager[object]:
         return nullcontext() if self._copies is None else torch.cuda.stream(self._copies)
 
@@ -88,15 +107,15 @@ class PagedKV:
         is_bfloat16 = self._dtype is torch.bfloat16
         return (host.view(torch.uint16) if is_bfloat16 else host).numpy()
 
-    def _gathered(self, blocks: Sequence[int]) -> Tensor:
+    def _gathered(self, blocks: Sequence[int]) -> list[Tensor]:
+        """The blocks, and perhaps their checksums."""
         if not self._has_triton:
-            return self.kv[:, :, list(blocks)].movedim(2, 0).contiguous()
+            return [self.kv[:, :, list(blocks)].movedim(2, 0).contiguous()]
         from skerry_core.kernels import triton_blocks
 
         shape = (len(blocks), *self._format.shape)
         told = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
-        triton_blocks.gather(self.kv, self._index(blocks), told, self.scales)
-        return told
+        return [told, triton_blocks.gather(self.kv, self._index(blocks), told, self.scales)]
 
     def _scatter(self, blocks: Sequence[int], data: Tensor) -> None:
         if not self._has_triton:
