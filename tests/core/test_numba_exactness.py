@@ -162,7 +162,22 @@ def test_any_number_of_threads(
     assert_same_bits(prefill(other, token_ids[:270], TABLE, 135), whole[:270])
     assert_same_bits(logits_of(other, [Row([token_ids[270]], 270, TABLE)]), whole[270:271])
     num_tasks = other._plan.attention_totals[0]
-    assert (num_tasks > 1) == (threads > 1)
+    assert (num_tasks > 1) == (other._plan.record["num_threads"] > 1)
+    other.close()
+
+
+def test_fewer_threads_for_some_steps(weights: Path, token_ids: list[int], whole: Float32) -> None:
+    """As while one of them has no core of its own."""
+    other = open_runner(weights, threads=3)
+    ran = []
+    for step in range(9):
+        if step % 3:
+            other._team_size.note(1.0, 1.0)
+        first = 30 * step
+        rows = [Row(token_ids[first : first + 30], first, TABLE, range(30))]
+        assert_same_bits(logits_of(other, rows), whole[first : first + 30])
+        ran.append(int(other._plan.record["num_threads"]))
+    assert min(ran) < 3
     other.close()
 
 

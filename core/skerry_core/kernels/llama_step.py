@@ -33,7 +33,7 @@ from skerry_core.kernels.plan import (
 from skerry_core.kernels.rowwise import embed, quantize, rms_norm, rope, swiglu, to_half
 from skerry_core.kernels.step_parts import claim_item, floats_at, ints_at, quantize_row, share
 from skerry_core.kernels.targets import Target
-from skerry_core.kernels.threads import STEP, await_step, barrier
+from skerry_core.kernels.threads import STEP, await_step, barrier, start_clocks, stop_clocks
 
 _call_phase = call_by_address(*PHASE)
 _call_matmul = call_by_address(*MATMUL)
@@ -357,6 +357,9 @@ def run_thread(target: Target, plan: Record, thread: Record) -> int:
             reason = await_step(plan.sync, thread.index)
         if reason != STEP:
             return reason
+        if thread.index == 0:
+            start_clocks(plan.sync)
         _run_step(target, plan, thread)
         if thread.index == 0:
+            stop_clocks(plan.sync)
             return reason

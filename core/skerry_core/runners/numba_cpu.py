@@ -27,8 +27,7 @@ from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, lin
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.packed import PackedModel, load_packed
 from skerry_core.runners.page_ahead import PageAhead
-
-MAX_THREADS = 62  # threads to wake are bits of an int64
+from skerry_core.runners.team_size import TeamSize
 
 
 class NumbaRunner:
@@ -55,8 +54,8 @@ class NumbaRunner:
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name} must be at least 1, got {size}")
-        if threads > MAX_THREADS:
-            raise ConfigError(f"threads must be at most {MAX_THREADS}, got {threads}")
+        if threads > team.MAX_THREADS:
+            raise ConfigError(f"threads must be at most {team.MAX_THREADS}, got {threads}")
         self.model: ModelConfig = packed.config
         self.kv_format = KVFormat(
             num_layers=packed.config.num_layers,
@@ -70,6 +69,7 @@ class NumbaRunner:
         self._packed = packed
         self._target = target
         self._sync = team.make_sync(threads)
+        self._team_size = TeamSize(threads)
         self._plan = Plan.allocate(
             packed.config,
             _model_arrays(packed),
@@ -154,8 +154,11 @@ class NumbaRunner:
         check_batch(batch, self)
         self._will_use(int(batch.block_tables.max()))
         result = self._plan.set_batch(batch)
-        self._wake(team.begin_step(address(self._sync), len(self._plan.threads)))
+        threads = self._team_size.now
+        self._plan.record["num_threads"] = threads
+        self._wake(team.begin_step(address(self._sync), threads))
         run_thread(self._target, self._plan.record, self._plan.threads[0])
+        self._team_size.note(*team.step_seconds(self._sync))
         self._num_sampled = batch.num_samples
         return result
 
