@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def tiles_of(counts: Sequence[int], most: int) -> Tiles:
     return Tiles(rows, starts, lengths, longest=max(n for *_, n in found))
 
 
-def attend(case: PagedRows, window: int | None, *, is_split: bool) -> Tensor:
+def attend(
+    case: PagedRows, window: int | None, *, is_split: bool, scales: Tensor | None = None
+) -> Tensor:
     out = torch.empty(len(case.positions), case.heads, case.width, device=DEVICE)
     out = out.to(case.q.dtype)
     group = case.heads // case.kv_heads
@@ -50,9 +53,9 @@ def attend(case: PagedRows, window: int | None, *, is_split: bool) -> Tensor:
     arguments = (case.q, case.kv, put(case.tables), put(case.positions), tiles, out)
     if is_split:
         splits = -(-case.tables.shape[1] // SPLIT_BLOCKS)
-        attend_split(*arguments, num_splits=splits, window=window)
+        attend_split(*arguments, num_splits=splits, window=window, scales=scales)
     else:
-        attend_whole(*arguments, window=window)
+        attend_whole(*arguments, window=window, scales=scales)
     return out
 
 
@@ -65,7 +68,7 @@ rows = st.lists(st.tuples(st.integers(1, 330), st.integers(1, 12)), min_size=1, 
     rows=rows,
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 7),
-    width=st.sampled_from([16, 24, 64]),
+    width=st.sampled_from([16, 24, 64, 80, 128]),
     window=st.sampled_from([None, 1, 70, 300]),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     seed=st.integers(0, 1000),
@@ -102,19 +105,35 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
 
 
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
-def test_keys_and_values_in_eight_bits_count_times_their_scales(dtype: torch.dtype) -> None:
+@settings(max_examples=2, deadline=None)
+@given(
+    rows=rows,
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 7),
+    width=st.sampled_from([16, 24, 64]),
+    window=st.sampled_from([None, 70]),
+)
+def test_keys_and_values_in_eight_bits_count_times_their_scales(
+    dtype: torch.dtype, rows: list[tuple[int, int]], kv_heads: int, group: int, width: int,
+    window: int | None,
+) -> None:  # fmt: skip
     case = paged_rows(
-        heads=4, kv_heads=2, width=16, contexts=(270,), counts=(3,), dtype=torch.float16, seed=5
-    )
-    kv = case.kv.nan_to_num(0.0)
-    scales = kv.float().abs().amax(-1).clamp(min=1e-12) / LARGEST[dtype]
-    narrow = (kv.float() / scales[..., None]).to(dtype)
-    wide = (narrow.float() * scales[..., None]).to(torch.float16)
-    tiles = tiles_of(case.counts, 4)
-    outs = [torch.empty(3, 4, 16, dtype=torch.float16, device=DEVICE) for _ in range(3)]
-    arguments = put(case.tables), put(case.positions), tiles
-    attend_split(case.q, wide, *arguments, outs[0], num_splits=2, window=None)
-    attend_split(case.q, narrow, *arguments, outs[1], num_splits=2, window=None, scales=scales)
-    attend_whole(case.q, narrow, *arguments, outs[2], window=None, scales=scales)
-    for out in outs[1:]:
-        torch.testing.assert_close(out, outs[0], rtol=0, atol=4e-3)
+        heads=kv_heads * group, kv_heads=kv_heads, width=width, contexts=[n for n, _ in rows],
+        counts=[min(n, count) for n, count in rows], dtype=torch.float16, seed=5,
+    )  # fmt: skip
+    scales = case.kv.nan_to_num(0.0).float().abs().amax(-1).clamp(min=1e-12) / LARGEST[dtype]
+    narrow = (case.kv.nan_to_num(0.0).float() / scales[..., None]).to(dtype)
+    rounded = narrow.float() * scales[..., None]
+    expected = replace(case, context=context_in(rounded, case)).attended(window)
+    for is_split in (True, False):
+        told = attend(replace(case, kv=narrow), window, is_split=is_split, scales=scales)
+        np.testing.assert_allclose(told.float().cpu().numpy(), expected, rtol=0, atol=6e-3)
+
+
+def context_in(kv: Tensor, case: PagedRows) -> tuple[Tensor, ...]:
+    """What the rows' tables say of blocks [2, N, Hk, 64, D]: [2, n, Hk, D] of each row."""
+    found = []
+    for table, length in zip(case.tables, case.contexts, strict=True):
+        blocks = kv[:, table[table >= 0].tolist()].swapaxes(2, 3)  # [2, M, 64, Hk, D]
+        found.append(blocks.flatten(1, 2)[:, :length])
+    return tuple(found)
