@@ -22,10 +22,11 @@ def shared_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Depl
 
 
 @pytest.fixture
-def edge(shared_deployment: Deployment) -> Deployment:
-    """Answers "Hello" until a test scripts something else."""
+def edge(shared_deployment: Deployment) -> Iterator[Deployment]:
+    """Answers "Hello" until a test scripts something else; does nothing any more after it."""
     shared_deployment.region.script = lambda submit: answer("Hello")
     shared_deployment.region.explanation = ""
     shared_deployment.region.attempts = []
     shared_deployment.region.streams.clear()
-    return shared_deployment
+    yield shared_deployment
+    shared_deployment.settle()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +49,16 @@ CHAT = "@cf/test/chat"  # answers in the form of a chat completion, also on /ai/
 CONTEXT = 512
 BOS, EOS = 256, 257
 ACCOUNT = "0123456789abcdef0123456789abcdef"
+PATIENCE = 60.0  # seconds, for what another thread is about to do
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    """Wait until another thread has made it true; what it was then."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+    return found
 
 
 class ByteText:
@@ -269,6 +281,24 @@ class Deployment:
         messages = [{"role": "user", "content": "hi"}]
         return self.client.post(self.chat_path, json={"model": MODEL, "messages": messages, **body})
 
+    def settle(self) -> None:
+        """Wait until nothing that was asked, or queued, is still being done."""
+        batches = self.edge.batches
+        if batches is not None:
+            eventually(lambda: not batches.queue.has_work())
+        eventually(lambda: self.edge.metrics.in_progress == 0)
+
+
+@contextmanager
+def asking(client: httpx.Client, path: str, body: Any) -> Generator[None]:
+    """A client that has asked, and goes away at the block's end without reading an answer."""
+    request = client.build_request("POST", path, json=body)
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {it}" for name, it in request.headers.items())]
+    address = request.url.host, request.url.port
+    with socket.create_connection(address, timeout=PATIENCE) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + request.content)
+        yield
+
 
 @contextmanager
 def deployed(
@@ -306,7 +336,9 @@ def deployed(
     )
     with serving(create_app(edge), limits) as port:
         base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=base, headers=headers, timeout=20, trust_env=False) as client:
+        with httpx.Client(
+            base_url=base, headers=headers, timeout=PATIENCE, trust_env=False
+        ) as client:
             yield Deployment(edge, region, port, token, client)
     assert region.closed
 

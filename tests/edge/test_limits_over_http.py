@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deployed, events
+from tests.edge.support import (
+    ACCOUNT,
+    MODEL,
+    PATIENCE,
+    Deployment,
+    Hold,
+    answer,
+    deployed,
+    events,
+    eventually,
+)
 
 from skerry.errors import AuthenticationError, Overloaded, PermissionDenied
 from skerry_edge.admission import Admission
@@ -18,7 +28,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.quotas import Allowance, ModelAllowance, Quotas
 from skerry_edge.spending import Spending
 
-LIMITS = Limits(keep_alive_seconds=0.1, request_seconds=5.0, drain_seconds=1)
+LIMITS = Limits(keep_alive_seconds=0.1, request_seconds=60.0, drain_seconds=1)
 PRICE = (0.5, 2.0)  # of MODEL: US$ per million tokens of prompt and output
 
 
@@ -53,7 +63,7 @@ def test_a_rate_limit_in_the_native_dialect(limited: Deployment) -> None:
     assert reply.status_code == 429
     assert reply.json()["errors"][0]["code"] == 2003
     assert "this account may ask 1 requests per minute" in reply.json()["errors"][0]["message"]
-    assert 55 <= int(reply.headers["retry-after"]) <= 60
+    assert 30 <= int(reply.headers["retry-after"]) <= 60
     assert "x-should-retry" not in reply.headers
     assert reply.headers["x-ratelimit-limit-requests"] == "1"
 
@@ -89,7 +99,7 @@ def test_a_full_model_is_capacity(limited: Deployment) -> None:
     limited.run(prompt="x")
     reply = limited.run(prompt="x")
     assert (reply.status_code, reply.json()["errors"][0]["code"]) == (429, 3040)
-    assert 55 <= int(reply.headers["retry-after"]) <= 60
+    assert 30 <= int(reply.headers["retry-after"]) <= 60
 
 
 def test_a_stream_holds_its_place_until_it_ends(limited: Deployment) -> None:
@@ -101,16 +111,9 @@ def test_a_stream_holds_its_place_until_it_ends(limited: Deployment) -> None:
         next(lines)
         reply = limited.run(prompt="x")
         assert (reply.status_code, reply.json()["errors"][0]["code"]) == (429, 2003)
-    limited.region.streams[-1].aborted.wait(10)
+    limited.settle()
     limited.region.script = lambda submit: answer("Hello")
-    until_ok(limited)
-
-
-def until_ok(edge: Deployment) -> None:
-    """A place is free once the edge has noticed that its client is gone."""
-    while (reply := edge.run(prompt="x")).status_code == 429:
-        pass
-    assert reply.status_code == 200
+    assert limited.run(prompt="x").status_code == 200
 
 
 def test_a_refused_request_never_reaches_the_region(limited: Deployment) -> None:
@@ -147,7 +150,7 @@ def test_a_cap_in_both_dialects(limited: Deployment) -> None:
     cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
     spending = limited.edge.admission._spending
     assert spending is not None
-    assert spending.spent(id)[0] == pytest.approx(cost, abs=1e-9)
+    eventually(lambda: spending.spent(id)[0] == pytest.approx(cost, abs=1e-9))
 
     limited.edge.tokens.set_caps(id, Caps(per_day=cost))
     reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
@@ -167,11 +170,10 @@ def test_a_stream_that_is_broken_off_costs_what_it_made(limited: Deployment) -> 
     body = {"prompt": "x", "stream": True, "raw": True}
     with limited.client.stream("POST", limited.run_path, json=body, headers=headers) as stream:
         next(stream.iter_lines())
-    limited.region.streams[-1].aborted.wait(10)
+    limited.settle()
     spending = limited.edge.admission._spending
     assert spending is not None
-    while spending.spent(id)[0] > 1e-4:  # until it is settled
-        pass
+    eventually(lambda: spending.spent(id)[0] < 1e-4)  # it is settled
     prompt = len(limited.region.submits[-1].prompt_ids)
     cost = (prompt * PRICE[0] + 3 * PRICE[1]) / 1e6
     assert spending.spent(id)[0] == pytest.approx(cost, abs=1e-9)
@@ -210,14 +212,14 @@ def test_the_callers_deadline(limited: Deployment) -> None:
     reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
     assert (reply.status_code, reply.json()["errors"][0]["code"]) == (408, 3046)
     assert reply.headers["x-should-retry"] == "false"
-    assert limited.region.streams[-1].aborted.wait(10)
+    assert all(stream.aborted.wait(PATIENCE) for stream in limited.region.streams)
 
 
 def test_of_a_stream_the_deadline_is_for_its_beginning(limited: Deployment) -> None:
-    headers = {"cf-aig-request-timeout": "100"}
     body = {"prompt": "x", "stream": True}
     limited.region.script = lambda submit: [Hold()]
-    reply = limited.client.post(limited.run_path, json=body, headers=headers)
+    hurried = {"cf-aig-request-timeout": "100"}
+    reply = limited.client.post(limited.run_path, json=body, headers=hurried)
     assert '"code":3046' in reply.text
     began = threading.Event()
 
@@ -226,11 +228,10 @@ def test_of_a_stream_the_deadline_is_for_its_beginning(limited: Deployment) -> N
         return [list(b"abc"), Hold()]
 
     limited.region.script = late
-    with limited.client.stream(
-        "POST", limited.run_path, json=body, headers=headers | {"accept": "text/event-stream"}
-    ) as stream:
+    patient = {"cf-aig-request-timeout": "1500"}  # time enough to begin, also on a busy machine
+    with limited.client.stream("POST", limited.run_path, json=body, headers=patient) as stream:
         comments = (line for line in stream.iter_lines() if line.startswith(":"))
-        for _ in range(5):  # it lives on: 0.5 s
+        for _ in range(17):  # it lives on: 1.7 s
             next(comments)
     assert began.is_set()
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed
+from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually
 
 from skerry_edge.limits import Limits
 from skerry_edge.residency import HEADER
@@ -17,7 +16,6 @@ from skerry_edge.stores import Stores
 
 SECRET = "the recipe of my grandmother"
 BOUND = {HEADER: "eu"}
-PATIENCE = 20.0  # seconds
 
 
 @pytest.fixture
@@ -73,10 +71,7 @@ def batch(edge: Deployment, *, uploaded: dict[str, str], submitted: dict[str, st
     )
     asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
     id = told(edge.client.post(f"{root}/batches", json=asked, headers=submitted))["id"]
-    end = time.monotonic() + PATIENCE
-    while (now := told(edge.client.get(f"{root}/batches/{id}"))["status"]) != "completed":
-        assert time.monotonic() < end, now
-        time.sleep(0.02)
+    eventually(lambda: told(edge.client.get(f"{root}/batches/{id}"))["status"] == "completed")
 
 
 @pytest.mark.parametrize(

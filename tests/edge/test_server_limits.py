@@ -7,21 +7,21 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from starlette.types import Receive, Scope, Send
 from tests.edge.serving import live_through, serving
+from tests.edge.support import PATIENCE
 
 from skerry_edge.limits import Limits
 
-LIMITS = Limits(
+LIMITS = Limits(body_bytes=100_000, linger_seconds=0.3, max_connections=8, drain_seconds=1)
+HASTY = Limits(
     header_seconds=0.4,
-    body_seconds=3.0,
     body_grace_seconds=0.5,
-    body_bytes=100_000,
     write_seconds=0.5,
     linger_seconds=0.3,
-    max_connections=8,
     drain_seconds=1,
 )
 flooded = threading.Event()  # set when the endless answer came to an end
@@ -54,8 +54,15 @@ def port() -> Iterator[int]:
         yield port
 
 
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[int]:
+    """Another port, where nobody is waited for."""
+    with serving(echo_size, HASTY) as port:
+        yield port
+
+
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -119,16 +126,16 @@ def test_empty_lines_before_a_request_are_ignored(port: int) -> None:
     assert b" 200 " in exchange(port, b"\r\n\r\n" + post(0))
 
 
-def test_a_half_sent_header_is_refused_at_the_deadline(port: int) -> None:
-    assert_refused(exchange(port, b"GET /x HTTP/1.1\r\nHost: a\r\nX-Slow:"), 408)
+def test_a_half_sent_header_is_refused_at_the_deadline(hasty: int) -> None:
+    assert_refused(exchange(hasty, b"GET /x HTTP/1.1\r\nHost: a\r\nX-Slow:"), 408)
 
 
-def test_a_silent_connection_is_refused_at_the_deadline(port: int) -> None:
-    assert_refused(exchange(port, b""), 408)
+def test_a_silent_connection_is_refused_at_the_deadline(hasty: int) -> None:
+    assert_refused(exchange(hasty, b""), 408)
 
 
-def test_a_slow_second_header_is_refused_too(port: int) -> None:
-    with connect(port) as connection:
+def test_a_slow_second_header_is_refused_too(hasty: int) -> None:
+    with connect(hasty) as connection:
         connection.sendall(post(0, close=False))
         answer = b""
         while not answer.endswith(b"0\r\n\r\n"):
@@ -174,12 +181,12 @@ def test_a_refusal_is_readable_while_the_client_still_sends(port: int) -> None:
         assert_refused(read_all(connection), 413)
 
 
-def test_a_body_that_never_comes_is_refused(port: int) -> None:
-    assert_refused(exchange(port, post(100, b"only this")), 408)
+def test_a_body_that_never_comes_is_refused(hasty: int) -> None:
+    assert_refused(exchange(hasty, post(100, b"only this")), 408)
 
 
-def test_an_early_answer_stands_though_the_body_is_slow(port: int) -> None:
-    answer = exchange(port, post(100, b"only this", path=b"/early", close=False))
+def test_an_early_answer_stands_though_the_body_is_slow(hasty: int) -> None:
+    answer = exchange(hasty, post(100, b"only this", path=b"/early", close=False))
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.count(b"HTTP/1.1 ") == 1
 
@@ -203,20 +210,16 @@ def test_heads_behind_an_unread_body_are_judged_too(port: int) -> None:
     assert [answer.count(b"HTTP/1.1 %d " % status) for status in (200, 400)] == [1, 1]
 
 
-def test_connections_are_bounded(port: int) -> None:
-    held = [connect(port) for _ in range(LIMITS.max_connections)]
-    try:
-        for connection in held:
-            connection.sendall(b"GET")
+def test_connections_are_bounded() -> None:
+    with serving(echo_size, LIMITS) as port, ExitStack() as held:
+        for _ in range(LIMITS.max_connections):
+            held.enter_context(connect(port)).sendall(b"GET")
         assert_refused(exchange(port, b""), 503)
-    finally:
-        for connection in held:
-            connection.close()
 
 
-def test_a_client_that_reads_nothing_is_cut_off(port: int) -> None:
+def test_a_client_that_reads_nothing_is_cut_off(hasty: int) -> None:
     flooded.clear()
-    with connect(port) as connection:
+    with connect(hasty) as connection:
         connection.sendall(b"GET /flood HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert flooded.wait(10), "the application still waits for this client"
+        assert flooded.wait(PATIENCE), "the application still waits for this client"
         assert b"\r\n0\r\n\r\n" not in read_all(connection)

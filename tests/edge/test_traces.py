@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deployed
-from tests.edge.test_disconnect import eventually
+from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deployed, eventually
 from tests.edge.test_tracing import split_attempt
 
 from skerry.errors import Overloaded

@@ -17,13 +17,14 @@ def queueing_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[De
     folder = tmp_path_factory.mktemp("queueing")
     stores = Stores.in_folder(folder / "stores", edge="edge-1")
     with deployed(folder, limits, stores=stores, keeps_batches=True) as deployment:
+        deployment.region.served = frozenset({MODEL, CHAT})
         yield deployment
 
 
 @pytest.fixture
-def edge(queueing_deployment: Deployment) -> Deployment:
-    """Answers "Hello" until a test scripts something else."""
+def edge(queueing_deployment: Deployment) -> Iterator[Deployment]:
+    """Answers "Hello" until a test scripts something else; does nothing any more after it."""
     queueing_deployment.region.script = lambda submit: answer("Hello")
-    queueing_deployment.region.served = frozenset({MODEL, CHAT})
     queueing_deployment.region.streams.clear()
-    return queueing_deployment
+    yield queueing_deployment
+    queueing_deployment.settle()

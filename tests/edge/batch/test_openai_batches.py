@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from openai.types import Batch
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold
+from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, eventually
 
 URL = "/v1/chat/completions"
-PATIENCE = 20.0  # seconds
 
 
 @pytest.fixture
@@ -44,13 +42,12 @@ def create(client: openai.OpenAI, content: bytes, *, endpoint: Any = URL) -> Bat
 
 
 def ended(client: openai.OpenAI, id: str) -> Batch:
-    end = time.monotonic() + PATIENCE
-    while True:
+    def found() -> Batch | None:
         batch = client.batches.retrieve(id)
-        if batch.status not in ("in_progress", "finalizing", "cancelling"):
-            return batch
-        assert time.monotonic() < end, batch.status
-        time.sleep(0.02)
+        return None if batch.status in ("in_progress", "finalizing", "cancelling") else batch
+
+    batch: Batch = eventually(found)
+    return batch
 
 
 def rows(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx
 import pytest
-from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, answer
+from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, answer, eventually
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded
 from skerry_edge.batch.target import decode_target
 from skerry_edge.usage_report import journals
 from skerry_regions.protocol import Submit
-
-PATIENCE = 20.0  # seconds
+from skerry_regions.queue import Claim
 
 
 def queue(edge: Deployment, body: Any, **options: Any) -> httpx.Response:
@@ -30,8 +28,7 @@ def submitted(edge: Deployment, body: Any) -> str:
 
 
 def answers(edge: Deployment, request_id: str) -> dict[str, Any]:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+    def told() -> dict[str, Any] | None:
         response = queue(edge, {"request_id": request_id})
         assert response.status_code == 200, response.text
         assert response.headers["content-type"] == "application/json"
@@ -41,8 +38,10 @@ def answers(edge: Deployment, request_id: str) -> dict[str, Any]:
         if "responses" in result:
             return result
         assert result["status"] in ("queued", "running")
-        time.sleep(0.02)
-    raise AssertionError("the batch was not done in time")
+        return None
+
+    found: dict[str, Any] = eventually(told)
+    return found
 
 
 def echo(submit: Submit) -> Any:
@@ -121,14 +120,13 @@ def test_chat_models_answer_in_their_own_form(edge: Deployment) -> None:
     sent = edge.client.post(path, params=params, json={"requests": [{"prompt": "x"}]})
     request_id = sent.json()["result"]["request_id"]
     assert queue(edge, {"request_id": request_id}).status_code == 404  # of another model
-    end = time.monotonic() + PATIENCE
-    while "responses" not in (
-        result := edge.client.post(path, params=params, json={"request_id": request_id}).json()[
-            "result"
-        ]
-    ):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+
+    def done() -> Any:
+        body = {"request_id": request_id}
+        result = edge.client.post(path, params=params, json=body).json()["result"]
+        return result if "responses" in result else None
+
+    result = eventually(done)
     [told] = result["responses"]
     assert told["result"]["object"] == "chat.completion"
     assert told["result"]["choices"][0]["message"]["content"] == "Hello"
@@ -152,11 +150,9 @@ def test_the_binding_queues_by_an_option(edge: Deployment) -> None:
 
     sent = call({"requests": [{"prompt": "x"}]})
     assert sent["status"] == "queued"
-    end = time.monotonic() + PATIENCE
-    while "responses" not in (told := call({"request_id": sent["request_id"]})):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    assert told["responses"][0]["result"]["response"] == "Hello"
+    asked = {"request_id": sent["request_id"]}
+    eventually(lambda: "responses" in call(asked))
+    assert call(asked)["responses"][0]["result"]["response"] == "Hello"
 
 
 def test_a_retried_submission_is_one_batch(edge: Deployment) -> None:
@@ -203,10 +199,13 @@ def test_nobody_finds_anothers_batch(edge: Deployment) -> None:
 
 def test_a_revoked_token_gets_nothing_more(edge: Deployment) -> None:
     token, record = edge.edge.tokens.create(account_id=ACCOUNT, now=0)
-    edge.region.served = frozenset()  # so that the request waits
+
+    def revoke(submit: Submit) -> Any:
+        edge.edge.tokens.revoke(record.id)
+        raise Overloaded("Full.", retry_after=0.0)  # so that the request is tried again
+
+    edge.region.script = revoke
     sent = queue(edge, {"prompt": "x"}, headers={"authorization": f"Bearer {token}"})
-    edge.edge.tokens.revoke(record.id)
-    edge.region.served = frozenset({MODEL})
     [told] = answers(edge, sent.json()["result"]["request_id"])["responses"]
     assert told["success"] is False
     assert told["errors"][0]["code"] == 10000
@@ -240,14 +239,20 @@ def test_each_request_is_counted_once(edge: Deployment) -> None:
     assert sum(row[4] for row in rows) == used["completion_tokens"]
 
 
-def test_where_it_may_be_computed_goes_with_it(edge: Deployment) -> None:
+def test_where_it_may_be_computed_goes_with_it(
+    edge: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches = edge.edge.batches
     assert batches is not None
-    edge.region.served = frozenset()
+    claim, claimed = batches.queue.claim, list[Claim]()
+
+    def noted(*arguments: Any) -> list[Claim]:
+        claimed.extend(found := claim(*arguments))
+        return found
+
+    monkeypatch.setattr(batches.queue, "claim", noted)
     headers = {"x-skerry-mixed-builds": "1", "x-other": "2"}
     request_id = queue(edge, {"prompt": "x"}, headers=headers).json()["result"]["request_id"]
-    [claim] = batches.queue.claim("test", frozenset({MODEL}), 1)
-    assert decode_target(claim.target).headers == {"x-skerry-mixed-builds": "1"}
-    batches.queue.release("test")
-    edge.region.served = frozenset({MODEL})
     assert len(answers(edge, request_id)["responses"]) == 1
+    [target] = [decode_target(each.target) for each in claimed]
+    assert target.headers == {"x-skerry-mixed-builds": "1"}

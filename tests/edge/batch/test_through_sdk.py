@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer
+from tests.edge.support import ACCOUNT, MODEL, PATIENCE, Deployment, Hold, answer
 
 from skerry import AI, AsyncAI, InvalidInput, NotFound, RequestTimeout
 
@@ -27,7 +27,7 @@ def ai(edge: Deployment) -> Iterator[AI]:
 def test_a_batch_and_its_answers(ai: AI) -> None:
     batch = ai.batch(MODEL, REQUESTS)
     assert batch.model == MODEL
-    first, second, third = batch.wait(timeout=20)
+    first, second, third = batch.wait(timeout=PATIENCE)
     assert (first.index, first.reference, first.error) == (0, "first", None)
     assert first.result.response == "Hello"
     assert first.unwrap() is first.result
@@ -50,7 +50,7 @@ def test_waiting_has_an_end(ai: AI, edge: Deployment) -> None:
     batches = edge.edge.batches
     assert batches is not None
     batches.queue.cancel(ACCOUNT, batch.id)
-    [answered] = batch.wait(timeout=20)
+    [answered] = batch.wait(timeout=PATIENCE)
     assert answered.error is not None
     assert answered.error.message == "The request was cancelled."
 
