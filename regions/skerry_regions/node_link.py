@@ -183,14 +183,18 @@ class NodeLink:
 
     async def _watch(self, wire: _Wire) -> None:
         """Ping until the connection breaks or the node is given up on."""
-        pulse = _Pulse(asyncio.get_running_loop().time())
+        loop, longest = asyncio.get_running_loop(), 2 * self._patience.ping
+        before, watched = loop.time(), 0.0
+        pulse = _Pulse(watched)
         while not wire.lost.is_set():
-            now = asyncio.get_running_loop().time()
-            pulse.observe(wire.take_pongs(), now)
-            if now - pulse.last_pong > self._patience.silence:
+            now = loop.time()
+            # A pause of this process is no silence of the node's, whose pongs are yet to be read.
+            watched, before = watched + min(now - before, longest), now
+            pulse.observe(wire.take_pongs(), watched)
+            if watched - pulse.last_pong > self._patience.silence:
                 logger.warning("node %s answers no ping", self.node)
                 return
-            stuck = now - pulse.last_step > self._patience.stuck
+            stuck = watched - pulse.last_step > self._patience.stuck
             if stuck and not self._stuck:
                 logger.warning("an engine of node %s makes no step", self.node)
                 wire.fail_streams()
@@ -205,7 +209,8 @@ class NodeLink:
 
 
 class _Pulse:
-    """When a node last answered, and when its engines last moved or had nothing to do."""
+    """When a node last answered, and when its engines last moved or had nothing to do. Seconds of
+    watching."""
 
     def __init__(self, now: float) -> None:
         self.last_pong = now
