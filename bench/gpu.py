@@ -9,6 +9,7 @@ tiny shapes, on the CPU where there is no GPU: its figures mean nothing.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -57,6 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 figures += map(asdict, measured)
                 print(*(figure.line() for figure in measured), sep="\n", flush=True)
+        gc.collect()  # a failure's frames hold what it had
+        torch.cuda.empty_cache()  # graphs' memory is not for others until then
         if name in failures:
             print(f"{name}: left out: {failures[name]}", file=sys.stderr)
         report["seconds"] = time.perf_counter() - started

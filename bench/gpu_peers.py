@@ -44,7 +44,8 @@ def static_cache_seconds(
         told = model(ids, past_key_values=cache, cache_position=position, use_cache=True)
         return told.logits[:, -1].argmax(-1).cpu()
 
-    if device.type == "cuda":
-        model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
     with torch.inference_mode():
+        forward()  # the cache takes its memory: not in a graph, whose next replay would reuse it
+        if device.type == "cuda":
+            model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
         return seconds(forward)

@@ -3,6 +3,7 @@ tenth of a second. So contexts come from a plain runner, as a hand-over brings t
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ pytest.importorskip("triton")
 
 from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
-from skerry_core.kernels.quantized import FORMATS, Narrow, QuantizedMatrix
-from skerry_core.models.torch_loading import streamer
+from skerry_core.kernels.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
+from skerry_core.kernels.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.torch_gpu import TorchRunner
@@ -184,20 +185,29 @@ def test_a_chunk_that_samples_nothing_still_writes_its_kv(models: dict[str, Path
     np.testing.assert_allclose(told, expected, rtol=0, atol=3e-5)
 
 
-@pytest.mark.parametrize("narrow", ["int8", pytest.param("fp8", marks=slow)])
-def test_narrow_weights_and_kv_stay_close(models: dict[str, Path], narrow: Narrow) -> None:
+@pytest.mark.parametrize(
+    ("kv", "weights", "worst_kl"),
+    [
+        ("int8", "int8", 1e-3),
+        (None, "int4", 3e-2),
+        pytest.param("fp8", "fp8", 1e-2, marks=slow),
+    ],
+)
+def test_narrow_weights_and_kv_stay_close(
+    models: dict[str, Path], kv: Narrow | None, weights: NarrowWeights, worst_kl: float
+) -> None:
     path, tokens = models["qwen2"], random_tokens(68)
     runner = TorchRunner.open(
         path, num_blocks=2, max_samples=8, threads=1, kernels="triton", device=str(DEVICE),
-        narrow_kv=narrow, narrow_weights=narrow,
+        narrow_kv=kv, narrow_weights=weights,
     )  # fmt: skip
-    weights = runner._steps._decoder.weights  # type: ignore[attr-defined]
-    assert isinstance(weights.layers[0].qkv, QuantizedMatrix)
-    assert isinstance(weights.head, QuantizedMatrix)  # tied: the embedding itself is of floats
+    decoder = runner._steps._decoder  # type: ignore[attr-defined]
+    assert isinstance(decoder.weights.layers[0].qkv, QuantizedMatrix)
+    assert isinstance(decoder.weights.head, QuantizedMatrix)  # tied: the embedding is of floats
     hand_over(path, runner, tokens[:66], [1, 0])
     told = logits_of(runner, Piece(tokens[66:], 66, [1, 0]))
     expected = reference(path).logits(tokens)[66:]
-    assert kl_divergence(expected, told).max() < (1e-3 if narrow == "int8" else 1e-2)
+    assert kl_divergence(expected, told).max() < worst_kl
 
 
 def test_eight_bits_need_our_kernels(models: dict[str, Path]) -> None:
@@ -261,9 +271,9 @@ def test_the_padding_of_a_step_writes_to_the_scratch_block_and_reads_it() -> Non
 
 
 def test_bytes_arrive_whole_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skerry_core.models.torch_loading._PIECE", 1000)
+    monkeypatch.setattr("skerry_core.kernels.torch_staging._PIECE", 1000)
     rng = np.random.default_rng(0)
-    with streamer(DEVICE) as stream:
+    with closing(Streamer(DEVICE)) as stream:
         for length in (0, 1, 999, 1000, 12_345):
             data = rng.integers(0, 256, length, np.uint8)
             assert torch.equal(stream.put(data).cpu(), torch.from_numpy(data))

@@ -1,17 +1,13 @@
 """From a weight file to tensors on a Torch device.
 
-To a GPU the mapped file is streamed as it is: threads copy pieces into pinned buffers, each with a
-CUDA stream that carries them over, and the device makes values of the bytes. So the page cache, the
-copies and the bus work at the same time, and the host never holds a dequantised tensor.
+To a GPU the mapped file is streamed as it is, and the device makes values of the bytes. So the page
+cache, the copies and the bus work at the same time, and the host never holds a dequantised tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
-from queue import SimpleQueue
 
 import torch
 from torch import Tensor
@@ -19,11 +15,10 @@ from torch import Tensor
 from skerry_core import tensors as files
 from skerry_core.config import ModelConfig
 from skerry_core.kernels.quantized import FORMATS, Matrix, NarrowWeights, narrowed, unpack
+from skerry_core.kernels.torch_staging import Streamer
 from skerry_core.models.loading import read_decoder
 from skerry_core.weights import WeightFile, dequantize
 
-_THREADS = 4  # one core copies about 8 GB/s, a bus of the fifth generation takes 50
-_PIECE = 16 << 20  # bytes, of each pinned buffer
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EMBEDDING = "token_embd.weight"  # rows of it are looked up, so it is kept as floats
 
@@ -49,7 +44,7 @@ def load_decoder(
         return read_decoder(path, convert)
     tensors: dict[str, Matrix] = {}
     formats = set[str]()
-    with WeightFile.open(path) as file, streamer(device) as stream:
+    with WeightFile.open(path) as file, closing(Streamer(device)) as stream:
         for name, tensor in file.tensors.items():
             is_embedding = name == _EMBEDDING
             matrix = _tensor(
@@ -65,50 +60,6 @@ def load_decoder(
         if narrow is not None:
             formats.add(narrow)
         return file.config, tensors, sorted(formats)
-
-
-class Streamer:
-    """Copies bytes of the host to a device, in pieces, several at a time."""
-
-    def __init__(self, device: torch.device, pool: ThreadPoolExecutor) -> None:
-        self._device = device
-        self._pool = pool
-        self._is_cuda = device.type == "cuda"
-        self._buffers: SimpleQueue[tuple[Tensor, torch.cuda.Stream | None]] = SimpleQueue()
-        for _ in range(_THREADS):
-            stream = torch.cuda.Stream(device) if self._is_cuda else None
-            buffer = torch.empty(_PIECE, dtype=torch.uint8, pin_memory=self._is_cuda)
-            self._buffers.put((buffer, stream))
-
-    def put(self, data: files.Bytes) -> Tensor:
-        """u8[n] on the device, whole when this returns."""
-        target = torch.empty(len(data), dtype=torch.uint8, device=self._device)
-        if self._is_cuda:  # the memory may be of a tensor that a kernel still reads
-            torch.cuda.current_stream(self._device).synchronize()
-        starts = range(0, len(data), _PIECE)
-        list(self._pool.map(lambda start: self._copy(target, data, start), starts))
-        return target
-
-    def _copy(self, target: Tensor, data: files.Bytes, start: int) -> None:
-        buffer, stream = self._buffers.get()
-        try:
-            piece = data[start : start + _PIECE]
-            buffer.numpy()[: len(piece)] = piece
-            place = target[start : start + len(piece)]
-            if stream is None:
-                place.copy_(buffer[: len(piece)])
-                return
-            with torch.cuda.stream(stream):
-                place.copy_(buffer[: len(piece)], non_blocking=True)
-            stream.synchronize()  # the buffer is free again; other threads go on meanwhile
-        finally:
-            self._buffers.put((buffer, stream))
-
-
-@contextmanager
-def streamer(device: torch.device) -> Generator[Streamer]:
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="weights") as pool:
-        yield Streamer(device, pool)
 
 
 def _tensor(

@@ -223,6 +223,7 @@ class TorchRunner:
         self._kv.admit_blocks(blocks, data, checksums)
 
     def close(self) -> None:
+        self._kv.close()
         del self._steps, self._kv
 
 

@@ -5,7 +5,8 @@ there. When narrow, keys and values are in 8 bits, each head of each token with 
 and blocks leave and arrive in the model's dtype all the same.
 
 Blocks are exported beside the steps, on a stream of their own: what is asked for was computed by
-steps that are over. They are admitted between steps, and their bytes cross beside them.
+steps that are over. They are admitted between steps, and their bytes cross beside the device's
+work.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from skerry_core.config import ConfigError, KVFormat
 from skerry_core.kernels.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
-from skerry_core.kernels.torch_staging import Fetch, send
+from skerry_core.kernels.torch_staging import Fetch, Streamer, send
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.runners.checks import check_block, check_block_data
 
@@ -47,6 +48,7 @@ class PagedKV:
         self.scales = None if narrow is None else torch.zeros(shape[:-1], device=device)
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._admitted: torch.cuda.Event | None = None  # when the last blocks were
+        self._streamer = Streamer(device)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor | None]:
         """One layer's KV [2, N + 1, Hk, 64, D], and its scales."""
@@ -69,26 +71,27 @@ class PagedKV:
         data: NDArray[np.generic],
         checksums: Checksums | None = None,
     ) -> None:
-        """Overwrite blocks from [n, *kv_format.shape]. With checksums it waits for the bytes to
-        arrive, and looks at them there, before it does. Raises ValueError, or KVChecksumError."""
+        """Overwrite blocks from [n, *kv_format.shape], once all bytes have arrived and, with
+        checksums, have been looked at there. Raises ValueError, or KVChecksumError."""
         for block, each in zip(blocks, data, strict=True):
             check_block(block, self.num_blocks)
             check_block_data(each, self._format)
-        host = torch.empty(data.shape, dtype=self._dtype, pin_memory=self.kv.is_cuda)
-        self._bits(host)[...] = data
         with self._beside_steps():
-            arrived = host.to(self.kv.device, non_blocking=True)
+            arrived = self._streamer.put(np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+            arrived = arrived.view(self._dtype).view(data.shape)
             if checksums is not None:
                 check_pages(checksums, self._checksums(arrived))
+        self._scatter(blocks, arrived)
         if self._copies is None:
-            self._scatter(blocks, arrived)
             return
         steps = torch.cuda.current_stream(self.kv.device)
-        steps.wait_stream(self._copies)
         arrived.record_stream(steps)
-        self._scatter(blocks, arrived)
         self._admitted = torch.cuda.Event()
         self._admitted.record(steps)
+
+    def close(self) -> None:
+        """End the threads that bring blocks here."""
+        self._streamer.close()
 
     def _checksums(self, arrived: Tensor) -> Checksums:
         if not self._has_triton:
