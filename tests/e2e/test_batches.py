@@ -107,7 +107,7 @@ def test_a_batch_outlives_kill_minus_9_of_everything(skerry: Skerry) -> None:
     asked = requests(NUM_REQUESTS)
     undisturbed = [before.run(each)["response"] for each in asked[:4]]
     request_id = before.queued({"requests": asked})["request_id"]
-    until(lambda: before.queued({"request_id": request_id}).get("status") == "running")
+    until(lambda: before.queued({"request_id": request_id}).get("status") != "queued")
     kill_everything(skerry)
 
     skerry.up()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
+import sqlite3
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, Skerry, new_home
+from tests.e2e.command import MODEL, Skerry, new_home, until
 
 from skerry_regions.model_files import ModelFiles
-
-EVENTS = 40  # of a stream before its edge dies: rows of the journal are written in batches
 
 pytestmark = pytest.mark.model
 
@@ -32,8 +32,16 @@ def kill(pid: int) -> None:
     os.close(process)
 
 
+def num_counted(skerry: Skerry) -> int:
+    """Rows of the journal, of requests that run still among them."""
+    [path] = skerry.home.rglob("usage.db")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (count,) = database.execute("SELECT COUNT(*) FROM usage").fetchone()
+    return int(count)
+
+
 def break_off(skerry: Skerry) -> None:
-    """Kill the platform while it streams an answer that does not end by itself."""
+    """Kill the platform while it streams a second answer, which does not end by itself."""
     pid = int(skerry.status()["edges"][0]["pid"])
     config = json.loads((skerry.home / "config.json").read_text())
     asked = {
@@ -49,8 +57,8 @@ def break_off(skerry: Skerry) -> None:
         client.stream("POST", "/v1/chat/completions", json=asked) as response,
     ):
         lines = response.iter_lines()
-        for _ in range(EVENTS):
-            next(lines)
+        next(lines)
+        until(lambda: num_counted(skerry) == 2)  # rows are written in batches
         kill(pid)
         with pytest.raises(httpx.TransportError):
             list(lines)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.regions.toy_nodes import (
+    PATIENCE,
     PROMPT,
     SAMPLINGS,
     VOCABULARY,
@@ -76,6 +78,17 @@ async def test_a_stream_goes_on_where_its_node_left_it(
             await first.server.drain(0.0)
         assert (await read(stream, ids, logprobs))[:2] == want[:2]
         assert stream.num_attempts == 2
+
+
+async def test_a_pause_of_the_edge_is_no_silence_of_its_nodes(tmp_path: Path) -> None:
+    async with platform(tmp_path) as p:
+        p.nodes[0].gate.steps_left = 12
+        stream = await p.region.generate(submit())
+        ids, _ = await after_tokens(stream, 7)
+        time.sleep(2 * PATIENCE.silence)  # noqa: ASYNC251  as if the process was not scheduled
+        p.nodes[0].gate.open.set()
+        assert (await read(stream, ids))[0] == greedy_oracle(40)
+        assert stream.num_attempts == 1
 
 
 async def test_the_only_node_may_come_back(tmp_path: Path) -> None:
