@@ -30,6 +30,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from skerry_core.config import ConfigError, ModelConfig, RopeScaling
 from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.tensors import FORMATS
 from skerry_core.weights import WeightFile, WeightsError
 
 VOCAB = 131
@@ -174,7 +175,6 @@ def fp32(path: Path) -> Float32:
 # --- formats -------------------------------------------------------------------------------------
 
 WIDE = replace(BASE, hidden_size=256, intermediate_size=512, tied_embeddings=False)
-FORMATS = ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "F32", "BF16"]
 
 
 @pytest.mark.parametrize("format_", [*FORMATS, "Q4_K_M"])

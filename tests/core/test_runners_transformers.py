@@ -25,7 +25,7 @@ from skerry_core.batch import Float32
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.base import ModelRunner
 
-NAMES, ATOL, MAX_TOKENS = ("llama", "qwen2", "mistral"), 3e-5, 6
+NAMES, ATOL, MAX_TOKENS = tuple(MODELS), 3e-5, 6
 RUNNERS = [
     *(kind for kind in KINDS if kind.startswith("torch")),
     pytest.param("jax", marks=pytest.mark.slow),  # compiles for each shape

@@ -28,8 +28,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from skerry_core.config import ConfigError, ModelConfig, RopeScaling
-from skerry_core.kernels.layout import BLOCK, LAYOUT_VERSION, PackedLayout, WeightFormat, pack
+from skerry_core.config import ModelConfig, RopeScaling
+from skerry_core.kernels.layout import LAYOUT_VERSION, PackedLayout, WeightFormat, pack
 from skerry_core.kernels.plan import aligned_zeros
 from skerry_core.models import llama
 from skerry_core.runners.base import Progress
@@ -78,8 +78,8 @@ def load_packed(
     With `quantizes` matrices of floats in safetensors become Q8_0; those of a GGUF file, whose
     maker chose them, stay.
 
-    Raises WeightsError for a file that cannot be read, ConfigError for a model or a tensor that the
-    CPU kernels cannot run.
+    Raises WeightsError for a file that cannot be read, ConfigError for a model that the CPU kernels
+    cannot run.
     """
     key = _content_key(weights, group_rows, quantizes=quantizes)
     path = cache_dir / f"{weights.stem}-{key}.packed"
@@ -130,16 +130,11 @@ def _pack(weights: Path, group_rows: int, progress: Progress, *, quantizes: bool
 
 
 def _layout(tensor: Tensor, group_rows: int, *, quantizes: bool) -> PackedLayout:
-    """How a matrix is kept; floats as Q8_0 when `quantizes` and their columns allow it."""
+    """How a matrix is kept; floats as Q8_0 when `quantizes`."""
     rows, columns = tensor.shape
     name = "F32" if tensor.format == "BF16" else tensor.format
-    if quantizes and tensor.format in _FLOATS and columns % BLOCK == 0:
+    if quantizes and tensor.format in _FLOATS:
         name = "Q8_0"
-    if name not in WeightFormat.__members__:
-        raise ConfigError(
-            f"tensor {tensor.name!r} has format {tensor.format}, which does not run on the CPU "
-            f"kernels; {', '.join(WeightFormat.__members__)} and BF16 do"
-        )
     return PackedLayout(WeightFormat[name], rows, columns, group_rows)
 
 
