@@ -17,6 +17,7 @@ import torch
 import triton
 
 from bench.gpu_batches import step
+from bench.gpu_checks import MOST_DISTANCE, answers, check_moved
 from bench.gpu_files import forget, read, write_model
 from bench.gpu_gaps import Gaps
 from bench.gpu_peers import static_cache_seconds
@@ -107,6 +108,7 @@ class Bench:
 
     def measures(self) -> Iterator[tuple[str, Callable[[], list[Figure]]]]:
         yield "ceilings", self.ceilings
+        yield "answers", self.answers
         yield "decode and prefill", lambda: self.steps("triton")
         yield "streams", self.streams
         yield "hand-over", self.hand_over
@@ -140,6 +142,24 @@ class Bench:
             Figure("copy from pinned memory", self._to_device / GIGA, "GB/s"),
             Figure("matrix product", self._product / TERA, "TFLOPS"),
         ]
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def answers(self) -> list[Figure]:
+        """Raises RuntimeError when they are wrong; see `gpu_checks`."""
+        context = min(self.sizes.context, self.sizes.prefill)
+        plain = self.runner(kernels="torch")
+        expected = answers(plain, context)
+        plain.close()
+        ours = self.runner()
+        told = answers(ours, context)
+        check_moved(ours, context, told.decode)
+        ours.close()
+        distance = told.distance(expected)
+        if not distance <= MOST_DISTANCE:
+            raise RuntimeError(f"logits are {distance:.2g} of their spread away from plain torch's")
+        name = "logits' distance from plain torch's"
+        return [Figure(name, distance, "of their spread", wanted=MOST_DISTANCE)]
 
     # --- steps -----------------------------------------------------------------------------------
 

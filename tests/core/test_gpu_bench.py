@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
 from bench import gpu
+from bench.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
+from bench.gpu_figures import TINY
+
+from skerry_core.models.public_shapes import random_weights
+from skerry_core.runners.torch_gpu import TorchRunner
 
 
 @pytest.fixture(autouse=True)
@@ -36,5 +42,18 @@ def test_a_dry_run_tells_its_figures(
     figures = {figure["name"]: figure for figure in report["figures"]}
     assert figures["matrix product"]["value"] > 0
     if not only:
-        assert len(figures) == 27
+        assert len(figures) == 28
         assert all(figure["value"] >= 0 for figure in figures.values())
+
+
+def test_wrong_answers_are_told_from_right_ones() -> None:
+    weights = random_weights(TINY, torch.device("cpu"), torch.float32)
+    runner = TorchRunner(TINY, weights, num_blocks=4)
+    told = answers(runner, 70)
+    assert told.distance(told) == 0
+    assert told.distance(Answers(told.prefill, told.decode[::-1])) > MOST_DISTANCE
+    check_moved(runner, 70, told.decode)
+    wrong = told.decode.copy()
+    wrong[5] = np.nextafter(wrong[5], np.float32(np.inf))
+    with pytest.raises(RuntimeError, match="after KV was moved, 1 logits are others"):
+        check_moved(runner, 70, wrong)
