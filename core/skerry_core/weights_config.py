@@ -129,15 +129,16 @@ def config_from_json(
     architecture = fields.one_of("model_type", _JSON_ARCHITECTURES)
     if fields.text("hidden_act", "silu") != "silu":
         raise fields.bad("hidden_act")
-    for key in ("quantization_config", "partial_rotary_factor"):
-        if fields.has(key) and values[key] != 1.0:
-            raise WeightsError(f"{file}: {key} is not supported")
+    if fields.has("quantization_config"):
+        raise WeightsError(f"{file}: quantization_config is not supported")
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     num_layers = fields.integer("num_hidden_layers", limit=_MAX_LAYERS)
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise WeightsError(f"{file}: rotary parameters are {rope!r}")
+    if any(each.get("partial_rotary_factor") not in (None, 1.0) for each in (values, rope)):
+        raise WeightsError(f"{file}: partial_rotary_factor is not supported")
     theta = _Fields(rope, file).number("rope_theta", fields.number("rope_theta", 10_000.0))
     return _config(
         file,

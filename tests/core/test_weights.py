@@ -497,6 +497,8 @@ def test_who_has_a_sliding_window(
         (WINDOWED | {"layer_types": [FULL, SLIDING]}, "a sliding window in some layers only"),
         (WINDOWED | {"layer_types": 7}, "a sliding window in some layers only"),
         (WINDOWED | {"max_window_layers": -1}, "max_window_layers is -1"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
