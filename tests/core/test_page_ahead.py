@@ -24,7 +24,7 @@ def resident(memory: mmap.mmap) -> int:
 
 
 def wait_for(ahead: PageAhead, num_bytes: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while ahead.num_bytes < num_bytes:
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -85,15 +85,17 @@ class Platform:
     def node(self, id: str) -> dict[str, Any]:
         return next(node for node in self.skerry.status()["nodes"] if node["id"] == id)
 
-    def busy(self) -> dict[str, Any]:
-        """The decode node that the one stream runs on, by its own word."""
+    def decode_nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self.skerry.status()["nodes"] if node["role"] == "decode"]
+
+    def busy(self, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+        """The one of them that the one stream runs on, by its own word."""
 
         def running() -> Any:
-            for node in self.skerry.status()["nodes"]:
-                if node["role"] == "decode":
-                    told = self.control(node["id"], "GET", "/status").json()["engines"]
-                    if any(engine["running"] for engine in told.values()):
-                        return node
+            for node in nodes:
+                told = ask_node(node, "GET", "/status").json()["engines"]
+                if any(engine["running"] for engine in told.values()):
+                    return node
             return None
 
         found: dict[str, Any] = until(running)
@@ -107,10 +109,7 @@ class Platform:
         until(is_back)
 
     def control(self, node: str, method: str, path: str) -> httpx.Response:
-        """Ask a node's control API."""
-        socket = self.node(node)["control"].removeprefix("unix:")
-        with httpx.Client(transport=httpx.HTTPTransport(uds=socket)) as client:
-            return client.request(method, f"http://localhost{path}", timeout=10)
+        return ask_node(self.node(node), method, path)
 
     def blocks_used(self) -> int:
         return sum(
@@ -118,6 +117,13 @@ class Platform:
             for node in NODES
             for engine in self.control(node, "GET", "/status").json()["engines"].values()
         )
+
+
+def ask_node(node: dict[str, Any], method: str, path: str) -> httpx.Response:
+    """Ask a node's control API."""
+    socket = node["control"].removeprefix("unix:")
+    with httpx.Client(transport=httpx.HTTPTransport(uds=socket)) as client:
+        return client.request(method, f"http://localhost{path}", timeout=SECONDS)
 
 
 def children(pid: int) -> list[int]:
@@ -161,10 +167,10 @@ def test_a_stream_outlives_its_decode_node(platform: Platform, end: str) -> None
     asked = ASKED | {"max_tokens": 1000, "frequency_penalty": 0.3}  # longer than it takes to look
     undisturbed = platform.stream(asked)
     assert undisturbed.completion_tokens > 500
-    hit: list[dict[str, Any]] = []
+    nodes, hit = platform.decode_nodes(), list[dict[str, Any]]()
 
     def strike() -> None:
-        hit.append(platform.busy())
+        hit.append(platform.busy(nodes))
         os.kill(hit[0]["pid"], getattr(signal, end))
 
     assert platform.stream(asked, after=10, then=strike) == undisturbed
@@ -243,10 +249,10 @@ def test_the_real_model_survives_too(tmp_path: Path, default_model: ModelFiles) 
     try:
         asked = ASKED | {"max_tokens": 120, "raw": False}
         undisturbed = platform.stream(asked)
-        struck: list[int] = []
+        nodes, struck = platform.decode_nodes(), list[int]()
 
         def strike() -> None:
-            node = platform.busy()
+            node = platform.busy(nodes)
             struck.append(node["pid"])
             os.kill(node["pid"], signal.SIGKILL)
 

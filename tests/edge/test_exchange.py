@@ -51,7 +51,7 @@ def port() -> Iterator[int]:
 
 def exchange(port: int, request: bytes) -> tuple[bytes, bytes]:
     """Head and body of all that comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(request)
         received = b""
         try:
@@ -111,7 +111,7 @@ def test_what_follows_a_whole_answer_is_dropped(port: int) -> None:
 
 def test_a_client_that_waits_to_be_told_is_told(port: int) -> None:
     head = b"POST /sized HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(head + b"Connection: close\r\n\r\n")
         assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"ab")

@@ -50,7 +50,7 @@ class Toy:
 
     async def pool_is_whole(self) -> None:
         """Every block comes back, a step or two after the request is over."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.engine.statistics().blocks_used:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.002)
 
@@ -88,7 +88,7 @@ async def toy(folder: Path) -> AsyncGenerator[Toy]:
                 base_url=f"http://127.0.0.1:{await port}",
                 headers={"authorization": f"Bearer {token}"},
                 trust_env=False,
-                timeout=20,
+                timeout=60,
             ) as client:
                 yield Toy(client, engine, tokens)
         finally:

@@ -42,7 +42,7 @@ def trusting(*names: str) -> ssl.SSLContext:
 
 
 def connect(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
-    plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=60)
     return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
@@ -136,7 +136,7 @@ def test_pairs_that_cannot_be_used(cert: str, key: str, problem: str) -> None:
 def test_handshakes_take_places(certificate: Certificate) -> None:
     limits = Limits(drain_seconds=1, max_connections=1)
     with serving(Starlette(), limits, ssl_context=certificate.context) as port:
-        silent = socket.create_connection(("127.0.0.1", port), timeout=10)
+        silent = socket.create_connection(("127.0.0.1", port), timeout=60)
         refused = (ssl.SSLEOFError, ConnectionResetError)
         with pytest.raises(refused), connect(port, trusting("first")):
             pass
@@ -148,14 +148,14 @@ def test_a_handshake_takes_its_place_only_so_long(certificate: Certificate) -> N
     app = Starlette(routes=[Route("/", hello)])
     limits = Limits(drain_seconds=1, max_connections=1, header_seconds=0.2)
     with serving(app, limits, ssl_context=certificate.context) as port:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
             assert silent.recv(1) == b""
         with connect(port, trusting("first")) as connection:
             get(connection)
 
 
 def test_what_is_not_tls_harms_nobody(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
         plain.sendall(GET)
         assert not plain.recv(4096).startswith(b"HTTP")
     with connect(port, trusting("first")) as connection:

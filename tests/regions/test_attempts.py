@@ -211,7 +211,7 @@ async def test_an_aborted_stream_leaves_an_attempt_that_has_no_end(tmp_path: Pat
         stream.abort()
         [attempt] = stream.attempts
         assert attempt.num_tokens >= 3
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for event in stream:
                 assert not isinstance(event, Done) or event.finish_reason == "cancelled"
         assert stream.attempts[0].outcome in ("cancelled", "length")

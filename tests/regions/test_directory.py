@@ -68,7 +68,7 @@ async def test_a_node_that_was_revoked_is_let_go_of_at_once(tmp_path: Path) -> N
     registry = MemoryRegistry()
     directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
     registry.announce(member(node))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await directory.wait_until_served(frozenset({MODEL}))
         registry.announce(replace(member(node), address="", state="revoked"))
         await until(lambda: not directory.members)
@@ -83,7 +83,7 @@ async def test_a_node_is_believed_the_model_of_its_record_alone(tmp_path: Path) 
     registry = MemoryRegistry()
     registry.announce(replace(member(node), model="@cf/skerry/other"))
     directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await until(lambda: any(link.is_up for link in directory.links()))
         [link] = directory.links()
         assert link.models == frozenset(), "whatever it greets with"
@@ -101,7 +101,7 @@ async def test_nodes_come_and_go(tmp_path: Path) -> None:
     changes: list[int] = []
     directory.on_change = lambda: changes.append(len(directory.members))
     registry.announce(member(node))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await directory.wait_until_served(frozenset({MODEL}))
         assert list(directory.members) == ["a"]
         registry.record.clear()  # wiped: the connection is up, so the node is there
@@ -120,7 +120,7 @@ async def test_the_last_word_stands_while_the_registry_is_away(tmp_path: Path) -
     registry = MemoryRegistry()
     registry.announce(member(node))
     directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await directory.wait_until_served(frozenset({MODEL}))
         registry.is_away = True
         await registry.was_read()
@@ -143,7 +143,7 @@ async def test_what_fails_on_a_change_is_told_and_tried_again(
 
     directory.on_change = fails_once
     registry.announce(Member(id="a", kind="node", region="here", address="unix:/nowhere"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await until(lambda: len(changes) >= 2)
     assert list(directory.members) == ["a"]
     [record] = [record for record in caplog.records if record.levelname == "ERROR"]
@@ -170,7 +170,7 @@ async def test_an_announcer_writes_again_what_was_lost(tmp_path: Path) -> None:
     described = Member(id="a", kind="node", region="here", incarnation=new_incarnation())
     announcer = Announcer(registry, lambda: described, renew_seconds=0.01)
     reader = SqliteRegistry(path)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         for _ in range(2):
             await until(lambda: reader.members() == [described])
             wipe(tmp_path)
@@ -193,7 +193,7 @@ async def test_an_announcer_tells_what_failed_and_goes_on(
         return described
 
     announcer = Announcer(registry, describe, renew_seconds=0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await until(lambda: registry.record == {"a": described})
     [record] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info is not None
@@ -209,17 +209,17 @@ async def test_a_record_withdrawn_while_it_is_renewed_stays_away() -> None:
 
         def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
             self.has_begun.set()
-            self.may_end.wait(5)
+            self.may_end.wait(60)
             super().announce(member, lease_seconds)
 
     registry = Slow()
     described = Member(id="a", kind="node", region="here")
     announcer = Announcer(registry, lambda: described)
-    await asyncio.to_thread(registry.has_begun.wait, 5)
+    await asyncio.to_thread(registry.has_begun.wait, 60)
     withdrawing = asyncio.create_task(announcer.withdraw())
     await asyncio.sleep(0)
     registry.may_end.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await withdrawing
     assert registry.record == {}
 
@@ -237,7 +237,7 @@ async def test_another_region_is_known_by_its_edges_while_one_answers(tmp_path: 
     directory = Directory(
         registry, hello("edge"), region="here", patience=PATIENCE, poll_seconds=100
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         directory.apply([described, edge, own])
         assert list(directory.members) == ["edge-far"]
         await directory.links()[0].wait_until_up()

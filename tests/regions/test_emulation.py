@@ -60,7 +60,7 @@ async def relay(folder: Path, delay: float = DELAY) -> AsyncGenerator[Pair]:
     made = Relay(Address(path=str(near)), Address(path=str(far)), delay)
     await made.listen()
     reader, writer = await asyncio.open_unix_connection(near)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         yield reader, writer
     writer.transport.abort()
     await made.close()

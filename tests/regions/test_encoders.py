@@ -100,7 +100,7 @@ async def remote(path: Path, folder: Path) -> AsyncGenerator[Remote]:
         for node, address in zip(nodes, addresses, strict=True)
     ]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(link.wait_until_up() for link in links))
         yield Remote(nodes, servers, links)
     finally:
@@ -201,7 +201,7 @@ async def test_who_goes_away_is_forgotten(
         with pytest.raises(asyncio.CancelledError):
             await running
         assert not any(link.num_streams for link in r.links)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while any(s.streams for node in r.nodes for s in node.status()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         gate.open.set()

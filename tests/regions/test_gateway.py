@@ -98,7 +98,7 @@ async def regions(path: Path, near: int = 0, far: int = 1) -> AsyncGenerator[Reg
     ]
     made = Regions(edges[0], edges[1], nodes)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await until(lambda: len(made.near.directory.links()) == near + 1)
             await until(lambda: len(made.far.directory.links()) == far + 1)
             await until(lambda: all(link.is_up for link in made.near.directory.links()))

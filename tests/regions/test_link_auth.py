@@ -227,7 +227,7 @@ def test_a_node_over_tcp_serves_who_holds_its_key(
                 await link.wait_until_up()
                 assert link.models == {MODEL}
             else:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while "cluster" not in caplog.text:  # noqa: ASYNC110  (a log)
                         await asyncio.sleep(0.01)
                 assert not link.is_up

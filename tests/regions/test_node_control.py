@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def control(
-    path: Path, engine: Engine, drained: list[bool]
+    path: Path, engine: Engine, drained: list[bool], *, seconds: float = 60.0
 ) -> AsyncGenerator[tuple[httpx.AsyncClient, Address]]:
     address = Address(path=str(path / "control.sock"))
     async with node_of(engine) as node:
@@ -30,7 +30,7 @@ async def control(
             describe=lambda: Member(id="node-1", kind="node", region="here", state="ready"),
             statistics=node.statistics,
             metrics=node.metrics.families,
-            canary=Canary(node, seconds=0.2),
+            canary=Canary(node, seconds=seconds),
             drain=lambda: drained.append(True),
         )
         await api.listen(address)
@@ -56,7 +56,8 @@ async def test_an_idle_engine_answers_a_canary(tmp_path: Path) -> None:
 
 async def test_a_hung_engine_is_ill(tmp_path: Path) -> None:
     gate = Gate()
-    async with control(tmp_path, toy_engine(before_step=gate), []) as (client, address):
+    engine = toy_engine(before_step=gate)
+    async with control(tmp_path, engine, [], seconds=0.2) as (client, address):
         answer = await client.get("/healthz")
         assert answer.status_code == 503
         assert MODEL in answer.json()["reason"]
@@ -67,7 +68,7 @@ async def test_a_hung_engine_is_ill(tmp_path: Path) -> None:
 async def test_a_busy_engine_is_well_while_it_makes_steps(tmp_path: Path) -> None:
     engine = toy_engine(max_running=1, max_waiting=8)
     async with node_of(engine) as node:
-        canary = Canary(node, seconds=5)
+        canary = Canary(node, seconds=60)
         events = Events()
         node.submit(submit(max_tokens=900), events)
         assert await canary.ailment() is None

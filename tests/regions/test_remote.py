@@ -157,9 +157,8 @@ async def test_a_deadline_holds_over_all_attempts(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
         for node in p.nodes:
             node.gate.steps_left = 3
-        stream = await p.region.generate(submit(seconds_left=0.8))
         with pytest.raises(RequestTimeout):
-            await read(stream)
+            await read(await p.region.generate(submit(seconds_left=0.8)))
 
 
 async def test_abort_frees_the_blocks_and_still_tells_the_usage(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ async def test_a_stream_aborted_while_it_looks_for_a_node_ends(tmp_path: Path) -
         reading = asyncio.create_task(read(stream, ids))
         await until(lambda: stream._attempt is None)
         stream.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await reading)[2].finish_reason == "cancelled"
 
 

@@ -138,7 +138,7 @@ async def platform(
     made = Platform(nodes, patience)
     try:
         await until(lambda: len(made.directory.links()) == len(nodes))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(link.wait_until_up() for link in made.directory.links()))
         yield made
     finally:

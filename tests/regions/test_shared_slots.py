@@ -140,7 +140,7 @@ async def test_blocks_arrive_through_shared_memory(tmp_path: Path) -> None:
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     relay = Cutting(bound, tmp_path, [BLOCK // 2])  # cut in the first segment that is a frame
     listening = await asyncio.start_unix_server(relay.serve, tmp_path / "relay.sock")
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     sending = OutgoingTransfer(Address(path=str(tmp_path / "relay.sock")), offer(), slots=slots)
     for i in random.Random(1).sample(range(COUNT), COUNT):
         sending.seal(digest(i), block(i))
@@ -160,7 +160,7 @@ async def test_blocks_arrive_through_shared_memory(tmp_path: Path) -> None:
 async def test_memory_is_not_offered_to_another_host() -> None:
     to, slots = server(), SharedSlots(BLOCK, 2)
     bound = await to.listen(Address(host="127.0.0.1"), KEY)
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     sending = OutgoingTransfer(bound, offer(), KEY, slots=slots)
     slots.close()  # nobody may look at it
     for i in range(COUNT):
@@ -173,7 +173,7 @@ async def test_memory_is_not_offered_to_another_host() -> None:
 async def test_memory_that_another_host_names_is_not_opened() -> None:
     to, slots = server(), SharedSlots(BLOCK, 2)
     bound = await to.listen(Address(host="127.0.0.1"), KEY)
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     named = msgspec.structs.replace(offer(), shared=slots.where)
     sending = OutgoingTransfer(bound, offer(), KEY)
     sending._sender.offer = named  # what no sender of ours says over TCP

@@ -79,7 +79,7 @@ def lives(pid: int) -> bool:
 
 
 async def until_ended(pid: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while lives(pid):  # noqa: ASYNC110  (a process, not an event)
             await asyncio.sleep(0.01)
 

@@ -37,6 +37,7 @@ async def supervised(
     *,
     healthy: Callable[[], bool] | None = None,
     told: Callable[[str, float], None] = lambda what, share: None,
+    stop_seconds: float = 60.0,
 ) -> AsyncGenerator[Supervised]:
     async def is_healthy() -> bool:
         return healthy is None or healthy()
@@ -53,11 +54,11 @@ async def supervised(
     try:
         yield process
     finally:
-        await process.stop(0.2)
+        await process.stop(stop_seconds)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  (a state, not an event)
             await asyncio.sleep(0.005)
 
@@ -89,7 +90,7 @@ async def test_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 async def test_one_that_is_ill_for_long_is_killed(tmp_path: Path) -> None:
     is_well = True
-    async with supervised(tmp_path, STUBBORN, healthy=lambda: is_well) as process:
+    async with supervised(tmp_path, STUBBORN, healthy=lambda: is_well, stop_seconds=0.2) as process:
         await process.wait_until_ready()
         first = process.pid
         is_well = False
@@ -107,7 +108,7 @@ async def test_a_first_start_that_fails_tells_the_log(tmp_path: Path) -> None:
 
 
 async def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    async with supervised(tmp_path, STUBBORN) as process:
+    async with supervised(tmp_path, STUBBORN, stop_seconds=0.2) as process:
         await process.wait_until_ready()
     assert process.last_exit == -signal.SIGKILL
 

@@ -61,9 +61,9 @@ def server(held: set[bytes] | None = None) -> TransferServer:
 
 async def test_a_transfer_that_is_expected_is_not_expected_again() -> None:
     to = server()
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     with pytest.raises(TransferError, match="KV transfer 1 is expected already"):
-        to.expect(1, b"another token 32 bytes", lease_seconds=5)
+        to.expect(1, b"another token 32 bytes", lease_seconds=60)
     assert to.num_expected == 1
     assert not arriving.done()
     await to.close()
@@ -76,7 +76,7 @@ async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) 
         Address(path=str(tmp_path / "kv.sock")) if address == "unix" else Address(host="127.0.0.1")
     )
     bound = await to.listen(where, KEY)
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     sending = OutgoingTransfer(bound, offer(), KEY)
     for i in range(COUNT):
         sending.seal(digest(i), block(i))
@@ -127,7 +127,7 @@ async def test_a_transfer_goes_on_after_cut_connections(tmp_path: Path) -> None:
     target = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     relay = Cutting(target, tmp_path, [100, 2 * BLOCK + 50, BLOCK + 10])
     listening = await asyncio.start_unix_server(relay.serve, tmp_path / "relay.sock")
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     sending = OutgoingTransfer(Address(path=str(tmp_path / "relay.sock")), offer())
     for i in range(COUNT):
         sending.seal(digest(i), block(i))
@@ -158,7 +158,7 @@ async def test_a_lapsed_lease_gives_none_and_frees_the_staging(tmp_path: Path) -
 async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) -> None:
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    arriving = to.expect(1, TOKEN, lease_seconds=5)
+    arriving = to.expect(1, TOKEN, lease_seconds=60)
     refused = await OutgoingTransfer(bound, offer(token=b"guess")).outcome()
     assert refused == Refused(1, "wrong token")
     assert not arriving.done()
@@ -227,7 +227,7 @@ async def test_an_offer_may_come_before_the_request_it_is_for(tmp_path: Path) ->
         sending.seal(digest(i), block(i))
     sending.finish(MADE)
     await until(lambda: to.num_early == 1)
-    arrived = await to.expect(1, TOKEN, lease_seconds=5)
+    arrived = await to.expect(1, TOKEN, lease_seconds=60)
     assert isinstance(arrived, Arrived)
     assert len(arrived.blocks) == COUNT
     assert await sending.outcome() == Committed(1)
@@ -278,7 +278,7 @@ async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) ->
         if name != digest(3):  # too late for this one
             taken()
 
-    arriving = to.expect(1, TOKEN, lease_seconds=5, take=take)
+    arriving = to.expect(1, TOKEN, lease_seconds=60, take=take)
     sending = OutgoingTransfer(bound, offer())
     for i in range(COUNT - 1):
         sending.seal(digest(i), block(i), 2**64 - 1 if i == 1 else None)

@@ -28,7 +28,7 @@ from skerry_regions.routes import Past, Route
 MODEL = "@cf/skerry/toy"
 VOCABULARY = 257
 PROMPT = [(7 * i + 3) % VOCABULARY for i in range(150)]
-PATIENCE = Patience(ping=0.02, silence=0.3, stuck=0.3, reconnect=0.01)
+PATIENCE = Patience(ping=0.02, silence=0.3, stuck=1.0, reconnect=0.01)
 CALM = Patience(ping=0.02)  # an engine that stands still is left alone for a while
 
 
@@ -48,7 +48,7 @@ class Gate:
     def __call__(self, batch: Batch) -> None:
         if self.steps_left is not None:
             if self.steps_left == 0:
-                self.open.wait(10)
+                self.open.wait(60)
             else:
                 self.steps_left -= 1
         self.tokens.append(batch.num_tokens)
@@ -109,7 +109,7 @@ async def linked(
         await each.listen()
     links = [NodeLink(n.node.id, n.address, hello("edge"), patience) for n in nodes]
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(link.wait_until_up() for link in links))
         yield links
     finally:
@@ -156,7 +156,7 @@ async def silent_socket(path: Path) -> AsyncGenerator[str]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread is about to do."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  (many conditions, each in another thread)
             await asyncio.sleep(0.005)
 

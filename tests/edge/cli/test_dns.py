@@ -44,11 +44,11 @@ def test_a_process_answers_and_ends(tmp_path: Path, subprocess_env: dict[str, st
         question = dns.message.make_query(
             "ai.example.test", "A", use_edns=0, options=[subnet, nsid]
         )
-        answer = dns.query.udp(question, "127.0.0.1", port=int(match[1]), timeout=10)
+        answer = dns.query.udp(question, "127.0.0.1", port=int(match[1]), timeout=60)
         assert answer.answer[0].to_text() == "ai.example.test. 30 IN A 127.0.0.1"
         assert b"dns-a" in [option.to_wire() for option in answer.options]
         question = dns.message.make_query("example.test", "DNSKEY", want_dnssec=True)
-        answer = dns.query.tcp(question, "127.0.0.1", port=int(match[1]), timeout=10)
+        answer = dns.query.tcp(question, "127.0.0.1", port=int(match[1]), timeout=60)
         [keys, signature] = answer.answer
         assert list(keys) == [key.dnskey]
         dns.dnssec.validate(keys, signature, {keys.name: keys.to_rdataset()})

@@ -22,7 +22,7 @@ from skerry_edge.cli import main
 from skerry_edge.limits import Limits
 from skerry_regions.control.api import create_app
 
-SECONDS = 20.0
+SECONDS = 60.0
 TOPOLOGY = """\
 regions: [{{name: fra, iata: FRA}}]
 edges: [{{name: a, region: fra, addresses: [192.0.2.1]}}]

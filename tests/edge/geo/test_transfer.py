@@ -48,10 +48,15 @@ def transfers(of: Zone | None = None) -> Transfers:
     return Transfers({ORIGIN: partial((of or zone()).transferred, EVERYWHERE)}, KEY)
 
 
-def with_server(test: Callable[[int], Awaitable[None]], of: Zone | Transfers | None = None) -> None:
+def with_server(
+    test: Callable[[int], Awaitable[None]],
+    of: Zone | Transfers | None = None,
+    *,
+    idle_seconds: float = 60.0,
+) -> None:
     async def main() -> None:
         given = of if isinstance(of, Transfers) else transfers(of)
-        server = DnsServer(responder(), StreamLimits(idle_seconds=1.0), given)
+        server = DnsServer(responder(), StreamLimits(idle_seconds=idle_seconds), given)
         port = await server.listen(LOOPBACK, 0)
         try:
             await test(port)
@@ -84,7 +89,7 @@ def got(secondary: dns.zone.Zone) -> list[str]:
 
 async def transfer(port: int, into: dns.zone.Zone) -> None:
     query, _ = dns.xfr.make_query(into, keyring=KEY)
-    await dns.asyncquery.inbound_xfr(LOOPBACK, into, query, port=port, timeout=5, lifetime=20)
+    await dns.asyncquery.inbound_xfr(LOOPBACK, into, query, port=port, timeout=60, lifetime=60)
 
 
 @pytest.mark.parametrize("message_bytes", [16_384, 100])
@@ -143,7 +148,7 @@ def test_a_secondary_may_read_slowly_but_not_never() -> None:
             await reader.readexactly(4_000_000)
         writer.close()
 
-    with_server(test, large)
+    with_server(test, large, idle_seconds=2.0)
 
 
 def test_who_has_no_key_gets_nothing() -> None:
@@ -153,7 +158,7 @@ def test_who_has_no_key_gets_nothing() -> None:
 
     async def test(port: int) -> None:
         plain = dns.message.make_query(ORIGIN, "AXFR")
-        answer = await dns.asyncquery.tcp(plain, LOOPBACK, port=port, timeout=5)
+        answer = await dns.asyncquery.tcp(plain, LOOPBACK, port=port, timeout=60)
         assert (answer.rcode(), answer.answer) == (dns.rcode.REFUSED, [])
         for key in (stranger, other, weak):
             wire = respond(transfers(), signed_query(key=key).to_wire())
@@ -161,7 +166,7 @@ def test_who_has_no_key_gets_nothing() -> None:
             assert (answer.rcode(), answer.question) == (dns.rcode.NOTAUTH, [])
         wire = respond(transfers(), signed_query("child").to_wire())  # no zone of ours
         assert dns.message.from_wire(wire, keyring=False).rcode() == dns.rcode.REFUSED
-        answer = await dns.asyncquery.udp(signed_query(), LOOPBACK, port=port, timeout=5)
+        answer = await dns.asyncquery.udp(signed_query(), LOOPBACK, port=port, timeout=60)
         assert (answer.rcode(), answer.had_tsig) == (dns.rcode.REFUSED, True)
 
     with_server(test)
@@ -189,7 +194,7 @@ def test_answers_get_no_answer() -> None:
 def test_other_signed_queries_get_signed_answers(name: str, rcode: dns.rcode.Rcode) -> None:
     async def test(port: int) -> None:
         for ask in (dns.asyncquery.udp, dns.asyncquery.tcp):
-            answer = await ask(signed_query(name, "SOA"), LOOPBACK, port=port, timeout=5)
+            answer = await ask(signed_query(name, "SOA"), LOOPBACK, port=port, timeout=60)
             assert (answer.rcode(), answer.had_tsig) == (rcode, True)
 
     with_server(test)
