@@ -51,7 +51,8 @@ def local_start(folder: Path) -> dict[str, float]:
         raise RuntimeError(f"a local start failed with status {process.returncode}")
     told: dict[str, Any] = json.loads(line)
     parts = {f"of it {name}": value for name, value in told["marks"].items()}
-    return {"to the first token": seconds} | parts | told["MiB"]
+    weights = {"weights, mapped once more by themselves": told["weights"]}
+    return {"to the first token": seconds} | parts | weights | told["MiB"]
 
 
 def http_start(folder: Path) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """Starts an engine of its own and makes one token; tells how far it was when, as JSON.
 
+Weights are mapped while kernels are loaded, so what they take is told once more, by themselves.
+
 python -m bench.workers.local_start HOME THREADS
 """
 
@@ -16,8 +18,10 @@ from pathlib import Path  # noqa: E402
 from bench.models import MODEL  # noqa: E402
 from skerry_core.config import EngineConfig  # noqa: E402
 from skerry_core.engine import Engine  # noqa: E402
+from skerry_core.kernels.targets import choose_target  # noqa: E402
 from skerry_core.request import Request, SamplingParams  # noqa: E402
 from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
+from skerry_core.runners.packed import load_packed  # noqa: E402
 from skerry_edge.text import TextModel  # noqa: E402
 from skerry_regions.catalog import Catalog  # noqa: E402
 from skerry_regions.store import ModelStore  # noqa: E402
@@ -53,7 +57,15 @@ def main(home: str, threads: str) -> None:
     mark("first token")
     rollup = Path("/proc/self/smaps_rollup").read_text().split()
     sizes = {name: int(rollup[rollup.index(f"{name}:") + 1]) / 1024 for name in ("Rss", "Pss")}
-    sys.stdout.write(json.dumps({"marks": marks, "MiB": sizes}) + "\n")
+    before = time.perf_counter()
+    load_packed(
+        files.weights,
+        group_rows=choose_target().rows,
+        cache_dir=cache,
+        progress=lambda what, share: None,
+    )
+    weights = time.perf_counter() - before
+    sys.stdout.write(json.dumps({"marks": marks, "MiB": sizes, "weights": weights}) + "\n")
     sys.stdout.flush()
     engine.close()
 
