@@ -119,10 +119,10 @@ def requests(case: Case, text: TextModel, max_tokens: int, salt: int) -> list[Re
 
 def measure(
     sides: dict[str, Side], text: TextModel, max_tokens: int, rounds: int, console: Console
-) -> tuple[list[stats.Cell], dict[str, float], int]:
-    """Every case in every round; the share of drafted tokens that were right, by case."""
+) -> tuple[list[stats.Cell], dict[str, list[int]], int]:
+    """Every case in every round; how many tokens were drafted, and how many right, by case."""
     cells = {case.name: stats.Cell(case.name, "tok/s") for case in CASES}
-    shares: dict[str, float] = {}
+    drafts = {case.name: [0, 0] for case in CASES}
     disturbed = 0
     for number in range(rounds + 1):
         for case in CASES:
@@ -139,10 +139,9 @@ def measure(
                     disturbed += not quiet
             if told[WITH] != told[WITHOUT]:
                 raise RuntimeError(f"{case.name}: speculation changed the answer")
-            after = sides[WITH].drafts
-            drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
-            shares[case.name] = accepted / drafted if drafted else 0.0
-    return list(cells.values()), shares, disturbed
+            for i, after in enumerate(sides[WITH].drafts):
+                drafts[case.name][i] += after - before[i]
+    return list(cells.values()), drafts, disturbed
 
 
 def main() -> int:
@@ -161,13 +160,13 @@ def main() -> int:
     }
     text = TextModel(files, context_window=spec.context_window)
     rounds, max_tokens = (3, QUICK_TOKENS) if run.is_quick else (7, MAX_TOKENS)
-    cells, shares, disturbed = measure(sides, text, max_tokens, rounds, run.console)
+    cells, drafts, disturbed = measure(sides, text, max_tokens, rounds, run.console)
     run.console.print(stats.table("speculation, tok/s, medians", cells, WITH, [WITHOUT]))
-    for name, share in shares.items():
-        run.console.print(f"{name}: {share:.0%} of the drafted tokens were right")
+    for name, (drafted, accepted) in drafts.items():
+        run.console.print(f"{name}: {drafted} tokens were drafted in all, {accepted} of them right")
     if disturbed:
         run.console.print(f"{disturbed} samples stayed disturbed by foreign load")
-    run.write(cells, accepted=shares, disturbed=disturbed)
+    run.write(cells, drafts=drafts, disturbed=disturbed)
     runner.close()
     return 0
 

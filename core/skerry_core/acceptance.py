@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-_PRIOR = (0.45, 0.65, 0.85)  # of short, middling and long matches, before any was tried
-_PRIOR_WEIGHT = 3.0  # tokens
-_KEPT = 0.9  # of the counts, at each draft
-_KEPT_IDLE = 0.995  # at each step without one: a sequence that begins to repeat is found out
+from skerry_core.batch import Int32
+
+_PRIOR = 0.2  # before any was seen: too little for a draft, until a guess was right
+_PRIOR_WEIGHT = 2.0  # tokens
+_KEPT = 0.9  # of the counts, at each draft or guess
 _SHORT, _LONG = 4, 8  # tokens: up to, from
+_PAUSE = 3  # steps without a look at the transcript, after it held nothing to go on with
 
 
 class Acceptance:
-    """Fading counts of one sequence's drafted tokens, tested and accepted, by length of match."""
+    """Fading counts of one sequence's drafted tokens, tested and accepted, by length of match.
 
-    __slots__ = ("_accepted", "_tested")
+    What would be drafted is guessed where that does not pay, too, and compared with the token that
+    comes: a sequence that begins to repeat itself is found out, one that does not pays nothing.
+    """
+
+    __slots__ = ("_accepted", "_guess", "_pause", "_tested")
 
     def __init__(self) -> None:
         self._accepted = [0.0, 0.0, 0.0]
         self._tested = [0.0, 0.0, 0.0]
+        self._guess = (0, 0, 0)  # place of a token, what it may be, and after which match
+        self._pause = 0
 
     def of(self, match: int) -> float:
         """The chance that a token drafted from such a match is right if those before it are."""
-        return self._chance(_kind(match))
-
-    @property
-    def highest(self) -> float:
-        return max(self._chance(0), self._chance(1), self._chance(2))
+        kind = _kind(match)
+        accepted = self._accepted[kind] + _PRIOR_WEIGHT * _PRIOR
+        return accepted / (self._tested[kind] + _PRIOR_WEIGHT)
 
     def note(self, match: int, num_drafts: int, num_accepted: int) -> None:
         """Count a draft that has run. What came after its first wrong token tells nothing."""
@@ -32,15 +38,22 @@ class Acceptance:
         self._accepted[kind] = _KEPT * self._accepted[kind] + num_accepted
         self._tested[kind] = _KEPT * self._tested[kind] + min(num_accepted + 1, num_drafts)
 
-    def fade(self) -> None:
-        """Count a step without a draft."""
-        for kind in range(3):
-            self._accepted[kind] *= _KEPT_IDLE
-            self._tested[kind] *= _KEPT_IDLE
+    def guess(self, place: int, token_id: int, match: int) -> None:
+        """The token at `place`, which is not there yet, may be this one."""
+        self._guess = place, token_id, match
 
-    def _chance(self, kind: int) -> float:
-        accepted = self._accepted[kind] + _PRIOR_WEIGHT * _PRIOR[kind]
-        return accepted / (self._tested[kind] + _PRIOR_WEIGHT)
+    def look(self, tokens: Int32) -> bool:
+        """Count the guess if the token is there now; whether to look for what may follow."""
+        place, guessed, match = self._guess
+        if 0 < place < len(tokens):
+            self.note(match, 1, int(tokens[place] == guessed))
+            self._guess = 0, 0, 0
+        self._pause -= 1
+        return self._pause < 0
+
+    def pause(self) -> None:
+        """Nothing may follow; nor will it in a moment."""
+        self._pause = _PAUSE
 
 
 def _kind(match: int) -> int:

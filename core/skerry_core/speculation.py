@@ -10,16 +10,15 @@ without, bit for bit; where a runner cannot promise that, nothing is drafted.
 Nothing is drafted under a grammar either: which tokens a position allows depends on the one before,
 so a draft would need a mask for each of its positions before it has run, most of them for nothing.
 
-A draft costs time even when it is wrong. Each sequence counts how often its drafts were right, and
-the engine learns what a token more costs in a step (`StepPrice`); a token is drafted only while
-that raises the tokens made per second, which is rarely so in a step of many streams.
+A draft costs time even when it is wrong. Each sequence counts how often its drafts were right, or
+would have been where none was made (`Acceptance`), and the engine learns what a token more costs in
+a step (`StepPrice`); a token is drafted only while that raises the tokens made per second, which is
+rarely so in a step of many streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as ListOf
-
-import numpy as np
 
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
@@ -47,18 +46,23 @@ class Speculator:
         made, seconds = float(len(streams)), self._price.of(len(streams))
         per_token = _GAIN * self._price.per_token
         for row in streams:
-            room = min(self._room(row.sequence), plan.tokens_left, plan.samples_left)
-            if room < 1 or row.sequence.acceptance.highest * seconds <= per_token * made:
+            sequence, acceptance = row.sequence, row.sequence.acceptance
+            room = min(self._room(sequence), plan.tokens_left, plan.samples_left)
+            if not acceptance.look(sequence.tokens) or room < 1 or seconds <= per_token * made:
                 continue
-            drafts, match = self.propose(row.sequence, room)
-            chance = each = row.sequence.acceptance.of(match)
+            drafts, match = self.propose(sequence, room)
+            chance = each = acceptance.of(match)
             count = 0
             while count < len(drafts) and chance * seconds > per_token * made:
                 made, seconds, count = made + chance, seconds + self._price.per_token, count + 1
                 chance *= each
             if count:
-                row.sequence.draft(drafts[:count])
+                sequence.draft(drafts[:count])
                 plan.add_drafts(row, count, match)
+            elif len(drafts):
+                acceptance.guess(sequence.num_tokens, int(drafts[0]), match)
+            else:
+                acceptance.pause()
 
     def _room(self, sequence: Sequence) -> int:
         """Tokens that may be drafted for it: they fit its blocks and its output."""
@@ -76,19 +80,17 @@ class Speculator:
         if not match:
             return tokens[:0], 0
         drafts = followers(tokens, place, limit)
-        is_stop = np.isin(drafts, sequence.request.sampling.stop_token_ids)
-        return (drafts[: int(is_stop.argmax())] if is_stop.any() else drafts), match
+        stops = sequence.request.sampling.stop_token_ids
+        ends = (n for n, token_id in enumerate(drafts.tolist()) if token_id in stops)
+        return drafts[: next(ends, limit)], match
 
     def observe(self, rows: ListOf[Row]) -> None:
         """Learn from a step that has run."""
         for row in rows:
-            acceptance = row.sequence.acceptance
             if row.num_drafts:
-                acceptance.note(row.match, row.num_drafts, row.num_accepted)
+                row.sequence.acceptance.note(row.match, row.num_drafts, row.num_accepted)
                 self.num_drafted += row.num_drafts
                 self.num_accepted += row.num_accepted
-            elif row.is_decode:
-                acceptance.fade()
 
 
 def accept(rows: ListOf[Row], token_ids: ListOf[int]) -> None:

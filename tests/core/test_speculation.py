@@ -206,11 +206,11 @@ class Misled(Timed):
         speculator.propose = lambda sequence, limit: (wrong[:limit], 3)  # type: ignore[method-assign]
 
 
-def test_a_stream_whose_drafts_are_wrong_loses_next_to_nothing() -> None:
+def test_a_stream_whose_drafts_would_be_wrong_loses_nothing() -> None:
     misled, plain = Misled(), Timed(max_draft_tokens=0)
     one = [request(prompt_length=20, max_tokens=1000)]
-    assert misled.seconds(one) <= 1.02 * plain.seconds(one)
-    assert speculator_of(misled.engine).num_accepted < 20
+    assert misled.seconds(one) == plain.seconds(one)
+    assert speculator_of(misled.engine).num_drafted == 0
 
 
 def test_a_stream_that_repeats_itself_drafts_beside_one_that_is_misled() -> None:
@@ -243,15 +243,34 @@ def test_a_step_of_many_streams_drafts_only_what_is_nearly_certain() -> None:
 def test_each_sequence_is_judged_by_its_own_drafts() -> None:
     """One that repeats itself beside one that is misled."""
     good, bad = Acceptance(), Acceptance()
-    for _ in range(10):
+    for _ in range(30):
         good.note(8, 4, 4)
         bad.note(8, 4, 0)
     assert good.of(8) > 0.95
-    assert bad.of(8) < 0.4
+    assert bad.of(8) < 0.05
     assert bad.of(3) == Acceptance().of(3)
-    for _ in range(2000):
-        bad.fade()
-    assert bad.of(8) == pytest.approx(Acceptance().of(8), abs=0.01)
+
+
+def test_guesses_count_once_the_token_is_there() -> None:
+    acceptance, tokens = Acceptance(), np.array([5, 6, 7], np.int32)
+    acceptance.guess(2, 7, 3)
+    acceptance.look(tokens[:2])
+    assert acceptance.of(3) == Acceptance().of(3)
+    acceptance.look(tokens)
+    right = acceptance.of(3)
+    assert right > Acceptance().of(3)
+    acceptance.look(tokens)
+    assert acceptance.of(3) == right
+    acceptance.guess(3, 7, 3)
+    acceptance.look(np.append(tokens, np.int32(8)))
+    assert acceptance.of(3) < right
+
+
+def test_a_transcript_that_held_nothing_is_left_alone_for_some_steps() -> None:
+    acceptance, tokens = Acceptance(), np.array([5], np.int32)
+    assert acceptance.look(tokens)
+    acceptance.pause()
+    assert [acceptance.look(tokens) for _ in range(5)] == [False, False, False, True, True]
 
 
 def test_the_price_of_a_token_is_learned_and_outliers_are_not() -> None:
