@@ -66,7 +66,7 @@ APART = Case("decode b16, context 1056", "decode", 16, 1056, 12, peer=False)
 TOGETHER = Case(
     "decode b16, 1024 of 1056 shared", "decode shared", 16, 1056, 12, peer=False, shared=1024
 )
-STREAMS = Case("decode b16 while prompts of 2048 arrive", "mixed", 16, 64, 60, peer=False)
+STREAMS = Case("decode b16 while prompts of 2048 arrive", "mixed", 16, 64, 20, peer=False)
 ARRIVING, ARRIVALS = 2048, 3
 BUSY = Case("decode b1 beside a busy neighbour", "decode", 1, 64, 24)
 

@@ -102,17 +102,19 @@ class Bench:
     def mixed(
         self, prompts: list[list[int]], arriving: list[list[int]], steps: int, sampling: str
     ) -> dict[str, float]:
-        """Streams that decode while prompts arrive, each when the one before has its first token.
+        """Streams that decode, and go on while prompts arrive, one after the other: each when the
+        one before has its first token and the streams have been alone for `steps` steps.
 
-        The gaps are those between a stream's tokens, in seconds, alone and while prompts arrive;
+        The gaps are those between a stream's tokens, in seconds, alone and while a prompt is there;
         `share` is the time that the same work takes apart, by the time it takes together.
         """
-        prefill_seconds = self.prefill(arriving[:1], sampling)
+        prefills = [self.prefill(arriving[:1], sampling)]
         self.engine = Engine(self.runner, SERVING, model_key=b"bench")
         names = self.start(prompts, sampling)
-        alone = [self._timed_step()[0] for _ in range(steps)]
+        alone: list[float] = []
         gaps: list[float] = []
         for prompt in arriving:
+            alone += [self._timed_step()[0] for _ in range(steps)]
             name = self.add(prompt, SAMPLING[sampling])
             is_first_token = False
             while not is_first_token:
@@ -122,8 +124,9 @@ class Bench:
             self.stop([name])
         self.stop(names)
         self.engine = Engine(self.runner, BARE, model_key=b"bench")
+        prefills.append(self.prefill(arriving[-1:], sampling))
         p50 = statistics.median(alone)
-        apart = len(arriving) * prefill_seconds + len(gaps) * p50
+        apart = len(arriving) * statistics.mean(prefills) + len(gaps) * p50
         ordered = sorted(gaps)
         p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
         return {"p50_alone": p50, "p99": p99, "share": apart / sum(gaps)}
