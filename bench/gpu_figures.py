@@ -21,6 +21,7 @@ from bench.gpu_checks import MOST_DISTANCE, answers, check_moved
 from bench.gpu_files import forget, read, write_model
 from bench.gpu_gaps import Gaps
 from bench.gpu_peers import static_cache_seconds
+from bench.gpu_reader import other_process
 from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
 from skerry_core.engine import Engine
 from skerry_core.kernels import triton_blocks
@@ -112,6 +113,7 @@ class Bench:
         yield "decode and prefill", lambda: self.steps("triton")
         yield "streams", self.streams
         yield "hand-over", self.hand_over
+        yield "hand-over between processes", self.hand_over_between_processes
         yield "attention alone", self.attention
         yield "decode and prefill, deterministic", lambda: self.steps("triton", True)
         yield "loading", self.loading
@@ -302,6 +304,27 @@ class Bench:
                 wanted=1.0,
             ),
         ]  # fmt: skip
+
+    def hand_over_between_processes(self) -> list[Figure]:
+        """The same blocks through memory of the device, which another process reads (CUDA IPC)."""
+        if self.device.type != "cuda":
+            return []
+        count = self.sizes.hand_over // BLOCK_SIZE
+        runner = self.runner()
+        memory = runner.open_pages(count)
+        pages, times = memory.take(count), []
+        with other_process(memory, runner.kv_format, count, self.device.index or 0) as taken_in:
+            for _ in range(self.sizes.rounds + 2):
+                begun = time.perf_counter()
+                checksums = runner.export_pages(range(count), pages).tolist()
+                out = time.perf_counter() - begun
+                back = taken_in([(p.offset, c) for p, c in zip(pages, checksums, strict=True)])
+                times.append(out + back)
+        runner.close()
+        num_bytes = count * runner.kv_format.block_bytes
+        rate = 2 * num_bytes / statistics.median(times[2:])
+        name = f"KV of {self.sizes.hand_over} tokens out and into another process"
+        return [Figure(name, rate / GIGA, "GB/s", "the copy on the device", rate / self._copy)]
 
     def _checksum_seconds(self, count: int) -> float:
         """What the device does more because blocks have checksums: both ways, kernels alone."""

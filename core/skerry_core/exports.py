@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skerry_core.blocks import BlockPool, Digest
+from skerry_core.device_pages import DevicePages
 from skerry_core.kv import export_blocks
 from skerry_core.request import KVBlock
 from skerry_core.runners.base import ModelRunner
@@ -23,6 +24,7 @@ class _Export:
     digests: Sequence[Digest]
     blocks: list[int]  # pinned; as many as were found
     take: TakeBlocks
+    pages: DevicePages | None
     num_copied: int = 0
 
 
@@ -38,9 +40,12 @@ class Exports:
         """Whether something is left to copy."""
         return bool(self._open)
 
-    def add(self, digests: Sequence[Digest], take: TakeBlocks) -> None:
-        """Copy these blocks, up to the first that is not cached."""
-        self._open.append(_Export(digests, self._pool.acquire(digests), take))
+    def add(
+        self, digests: Sequence[Digest], take: TakeBlocks, pages: DevicePages | None = None
+    ) -> None:
+        """Copy these blocks, up to the first that is not cached; into free pages, where some are
+        given."""
+        self._open.append(_Export(digests, self._pool.acquire(digests), take, pages))
 
     def remove(self, take: TakeBlocks) -> None:
         """Give up what was asked for with this `take`, which gets nothing more. Unknown, or ended:
@@ -57,7 +62,8 @@ class Exports:
         start = export.num_copied
         export.num_copied = min(start + BLOCKS_PER_STEP, len(export.blocks))
         part = slice(start, export.num_copied)
-        copies = tuple(export_blocks(self._runner, export.blocks[part], export.digests[part]))
+        blocks, names = export.blocks[part], export.digests[part]
+        copies = tuple(export_blocks(self._runner, blocks, names, export.pages))
         is_last = export.num_copied == len(export.blocks)
         if is_last:
             self._end_oldest()

@@ -113,7 +113,9 @@ class Handover:
         if row.makes_token and sequence.num_prompt % BLOCK_SIZE and sequence.num_output == 0:
             indices.append(num_full)
             names.append(self.names(sequence.request)[-1])
-        copies = export_blocks(self._runner, [sequence.blocks[index] for index in indices], names)
+        blocks = [sequence.blocks[index] for index in indices]
+        pages_now = sequence.request.export_pages
+        copies = export_blocks(self._runner, blocks, names, pages_now() if pages_now else None)
         if indices and (num_last := num_input - indices[-1] * BLOCK_SIZE) < BLOCK_SIZE:
             copies[-1] = replace(copies[-1], num_tokens=num_last)
         return tuple(copies)

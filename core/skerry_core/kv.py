@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from skerry_core.batch import Float32
 from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE, KVDtype
+from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.page_checksums import check_pages, page_checksums
 from skerry_core.request import KVBlock
-from skerry_core.runners.base import BlockMover, ModelRunner
+from skerry_core.runners.base import BlockMover, ModelRunner, PageMover
 
 KVArray = NDArray[np.generic]
 
@@ -75,10 +76,24 @@ def _refuse(values: Float32, is_wrong: NDArray[np.bool_], dtype: KVDtype) -> Non
 
 
 def export_blocks(
-    runner: ModelRunner, blocks: Sequence[int], names: Sequence[Digest]
+    runner: ModelRunner,
+    blocks: Sequence[int],
+    names: Sequence[Digest],
+    pages: DevicePages | None = None,
 ) -> list[KVBlock]:
-    """Copies of full blocks under their names, in one transfer where the runner can."""
+    """Copies of full blocks under their names, in one transfer where the runner can.
+
+    The first of them stay on the device, as many as there are free `pages`.
+    """
     dtype = runner.kv_format.dtype
+    if pages is not None and isinstance(runner, PageMover) and (taken := pages.take(len(blocks))):
+        count = len(taken)
+        on_device = runner.export_pages(blocks[:count], taken)
+        told = [
+            KVBlock(name, BLOCK_SIZE, page, dtype, checksum)
+            for name, page, checksum in zip(names[:count], taken, on_device.tolist(), strict=True)
+        ]
+        return told + export_blocks(runner, blocks[count:], names[count:])
     if not blocks or not isinstance(runner, BlockMover):
         return [
             KVBlock(name, BLOCK_SIZE, runner.export_block(block), dtype)
@@ -94,9 +109,11 @@ def export_blocks(
 
 def converted(block: KVBlock, target: KVDtype) -> KVBlock:
     """A block in another dtype; itself when they are the same. Raises KVChecksumError, or
-    KVRangeError."""
+    KVRangeError, or ValueError on a device."""
     if block.dtype == target:
         return block
+    if isinstance(block.data, DevicePage):
+        raise ValueError(f"KV in {block.dtype} on a device cannot become {target}")
     if block.checksum is None:
         return replace(block, data=convert(block.data, block.dtype, target), dtype=target)
     check_pages([block.checksum], page_checksums(block.data[None]))
@@ -107,6 +124,11 @@ def converted(block: KVBlock, target: KVDtype) -> KVBlock:
 def admit(runner: ModelRunner, place: int, block: KVBlock) -> None:
     """Overwrite the runner's block `place`. Raises KVChecksumError, or ValueError on another shape
     or dtype."""
+    if isinstance(block.data, DevicePage):
+        if not isinstance(runner, PageMover) or block.checksum is None:
+            raise ValueError("a block on a device, for a runner elsewhere or without its checksum")
+        runner.admit_page(place, block.data, block.checksum)
+        return
     if block.checksum is None:
         runner.admit_block(place, block.data)
         return

@@ -6,6 +6,7 @@ Token ids only: text, templates and stop *strings* live at the edge. Errors the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.config import KVDtype
+from skerry_core.device_pages import DevicePage, DevicePages
 
 if TYPE_CHECKING:
     from skerry_core.grammar import Matcher
@@ -80,9 +82,9 @@ class KVBlock:
 
     digest: bytes  # its name; that of an open block also names the tokens it has so far
     num_tokens: int  # 64, or fewer: the open block at the end of a prompt
-    data: NDArray[np.generic]  # `KVFormat.shape` of the engine that made it
+    data: NDArray[np.generic] | DevicePage  # `KVFormat.shape` of the engine that made it
     dtype: KVDtype
-    checksum: int | None = None  # see `page_checksums`; of what came out of a device's memory
+    checksum: int | None = None  # see `page_checksums`; of what was in a device's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,9 @@ class Request:
     `kv` brings blocks that another engine computed: they become prefix cache. `exports_kv` asks
     for the prompt's blocks, as they are computed, in the outputs. `matcher` is the request's own
     from now on; it has taken none, or the first of `output_ids`.
+
+    `export_pages` is asked at each export for pages in which blocks may stay on the device; on the
+    engine's thread.
     """
 
     id: str
@@ -107,6 +112,7 @@ class Request:
     prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
     kv: tuple[KVBlock, ...] = ()
     exports_kv: bool = False
+    export_pages: Callable[[], DevicePages | None] | None = None
     matcher: Matcher | None = None  # the grammar that the output must follow
 
 

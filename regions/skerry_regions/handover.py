@@ -15,14 +15,17 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from skerry.errors import InvalidInput
 from skerry_core.config import BLOCK_SIZE, KVDtype
+from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.engine import Engine
 from skerry_core.kv import kv_dtype
 from skerry_core.request import KVBlock, Output, Request
+from skerry_core.runners.base import PageMover
 from skerry_core.worker import Errand
 from skerry_regions.address import Address, AddressError
 from skerry_regions.link_auth import LinkKey
@@ -30,7 +33,7 @@ from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV
 from skerry_regions.shared_slots import SharedSlots
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.transfer import Arrived, Receiver
-from skerry_regions.transfer_frames import Buffer, Digest, Made, Offer, TransferError
+from skerry_regions.transfer_frames import Digest, Made, Offer, Payload, TransferError
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ logger = logging.getLogger(__name__)
 STAGING_BYTES = 256 << 20  # KV on its way in, over all transfers of a model
 CREDIT_BYTES = 32 << 20  # of one transfer under way
 SHARED_BYTES = 256 << 20  # cached KV on its way out, likewise
+DEVICE_BYTES = 128 << 20  # of a device, for KV on its way either way; more goes through the host
 MAX_SHARES = 256  # under way at once, of a model
 
 BetweenSteps = Callable[[Errand], None]
@@ -60,7 +64,7 @@ class KVDesk:
             credit_bytes=CREDIT_BYTES,
         )
         self.key: LinkKey | None = None  # of links over TCP; set before the first transfer
-        self.incoming = TransferServer(receiver, engine.handover.held)
+        self.incoming = TransferServer(receiver, engine.handover.held, lambda: self._pages)
         self._slots: SharedSlots | None = None  # once a peer on this host was sent something
 
     # --- out -------------------------------------------------------------------------------------
@@ -73,8 +77,8 @@ class KVDesk:
         names = self._engine.handover.names(request)
         offer = self._offer(to, names, request.id[:128], epoch, tail_tokens, trace)
         address = _address(to)
-        slots = self._slots_towards(address)
-        return Outgoing(OutgoingTransfer(address, offer, self.key, slots=slots))
+        slots, pages = self._memory_towards(address)
+        return Outgoing(OutgoingTransfer(address, offer, self.key, slots=slots, pages=pages))
 
     def share(self, share: ShareKV) -> None:
         """Send the first blocks of a prompt to a node that goes on from there: those that are
@@ -86,8 +90,10 @@ class KVDesk:
         room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
         num_blocks = min(self._engine.pool.match(digests), room // self._format.block_bytes)
         offer = self._offer(share.to, digests[:num_blocks])
-        slots = self._slots_towards(address)
-        sharing = Share(address, offer, self.between_steps, share.lease_seconds, self.key, slots)
+        slots, pages = self._memory_towards(address)
+        sharing = Share(
+            address, offer, self.between_steps, share.lease_seconds, self.key, slots, pages
+        )
         self._shares.add(sharing)
         sharing.when_over(lambda _: self._shares.discard(sharing))
 
@@ -101,15 +107,28 @@ class KVDesk:
         for sharing in list(self._shares):
             sharing.end()
 
-    def _slots_towards(self, address: Address) -> SharedSlots | None:
-        """Shared memory for what is sent there; None where it cannot be had."""
+    def _memory_towards(self, address: Address) -> tuple[SharedSlots | None, DevicePages | None]:
+        """Memory of the host, and of the device, for what is sent there; None where it cannot be
+        had."""
         if not address.path:
-            return None
+            return None, None
         if self._slots is None:
             size = self._format.block_bytes
             with suppress(OSError):
                 self._slots = SharedSlots(size, max(1, CREDIT_BYTES // size))
-        return self._slots
+        return self._slots, self._pages
+
+    @cached_property
+    def _pages(self) -> DevicePages | None:
+        """Memory of the device, for what comes and what is sent; None where it cannot be had."""
+        runner = self._engine.runner
+        if not isinstance(runner, PageMover):
+            return None
+        try:
+            return runner.open_pages(max(1, DEVICE_BYTES // self._format.block_bytes))
+        except OSError as error:
+            logger.info("KV goes through the host: %s", error)
+            return None
 
     def _offer(
         self,
@@ -193,12 +212,14 @@ class KVDesk:
     def block(
         self,
         name: Digest,
-        data: Buffer,
+        data: Payload,
         dtype: KVDtype,
         checksum: int | None,
         num_tokens: int = BLOCK_SIZE,
     ) -> KVBlock:
         """Bytes of a transfer as a block of this engine's shape."""
+        if isinstance(data, DevicePage):
+            return KVBlock(name, num_tokens, data, dtype, checksum)
         values = np.frombuffer(data, kv_dtype(dtype)).reshape(self._format.shape)
         return KVBlock(name, num_tokens, values, dtype, checksum)
 
@@ -221,7 +242,7 @@ class _Adopting:
         self,
         offer: Offer,
         digest: Digest,
-        data: Buffer,
+        data: Payload,
         checksum: int | None,
         taken: Callable[[], None],
     ) -> None:
@@ -250,11 +271,15 @@ class Outgoing:
     def push(self, output: Output) -> None:
         """Pass on what a step made: its blocks, and with the first token the commit."""
         for block in output.kv:
-            self._transfer.seal(block.digest, _bytes_of(block), block.checksum)
+            self._transfer.seal(block.digest, _payload_of(block), block.checksum)
         if output.token_ids and not self.is_whole:
             self.is_whole = True
             logprobs = [(entry.logprob, list(entry.top)) for entry in output.logprobs]
             self._transfer.finish(Made(list(output.token_ids), logprobs or None))
+
+    def pages(self) -> DevicePages | None:
+        """Where blocks may stay on the device to be pushed now. From any thread."""
+        return self._transfer.pages
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -286,12 +311,15 @@ class Share:
         lease_seconds: float,
         key: LinkKey | None,
         slots: SharedSlots | None,
+        pages: DevicePages | None,
     ) -> None:
         self._between_steps = between_steps
         self._loop = asyncio.get_running_loop()
         self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
-        self._transfer = OutgoingTransfer(address, offer, key, slots=slots, when_needed=self._send)
+        self._transfer = OutgoingTransfer(
+            address, offer, key, slots=slots, pages=pages, when_needed=self._send
+        )
         self._lease = self._loop.call_later(lease_seconds, self.end)
         self._transfer.when_over(lambda _: self._close())
 
@@ -312,7 +340,8 @@ class Share:
     def _send(self, digests: list[Digest]) -> None:
         self._num_missing = len(digests)
         if digests:
-            self._between_steps(lambda engine: engine.exports.add(digests, self._copied))
+            pages = self._transfer.pages
+            self._between_steps(lambda engine: engine.exports.add(digests, self._copied, pages))
         else:
             self._transfer.finish(None)
 
@@ -322,7 +351,7 @@ class Share:
 
     def _pass_on(self, blocks: tuple[KVBlock, ...], is_last: bool) -> None:
         for block in blocks:
-            self._transfer.seal(block.digest, _bytes_of(block), block.checksum)
+            self._transfer.seal(block.digest, _payload_of(block), block.checksum)
         self._num_missing -= len(blocks)
         if is_last and self._num_missing:
             self.end()
@@ -338,5 +367,7 @@ def _address(to: HandOverTo) -> Address:
         raise InvalidInput(str(error), param="hand_over_to.address") from None
 
 
-def _bytes_of(block: KVBlock) -> memoryview:
+def _payload_of(block: KVBlock) -> Payload:
+    if isinstance(block.data, DevicePage):
+        return block.data
     return np.ascontiguousarray(block.data).reshape(-1).view(np.uint8).data

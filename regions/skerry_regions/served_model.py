@@ -147,6 +147,7 @@ class ServedModel:
         if stream.engine_id not in self._streams or future.cancelled():
             return
         arrived = future.result()
+        stream.arriving = None  # its blocks are the engine's from here on
         if arrived is None:
             stream.times.received(0, 0, lost=True)
         else:
@@ -190,6 +191,7 @@ class ServedModel:
             stream.outgoing = self.desk.send(
                 submit.hand_over_to, request, submit.epoch, submit.trace
             )
+            request = replace(request, export_pages=stream.outgoing.pages)
         stream.times.submitted()
         try:
             with translated(self._gone):

@@ -7,13 +7,14 @@ A node pushes blocks, while it computes them or from its cache; its peer says fi
       │ ◀──────────── Need(missing, credit) ── │  blocks it holds already never travel
       │ ── Segment(digest, layers, bytes) … ─▶ │  as blocks are sealed, within the credit; before
       │                                        │  it its Checksum, if it came out of a device
-      │ ◀────────────────── Ack(digest) … ── │  checked and staged; gives credit back
+      │ ◀────────────────── Ack(digest) … ── │  staged; gives credit back
       │ ── Commit(first token) ────────────▶ │  everything was sent
       │ ◀── Committed | Refused(reason) ────── │  the blocks are adopted, or nothing is
 
 Rules that live here: a transfer answers only to its token; a broken connection loses no checked
 block (a new Offer of the same transfer is answered with what is still missing); staging belongs to
 the transfer until it is released or the blocks are adopted. The caller keeps the time of leases.
+Bytes are checked as they arrive; those copied from a page of a device, where they are adopted.
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ from skerry_regions.transfer_frames import (
     DIGEST_BYTES,
     DTYPE_BYTES,
     Ack,
-    Buffer,
     Checksum,
     Commit,
     Committed,
     Control,
+    Copied,
     Digest,
     Frame,
     KVDtype,
     Made,
     Need,
     Offer,
+    Payload,
     Refused,
     Segment,
     TransferError,
+    on_host,
 )
 
 # --- sender ------------------------------------------------------------------------------------
@@ -55,11 +58,12 @@ class Sender:
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
         self._needed: set[Digest] | None = None  # None until the peer answered
-        self._waiting: dict[Digest, bytes | memoryview] = {}  # sealed, not acknowledged
+        self._waiting: dict[Digest, Payload] = {}  # sealed, not acknowledged
         self._checksums: dict[Digest, int] = {}
         self._in_flight: set[Digest] = set()
         self._credit = 0
         self._finished = False
+        self._is_closed = False
         self._made: Made | None = None
         self._commit_sent = False
         self.num_sent = 0  # blocks, those sent again included
@@ -72,13 +76,13 @@ class Sender:
         self._commit_sent = False
         return self.offer
 
-    def seal(self, digest: Digest, block: bytes | memoryview, checksum: int | None = None) -> None:
+    def seal(self, digest: Digest, block: Payload, checksum: int | None = None) -> None:
         """A block's bytes are final. Raises ValueError on a block that was not offered."""
         if digest not in self.offer.digests:
             raise ValueError(f"block {digest.hex()} is not part of transfer {self.offer.transfer}")
         if len(block) != self.offer.block_bytes:
             raise ValueError(f"a block has {self.offer.block_bytes} bytes, got {len(block)}")
-        if self._needed is None or digest in self._needed:
+        if not self._is_closed and (self._needed is None or digest in self._needed):
             self._waiting[digest] = block
             if checksum is not None:
                 self._checksums[digest] = checksum
@@ -87,6 +91,11 @@ class Sender:
         """No more blocks will be sealed."""
         self._finished = True
         self._made = made
+
+    def close(self) -> None:
+        """The transfer is over: let go of its blocks, and take no more."""
+        self._is_closed = True
+        self._waiting.clear()
 
     @property
     def needed(self) -> list[Digest]:
@@ -157,7 +166,7 @@ class _Incoming:
     offer: Offer | None = None
     missing: set[Digest] = field(default_factory=set)
     staging: dict[Digest, _Staging] = field(default_factory=dict)
-    complete: dict[Digest, Buffer | None] = field(default_factory=dict)  # None: taken
+    complete: dict[Digest, Payload | None] = field(default_factory=dict)  # None: taken
     checksums: dict[Digest, int] = field(default_factory=dict)
 
 
@@ -173,7 +182,7 @@ class Arrived:
     epoch: int
     tail_tokens: int
     made: Made | None
-    blocks: list[tuple[Digest, Buffer]]  # in the order of the offer
+    blocks: list[tuple[Digest, Payload]]  # in the order of the offer
     checksums: dict[Digest, int]  # of those that came out of a device's memory
     numeric_build: str
     kv_dtype: KVDtype
@@ -217,9 +226,9 @@ class Receiver:
         """Forget a transfer and free its staging. Unknown ones are ignored."""
         self._incoming.pop(transfer, None)
 
-    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, Buffer, int | None] | None:
-        """A block that is here and checked: the offer it belongs to, its bytes, and what its device
-        told as its checksum. None otherwise."""
+    def staged(self, transfer: int, digest: Digest) -> tuple[Offer, Payload, int | None] | None:
+        """A block that is here: the offer it belongs to, its bytes, and what its device told as its
+        checksum. None otherwise."""
         incoming = self._incoming.get(transfer)
         if incoming is None or incoming.offer is None:
             return None
@@ -227,12 +236,14 @@ class Receiver:
         return None if data is None else (incoming.offer, data, incoming.checksums.get(digest))
 
     def take(self, transfer: int, digest: Digest) -> None:
-        """A checked block has its place already: free its staging. Unknown ones are ignored."""
+        """A block has its place already: free its staging. Unknown ones are ignored."""
         incoming = self._incoming.get(transfer)
         if incoming is not None and digest in incoming.complete:
             incoming.complete[digest] = None
 
-    def receive(self, frame: Frame, held: Iterable[Digest] = ()) -> list[Control | Arrived]:
+    def receive(
+        self, frame: Frame | Copied, held: Iterable[Digest] = ()
+    ) -> list[Control | Arrived]:
         """Take one frame; `held` are the offered digests that this node has, and the caller has
         pinned until the transfer ends (looked at on an Offer only).
 
@@ -249,6 +260,8 @@ class Receiver:
                 return self._receive_checksum(incoming, frame)
             case Segment():
                 return self._receive_segment(incoming, frame)
+            case Copied():
+                return self._receive_copied(incoming, frame)
             case Commit():
                 return [self._receive_commit(incoming, frame)]
             case Refused():
@@ -318,7 +331,7 @@ class Receiver:
             if staged is None:
                 staged = incoming.staging[segment.digest] = _Staging(bytearray(offer.block_bytes))
             start = layer_bytes * segment.first_layer
-            staged.data[start : start + len(data)] = data
+            staged.data[start : start + len(data)] = on_host(data)
             staged.layers.update(range(segment.first_layer, last))
             if len(staged.layers) < offer.num_layers:
                 return []
@@ -327,6 +340,14 @@ class Receiver:
         incoming.missing.discard(segment.digest)
         incoming.complete[segment.digest] = data
         return [Ack(segment.transfer, segment.digest)]
+
+    def _receive_copied(self, incoming: _Incoming, block: Copied) -> list[Control | Arrived]:
+        """Nobody has looked at it: it is nothing without the checksum by which its engine will."""
+        offer = incoming.offer
+        if offer is None or block.digest not in incoming.checksums:
+            return [self._refuse(block.transfer, "a page without its checksum")]
+        whole = Segment(block.transfer, block.digest, 0, offer.num_layers, block.data)
+        return self._receive_segment(incoming, whole)
 
     def _receive_commit(self, incoming: _Incoming, commit: Commit) -> Refused | Arrived:
         offer = incoming.offer

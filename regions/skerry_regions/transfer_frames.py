@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 from msgspec import Meta, Struct
 
+from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, MARK_BYTES, DevicePage
 from skerry_regions.registry import NumericBuild
 from skerry_regions.shared_slots import MAX_SHARED_BYTES, SharedMemory
 from skerry_regions.trace_context import TraceContext
@@ -24,6 +25,7 @@ DIGEST_BYTES = 16
 MAX_CONTROL_BYTES = 1 << 20  # an Offer of 64k digests
 MAX_SEGMENT_BYTES = 64 << 20  # a block of the largest model we know, with room
 MAX_BLOCKS = 1 << 16  # 4 million tokens
+MAX_DEVICE_BYTES = 1 << 30  # of the pages of one sender
 
 # magic, version, kind, reserved, transfer, digest, first layer, layers, payload bytes, checksum
 _HEADER = struct.Struct("<4sBBHQ16sHHI16s")
@@ -31,12 +33,21 @@ _CONTROL, _SEGMENT = 1, 2
 
 Digest = bytes
 Buffer = bytes | bytearray | memoryview
+Payload = Buffer | DevicePage
 KVDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[KVDtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 class TransferError(Exception):
     """The peer broke the protocol, or its bytes are damaged; the message says what and where."""
+
+
+class DeviceMemory(Struct, frozen=True):
+    """Where a sender's pages are, on a device: see `device_pages`."""
+
+    handle: Annotated[bytes, Meta(min_length=HANDLE_BYTES, max_length=HANDLE_BYTES)]
+    mark: Annotated[bytes, Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]
+    num_bytes: Annotated[int, Meta(gt=FIRST_PAGE, le=MAX_DEVICE_BYTES)]
 
 
 class Offer(Struct, frozen=True, tag="offer"):
@@ -54,6 +65,7 @@ class Offer(Struct, frozen=True, tag="offer"):
     tail_tokens: Annotated[int, Meta(ge=0, lt=64)] = 0
     trace: TraceContext | None = None  # the span that it is part of
     shared: SharedMemory | None = None  # blocks may be placed there, if the peer can read it
+    device: DeviceMemory | None = None  # likewise, on a device
 
 
 class Need(Struct, frozen=True, tag="need"):
@@ -63,6 +75,7 @@ class Need(Struct, frozen=True, tag="need"):
     missing: Annotated[list[int], Meta(max_length=MAX_BLOCKS)]
     credit_bytes: int
     shared: bool = False  # the offer's memory can be read here
+    device: bool = False  # likewise, that of the device
 
 
 class Made(Struct, frozen=True):
@@ -73,7 +86,7 @@ class Made(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True, tag="ack"):
-    """A whole block is checked and staged."""
+    """A whole block is staged; where it was read may be used again."""
 
     transfer: int
     digest: bytes
@@ -91,8 +104,17 @@ class Placed(Struct, frozen=True, tag="placed"):
     checksum: bytes  # xxh3-128 of the bytes
 
 
+class Paged(Struct, frozen=True, tag="paged"):
+    """A block in a page of the device memory that was offered, until it is acknowledged; its
+    `Checksum` came before."""
+
+    transfer: int
+    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    offset: Annotated[int, Meta(ge=FIRST_PAGE, lt=MAX_DEVICE_BYTES)]
+
+
 class Checksum(Struct, frozen=True, tag="checksum"):
-    """Of a block on the device that made it (`skerry_core.page_checksums`); its segments follow."""
+    """Of a block on the device that made it (`skerry_core.page_checksums`); its bytes follow."""
 
     transfer: int
     digest: bytes
@@ -121,7 +143,7 @@ class Refused(Struct, frozen=True, tag="refused"):
     reason: Annotated[str, Meta(max_length=512)]
 
 
-Control = Offer | Need | Ack | Placed | Checksum | Commit | Committed | Refused
+Control = Offer | Need | Ack | Placed | Paged | Checksum | Commit | Committed | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +154,25 @@ class Segment:
     digest: Digest
     first_layer: int
     num_layers: int
-    payload: Buffer
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A whole block, copied out of a peer's page."""
+
+    transfer: int
+    digest: Digest
+    data: Payload  # on the host where one's own device had no room
 
 
 Frame = Control | Segment
+
+
+def on_host(payload: Payload) -> Buffer:
+    """Bytes that are on a device are copied."""
+    return payload.to_host() if isinstance(payload, DevicePage) else payload
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
@@ -144,7 +181,7 @@ _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 def encode(frame: Frame) -> tuple[bytes, Buffer]:
     """Header and payload, apart so that block bytes are never copied to be framed."""
     if isinstance(frame, Segment):
-        payload = frame.payload
+        payload = on_host(frame.payload)
         header = _HEADER.pack(
             MAGIC, VERSION, _SEGMENT, 0, frame.transfer, frame.digest,
             frame.first_layer, frame.num_layers, len(payload), xxhash.xxh3_128_digest(payload),

@@ -14,6 +14,7 @@ from typing import cast
 
 import msgspec
 
+from skerry_core.device_pages import DevicePages
 from skerry_regions import link_auth
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
@@ -22,15 +23,17 @@ from skerry_regions.transfer import Arrived, Receiver, Sender
 from skerry_regions.transfer_carriers import Placements, Placing
 from skerry_regions.transfer_frames import (
     Ack,
-    Buffer,
     Committed,
     Control,
+    Copied,
     Digest,
     Frame,
     FrameDecoder,
     Made,
     Need,
     Offer,
+    Paged,
+    Payload,
     Placed,
     Refused,
     Segment,
@@ -50,18 +53,25 @@ MAX_EARLY = 64  # such offers
 Held = Callable[[Collection[Digest]], set[Digest]]
 """Which of some digests the node's pool has. An answer may be old by now: that costs time."""
 
-Take = Callable[[Offer, Digest, Buffer, int | None, Callable[[], None]], None]
-"""Gets each block as soon as its bytes are checked, and what its device told as its checksum. It
-may keep it, and says so by the callback: then its
-staging is free. What is not kept by the end comes with `Arrived`."""
+Take = Callable[[Offer, Digest, Payload, int | None, Callable[[], None]], None]
+"""Gets each block as soon as it is staged, and what its device told as its checksum. It may keep
+it, and says so by the callback: then its staging is free. What is not kept by the end comes with
+`Arrived`."""
 
 
 class TransferServer:
     """The receiving side. Lives on one event loop."""
 
-    def __init__(self, receiver: Receiver, held: Held) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        held: Held,
+        pages: Callable[[], DevicePages | None] = lambda: None,
+    ) -> None:
+        """`pages` is asked for one's own, once a sender has any."""
         self._receiver = receiver
         self._held = held
+        self._pages = pages
         self._loop = asyncio.get_running_loop()
         self._expected: dict[int, asyncio.Future[Arrived | None]] = {}
         self._leases: dict[int, asyncio.TimerHandle] = {}
@@ -129,7 +139,7 @@ class TransferServer:
             self._settle(transfer, None)
         await asyncio.sleep(0)
 
-    def receive(self, frame: Frame, link: _IncomingLink) -> list[Control]:
+    def receive(self, frame: Frame | Copied, link: _IncomingLink) -> list[Control]:
         """Answers to one frame. Raises TransferError when the peer is to be dropped.
 
         The edge tells both nodes at once: the offer may be here before the request that it is for.
@@ -140,15 +150,14 @@ class TransferServer:
             self._early.pop(frame.transfer, None)
         return self._answers(frame, link)
 
-    def _answers(self, frame: Frame, link: _IncomingLink) -> list[Control]:
+    def _answers(self, frame: Frame | Copied, link: _IncomingLink) -> list[Control]:
         held: set[Digest] = set()
-        if isinstance(frame, Offer) and frame.numeric_build == self._receiver.numeric_build:
+        if isinstance(frame, Offer) and self._is_own_build(frame):
             held = self._held(frame.digests)  # a copy of another build has another name here
         answers: list[Control] = []
         for answer in self._receiver.receive(frame, held):
             if isinstance(frame, Offer) and isinstance(answer, Need):
-                shared = link.placements.open(frame.shared if self._is_local else None)
-                answers.append(msgspec.structs.replace(answer, shared=shared))
+                answers.append(self._with_memory(answer, frame, link) if self._is_local else answer)
             elif isinstance(answer, Arrived):
                 self._settle(frame.transfer, answer)
                 answers.append(Committed(frame.transfer))
@@ -168,6 +177,17 @@ class TransferServer:
         elif isinstance(frame, Offer):
             self._carriers[frame.transfer] = link
         return answers
+
+    def _is_own_build(self, offer: Offer) -> bool:
+        return offer.numeric_build == self._receiver.numeric_build
+
+    def _with_memory(self, need: Need, offer: Offer, link: _IncomingLink) -> Need:
+        """Say which memory of the sender's can be read here. KV of another build is converted on
+        the host, so it comes there."""
+        shared, device = link.placements.open(offer.shared), False
+        if offer.device is not None and self._is_own_build(offer):
+            device = link.placements.open_device(offer.device, self._pages())
+        return msgspec.structs.replace(need, shared=shared, device=device)
 
     def _offer_to_taker(self, ack: Ack) -> None:
         take = self._takers.get(ack.transfer)
@@ -234,12 +254,20 @@ class _IncomingLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
-                if isinstance(frame, Placed):
-                    frame = self.placements.segment(frame)
-                self.send(self._server.receive(frame, self))
+                self.send(self._server.receive(self._brought(frame), self))
         except TransferError as error:
             logger.warning("a sender of KV was dropped: %s", error)
             self.drop()
+
+    def _brought(self, frame: Frame) -> Frame | Copied:
+        """The frame with the bytes that are beside it. Raises TransferError."""
+        match frame:
+            case Placed():
+                return self.placements.segment(frame)
+            case Paged():
+                return self.placements.copied(frame)
+            case _:
+                return frame
 
     def send(self, answers: list[Control]) -> None:
         if self._transport is not None:
@@ -261,6 +289,7 @@ class OutgoingTransfer:
 
     `when_needed` is called once, with the blocks that the peer has not: others need not be sealed.
     On one host blocks go through `slots`, while there are free ones and the peer can read them.
+    Blocks that are in `pages` stay there, if it can read those.
     """
 
     def __init__(
@@ -270,19 +299,21 @@ class OutgoingTransfer:
         key: LinkKey | None = None,
         *,
         slots: SharedSlots | None = None,
+        pages: DevicePages | None = None,
         when_needed: Callable[[list[Digest]], None] = lambda _: None,
     ) -> None:
         self._address = address
         self._key = key
-        self._placing = Placing(slots if address.path else None)
-        offer = msgspec.structs.replace(offer, shared=self._placing.memory)
+        self._placing = Placing(slots, pages) if address.path else Placing(None)
+        memory, device = self._placing.memory, self._placing.device
+        offer = msgspec.structs.replace(offer, shared=memory, device=device)
         self._when_needed: Callable[[list[Digest]], None] | None = when_needed
         self._sender = Sender(offer)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._over = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"KV transfer {offer.transfer}")
-        self._task.add_done_callback(lambda _: self._placing.release())
+        self._task.add_done_callback(lambda _: self._end())
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -290,7 +321,12 @@ class OutgoingTransfer:
         num_sent = self._sender.num_sent
         return num_sent, num_sent * self._sender.offer.block_bytes
 
-    def seal(self, digest: Digest, block: bytes | memoryview, checksum: int | None = None) -> None:
+    @property
+    def pages(self) -> DevicePages | None:
+        """Pages in which blocks may be sealed now: the peer reads them. From any thread."""
+        return self._placing.pages
+
+    def seal(self, digest: Digest, block: Payload, checksum: int | None = None) -> None:
         """A block's bytes are final; they leave within the peer's credit."""
         self._sender.seal(digest, block, checksum)
         self._flush()
@@ -318,6 +354,11 @@ class OutgoingTransfer:
             refusal = Refused(self._sender.offer.transfer, "the sender gave up")
             self._transport.writelines(encode(refusal))
             self._transport.close()
+
+    def _end(self) -> None:
+        """Nothing more is sent."""
+        self._placing.release()
+        self._sender.close()
 
     async def _run(self) -> None:
         for _ in range(1 + RECONNECTS):
@@ -395,7 +436,7 @@ class _OutgoingLink(asyncio.Protocol):
         self._transfer.disconnected()
 
 
-def _fields(frame: Frame) -> dict[str, str]:
+def _fields(frame: Frame | Copied) -> dict[str, str]:
     """What a log line says of whose transfer it is, where that is known."""
     if not isinstance(frame, Offer):
         return {}

@@ -164,7 +164,9 @@ def test_a_transcript_tells_its_full_blocks() -> None:
 @pytest.mark.parametrize("wrong", [0, 2])
 def test_a_block_that_the_runner_refuses_costs_computing_from_there(wrong: int) -> None:
     first, kv, _ = prefilled(200)
-    kv[wrong] = replace(kv[wrong], data=kv[wrong].data[:1])
+    data = kv[wrong].data
+    assert isinstance(data, np.ndarray)
+    kv[wrong] = replace(kv[wrong], data=data[:1])
     engine, steps = toy_engine()
     engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)))
     tokens, _, _ = run(engine)

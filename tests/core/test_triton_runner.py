@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.core.host_device import HostDevice
 from tests.core.paged_kv import DEVICE
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 from tests.core.reference_model import kl_divergence
@@ -30,6 +31,7 @@ pytest.importorskip("triton")
 
 from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
+from skerry_core.device_pages import DevicePages
 from skerry_core.kernels.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
 from skerry_core.kernels.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
@@ -102,6 +104,25 @@ def test_blocks_that_were_spoilt_are_not_written(models: dict[str, Path]) -> Non
     with pytest.raises(KVChecksumError, match="1 of 2 KV blocks"):
         runner.admit_blocks([8, 7], spoilt, checksums[1:])
     np.testing.assert_array_equal(runner.export_blocks([8, 7])[0], data[:2])
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="the pages are the host's")
+def test_blocks_cross_in_pages(models: dict[str, Path]) -> None:
+    runner = open_runner(models["qwen3"])
+    hand_over(models["qwen3"], runner, random_tokens(130), [5, 0, 3])
+    data, checksums = runner.export_blocks([5, 0, 3])
+    pages = DevicePages(HostDevice(), runner.kv_format.block_bytes, 3)
+    taken = pages.take(3)
+    told = runner.export_pages([5, 0, 3], taken)
+    np.testing.assert_array_equal(told, checksums)
+    assert [page.to_host() for page in taken] == [block.tobytes() for block in data]
+    runner.admit_page(8, taken[1], int(told[1]))
+    taken[2].view[3000] ^= 16
+    with pytest.raises(KVChecksumError, match="1 of 1 KV blocks"):
+        runner.admit_page(8, taken[2], int(told[2]))
+    np.testing.assert_array_equal(runner.export_block(8), data[1])
+    with pytest.raises(OSError, match="KV is not moved by kernels of a CUDA device"):
+        runner.open_pages(1)
 
 
 def test_deterministic_bits_are_equal_alone_and_in_any_batch(models: dict[str, Path]) -> None:

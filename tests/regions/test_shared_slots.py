@@ -28,7 +28,7 @@ from skerry_regions.address import Address
 from skerry_regions.shared_slots import SharedMemory, SharedSlots, SharedView
 from skerry_regions.transfer import Arrived
 from skerry_regions.transfer_carriers import Placements, Placing
-from skerry_regions.transfer_frames import Ack, Need, Placed, Segment, TransferError
+from skerry_regions.transfer_frames import Ack, Need, Placed, Segment, TransferError, on_host
 from skerry_regions.transfer_link import OutgoingTransfer
 
 pytestmark = pytest.mark.anyio
@@ -148,7 +148,7 @@ async def test_blocks_arrive_through_shared_memory(tmp_path: Path) -> None:
     sending.finish(MADE)
     arrived = await arriving
     assert isinstance(arrived, Arrived)
-    assert [bytes(b) for _, b in arrived.blocks] == [block(i) for i in range(COUNT)]
+    assert [bytes(on_host(b)) for _, b in arrived.blocks] == [block(i) for i in range(COUNT)]
     await sending.outcome()
     assert slots.num_free == 2
     await to.close()

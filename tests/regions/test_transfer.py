@@ -15,6 +15,7 @@ from skerry_regions.transfer_frames import (
     Checksum,
     Commit,
     Committed,
+    Copied,
     Frame,
     FrameDecoder,
     Need,
@@ -23,6 +24,7 @@ from skerry_regions.transfer_frames import (
     Segment,
     TransferError,
     encode,
+    on_host,
 )
 
 LAYERS = 4
@@ -113,7 +115,7 @@ def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
     arrived = exchange(sender, to, cuts, held=have) if sender.outcome is None else None
     if arrived is not None:
         wanted = [(digest(i), block(i)) for i in range(count) if digest(i) not in have]
-        assert [(d, bytes(b)) for d, b in arrived.blocks] == wanted
+        assert [(d, bytes(on_host(b))) for d, b in arrived.blocks] == wanted
         told = {digest(i): 2**64 - 1 - i for i in range(0, count, 2) if digest(i) not in have}
         assert arrived.checksums == told
     assert isinstance(sender.outcome, Committed)
@@ -245,3 +247,37 @@ def test_hostile_bytes_raise_nothing_but_transfer_errors(noise: bytes, keep: int
             assert isinstance(frame, Commit)
     except TransferError:
         pass
+
+
+def test_a_page_is_nothing_without_the_checksum_that_its_engine_looks_at() -> None:
+    to, page = receiver(), Copied(7, digest(0), block(0))
+    refused = [Refused(7, "a page without its checksum")]
+    assert to.receive(page) == refused
+    to.reserve(7, TOKEN)
+    to.receive(offer(2))
+    to.receive(Checksum(7, digest(1), 5))
+    assert to.receive(page) == refused
+
+
+def test_a_page_is_a_whole_block() -> None:
+    to = receiver()
+    to.receive(offer(1))
+    to.receive(Checksum(7, digest(0), 5))
+    assert to.receive(Copied(7, digest(0), block(0))) == [Ack(7, digest(0))]
+    [arrived] = to.receive(Commit(7))
+    assert isinstance(arrived, Arrived)
+    assert (arrived.blocks, arrived.checksums) == ([(digest(0), block(0))], {digest(0): 5})
+    to = receiver()
+    to.receive(offer(1))
+    to.receive(Checksum(7, digest(0), 5))
+    short = Copied(7, digest(0), block(0)[:-1])
+    assert to.receive(short) == [Refused(7, "a segment that does not fit its block")]
+
+
+def test_a_sender_whose_transfer_is_over_holds_nothing() -> None:
+    sender, to = Sender(offer(2)), receiver()
+    sender.receive(to.receive(sender.offer)[0])  # type: ignore[arg-type]
+    sender.seal(digest(0), block(0))
+    sender.close()
+    sender.seal(digest(1), block(1))
+    assert list(sender.ready()) == []

@@ -12,11 +12,20 @@ import msgspec
 import pytest
 from tests.regions.toy_nodes import until
 
+from skerry_core.device_pages import DevicePages
 from skerry_regions import transfer_link
 from skerry_regions.address import Address
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.transfer import Arrived, Receiver
-from skerry_regions.transfer_frames import Buffer, Committed, Made, Offer, Refused, TransferError
+from skerry_regions.transfer_frames import (
+    Committed,
+    Made,
+    Offer,
+    Payload,
+    Refused,
+    TransferError,
+    on_host,
+)
 from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
 
 pytestmark = pytest.mark.anyio
@@ -49,14 +58,14 @@ def nothing_held(_: Collection[bytes]) -> set[bytes]:
 KEY = LinkKey(b"k" * 32)
 
 
-def server(held: set[bytes] | None = None) -> TransferServer:
+def server(held: set[bytes] | None = None, pages: DevicePages | None = None) -> TransferServer:
     receiver = Receiver(
         numeric_build="b",
         block_elements=BLOCK // 2,
         budget_bytes=64 * BLOCK,
         credit_bytes=2 * BLOCK,
     )
-    return TransferServer(receiver, lambda digests: set(digests) & (held or set()))
+    return TransferServer(receiver, lambda digests: set(digests) & (held or set()), lambda: pages)
 
 
 async def test_a_transfer_that_is_expected_is_not_expected_again() -> None:
@@ -84,7 +93,7 @@ async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) 
     sending.finish(MADE)
     arrived = await arriving
     assert isinstance(arrived, Arrived)
-    assert [(d, bytes(b)) for d, b in arrived.blocks] == [
+    assert [(d, bytes(on_host(b))) for d, b in arrived.blocks] == [
         (digest(i), block(i)) for i in range(COUNT) if i != 2
     ]
     assert (arrived.made, arrived.tail_tokens) == (MADE, 3)
@@ -134,7 +143,7 @@ async def test_a_transfer_goes_on_after_cut_connections(tmp_path: Path) -> None:
     sending.finish(MADE)
     arrived = await arriving
     assert isinstance(arrived, Arrived)
-    assert [bytes(b) for _, b in arrived.blocks] == [block(i) for i in range(COUNT)]
+    assert [bytes(on_host(b)) for _, b in arrived.blocks] == [block(i) for i in range(COUNT)]
     assert relay.cuts == []
     sending.cancel()
     await to.close()
@@ -270,9 +279,9 @@ async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) ->
     seen: list[bytes] = []
 
     def take(
-        offer: Offer, name: bytes, data: Buffer, checksum: int | None, taken: Callable[[], None]
+        offer: Offer, name: bytes, data: Payload, checksum: int | None, taken: Callable[[], None]
     ) -> None:
-        assert bytes(data) == block(len(seen))
+        assert bytes(on_host(data)) == block(len(seen))
         assert checksum == (2**64 - 1 if name == digest(1) else None)
         seen.append(name)
         if name != digest(3):  # too late for this one

@@ -66,13 +66,14 @@ class RunningNode:
         grammars: Grammars | None = None,
         zone: str = GLOBAL,
         dtype: KVDtype = "float16",
+        make_runner: Callable[..., ToyRunner] = ToyRunner,
     ) -> None:
         """Nodes with KV of another `dtype` are of another numeric build; their tokens are equal."""
         self.gate = Gate()
-        runner = ToyRunner(
+        self.runner = make_runner(
             num_blocks=num_blocks, vocab_size=VOCABULARY, dtype=dtype, before_step=self.gate
         )
-        self.engine = Engine(runner, config or EngineConfig(), model_key=b"toy")
+        self.engine = Engine(self.runner, config or EngineConfig(), model_key=b"toy")
         self.node = Node(
             id=name,
             region="here",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import KVFormat, ModelConfig
+from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.page_checksums import Checksums
 
 Progress = Callable[[str, float], None]
@@ -89,6 +90,27 @@ class BlockMover(Protocol):
     ) -> None:
         """As `admit_block`, of each. Raises KVChecksumError, and overwrites nothing, when not all
         have arrived as they were."""
+        ...
+
+
+@runtime_checkable
+class PageMover(Protocol):
+    """What a `ModelRunner` may do besides: move blocks between its KV and pages of its device,
+    which other processes can read."""
+
+    def open_pages(self, count: int) -> DevicePages:
+        """Pages for blocks of `kv_format`. From any thread. Raises OSError where there are none
+        that others could read."""
+        ...
+
+    def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
+        """As `export_block`, of each into a page; their checksums. The pages are whole when this
+        returns."""
+        ...
+
+    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
+        """As `admit_block`; the page need not last longer than the call. Raises KVChecksumError,
+        and overwrites nothing, when it has another checksum."""
         ...
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
+from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels import torch_invariant
 from skerry_core.kernels.quantized import Narrow, NarrowWeights
 from skerry_core.kernels.torch_ops import TORCH_OPS
@@ -221,6 +222,20 @@ class TorchRunner:
     ) -> None:
         """See `BlockMover`; all in one transfer."""
         self._kv.admit_blocks(blocks, data, checksums)
+
+    def open_pages(self, count: int) -> DevicePages:
+        """See `PageMover`."""
+        return self._kv.open_pages(count)
+
+    @torch.inference_mode()
+    def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
+        """See `PageMover`; the device is waited for once."""
+        return self._kv.export_pages(blocks, pages)
+
+    @torch.inference_mode()
+    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
+        """See `PageMover`."""
+        self._kv.admit_page(block, page, checksum)
 
     def close(self) -> None:
         self._kv.close()

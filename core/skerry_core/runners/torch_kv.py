@@ -6,7 +6,7 @@ and blocks leave and arrive in the model's dtype all the same.
 
 Blocks are exported beside the steps, on a stream of their own: what is asked for was computed by
 steps that are over. They are admitted between steps, and their bytes cross beside the device's
-work.
+work. Those that another process reads on the device (`device_pages`) never come to the host.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skerry_core.config import ConfigError, KVFormat
+from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
 from skerry_core.kernels.torch_staging import Fetch, Streamer, send
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
@@ -57,11 +58,7 @@ class PagedKV:
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Copies in canonical form, [n, *kv_format.shape], and with Triton's kernels their
         checksums. Raises ValueError."""
-        for block in blocks:
-            check_block(block, self.num_blocks)
-        if self._copies is not None and self._admitted is not None:
-            self._copies.wait_event(self._admitted)
-        with self._beside_steps():
+        with self._exporting(blocks):
             host, *sums = Fetch(self._gathered(blocks)).wait()
         return self._bits(host), sums[0].numpy().view(np.uint64) if sums else None
 
@@ -81,6 +78,59 @@ class PagedKV:
             arrived = arrived.view(self._dtype).view(data.shape)
             if checksums is not None:
                 check_pages(checksums, self._checksums(arrived))
+        self._write(blocks, arrived)
+
+    def open_pages(self, count: int) -> DevicePages:
+        """Pages of one block each. Raises OSError where other processes could not read them."""
+        if self._copies is None or not self._has_triton:
+            raise OSError("KV is not moved by kernels of a CUDA device")
+        from skerry_core.kernels.cuda_memory import CudaDevice
+
+        return DevicePages(CudaDevice(self.kv.device.index), self._format.block_bytes, count)
+
+    def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
+        """Copies in canonical form into pages, which are whole when this returns; their checksums.
+        Raises ValueError."""
+        from skerry_core.kernels import triton_blocks
+
+        with self._exporting(blocks):
+            indices = send([np.array([block], np.int32) for block in blocks], self.kv.device)
+            sums = [
+                triton_blocks.gather(self.kv, index, self._values(page), self.scales)
+                for index, page in zip(indices, pages, strict=True)
+            ]
+            (told,) = Fetch([torch.cat(sums)]).wait()
+        checksums: Checksums = told.numpy().view(np.uint64)
+        return checksums
+
+    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
+        """Overwrite a block from a page, which may be used again when this returns. Raises
+        ValueError, or KVChecksumError."""
+        check_block(block, self.num_blocks)
+        with self._beside_steps():
+            arrived = self._values(page).clone()
+            check_pages([checksum], self._checksums(arrived))
+        self._write([block], arrived)
+
+    def close(self) -> None:
+        """End the threads that bring blocks here."""
+        self._streamer.close()
+
+    def _values(self, page: DevicePage) -> Tensor:
+        """What is in a page, [1, *kv_format.shape], in place."""
+        raw = torch.as_tensor(page.view, device=self.kv.device)
+        return raw.view(self._dtype).view(1, *self._format.shape)
+
+    def _exporting(self, blocks: Sequence[int]) -> AbstractContextManager[object]:
+        """Work beside the steps, after what was admitted. Raises ValueError."""
+        for block in blocks:
+            check_block(block, self.num_blocks)
+        if self._copies is not None and self._admitted is not None:
+            self._copies.wait_event(self._admitted)
+        return self._beside_steps()
+
+    def _write(self, blocks: Sequence[int], arrived: Tensor) -> None:
+        """Overwrite blocks from a tensor that is whole, in their turn among the steps."""
         self._scatter(blocks, arrived)
         if self._copies is None:
             return
@@ -88,10 +138,6 @@ class PagedKV:
         arrived.record_stream(steps)
         self._admitted = torch.cuda.Event()
         self._admitted.record(steps)
-
-    def close(self) -> None:
-        """End the threads that bring blocks here."""
-        self._streamer.close()
 
     def _checksums(self, arrived: Tensor) -> Checksums:
         if not self._has_triton:
