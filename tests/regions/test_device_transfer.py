@@ -33,6 +33,7 @@ from tests.regions.toy_nodes import (
     PROMPT,
     OnlyOn,
     RunningNode,
+    after_tokens,
     greedy_oracle,
     linked,
     read,
@@ -337,13 +338,16 @@ async def test_a_prompt_is_pushed_from_device_to_device(tmp_path: Path, few_page
         stream = await RemoteRegion(lambda: links, Split()).generate(submit())
         streams = prefill.node._served[MODEL]._streams.values()
         await until(lambda: any(s.outgoing is not None and s.outgoing.pages() for s in streams))
+        decode.gate.steps_left = 1
         prefill.gate.open.set()
-        ids, _, _ = await read(stream)
+        ids, _ = await after_tokens(stream, 2)
+        for node in nodes:  # not only when the stream has ended
+            await until(all_free(node, few_pages))
+        decode.gate.open.set()
+        ids, _, _ = await read(stream, ids)
         assert ids == greedy_oracle(40)
         assert decode.num_computed == 39
         assert runner_of(prefill).num_exported == runner_of(decode).num_admitted == 3
-        for node in nodes:
-            await until(all_free(node, few_pages))
 
 
 class Fetching:
