@@ -23,8 +23,8 @@ import hmac
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from skerry_regions.digests import DIGEST_SIZE
 from skerry_regions.transfer_frames import (
-    DIGEST_BYTES,
     DTYPE_BYTES,
     Ack,
     Checksum,
@@ -297,7 +297,7 @@ class Receiver:
         expected = self._block_elements * DTYPE_BYTES[offer.kv_dtype]
         if offer.block_bytes != expected:
             return f"blocks of {offer.block_bytes} bytes, expected {expected}"
-        if any(len(digest) != DIGEST_BYTES for digest in offer.digests):
+        if any(len(digest) != DIGEST_SIZE for digest in offer.digests):
             return "a digest has the wrong length"
         if len(set(offer.digests)) != len(offer.digests):
             return "a block is offered twice"

@@ -15,13 +15,14 @@ import xxhash
 from msgspec import Meta, Struct
 
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, MARK_BYTES, DevicePage
+from skerry_regions.digests import DIGEST_SIZE
+from skerry_regions.protocol import BlockName
 from skerry_regions.registry import NumericBuild
 from skerry_regions.shared_slots import MAX_SHARED_BYTES, SharedMemory
 from skerry_regions.trace_context import TraceContext
 
 MAGIC = b"SKKV"
 VERSION = 1
-DIGEST_BYTES = 16
 MAX_CONTROL_BYTES = 1 << 20  # an Offer of 64k digests
 MAX_SEGMENT_BYTES = 64 << 20  # a block of the largest model we know, with room
 MAX_BLOCKS = 1 << 16  # 4 million tokens
@@ -96,7 +97,7 @@ class Placed(Struct, frozen=True, tag="placed"):
     """A segment whose bytes are in the shared memory that was offered, until it is acknowledged."""
 
     transfer: int
-    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    digest: BlockName
     first_layer: Annotated[int, Meta(ge=0, lt=1 << 16)]
     num_layers: Annotated[int, Meta(ge=0, lt=1 << 16)]
     offset: Annotated[int, Meta(ge=0, lt=MAX_SHARED_BYTES)]
@@ -109,7 +110,7 @@ class Paged(Struct, frozen=True, tag="paged"):
     `Checksum` came before."""
 
     transfer: int
-    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    digest: BlockName
     offset: Annotated[int, Meta(ge=FIRST_PAGE, lt=MAX_DEVICE_BYTES)]
 
 
@@ -190,7 +191,7 @@ def encode(frame: Frame) -> tuple[bytes, Buffer]:
     body = _encoder.encode(frame)
     checksum = xxhash.xxh3_128_digest(body)
     header = _HEADER.pack(
-        MAGIC, VERSION, _CONTROL, 0, frame.transfer, bytes(DIGEST_BYTES), 0, 0, len(body), checksum
+        MAGIC, VERSION, _CONTROL, 0, frame.transfer, bytes(DIGEST_SIZE), 0, 0, len(body), checksum
     )
     return header, body
 
