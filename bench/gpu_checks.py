@@ -12,9 +12,8 @@ from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.runners.torch_gpu import TorchRunner
 
-MOST_DISTANCE = (
-    0.1  # of the logits' spread, between two orders of rounding in bfloat16; unlike logits: 1.4
-)
+# Of the logits' spread, between two orders of rounding in bfloat16; that of unlike logits is 1.4.
+MOST_DISTANCE = 0.1
 
 
 @dataclass(frozen=True)
