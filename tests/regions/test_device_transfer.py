@@ -334,11 +334,11 @@ async def test_a_prompt_is_pushed_from_device_to_device(tmp_path: Path, few_page
             def place(self, submit: Submit, past: Past) -> Iterator[Route]:
                 yield Route(decode=links[1], prefill=links[0], kv_address=str(decode.kv_address))
 
-        prefill.gate.steps_left = 0
+        prefill.gate.hold_after(0)
         stream = await RemoteRegion(lambda: links, Split()).generate(submit())
         streams = prefill.node._served[MODEL]._streams.values()
         await until(lambda: any(s.outgoing is not None and s.outgoing.pages() for s in streams))
-        decode.gate.steps_left = 1
+        decode.gate.hold_after(1)
         prefill.gate.open.set()
         ids, _ = await after_tokens(stream, 2)
         for node in nodes:  # not only when the stream has ended

@@ -131,14 +131,14 @@ async def test_a_node_that_dies_behind_it_is_its_edges_affair(
     async with regions(tmp_path, far=2) as r:
         expected = await read(await r.near.region.generate(submit(sampling=sampling)))
         for node in r.nodes.values():
-            node.gate.steps_left = 5
+            node.gate.hold_after(5)
             node.gate.tokens.clear()
         stream = await r.near.region.generate(submit(sampling=sampling, request_id="s"))
         ids, logprobs = await after_tokens(stream, 3)
         first = next(name for name in r.nodes if r.computed(name))
+        await r.nodes[first].stop()
         for node in r.nodes.values():
             node.gate.open.set()
-        await r.nodes[first].stop()
         ids, logprobs, _ = await read(stream, ids, logprobs)
         assert (ids, logprobs) == expected[:2]
         assert stream.num_attempts == 1
@@ -146,10 +146,10 @@ async def test_a_node_that_dies_behind_it_is_its_edges_affair(
 
 async def test_a_region_that_is_lost_costs_no_stream(tmp_path: Path) -> None:
     async with regions(tmp_path, near=1) as r:
-        r.nodes["near-0"].gate.steps_left = 0  # a step that takes long: far is cheaper
+        r.nodes["near-0"].gate.hold_after(0)  # a step that takes long: far is cheaper
         blocked = await r.near.region.generate(submit(request_id="b", prompt_ids=LONG))
         await until(lambda: len(r.near.placer.router._bookings) == 1)
-        r.nodes["far-0"].gate.steps_left = 6
+        r.nodes["far-0"].gate.hold_after(6)
         stream = await r.near.region.generate(submit())
         assert stream.explanation.startswith('"edge-far";')
         ids, _ = await after_tokens(stream, 4)
@@ -173,10 +173,11 @@ async def test_prompts_find_their_prefix_in_another_region(tmp_path: Path) -> No
 
 async def test_giving_up_frees_the_node_behind(tmp_path: Path) -> None:
     async with regions(tmp_path) as r:
-        long = Sampling(max_tokens=400)
-        stream = await r.near.region.generate(submit(sampling=long))
+        r.nodes["far-0"].gate.hold_after(3)
+        stream = await r.near.region.generate(submit())
         await after_tokens(stream, 3)
         stream.abort()
+        r.nodes["far-0"].gate.open.set()
         last = [event async for event in stream][-1]
         assert isinstance(last, Done)
         assert last.finish_reason == "cancelled"
@@ -204,7 +205,7 @@ async def test_a_region_in_one_number(tmp_path: Path) -> None:
         await until(lambda: 0 < region_rtts(r.far.directory).get("near", 0) < 1)
         assert queue_seconds(r.far.placer, [MODEL]) == 0.0
         assert queue_seconds(r.near.placer, [MODEL]) == 0.0  # it has no node
-        r.nodes["far-0"].gate.steps_left = 0
+        r.nodes["far-0"].gate.hold_after(0)
         stream = await r.far.region.generate(submit(prompt_ids=LONG))
         assert queue_seconds(r.far.placer, [MODEL, "other"]) > 0.0
         stream.abort()

@@ -120,10 +120,12 @@ async def test_a_stream_goes_on_where_its_node_died(tmp_path: Path, vocabulary: 
         want = await read(await p.region.generate(structured()))
         for count in (1, 7, len(want[0]) - 1):
             first = p.nodes[0]
+            first.gate.hold_after(count)
             stream = await p.region.generate(structured())
             ids, logprobs = await after_tokens(stream, count)
             for link in list(first.server.links):
                 link.hand_back()
+            first.gate.open.set()
             got = await read(stream, ids, logprobs)
             assert got[:2] == want[:2]
             assert got[2].finish_reason == "stop"

@@ -192,7 +192,7 @@ async def test_a_holder_of_another_numeric_build(tmp_path: Path) -> None:
 
 async def test_a_holder_that_hangs_is_not_waited_for_longer_than_the_lease(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
-        p.holder.gate.steps_left = 0
+        p.holder.gate.hold_after(0)
         hanging = await p.alone(HOLDER).generate(submit(prompt_ids=[1, *PROMPT]))
         await until(lambda: p.holder.engine.statistics().running > 0)
         p.lease_seconds = 0.1

@@ -34,7 +34,7 @@ async def test_every_chunk_travels_while_the_next_is_computed(
             def place(self, submit: Submit, past: Past) -> Iterator[Route]:
                 yield Route(decode=links[1], prefill=links[0], kv_address=str(decode.kv_address))
 
-        prefill.gate.steps_left = steps_done
+        prefill.gate.hold_after(steps_done)
         asked = submit(prompt_ids=PROMPT, sampling=Sampling(max_tokens=2))
         stream = await RemoteRegion(lambda: links, Split()).generate(asked)
         desk = decode.node.desk(asked.model)

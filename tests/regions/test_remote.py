@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.regions.toy_nodes import (
+    HASTY,
     PATIENCE,
     PROMPT,
     SAMPLINGS,
@@ -26,7 +27,7 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, RequestTimeout, Unavailable
 from skerry_core.config import EngineConfig
-from skerry_regions.node_link import NodeLink
+from skerry_regions.node_link import NodeLink, Patience
 from skerry_regions.protocol import Sampling, Tokens
 from skerry_regions.remote import RemoteRegion, RemoteStream, RetryPolicy
 
@@ -46,9 +47,10 @@ async def platform(
     count: int = 2,
     policy: RetryPolicy | None = None,
     config: EngineConfig | None = None,
+    patience: Patience = PATIENCE,
 ) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(f"node-{i}", path, config) for i in range(count)]
-    async with linked(nodes) as links:
+    async with linked(nodes, patience) as links:
         yield Platform(nodes, links, policy or RetryPolicy())
 
 
@@ -65,24 +67,25 @@ async def test_a_stream_over_a_socket_gives_the_models_tokens(tmp_path: Path) ->
 async def test_a_stream_goes_on_where_its_node_left_it(
     tmp_path: Path, sampling: str, how: str
 ) -> None:
-    async with platform(tmp_path) as p:
+    patience = HASTY if how == "hung engine" else PATIENCE
+    async with platform(tmp_path, patience=patience) as p:
         want = await read(await p.region.generate(submit(sampling=SAMPLINGS[sampling])))
         first = p.nodes[0]
-        if how == "hung engine":
-            first.gate.steps_left = 12
+        first.gate.hold_after(7)
         stream = await p.region.generate(submit(sampling=SAMPLINGS[sampling], request_id="again"))
         ids, logprobs = await after_tokens(stream, 7)
         if how == "closed":
             await first.stop()
         elif how == "drained":
             await first.server.drain(0.0)
+            first.gate.open.set()
         assert (await read(stream, ids, logprobs))[:2] == want[:2]
         assert stream.num_attempts == 2
 
 
 async def test_a_pause_of_the_edge_is_no_silence_of_its_nodes(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
-        p.nodes[0].gate.steps_left = 12
+        p.nodes[0].gate.hold_after(12)
         stream = await p.region.generate(submit())
         ids, _ = await after_tokens(stream, 7)
         time.sleep(2 * PATIENCE.silence)  # noqa: ASYNC251  as if the process was not scheduled
@@ -93,6 +96,7 @@ async def test_a_pause_of_the_edge_is_no_silence_of_its_nodes(tmp_path: Path) ->
 
 async def test_the_only_node_may_come_back(tmp_path: Path) -> None:
     async with platform(tmp_path, count=1) as p:
+        p.nodes[0].gate.hold_after(5)
         stream = await p.region.generate(submit())
         ids, _ = await after_tokens(stream, 5)
         await p.nodes[0].stop()
@@ -104,6 +108,7 @@ async def test_the_only_node_may_come_back(tmp_path: Path) -> None:
 async def test_without_any_node_a_stream_ends_when_patience_does(tmp_path: Path) -> None:
     policy = RetryPolicy(patience=0.1, pause=0.01)
     async with platform(tmp_path, count=1, policy=policy) as p:
+        p.nodes[0].gate.hold_after(5)
         stream = await p.region.generate(submit())
         ids, _ = await after_tokens(stream, 5)
         await p.nodes[0].stop()
@@ -134,7 +139,7 @@ async def test_a_full_node_passes_a_new_request_on(tmp_path: Path) -> None:
     config = EngineConfig(max_running=1, max_waiting=1)
     async with platform(tmp_path, config=config) as p:
         for node in p.nodes:
-            node.gate.steps_left = 0
+            node.gate.hold_after(0)
         # Each node takes one to run and one to wait.
         held = [await p.region.generate(submit(request_id=f"{number}")) for number in range(4)]
         assert [stream.num_attempts for stream in held] == [1, 1, 2, 2]
@@ -156,16 +161,18 @@ async def test_a_wrong_request_is_not_tried_twice(tmp_path: Path) -> None:
 async def test_a_deadline_holds_over_all_attempts(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
         for node in p.nodes:
-            node.gate.steps_left = 3
+            node.gate.hold_after(3)
         with pytest.raises(RequestTimeout):
             await read(await p.region.generate(submit(seconds_left=0.8)))
 
 
 async def test_abort_frees_the_blocks_and_still_tells_the_usage(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
-        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=3000)))
+        p.nodes[0].gate.hold_after(3)
+        stream = await p.region.generate(submit())
         ids, _ = await after_tokens(stream, 3)
         stream.abort()
+        p.nodes[0].gate.open.set()
         _, _, done = await read(stream, ids)
         assert done.finish_reason == "cancelled"
         assert p.nodes[0].engine.pool.num_used == 0
@@ -173,7 +180,8 @@ async def test_abort_frees_the_blocks_and_still_tells_the_usage(tmp_path: Path) 
 
 async def test_a_stream_aborted_while_it_looks_for_a_node_ends(tmp_path: Path) -> None:
     async with platform(tmp_path, count=1) as p:
-        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=900)))
+        p.nodes[0].gate.hold_after(3)
+        stream = await p.region.generate(submit())
         ids, _ = await after_tokens(stream, 3)
         await p.nodes[0].stop()
         reading = asyncio.create_task(read(stream, ids))
@@ -189,7 +197,7 @@ async def test_prompt_logprobs_are_told_once(tmp_path: Path) -> None:
     async with platform(tmp_path, config=EngineConfig(max_step_tokens=32)) as p:
         want = await prompt_logprobs(await p.region.generate(asked))
         assert len(want) == len(PROMPT) - 1
-        p.nodes[0].gate.steps_left = 3
+        p.nodes[0].gate.hold_after(3)
         stream = await p.region.generate(asked)
         first = await anext(stream)
         assert isinstance(first, Tokens)

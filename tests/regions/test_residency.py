@@ -78,15 +78,13 @@ async def platform(
 async def test_a_stream_goes_on_in_its_zone_and_ends_with_it(tmp_path: Path) -> None:
     async with platform(tmp_path, "fra", "ams", "iad") as p:
         for node in p.nodes.values():
-            node.gate.steps_left = 6
+            node.gate.hold_after(6)
         stream = await p.region.generate(submit(residency="eu"))
         ids, _ = await after_tokens(stream, 3)
         first = next(name for name in ("fra", "ams") if p.computed(name))
-        p.nodes[first].gate.open.set()
         await p.nodes[first].stop()
         second = next(name for name in ("fra", "ams") if name != first)
         ids, _ = await after_tokens(stream, 7, ids)  # more than the first one had made
-        p.nodes[second].gate.open.set()
         await p.nodes[second].stop()
         with pytest.raises(Unavailable, match="in the zone 'eu'"):
             await read(stream, ids)

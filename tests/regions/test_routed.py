@@ -177,7 +177,7 @@ async def test_a_node_in_a_long_step_still_counts_what_it_was_sent(tmp_path: Pat
     """Its reports go on, but they are about the time before."""
     async with platform(tmp_path, "a", "b", patience=CALM) as p:
         for node in p.nodes.values():
-            node.gate.steps_left = 0
+            node.gate.hold_after(0)
         first = await p.region.generate(submit())
         busy = first.explanation[1]
 
@@ -197,12 +197,18 @@ async def test_a_node_in_a_long_step_still_counts_what_it_was_sent(tmp_path: Pat
 
 async def test_bookings_end_with_what_they_stand_for(tmp_path: Path) -> None:
     async with platform(tmp_path, "a", "b") as p:
-        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=3000)))
+        for node in p.nodes.values():
+            node.gate.hold_after(3)
+        stream = await p.region.generate(submit())
         await after_tokens(stream, 3)
         assert p.num_booked == 1
         stream.abort()
+        for node in p.nodes.values():
+            node.gate.open.set()
         await until(lambda: p.num_booked == 0)
-        stream = await p.region.generate(submit(sampling=Sampling(max_tokens=3000)))
+        for node in p.nodes.values():
+            node.gate.hold_after(3)
+        stream = await p.region.generate(submit())
         ids, _ = await after_tokens(stream, 3)
         for node in p.nodes.values():
             await node.stop()
@@ -291,7 +297,7 @@ async def test_every_node_is_tried_before_a_region_is_full(tmp_path: Path) -> No
     names = [f"n{number}" for number in range(6)]  # more than one ranking tells
     async with platform(tmp_path, *names, config=config, patience=CALM) as p:
         for node in p.nodes.values():
-            node.gate.steps_left = 0
+            node.gate.hold_after(0)
         held = [await p.region.generate(submit(request_id=f"{n}")) for n in range(12)]
         with pytest.raises(Overloaded):
             await p.region.generate(submit(request_id="one too many"))
@@ -308,6 +314,8 @@ async def test_a_stream_goes_on_where_the_build_is_the_same(
         busy = NodeLoad(prefill_tokens=1e6, prefill_pairs=1e9)
         p.placer.observations.take("a2", Report(model=MODEL, load=busy), p.placer.clock())
         p.placer.observations.take("b", Report(model=MODEL, load=busy), p.placer.clock())
+        p.nodes["a1"].gate.hold_after(5)
+        p.nodes["a2"].gate.hold_after(15)
         stream = await p.region.generate(submit())
         assert stream.explanation.startswith('"a1";')
         ids, _ = await after_tokens(stream, 5)
@@ -330,11 +338,15 @@ async def test_the_answer_of_a_runner_that_is_not_batch_invariant_goes_on_as_wel
 ) -> None:
     async with platform(tmp_path, "a", "b") as p:
         p.describe(a={"batch_invariant": False}, b={"batch_invariant": False})
+        for node in p.nodes.values():
+            node.gate.hold_after(5)
         stream = await p.region.generate(submit())
         first = stream.explanation[1]
         assert "best-effort" not in stream.explanation
         ids, _ = await after_tokens(stream, 5)
         await p.nodes[first].stop()
+        for node in p.nodes.values():
+            node.gate.open.set()
         await read(stream, ids)
         assert "best-effort" in stream.explanation
         assert "other-build" not in stream.explanation

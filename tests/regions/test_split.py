@@ -119,6 +119,7 @@ async def test_a_stop_token_made_by_the_prefill_node_ends_the_stream(tmp_path: P
 
 async def test_the_decode_node_dies_in_mid_stream(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
+        p.nodes[DECODE].gate.hold_after(8)  # the first token is the prefill node's
         stream = await p.region().generate(submit())
         ids, logprobs = await after_tokens(stream, 9)
         await p.nodes[DECODE].stop()
@@ -128,7 +129,7 @@ async def test_the_decode_node_dies_in_mid_stream(tmp_path: Path) -> None:
 
 async def test_the_prefill_node_dies_before_the_first_token(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
-        p.nodes[PREFILL].gate.steps_left = 0
+        p.nodes[PREFILL].gate.hold_after(0)
         stream = await p.region().generate(submit())
         await p.nodes[PREFILL].server.drain(0.0)
         assert (await read(stream))[0] == greedy_oracle(40)
@@ -137,7 +138,7 @@ async def test_the_prefill_node_dies_before_the_first_token(tmp_path: Path) -> N
 
 async def test_the_prefill_node_dies_after_the_hand_over(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
-        p.nodes[DECODE].gate.steps_left = 5
+        p.nodes[DECODE].gate.hold_after(5)
         stream = await p.region().generate(submit())
         ids, _ = await after_tokens(stream, 3)
         await p.nodes[PREFILL].stop()
@@ -167,9 +168,11 @@ async def test_a_draining_node_gives_back_who_waits_for_kv(tmp_path: Path) -> No
 
 async def test_a_draining_prefill_node_hands_over_first(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
+        p.nodes[DECODE].gate.hold_after(0)
         stream = await p.region().generate(submit())
         ids, _ = await after_tokens(stream, 1)
-        await p.nodes[PREFILL].server.drain(5.0)
+        await p.nodes[PREFILL].server.drain(60.0)
+        p.nodes[DECODE].gate.open.set()
         assert (await read(stream, ids))[0] == greedy_oracle(40)
         assert stream.num_attempts == 1
         assert p.tokens_computed()[:2] == [len(PROMPT), 39]
@@ -211,12 +214,14 @@ async def test_a_transcript_that_lacks_only_its_end_gets_no_token_more(
 async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) -> None:
     async with platform(tmp_path) as p:
         if when == "before":
-            p.nodes[PREFILL].gate.steps_left = 0
+            p.nodes[PREFILL].gate.hold_after(0)
+        p.nodes[DECODE].gate.hold_after(4)
         stream = await p.region().generate(submit(sampling=Sampling(max_tokens=3000)))
         if when == "after":
             await after_tokens(stream, 5)
         stream.abort()
         p.nodes[PREFILL].gate.open.set()
+        p.nodes[DECODE].gate.open.set()
         async for event in stream:
             if not isinstance(event, Tokens):
                 assert event.finish_reason == "cancelled"

@@ -28,8 +28,9 @@ from skerry_regions.routes import Past, Route
 MODEL = "@cf/skerry/toy"
 VOCABULARY = 257
 PROMPT = [(7 * i + 3) % VOCABULARY for i in range(150)]
-PATIENCE = Patience(ping=0.02, silence=0.3, stuck=1.0, reconnect=0.01)
-CALM = Patience(ping=0.02)  # an engine that stands still is left alone for a while
+PATIENCE = Patience(ping=0.02, silence=0.3, reconnect=0.01)  # an engine may stand still for 10 s
+HASTY = Patience(ping=0.02, silence=0.3, stuck=1.0, reconnect=0.01)
+CALM = Patience(ping=0.02)
 
 
 def hello(id: str) -> Hello:
@@ -38,12 +39,21 @@ def hello(id: str) -> Hello:
 
 
 class Gate:
-    """Counts the tokens of a node's steps; lets it run some, then holds its engine until opened."""
+    """Counts the tokens of a node's steps, and holds its engine where a test says.
+
+    A test that strikes in the middle of a stream says so before it submits: a toy engine answers
+    faster than a busy machine reads.
+    """
 
     def __init__(self) -> None:
         self.steps_left: int | None = None
         self.open = ThreadEvent()
         self.tokens: list[int] = []
+
+    def hold_after(self, steps: int) -> None:
+        """Let so many steps run from now on; the next one waits until `open` is set."""
+        self.open.clear()
+        self.steps_left = steps
 
     def __call__(self, batch: Batch) -> None:
         if self.steps_left is not None:
@@ -96,8 +106,9 @@ class RunningNode:
         await self.node.desk(MODEL).incoming.listen(self.kv_address)
 
     async def stop(self) -> None:
-        self.gate.open.set()
+        """Die: the connections first, so that nobody reads what a held engine computes now."""
         await self.server.close()
+        self.gate.open.set()
         await self.node.close()
 
 
