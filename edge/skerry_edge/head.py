@@ -96,16 +96,22 @@ def read_head(head: bytes, limits: Limits) -> Head | Refusal:
     body_size = _body_size(named, version, limits.body_limit(target))
     if isinstance(body_size, Refusal):
         return body_size
-    connection = named.get(b"connection", b"").lower()
+    is_current = version == b"1.1"
     return Head(
         method=method.decode("ascii"),
         target=target,
         version=version.decode("ascii"),
         fields=fields,
         body_size=body_size,
-        keeps_alive=version == b"1.1" and b"close" not in connection,
-        expects_continue=version == b"1.1" and named.get(b"expect", b"").lower() == b"100-continue",
+        keeps_alive=is_current and b"close" not in _members(fields, b"connection"),
+        expects_continue=is_current and b"100-continue" in _members(fields, b"expect"),
     )
+
+
+def _members(fields: list[tuple[bytes, bytes]], name: bytes) -> set[bytes]:
+    """Returns the members of a list field in lower case, all its lines combined (RFC 9110, 5.3)."""
+    listed = b",".join(value for field, value in fields if field == name)
+    return {member.strip(b" \t") for member in listed.lower().split(b",")}
 
 
 def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]] | Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skerry_edge.head import Head, Refusal, read_head
@@ -13,7 +13,9 @@ from skerry_edge.limits import Limits
 
 LIMITS = Limits(body_bytes=64)
 NEXT = b"GET /next"  # of the request behind
-NAMES = ("X", "x-y", "Connection", "Expect", "Accept", "Upgrade", "Content-Length", "TE", "Host")
+LISTS = ("Connection", "connection", "Expect")
+NAMES = ("X", "x-y", "Accept", "Upgrade", "Content-Length", "TE", "Host", *LISTS)
+IN_CHUNKS, BEHIND = b"3;x\r\nabc\r\n0\r\n\r\n", b"." * LIMITS.body_bytes
 
 
 def taken(body: SizedBody | ChunkedBody, data: bytes, cuts: list[int]) -> tuple[bytes, bytes]:
@@ -76,12 +78,19 @@ def test_what_is_no_body_in_chunks_is_refused(data: bytes, status: int) -> None:
     assert refused.value.refusal.status == status
 
 
+MEMBERS = ("close", "Close", "closed", "keep-alive", "100-continue", "100-Continue", "", "\t")
 fields = st.lists(
-    st.tuples(
-        st.sampled_from(NAMES),
-        st.one_of(
-            st.sampled_from(["1", "close", "100-continue", "chunked", " a ", "a, b", "\t"]),
-            st.text(st.characters(codec="latin-1"), max_size=6),
+    st.one_of(
+        st.tuples(
+            st.sampled_from(LISTS),
+            st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=3).map(", ".join),
+        ),
+        st.tuples(
+            st.sampled_from(NAMES),
+            st.one_of(
+                st.sampled_from(["1", "chunked", " a ", "a, b", "\t"]),
+                st.text(st.characters(codec="latin-1"), max_size=6),
+            ),
         ),
     ),
     max_size=5,
@@ -90,11 +99,14 @@ fields = st.lists(
 
 @given(
     st.sampled_from(["GET", "POST", "P-1", "get", "G(T"]),
-    st.sampled_from(["/", "/a?b=%20", "//x", "/\xe9", "/ a", "*"]),
+    st.sampled_from(["/", "/a?b=%20", "//x", "/%c3%a9", "/\xe9", "*"]),
     st.sampled_from(["1.1", "1.0", "1.2"]),
     st.sampled_from(["Content-Length: 3", "Transfer-Encoding: chunked", "Host: b", "X: 1"]),
     fields,
 )
+@example("GET", "/", "1.1", "X: 1", [("Connection", "close"), ("Connection", "x")])
+@example("GET", "/", "1.1", "X: 1", [("Connection", "closed")])
+@example("POST", "/", "1.1", "Content-Length: 3", [("Expect", "100-continue"), ("Expect", "x")])
 def test_h11_reads_what_is_not_refused_alike(
     method: str, target: str, version: str, framing: str, others: list[tuple[str, str]]
 ) -> None:
@@ -104,24 +116,27 @@ def test_h11_reads_what_is_not_refused_alike(
     if isinstance(head, Refusal):
         return
     connection = h11.Connection(h11.SERVER)
-    body = b"3;x\r\nabc\r\n0\r\n\r\n" if head.body_size is None else b"abc"[: head.body_size]
-    connection.receive_data(raw.encode("latin-1") + body)
+    connection.receive_data(raw.encode("latin-1"))
     request = connection.next_event()
     assert isinstance(request, h11.Request)
-    assert (
-        Head(
-            method=request.method.decode(),
-            target=request.target,
-            version=request.http_version.decode(),
-            fields=list(request.headers),
-            body_size=head.body_size,
-            keeps_alive=head.keeps_alive,
-            expects_continue=connection.they_are_waiting_for_100_continue,
-        )
-        == head
-    )
+    expects_continue = connection.they_are_waiting_for_100_continue
+    connection.receive_data(IN_CHUNKS + BEHIND)  # a body of either kind
     content = b""
     while not isinstance(event := connection.next_event(), h11.EndOfMessage):
         assert isinstance(event, h11.Data)
         content += event.data
-    assert taken(body_of(head.body_size, 64), body, []) == (content, b"")
+    rest, _ = connection.trailing_data
+    is_chunked = content == b"abc" and rest == BEHIND
+    connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+    connection.send(h11.EndOfMessage())
+    assert head == Head(
+        method=request.method.decode(),
+        target=request.target,
+        version=request.http_version.decode(),
+        fields=list(request.headers),
+        body_size=None if is_chunked else len(content),
+        keeps_alive=connection.our_state is h11.DONE,
+        expects_continue=expects_continue,
+    )
+    body = body_of(head.body_size, LIMITS.body_bytes)
+    assert taken(body, IN_CHUNKS + BEHIND, []) == (content, rest)
