@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE, PagedRows, paged_rows
+from tests.core.triton_values import check_same
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -101,7 +102,7 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
             case.q[token : token + 1], case.kv, put(case.tables[row : row + 1]), put([position]),
             Tiles(own, own, put([1]), 1), alone, num_splits=2, window=window,
         )  # fmt: skip
-        assert torch.equal(alone[0], together[token])
+        check_same(alone[0], together[token])
 
 
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)

@@ -25,6 +25,19 @@ def wide(values: Tensor) -> Float64:
     return values.double().cpu().numpy()
 
 
+def check_same(told: Tensor, expected: Tensor) -> None:
+    """The same bits on a device; in Triton's interpreter within what rounding explains.
+
+    The interpreter multiplies by NumPy, whose BLAS sums a row's terms in an order that may depend
+    on the other rows, by CPU: it shows what a kernel means, not its bits.
+    """
+    if DEVICE.type == "cuda":
+        assert torch.equal(told, expected)
+    else:
+        share = 10 * _ROUNDINGS[told.dtype]
+        torch.testing.assert_close(told, expected, rtol=share, atol=share)
+
+
 def check_close(
     told: Tensor, expected: Float64, terms: Float64, share: float | None = None
 ) -> None:
