@@ -23,10 +23,10 @@ from bench.gpu_gaps import Gaps
 from bench.gpu_peers import static_cache_seconds
 from bench.gpu_reader import other_process
 from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
-from skerry_core.engine import Engine
-from skerry_core.kernels import triton_blocks
-from skerry_core.kernels.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed
-from skerry_core.kernels.triton_attention import SPLIT_BLOCKS, Tiles, attend_split
+from skerry_core.engine.engine import Engine
+from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed
+from skerry_core.kernels.triton import blocks as triton_blocks
+from skerry_core.kernels.triton.attention import SPLIT_BLOCKS, Tiles, attend_split
 from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
 from skerry_core.models.torch_decoder import DecoderWeights
 from skerry_core.models.torch_loading import load_decoder

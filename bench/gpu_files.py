@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from skerry_core.config import ModelConfig
-from skerry_core.weights import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
+from skerry_core.weights.file import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
 
 _NAMES = {ours: theirs for theirs, ours in _HUGGING_FACE_NAMES.items()}
 _LAYER_NAMES = {ours: theirs for theirs, ours in _HUGGING_FACE_LAYER_NAMES.items()}

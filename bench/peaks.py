@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numba import typeof, types
 
-from skerry_core.kernels.emitter import F32, I8, I32, Emitter, vector
-from skerry_core.kernels.numba_math import intrinsic, kernel
-from skerry_core.kernels.plan import address
-from skerry_core.kernels.targets import Traits, choose_target, traits_of
+from skerry_core.kernels.cpu.plan import address
+from skerry_core.kernels.simd.emitter import F32, I8, I32, Emitter, vector
+from skerry_core.kernels.simd.numba_math import intrinsic, kernel
+from skerry_core.kernels.simd.targets import Traits, choose_target, traits_of
 
 _ROUNDS = 200_000
 _TRIES = 10

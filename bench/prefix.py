@@ -30,9 +30,9 @@ from bench.models import default_model, home
 from bench.node_stream import NodeStream
 from bench.quiet import Watch
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.second_tier import open_file
 from skerry_regions.address import Address
 from skerry_regions.digests import full_block_digests
 from skerry_regions.node import Node

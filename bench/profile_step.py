@@ -29,8 +29,8 @@ from bench.models import default_model, home
 from skerry_core.batch import Batch, SamplingBatch
 from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine import Engine
-from skerry_core.kernels.layout import PackedLayout
+from skerry_core.engine.engine import Engine
+from skerry_core.kernels.cpu.layout import PackedLayout
 from skerry_core.models import llama
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners import numba_cpu

@@ -24,7 +24,7 @@ from bench.models import default_model, home
 from bench.peers import ROOT
 from bench.run import Run, parser
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_edge.text import TextModel
@@ -34,7 +34,7 @@ MAX_TOKENS, QUICK_TOKENS = 160, 64  # of an answer
 NUM_BLOCKS = 512
 
 _GREEDY, _SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)
-_CODE = (ROOT / "core/skerry_core/fairness.py").read_text()
+_CODE = (ROOT / "core/skerry_core/engine/fairness.py").read_text()
 _TEXT = (ROOT / "docs/runners.md").read_text()[:4000]
 _REPEAT = f"Repeat this file whole, with the class named `Shares`:\n\n```python\n{_CODE}\n```"
 _SUMMARISE = f"Summarise this text in a few sentences:\n\n{_TEXT}"

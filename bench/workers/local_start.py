@@ -17,8 +17,8 @@ from pathlib import Path  # noqa: E402
 
 from bench.models import MODEL  # noqa: E402
 from skerry_core.config import EngineConfig  # noqa: E402
-from skerry_core.engine import Engine  # noqa: E402
-from skerry_core.kernels.targets import choose_target  # noqa: E402
+from skerry_core.engine.engine import Engine  # noqa: E402
+from skerry_core.kernels.simd.targets import choose_target  # noqa: E402
 from skerry_core.request import Request, SamplingParams  # noqa: E402
 from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
 from skerry_core.runners.packed import load_packed  # noqa: E402

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from skerry_core.encoder import Encoder
+from skerry_core.encoder.encoder import Encoder
 from skerry_edge.encoder_text import EncoderText
 from skerry_regions.catalog import Catalog
 from skerry_regions.store import ModelStore

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.models import llama
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner

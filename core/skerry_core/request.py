@@ -18,7 +18,7 @@ from skerry_core.config import KVDtype
 from skerry_core.device_pages import DevicePage, DevicePages
 
 if TYPE_CHECKING:
-    from skerry_core.grammar import Matcher
+    from skerry_core.grammar.matcher import Matcher
 
 FinishReason = Literal["stop", "length", "cancelled"]
 

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from skerry_core import exact_math as reference_math
 from skerry_core.batch import Float32, Int64, SamplingBatch, StepResult
-from skerry_core.kernels import reference_math
 
 GREEDY_TEMPERATURE = np.float32(1e-5)  # below it
 WEIGHT_ONE = 1 << 40  # the weight of the most likely token

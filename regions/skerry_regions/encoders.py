@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from skerry.errors import InvalidInput, SkerryError, Unavailable
-from skerry_core.encoder import Encoder
-from skerry_core.encoder_worker import EncodeRequest, EncoderWorker
-from skerry_core.tensors import Float32
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.encoder.worker import EncodeRequest, EncoderWorker
+from skerry_core.weights.tensors import Float32
 from skerry_regions.client import failed_event
 from skerry_regions.engine_messages import PRIORITIES
 from skerry_regions.protocol import (

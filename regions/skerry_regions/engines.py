@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from skerry_core.config import ConfigError, EngineConfig
-from skerry_core.encoder import Encoder
-from skerry_core.engine import Engine
-from skerry_core.file_tier import FileTier, FileTierError
-from skerry_core.runners.base import ModelRunner, Progress
-from skerry_core.second_tier import open_file
-from skerry_core.tensors import WeightsError
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import open_file
+from skerry_core.kv.file_tier import FileTier, FileTierError
+from skerry_core.runner import ModelRunner, Progress
+from skerry_core.weights.tensors import WeightsError
 from skerry_regions.catalog import ModelSpec
 from skerry_regions.model_files import ModelFiles
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from skerry_core.grammar import Grammar, GrammarCompiler, GrammarError, GrammarKind, lower
+from skerry_core.grammar.matcher import Grammar, GrammarCompiler, GrammarError, GrammarKind, lower
 from skerry_regions.grammar_trial import CPU_SECONDS, MEMORY_BYTES, Verdict, Vocabulary, frame
 
 PAGES = Path("/proc/self/statm")  # sizes in pages: of the address space, resident, …

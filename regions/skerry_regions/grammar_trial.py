@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_core.grammar import Grammar, GrammarCompiler, GrammarError
+from skerry_core.grammar.matcher import Grammar, GrammarCompiler, GrammarError
 
 CPU_SECONDS = 1  # of a grammar; the kernel counts whole ones, so it may have one more
 WALL_SECONDS = 10.0  # of a grammar, on a machine that is busy with other things

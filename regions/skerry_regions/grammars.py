@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from skerry.errors import InvalidInput, Overloaded
-from skerry_core.engine import Engine
-from skerry_core.grammar import (
+from skerry_core.engine.engine import Engine
+from skerry_core.grammar.matcher import (
     CompiledGrammar,
     Grammar,
     GrammarCompiler,

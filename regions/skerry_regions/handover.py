@@ -22,11 +22,11 @@ import numpy as np
 from skerry.errors import InvalidInput
 from skerry_core.config import BLOCK_SIZE, KVDtype
 from skerry_core.device_pages import DevicePage, DevicePages
-from skerry_core.engine import Engine
-from skerry_core.kv import kv_dtype
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.worker import Errand
+from skerry_core.kv.canonical import kv_dtype
 from skerry_core.request import KVBlock, Output, Request
-from skerry_core.runners.base import PageMover
-from skerry_core.worker import Errand
+from skerry_core.runner import PageMover
 from skerry_regions.address import Address, AddressError
 from skerry_regions.link_auth import LinkKey
 from skerry_regions.protocol import HandOverFrom, HandOverTo, ShareKV

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from skerry.errors import ModelNotFound
-from skerry_core.encoder import Encoder
-from skerry_core.engine import Engine
-from skerry_core.engine_figures import Statistics
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.figures import Statistics
 from skerry_regions import residency
 from skerry_regions.encoders import Encoding, ServedEncoder
 from skerry_regions.encoders import Sink as EncoderSink

@@ -17,7 +17,7 @@ from dataclasses import asdict
 import msgspec
 from aiohttp import web
 
-from skerry_core.engine_figures import Statistics
+from skerry_core.engine.figures import Statistics
 from skerry_regions.address import Address, AddressError, is_loopback
 from skerry_regions.canary import Canary
 from skerry_regions.prometheus import CONTENT_TYPE, Metric, exposition

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from skerry_core.engine_figures import Statistics
+from skerry_core.engine.figures import Statistics
 from skerry_core.request import Usage
 from skerry_regions.phases import Phase, Timeline
 from skerry_regions.prometheus import (

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from skerry.errors import SkerryError
 from skerry_core.config import BLOCK_SIZE, ConfigError
-from skerry_core.encoder import Encoder
-from skerry_core.engine import Engine
-from skerry_core.runners.base import Progress
-from skerry_core.weights import WeightsError
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.runner import Progress
+from skerry_core.weights.file import WeightsError
 from skerry_regions.address import Address, AddressError
 from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.canary import Canary

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from skerry_core.grammar import Matcher
+from skerry_core.grammar.matcher import Matcher
 from skerry_regions.handover import Outgoing
 from skerry_regions.protocol import Accepted, Done, Event, Failed, Submit
 from skerry_regions.stream_times import StreamTimes

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Literal
 
 from skerry.errors import InvalidInput, Overloaded, PromptTooLong, SkerryError, Unavailable
+from skerry_core.engine.worker import WorkerStopped
 from skerry_core.request import EngineOverloaded, RequestRejected, RequestTooLong
-from skerry_core.worker import WorkerStopped
 
 State = Literal["ready", "failed", "closed"]  # of a served model
 

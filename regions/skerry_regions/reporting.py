@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from skerry_core.blocks import CacheChanges
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.engine import Engine
-from skerry_core.engine_figures import Load
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.figures import Load
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.protocol import MAX_BANDWIDTH, MAX_FETCHED, Fetched, Report
 from skerry_regions.speeds import StepSample

@@ -13,11 +13,11 @@ import logging
 from dataclasses import replace
 
 from skerry.errors import InternalError, InvalidInput, RequestTimeout, SkerryError, Unavailable
-from skerry_core.engine import Engine
-from skerry_core.engine_figures import Statistics
-from skerry_core.grammar import Grammar, Matcher
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.figures import Statistics
+from skerry_core.engine.worker import Worker
+from skerry_core.grammar.matcher import Grammar, Matcher
 from skerry_core.request import Output, Request, Usage
-from skerry_core.worker import Worker
 from skerry_regions.client import failed_event
 from skerry_regions.engine_messages import done_event, engine_request, tokens_event
 from skerry_regions.grammars import Grammars

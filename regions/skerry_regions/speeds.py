@@ -55,7 +55,7 @@ class NodeSpeed(Struct, frozen=True, kw_only=True):
 
     def room_seconds(self, streams: int, context: float) -> float:
         """What a step may take longer for prompts while streams wait for it: the rule of the
-        engine's scheduler (`skerry_core.step_price.StepPrice.chunk`)."""
+        engine's scheduler (`skerry_core.engine.step_price.StepPrice.chunk`)."""
         pace = self.step_seconds(streams, context)
         return max(self.gap_seconds - pace, pace)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from skerry.errors import SkerryError
 from skerry_core.names import SHARED_KEY
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_regions.client import error_of
 from skerry_regions.node import Node
 from skerry_regions.protocol import Accepted, Done, Event, Failed, Sampling, Submit

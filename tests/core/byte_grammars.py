@@ -9,7 +9,13 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from skerry_core.grammar import CompiledGrammar, Grammar, GrammarCompiler, GrammarKind, lower
+from skerry_core.grammar.matcher import (
+    CompiledGrammar,
+    Grammar,
+    GrammarCompiler,
+    GrammarKind,
+    lower,
+)
 
 VOCAB = 257
 END = 256

@@ -17,20 +17,17 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from skerry_core.kernels import (
-    triton_attention,
-    triton_blocks,
-    triton_matmul,
-    triton_ops,
-    triton_sampling,
-)
-from skerry_core.kernels.quantized import (
+from skerry_core.kernels.torch.quantized import (
     FP8_CAPABILITY,
     NARROW_DTYPES,
     Narrow,
     QuantizedMatrix,
     narrowed,
 )
+from skerry_core.kernels.triton import attention as triton_attention
+from skerry_core.kernels.triton import blocks as triton_blocks
+from skerry_core.kernels.triton import matmul as triton_matmul
+from skerry_core.kernels.triton import triton_ops, triton_sampling
 
 HEADS, KV_HEADS, WIDTH, HIDDEN, VOCAB = 32, 8, 128, 4096, 128_256
 TOKENS, NUM_BLOCKS = 16, 4

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from skerry_core import engine as engine_module
 from skerry_core.batch import Int32
-from skerry_core.engine import Engine
-from skerry_core.sequence import Sequence as Stream
-from skerry_core.speculation import Speculator
-from skerry_core.step_price import StepPrice
+from skerry_core.engine import engine as engine_module
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.sequence import Sequence as Stream
+from skerry_core.engine.speculation import Speculator
+from skerry_core.engine.step_price import StepPrice
 
 
 class FreeTokens(StepPrice):

@@ -25,8 +25,8 @@ from skerry_core.device_pages import (
     DevicePages,
     PeerPages,
 )
-from skerry_core.kernels.cuda_memory import CudaDevice
-from skerry_core.kv import kv_dtype
+from skerry_core.kernels.torch.cuda_memory import CudaDevice
+from skerry_core.kv.canonical import kv_dtype
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.runners.toy import ToyRunner
 

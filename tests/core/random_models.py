@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from tests.core.k_quants import quantize_k
 
 from skerry_core.config import ModelConfig, RopeScaling
-from skerry_core.weights import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
+from skerry_core.weights.file import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
 
 Weights = dict[str, NDArray[np.float32]]
 

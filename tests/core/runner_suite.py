@@ -16,14 +16,14 @@ from tests.core.toy_oracle import Answer, run
 
 from skerry_core.batch import Batch, Float32, SamplingBatch
 from skerry_core.config import EngineConfig, ModelConfig, RopeScaling
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax_xla import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.runners.toy import ToyRunner, next_token
-from skerry_core.weights import WeightFile
+from skerry_core.weights.file import WeightFile
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"

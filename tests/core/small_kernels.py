@@ -9,7 +9,7 @@ from typing import Any
 
 from numba import types
 
-from skerry_core.kernels.numba_math import kernel
+from skerry_core.kernels.simd.numba_math import kernel
 from skerry_core.runners.kernel_cache import KernelSet
 
 Kernels = dict[str, tuple[Any, tuple[Any, ...]]]

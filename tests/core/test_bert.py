@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 from tests.core.random_encoders import CONFIG, random_encoder, write_encoder
 
-from skerry_core.models.bert import BertFile
-from skerry_core.tensors import WeightsError
+from skerry_core.encoder.bert import BertFile
+from skerry_core.weights.tensors import WeightsError
 
 
 def opened(folder: Path) -> BertFile:

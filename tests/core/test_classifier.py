@@ -12,10 +12,11 @@ from safetensors.numpy import save_file
 from tests.core.random_encoders import CONFIG, KERNELS, random_encoder, write_encoder
 
 from skerry_core.config import ConfigError
-from skerry_core.encoder import Encoder
-from skerry_core.kernels import numba_head, reference_encoder
-from skerry_core.models.bert import BertFile
-from skerry_core.tensors import WeightsError
+from skerry_core.encoder import head as numba_head
+from skerry_core.encoder import reference as reference_encoder
+from skerry_core.encoder.bert import BertFile
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.weights.tensors import WeightsError
 
 PAIRS = [([2, 5, 9, 3, 20, 21, 3], 4), ([2, 7, 3, 11, 12, 13, 14, 15, 3], 3), ([2, 3, 8, 3], 2)]
 TEXTS, SECONDS = [ids for ids, _ in PAIRS], [second for _, second in PAIRS]

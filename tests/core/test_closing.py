@@ -15,8 +15,8 @@ from tests.core.schemas import Schema, schemas
 from tests.core.test_grammar_engine import answer_of, person
 from tests.core.toy_oracle import request
 
-from skerry_core.closing import MAX_TOKENS
-from skerry_core.grammar import Matcher
+from skerry_core.grammar.closing import MAX_TOKENS
+from skerry_core.grammar.matcher import Matcher
 
 OPEN: Schema = {  # everything in it may go on for ever
     "type": "object",

@@ -20,8 +20,8 @@ from tests.core.test_handover import VOCABULARY, oracle, request, run, toy_engin
 
 from skerry_core.config import EngineConfig
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, DevicePages, PeerPages
-from skerry_core.engine import Engine
-from skerry_core.kernels.cuda_memory import CudaDevice
+from skerry_core.engine.engine import Engine
+from skerry_core.kernels.torch.cuda_memory import CudaDevice
 from skerry_core.request import KVBlock, SamplingParams
 
 SIZE = 512

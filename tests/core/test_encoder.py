@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tests.core.random_encoders import CONFIG, KERNELS, write_encoder
 
 from skerry_core.config import ConfigError
-from skerry_core.encoder import Encoder, Pooling, chunks
-from skerry_core.kernels import numba_encoder, reference_encoder
-from skerry_core.kernels.numba_math import kernel
-from skerry_core.kernels.plan import address
-from skerry_core.models.bert import BertFile
+from skerry_core.encoder import numba as numba_encoder
+from skerry_core.encoder import reference as reference_encoder
+from skerry_core.encoder.bert import BertFile
+from skerry_core.encoder.encoder import Encoder, Pooling, chunks
+from skerry_core.kernels.cpu.plan import address
+from skerry_core.kernels.simd.numba_math import kernel
 
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tests.core.random_encoders import KERNELS, write_encoder
 
-from skerry_core import encoder_worker
-from skerry_core.encoder import Encoder
-from skerry_core.encoder_worker import EncodeRequest, EncoderWorker
+from skerry_core.encoder import worker as encoder_worker
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.encoder.worker import EncodeRequest, EncoderWorker
+from skerry_core.engine.worker import WorkerStopped
 from skerry_core.request import EngineOverloaded, Priority, RequestRejected
-from skerry_core.tensors import Float32
-from skerry_core.worker import WorkerStopped
+from skerry_core.weights.tensors import Float32
 
 
 class Desk:

@@ -14,7 +14,7 @@ from tests.core.toy_oracle import VOCAB, Answer, expected, prompt, request, run
 
 from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import EngineOverloaded, Priority, Request, RequestRejected
 from skerry_core.runners.toy import ToyRunner
 

@@ -19,7 +19,7 @@ from tests.core.test_numba_exactness import CACHE, SMALL
 from tests.core.toy_oracle import run
 
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import KVBlock, Request, SamplingParams
 
 TOKENS = 40  # of an answer

@@ -6,11 +6,11 @@ from tests.core.test_worker import Client
 from tests.core.toy_oracle import VOCAB, expected, request, run
 
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine import Engine
-from skerry_core.exports import BLOCKS_PER_STEP
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.exports import BLOCKS_PER_STEP
+from skerry_core.engine.worker import Worker
 from skerry_core.request import KVBlock
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.worker import Worker
 
 LENGTH = (BLOCKS_PER_STEP + 3) * BLOCK_SIZE + 5
 NUM_BLOCKS = BLOCKS_PER_STEP + 6

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry_core.fairness import MAX_DEPARTED, FairShare
+from skerry_core.engine.fairness import MAX_DEPARTED, FairShare
 
 
 def test_being_away_earns_nothing() -> None:

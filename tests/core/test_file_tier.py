@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.core.mid_write import kill_in_mid_write
 
-from skerry_core.file_tier import PAGE, FileTier, FileTierError
+from skerry_core.kv.file_tier import PAGE, FileTier, FileTierError
 
 BLOCK = 5000
 
@@ -180,7 +180,7 @@ def test_the_file_keeps_to_its_capacity(tmp_path: Path, slots: int) -> None:
 WRITER = """
 import random, sys
 from pathlib import Path
-from skerry_core.file_tier import FileTier
+from skerry_core.kv.file_tier import FileTier
 tier = FileTier(Path(sys.argv[1]), block_bytes=1 << 20, capacity_bytes=8 << 20, identity=b"b")
 print("writing", flush=True)
 number = 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.core.byte_grammars import END, VOCAB, compiled, text
 from tests.core.schemas import Schema, schemas
 
-from skerry_core.grammar import (
+from skerry_core.grammar.matcher import (
     Grammar,
     GrammarCompiler,
     GrammarError,

@@ -12,9 +12,9 @@ from tests.core.byte_grammars import END, compiled, text
 from tests.core.toy_oracle import Answer, expected, prompt, request, run
 
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
-from skerry_core.grammar import CompiledGrammar, GrammarError, Matcher
-from skerry_core.masks import MASK_SECONDS
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.masks import MASK_SECONDS
+from skerry_core.grammar.matcher import CompiledGrammar, GrammarError, Matcher
 from skerry_core.request import Output, Request
 from skerry_core.runners.toy import ToyRunner
 

@@ -9,7 +9,7 @@ import pytest
 
 from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import KVBlock, Output, Request, SamplingParams
 from skerry_core.runners.toy import ToyRunner, next_token
 

@@ -30,8 +30,8 @@ from tests.core.runner_suite import (
 )
 
 from skerry_core.config import ConfigError
-from skerry_core.kernels.pallas_attention import attend_prefix
-from skerry_core.kv import convert
+from skerry_core.kernels.jax.pallas_attention import attend_prefix
+from skerry_core.kv.canonical import convert
 from skerry_core.models.jax_decoder import assemble
 from skerry_core.runners.jax_xla import JaxRunner, buckets, mesh_of
 

@@ -9,8 +9,8 @@ from tests.core.toy_oracle import expected, request, run
 
 from skerry_core.blocks import BlockPool, chain_digests, root_digest
 from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
-from skerry_core.engine import Engine
-from skerry_core.kv import (
+from skerry_core.engine.engine import Engine
+from skerry_core.kv.canonical import (
     KVRangeError,
     adopt_block,
     convert,

@@ -11,7 +11,7 @@ from tests.core.toy_oracle import VOCAB, expected, request, run
 from skerry_core.batch import Int32
 from skerry_core.blocks import chain_digests, root_digest
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.names import SHARED_KEY, BlockNames
 from skerry_core.runners.toy import ToyRunner
 

@@ -18,10 +18,10 @@ from tests.core.toy_oracle import run
 
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import open_file
 from skerry_core.request import KVBlock, Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.second_tier import open_file
 from skerry_regions.model_files import ModelFiles
 
 KEY = b"model"

@@ -19,7 +19,7 @@ from tests.core.numba_steps import Float32, Row, logits_of, prefill, table_for
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 
 from skerry_core.config import BLOCK_SIZE, ModelConfig
-from skerry_core.kernels.targets import TARGETS, _is_supported
+from skerry_core.kernels.simd.targets import TARGETS, _is_supported
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_regions.model_files import ModelFiles
 

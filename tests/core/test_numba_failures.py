@@ -12,7 +12,7 @@ from tests.core.random_models import random_weights, write_gguf
 from tests.core.test_numba_exactness import SMALL, open_runner
 
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import Output, Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
 

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from skerry_core.config import BLOCK_SIZE, ConfigError
-from skerry_core.kernels import attention, matmul, matmul_tiles, reference, rowwise, targets
-from skerry_core.kernels.layout import BLOCK, PackedLayout, WeightFormat, pack
-from skerry_core.kernels.numba_math import kernel
-from skerry_core.kernels.plan import address, aligned_zeros, matrix_record
-from skerry_core.kernels.targets import TARGETS, Target, choose_target
-from skerry_core.tensors import FORMATS as BLOCKS
-from skerry_core.tensors import Tensor, dequantize
+from skerry_core.kernels.cpu import attention, matmul, matmul_tiles, rowwise
+from skerry_core.kernels.cpu.layout import BLOCK, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.cpu.plan import address, aligned_zeros, matrix_record
+from skerry_core.kernels.reference import cpu as reference
+from skerry_core.kernels.simd import targets
+from skerry_core.kernels.simd.numba_math import kernel
+from skerry_core.kernels.simd.targets import TARGETS, Target, choose_target
+from skerry_core.weights.tensors import FORMATS as BLOCKS
+from skerry_core.weights.tensors import Tensor, dequantize
 
 FORMATS = list(WeightFormat)
 

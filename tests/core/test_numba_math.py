@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_core.kernels import numba_math, reference_math
-from skerry_core.kernels.numba_math import kernel
+from skerry_core import exact_math as reference_math
+from skerry_core.kernels.simd import numba_math
+from skerry_core.kernels.simd.numba_math import kernel
 
 
 def elementwise(function: Any, arguments: int, dtype: type) -> Callable[..., Any]:

@@ -30,8 +30,8 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from skerry_core.config import ConfigError, ModelConfig, RopeScaling
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.tensors import FORMATS
-from skerry_core.weights import WeightFile, WeightsError
+from skerry_core.weights.file import WeightFile, WeightsError
+from skerry_core.weights.tensors import FORMATS
 
 VOCAB = 131
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 150).tolist()

@@ -10,8 +10,8 @@ import pytest
 from llvmlite import ir
 from numba import typeof
 
-from skerry_core.kernels.emitter import I8, I32, I64, Emitter, Value, vector
-from skerry_core.kernels.targets import TARGETS, traits_of
+from skerry_core.kernels.simd.emitter import I8, I32, I64, Emitter, Value, vector
+from skerry_core.kernels.simd.targets import TARGETS, traits_of
 
 TOKENS, QUADS = 4, 8
 

@@ -22,9 +22,9 @@ from tests.core.toy_oracle import Answer, expected, request, run
 
 from skerry_core.batch import Batch, StepResult
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import Request
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runner import ModelRunner
 from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.runners.toy import ToyRunner
 

@@ -9,7 +9,7 @@ import pytest
 
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.pins import Pins
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.toy import ToyRunner

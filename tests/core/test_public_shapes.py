@@ -12,7 +12,7 @@ from tests.core.runner_suite import random_tokens, teacher_forced
 
 from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
 from skerry_core.runners.torch_gpu import TorchRunner
-from skerry_core.weights import expected_shapes
+from skerry_core.weights.file import expected_shapes
 
 
 @pytest.mark.parametrize(

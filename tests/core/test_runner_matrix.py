@@ -32,9 +32,9 @@ from tokenizers import Tokenizer
 
 from skerry_core.batch import Float32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kv import convert, export_block
+from skerry_core.kv.canonical import convert, export_block
 from skerry_core.request import KVBlock, Request, SamplingParams
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax_xla import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch_gpu import TorchRunner

@@ -29,9 +29,9 @@ from tests.core.runner_suite import (
 
 from skerry_core.batch import Batch, StepResult
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kv import from_float32, kv_dtype
+from skerry_core.kv.canonical import from_float32, kv_dtype
 from skerry_core.request import Request, SamplingParams
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runner import ModelRunner
 from skerry_core.sampling import sample
 
 NUM_BLOCKS = 24

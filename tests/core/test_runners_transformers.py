@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from skerry_core.batch import Float32
 from skerry_core.request import Request, SamplingParams
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runner import ModelRunner
 
 NAMES, ATOL, MAX_TOKENS = tuple(MODELS), 3e-5, 6
 RUNNERS = [

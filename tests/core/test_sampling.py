@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from skerry_core.batch import SamplingBatch, StepResult
-from skerry_core.kernels.numba_sampling import (
+from skerry_core.kernels.cpu.numba_sampling import (
     SamplingOutput,
     sample_row,
     sampler_scratch,

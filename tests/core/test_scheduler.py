@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.engine.plan import Row
+from skerry_core.engine.scheduler import Scheduler
+from skerry_core.engine.sequence import Sequence
+from skerry_core.engine.step_price import StepPrice
 from skerry_core.names import BlockNames
-from skerry_core.plan import Row
 from skerry_core.request import Priority, Request, SamplingParams
-from skerry_core.scheduler import Scheduler
-from skerry_core.sequence import Sequence
-from skerry_core.step_price import StepPrice
 
 SECONDS_PER_TOKEN = 0.001
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

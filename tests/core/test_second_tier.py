@@ -17,12 +17,12 @@ from tests.core.toy_oracle import VOCAB, expected, run
 
 from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
-from skerry_core.engine import Engine
-from skerry_core.file_tier import FileTier
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import SecondTier, open_file
+from skerry_core.engine.worker import Worker
+from skerry_core.kv.file_tier import FileTier
 from skerry_core.request import Request
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.second_tier import SecondTier, open_file
-from skerry_core.worker import Worker
 
 KEY = b"model"
 PRICE = 1.0  # seconds per token: the file is always faster

@@ -15,14 +15,14 @@ from tests.core.drafting import draft_true_tokens, speculator_of
 from tests.core.test_engine import STYLES, make_engine, mixed_requests, run_one
 from tests.core.toy_oracle import VOCAB, Answer, expected, prompt, request, run
 
-from skerry_core.acceptance import Acceptance
 from skerry_core.batch import Batch
 from skerry_core.config import ConfigError, EngineConfig
-from skerry_core.engine import Engine
-from skerry_core.prompt_lookup import MAX_MATCH, MIN_MATCH, find_match, followers
+from skerry_core.engine.acceptance import Acceptance
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.prompt_lookup import MAX_MATCH, MIN_MATCH, find_match, followers
+from skerry_core.engine.step_price import StepPrice
 from skerry_core.request import KVBlock, Request
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.step_price import StepPrice
 
 # --- the same answers ----------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from tests.core.runner_suite import (
 )
 
 from skerry_core.config import ConfigError
-from skerry_core.kernels import torch_invariant
-from skerry_core.kv import convert
+from skerry_core.kernels.torch import invariant as torch_invariant
+from skerry_core.kv.canonical import convert
 from skerry_core.models.torch_decoder import assemble
 from skerry_core.runners.torch_gpu import TorchRunner
 
@@ -166,7 +166,7 @@ def noting(name, globals=None, locals=None, fromlist=(), level=0):
 
 builtins.__import__ = noting
 import skerry_core.runners.torch_gpu
-import skerry_core.worker
+import skerry_core.engine.worker
 if sys.argv[1:]:
     import bench.gpu
     import bench.gpu_figures

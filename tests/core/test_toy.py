@@ -5,7 +5,7 @@ import pytest
 from tests.core.toy_oracle import request, sampling_batch
 
 from skerry_core.batch import Batch
-from skerry_core.runners.base import ModelRunner
+from skerry_core.runner import ModelRunner
 from skerry_core.runners.toy import ToyRunner, next_token
 
 

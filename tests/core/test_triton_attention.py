@@ -17,8 +17,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from skerry_core.kernels.quantized import LARGEST
-from skerry_core.kernels.triton_attention import (
+from skerry_core.kernels.torch.quantized import LARGEST
+from skerry_core.kernels.triton.attention import (
     SPLIT_BLOCKS,
     SPLIT_TILE,
     WHOLE_TILE,

@@ -15,8 +15,9 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from skerry_core.kernels import triton_blocks, triton_ops
-from skerry_core.kernels.quantized import LARGEST
+from skerry_core.kernels.torch.quantized import LARGEST
+from skerry_core.kernels.triton import blocks as triton_blocks
+from skerry_core.kernels.triton import triton_ops
 from skerry_core.page_checksums import page_checksums
 
 EPS = 1e-5

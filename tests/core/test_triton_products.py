@@ -16,8 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from skerry_core.kernels import triton_matmul
-from skerry_core.kernels.quantized import (
+from skerry_core.kernels.torch.quantized import (
     FORMATS,
     Matrix,
     NarrowWeights,
@@ -26,9 +25,10 @@ from skerry_core.kernels.quantized import (
     stacked,
     unpack,
 )
-from skerry_core.tensors import FORMATS as ALL_FORMATS
-from skerry_core.tensors import Bytes, dequantize, row_bytes
-from skerry_core.tensors import Tensor as FileTensor
+from skerry_core.kernels.triton import matmul as triton_matmul
+from skerry_core.weights.tensors import FORMATS as ALL_FORMATS
+from skerry_core.weights.tensors import Bytes, dequantize, row_bytes
+from skerry_core.weights.tensors import Tensor as FileTensor
 
 Linear = Callable[[Tensor, Matrix, Tensor | None], Tensor]
 LINEARS: tuple[Linear, ...] = (triton_matmul.linear, triton_matmul.invariant_linear)

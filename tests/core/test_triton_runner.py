@@ -33,8 +33,8 @@ pytest.importorskip("triton")
 from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
 from skerry_core.device_pages import DevicePages
-from skerry_core.kernels.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
-from skerry_core.kernels.torch_staging import Streamer
+from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
+from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.torch_gpu import TorchRunner
@@ -293,7 +293,7 @@ def test_the_padding_of_a_step_writes_to_the_scratch_block_and_reads_it() -> Non
 
 
 def test_bytes_arrive_whole_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skerry_core.kernels.torch_staging._PIECE", 1000)
+    monkeypatch.setattr("skerry_core.kernels.torch.torch_staging._PIECE", 1000)
     rng = np.random.default_rng(0)
     with closing(Streamer(DEVICE)) as stream:
         for length in (0, 1, 999, 1000, 12_345):

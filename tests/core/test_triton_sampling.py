@@ -16,8 +16,8 @@ pytest.importorskip("triton")
 
 from skerry_core import sampling
 from skerry_core.batch import Float32, SamplingBatch
-from skerry_core.kernels.torch_sampling import sample
-from skerry_core.kernels.triton_sampling import choose
+from skerry_core.kernels.torch.torch_sampling import sample
+from skerry_core.kernels.triton.triton_sampling import choose
 
 
 def random_sampling(count: int, seed: int) -> SamplingBatch:

@@ -23,10 +23,10 @@ from tests.core.random_models import (
 from tests.core.reference_model import ReferenceModel
 
 from skerry_core.config import ModelConfig, RopeScaling
-from skerry_core.gguf_file import read_gguf
-from skerry_core.safetensors_file import read_safetensors
-from skerry_core.tensors import FORMATS
-from skerry_core.weights import Tensor, WeightFile, WeightsError, content_files, dequantize
+from skerry_core.weights.file import Tensor, WeightFile, WeightsError, content_files, dequantize
+from skerry_core.weights.gguf import read_gguf
+from skerry_core.weights.safetensors import read_safetensors
+from skerry_core.weights.tensors import FORMATS
 from skerry_regions.model_files import ModelFiles
 
 CONFIG = ModelConfig(

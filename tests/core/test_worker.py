@@ -12,10 +12,10 @@ from tests.core.toy_oracle import Answer, expected, request
 
 from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.worker import Worker, WorkerStopped
 from skerry_core.request import EngineOverloaded, Output, Request, RequestRejected
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.worker import Worker, WorkerStopped
 
 TIMEOUT = 30.0  # seconds; only ever reached by a bug
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from skerry_core.batch import SamplingBatch
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs, Usage
 from skerry_core.sampling import sample
 

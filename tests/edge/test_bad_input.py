@@ -30,7 +30,7 @@ from tests.edge.support import (
 
 from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore

@@ -18,7 +18,7 @@ from tests.core.test_classifier import write_classifier
 from tests.edge.support import ACCOUNT
 from tests.edge.test_embeddings import CAT, CLS, SEP, THE, write_tokenizer
 
-from skerry_core.encoder import Encoder
+from skerry_core.encoder.encoder import Encoder
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge

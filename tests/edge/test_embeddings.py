@@ -18,7 +18,7 @@ from tests.core.random_encoders import CONFIG, KERNELS, write_encoder
 from tests.edge.support import ACCOUNT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from skerry_core.encoder import Encoder
+from skerry_core.encoder.encoder import Encoder
 from skerry_edge.admission import Admission
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore

@@ -18,7 +18,7 @@ from tests.edge.support import MODEL, ByteText, specs
 
 from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
 from skerry_edge.admission import Admission
 from skerry_edge.app import create_app

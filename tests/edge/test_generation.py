@@ -16,7 +16,7 @@ from tests.edge.support import ACCOUNT, BOS, EOS, MODEL, ByteText, events, specs
 from tests.regions.toy_node import node_of
 
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore

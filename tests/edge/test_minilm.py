@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.core.random_encoders import KERNELS
 
-from skerry_core.encoder import Encoder
-from skerry_core.kernels import reference_encoder
-from skerry_core.models.bert import BertFile
+from skerry_core.encoder import reference as reference_encoder
+from skerry_core.encoder.bert import BertFile
+from skerry_core.encoder.encoder import Encoder
 from skerry_edge.encoder_text import EncoderText
 from skerry_regions.store import ModelFiles
 

@@ -19,7 +19,7 @@ from tests.edge.support import MODEL, Deployment, answer, events
 
 from skerry.errors import InvalidInput, PromptTooLong
 from skerry.wire import ChatCompletionRequest, Message
-from skerry_core.grammar import GrammarError
+from skerry_core.grammar.matcher import GrammarError
 from skerry_edge.output_plan import OutputPlan, plan_output
 from skerry_edge.prompts import chat_prompt
 from skerry_edge.tool_parser import Calls, ToolParser

@@ -16,9 +16,9 @@ from tests.core.random_encoders import KERNELS, write_encoder
 from tests.regions.toy_nodes import PATIENCE, InOrder
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, SkerryError, Unavailable
-from skerry_core import encoder_worker
-from skerry_core.encoder import Encoder
-from skerry_core.tensors import Float32
+from skerry_core.encoder import worker as encoder_worker
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.weights.tensors import Float32
 from skerry_regions.address import Address
 from skerry_regions.client import RegionClient
 from skerry_regions.local import LocalRegion

@@ -18,7 +18,7 @@ from tests.core.runner_suite import (
 )
 
 from skerry_core.config import ConfigError
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
 from skerry_regions.catalog import ModelFile, ModelSpec
 from skerry_regions.engines import RunnerKind, open_engine

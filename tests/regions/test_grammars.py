@@ -12,7 +12,7 @@ import pytest
 from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
 from skerry.errors import InvalidInput, Overloaded
-from skerry_core.grammar import Grammar, GrammarError, Matcher
+from skerry_core.grammar.matcher import Grammar, GrammarError, Matcher
 from skerry_regions import grammar_trial, grammars
 from skerry_regions.grammar_trial import TOO_MUCH, Trial, Vocabulary
 from skerry_regions.grammars import Grammars

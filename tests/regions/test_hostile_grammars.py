@@ -15,7 +15,7 @@ import pytest
 from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
 from skerry.errors import InvalidInput
-from skerry_core.grammar import Grammar, GrammarError, Matcher
+from skerry_core.grammar.matcher import Grammar, GrammarError, Matcher
 from skerry_regions.grammar_trial import Vocabulary
 from skerry_regions.grammars import Grammars
 

@@ -29,7 +29,7 @@ from skerry.errors import (
 )
 from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
 from skerry_regions.protocol import Done, Failed, Tokens
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.regions.toy_node import MODEL, Events, Gate, node_of, submit, toy_engine
 
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_regions.address import Address, AddressError
 from skerry_regions.canary import Canary
 from skerry_regions.health import is_healthy

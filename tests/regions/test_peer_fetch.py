@@ -23,7 +23,7 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry_core.config import BLOCK_SIZE, KVDtype
-from skerry_core.worker import Errand
+from skerry_core.engine.worker import Errand
 from skerry_regions import handover
 from skerry_regions.digests import full_block_digests
 from skerry_regions.handover import KVDesk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.toy import ToyRunner
 from skerry_regions.reporting import LOOK_SECONDS, Reporter

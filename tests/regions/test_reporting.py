@@ -12,9 +12,9 @@ from tests.regions.toy_node import MODEL, VOCAB, Events, node_of, submit
 
 from skerry_core.blocks import chain_digests, root_digest
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.second_tier import open_file
 from skerry_regions.node import Node
 from skerry_regions.prefixes import IndexState, PrefixDirectory
 

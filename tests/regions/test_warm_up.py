@@ -19,9 +19,9 @@ from tests.regions.toy_node import (
 )
 
 from skerry_core.config import EngineConfig
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.second_tier import open_file
 from skerry_regions.node import Node
 from skerry_regions.protocol import Done
 from skerry_regions.warm_up import warm_up

@@ -13,7 +13,7 @@ import numpy as np
 
 from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig, KVDtype
-from skerry_core.engine import Engine
+from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_regions.address import Address
 from skerry_regions.grammars import Grammars

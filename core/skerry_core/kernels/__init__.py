@@ -1,1 +1,1 @@
-"""Kernels: `reference.py` gives each its meaning in NumPy; the others are fast."""
+"""Kernels by back end; `rope.py` is what all of them share. May import weights and the hall."""

@@ -1,1 +1,1 @@
-"""One file per model architecture."""
+"""Model architectures, one file each. May import kernels, weights and the hall."""

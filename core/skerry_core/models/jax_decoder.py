@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 from skerry_core.config import BLOCK_SIZE, ConfigError, ModelConfig
-from skerry_core.kernels.pallas_attention import Part, attend_prefix, merge
+from skerry_core.kernels.jax.pallas_attention import Part, attend_prefix, merge
 from skerry_core.kernels.rope import rope_frequencies
 
 MODEL_AXIS = "model"

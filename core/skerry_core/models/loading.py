@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.config import ModelConfig
-from skerry_core.weights import WeightFile, dequantize
+from skerry_core.weights.file import WeightFile, dequantize
 
 Converted = TypeVar("Converted")
 

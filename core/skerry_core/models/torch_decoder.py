@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from skerry_core.config import ModelConfig
-from skerry_core.kernels.quantized import Matrix, stacked
 from skerry_core.kernels.rope import rope_frequencies
-from skerry_core.kernels.torch_ops import TORCH_OPS, Ops
+from skerry_core.kernels.torch.quantized import Matrix, stacked
+from skerry_core.kernels.torch.torch_ops import TORCH_OPS, Ops
 
 
 class Attend(Protocol):

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from skerry_core import tensors as files
 from skerry_core.config import ModelConfig
-from skerry_core.kernels.quantized import FORMATS, Matrix, NarrowWeights, narrowed, unpack
-from skerry_core.kernels.torch_staging import Streamer
+from skerry_core.kernels.torch.quantized import FORMATS, Matrix, NarrowWeights, narrowed, unpack
+from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.models.loading import read_decoder
-from skerry_core.weights import WeightFile, dequantize
+from skerry_core.weights import tensors as files
+from skerry_core.weights.file import WeightFile, dequantize
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EMBEDDING = "token_embd.weight"  # rows of it are looked up, so it is kept as floats

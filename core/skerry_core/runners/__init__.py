@@ -1,1 +1,4 @@
-"""Runners: one step of a model on one kind of device, behind the `ModelRunner` protocol."""
+"""What runs a batch: numba on CPUs, Torch, JAX, and a toy.
+
+May import models, kernels, kv, weights and the hall.
+"""

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE, KVFormat
-from skerry_core.kv import kv_dtype
-from skerry_core.runners.base import ModelRunner
+from skerry_core.kv.canonical import kv_dtype
+from skerry_core.runner import ModelRunner
 
 
 def check_batch(batch: Batch, runner: ModelRunner) -> None:

@@ -7,35 +7,30 @@ from typing import Any
 
 from numba import typeof, types
 
+from skerry_core import exact_math as reference_math
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels import (
+from skerry_core.kernels import rope
+from skerry_core.kernels.cpu import (
     attend_step,
     attention,
-    emitter,
     layout,
-    linking,
     llama_step,
     matmul,
     matmul_tiles,
-    memory,
-    numba_math,
     numba_sampling,
     plan,
-    reference_math,
-    rope,
     rope_tables,
     rowwise,
     sample_step,
     step_parts,
-    targets,
-    threads,
 )
-from skerry_core.kernels.attention import ATTEND_BLOCK
-from skerry_core.kernels.linking import compiled_address
-from skerry_core.kernels.matmul import MATMUL
-from skerry_core.kernels.plan import PHASE, Plan
-from skerry_core.kernels.sample_step import SAMPLE_ROW
-from skerry_core.kernels.targets import TARGETS, Target
+from skerry_core.kernels.cpu.attention import ATTEND_BLOCK
+from skerry_core.kernels.cpu.matmul import MATMUL
+from skerry_core.kernels.cpu.plan import PHASE, Plan
+from skerry_core.kernels.cpu.sample_step import SAMPLE_ROW
+from skerry_core.kernels.simd import emitter, linking, memory, numba_math, targets, threads
+from skerry_core.kernels.simd.linking import compiled_address
+from skerry_core.kernels.simd.targets import TARGETS, Target
 from skerry_core.runners.kernel_cache import KernelSet
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 

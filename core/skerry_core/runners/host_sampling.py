@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from skerry_core import exact_math as reference_math
 from skerry_core.batch import Float32, SamplingBatch, StepResult
-from skerry_core.kernels import numba_math, numba_sampling, reference_math, sample_step
-from skerry_core.kernels.numba_sampling import (
+from skerry_core.kernels.cpu import numba_sampling, sample_step
+from skerry_core.kernels.cpu.numba_sampling import (
     SamplingOutput,
     sample_row,
     sampler_scratch,
     sampling_arrays,
 )
-from skerry_core.runners.base import Progress
+from skerry_core.kernels.simd import numba_math
+from skerry_core.runner import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 

@@ -45,7 +45,7 @@ from skerry_core.models.jax_decoder import (
     write_block,
 )
 from skerry_core.models.loading import read_decoder
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
 

@@ -37,8 +37,8 @@ from numba.np import linalg as _linalg
 
 import skerry_core
 from skerry_core.config import ConfigError
-from skerry_core.kernels.targets import NUMBA_CONFIG
-from skerry_core.runners.base import Progress
+from skerry_core.kernels.simd.targets import NUMBA_CONFIG
+from skerry_core.runner import Progress
 
 linalg: Any = _linalg
 

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
-from skerry_core.kernels import threads as team
-from skerry_core.kernels.llama_step import run_thread
-from skerry_core.kernels.plan import ModelArrays, Plan, address, matrix_record
-from skerry_core.kernels.rope_tables import rope_tables
-from skerry_core.kernels.targets import Target, choose_target, name_of
+from skerry_core.kernels.cpu.llama_step import run_thread
+from skerry_core.kernels.cpu.plan import ModelArrays, Plan, address, matrix_record
+from skerry_core.kernels.cpu.rope_tables import rope_tables
+from skerry_core.kernels.simd import threads as team
+from skerry_core.kernels.simd.targets import Target, choose_target, name_of
 from skerry_core.models import llama
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels

@@ -29,12 +29,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from skerry_core.config import ModelConfig, RopeScaling
-from skerry_core.kernels.layout import LAYOUT_VERSION, PackedLayout, WeightFormat, pack
-from skerry_core.kernels.plan import aligned_zeros
+from skerry_core.kernels.cpu.layout import LAYOUT_VERSION, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.cpu.plan import aligned_zeros
 from skerry_core.models import llama
-from skerry_core.runners.base import Progress
-from skerry_core.tensors import quantize_q8_0
-from skerry_core.weights import Tensor, WeightFile, content_files, dequantize
+from skerry_core.runner import Progress
+from skerry_core.weights.file import Tensor, WeightFile, content_files, dequantize
+from skerry_core.weights.tensors import quantize_q8_0
 
 _MAGIC = b"SKERRYPK"
 _READER_VERSION = 2  # of what weight files are taken to say: a change makes packed files stale

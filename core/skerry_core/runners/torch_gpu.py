@@ -27,14 +27,14 @@ from torch import Tensor
 from skerry_core.batch import Batch, Float32, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
-from skerry_core.kernels import torch_invariant
-from skerry_core.kernels.quantized import Narrow, NarrowWeights
-from skerry_core.kernels.torch_ops import TORCH_OPS
-from skerry_core.kernels.torch_sampling import Choose, Sampled, begin
+from skerry_core.kernels.torch import invariant as torch_invariant
+from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
+from skerry_core.kernels.torch.torch_ops import TORCH_OPS
+from skerry_core.kernels.torch.torch_sampling import Choose, Sampled, begin
 from skerry_core.models.torch_decoder import Decoder, DecoderWeights, assemble
 from skerry_core.models.torch_loading import load_decoder
 from skerry_core.page_checksums import Checksums
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.torch_kv import PagedKV, check_narrow
 from skerry_core.runners.torch_steps import PlainSteps, Steps, TiledSteps
@@ -120,7 +120,7 @@ class TorchRunner:
         """Triton need not be there unless its kernels are asked for."""
         import triton
 
-        from skerry_core.kernels.triton_sampling import choose
+        from skerry_core.kernels.triton.triton_sampling import choose
         from skerry_core.runners import triton_steps
 
         ops = triton_steps.TRITON_OPS

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from skerry_core.config import ConfigError, KVFormat
 from skerry_core.device_pages import DevicePage, DevicePages
-from skerry_core.kernels.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
-from skerry_core.kernels.torch_staging import Fetch, Streamer, send
+from skerry_core.kernels.torch.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
+from skerry_core.kernels.torch.torch_staging import Fetch, Streamer, send
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.runners.checks import check_block, check_block_data
 
@@ -84,14 +84,14 @@ class PagedKV:
         """Pages of one block each. Raises OSError where other processes could not read them."""
         if self._copies is None or not self._has_triton:
             raise OSError("KV is not moved by kernels of a CUDA device")
-        from skerry_core.kernels.cuda_memory import CudaDevice
+        from skerry_core.kernels.torch.cuda_memory import CudaDevice
 
         return DevicePages(CudaDevice(self.kv.device.index), self._format.block_bytes, count)
 
     def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
         """Copies in canonical form into pages, which are whole when this returns; their checksums.
         Raises ValueError."""
-        from skerry_core.kernels import triton_blocks
+        from skerry_core.kernels.triton import blocks as triton_blocks
 
         with self._exporting(blocks):
             indices = send([np.array([block], np.int32) for block in blocks], self.kv.device)
@@ -142,7 +142,7 @@ class PagedKV:
     def _checksums(self, arrived: Tensor) -> Checksums:
         if not self._has_triton:
             return page_checksums(self._bits(arrived.cpu()))
-        from skerry_core.kernels import triton_blocks
+        from skerry_core.kernels.triton import blocks as triton_blocks
 
         (sums,) = Fetch([triton_blocks.checksums(arrived)]).wait()
         found: Checksums = sums.numpy().view(np.uint64)
@@ -160,7 +160,7 @@ class PagedKV:
         """The blocks, and perhaps their checksums."""
         if not self._has_triton:
             return [self.kv[:, :, list(blocks)].movedim(2, 0).contiguous()]
-        from skerry_core.kernels import triton_blocks
+        from skerry_core.kernels.triton import blocks as triton_blocks
 
         shape = (len(blocks), *self._format.shape)
         told = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
@@ -170,7 +170,7 @@ class PagedKV:
         if not self._has_triton:
             self.kv[:, :, list(blocks)] = data.movedim(0, 2)
             return
-        from skerry_core.kernels import triton_blocks
+        from skerry_core.kernels.triton import blocks as triton_blocks
 
         triton_blocks.scatter(self.kv, self._index(blocks), data, self.scales)
 

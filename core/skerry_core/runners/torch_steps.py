@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from skerry_core.batch import Batch
-from skerry_core.kernels import torch_attention, torch_invariant
-from skerry_core.kernels.torch_staging import feed
+from skerry_core.kernels.torch import attention as torch_attention
+from skerry_core.kernels.torch import invariant as torch_invariant
+from skerry_core.kernels.torch.torch_staging import feed
 from skerry_core.models.torch_decoder import Decoder
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_core.runners.torch_kv import PagedKV
 
 

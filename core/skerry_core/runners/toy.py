@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import Batch, Float32, Int32, Int64, StepResult
 from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, ModelConfig
-from skerry_core.kv import from_float32, kv_dtype, to_float32
-from skerry_core.runners.base import Progress
+from skerry_core.kv.canonical import from_float32, kv_dtype, to_float32
+from skerry_core.runner import Progress
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.sampling import sample
 

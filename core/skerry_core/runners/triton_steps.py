@@ -23,10 +23,12 @@ from torch import Tensor
 
 from skerry_core.batch import Batch, Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels import torch_ops, triton_matmul, triton_ops
-from skerry_core.kernels.torch_ops import Ops
-from skerry_core.kernels.torch_staging import feed, send
-from skerry_core.kernels.triton_attention import (
+from skerry_core.kernels.torch import torch_ops
+from skerry_core.kernels.torch.torch_ops import Ops
+from skerry_core.kernels.torch.torch_staging import feed, send
+from skerry_core.kernels.triton import matmul as triton_matmul
+from skerry_core.kernels.triton import triton_ops
+from skerry_core.kernels.triton.attention import (
     SPLIT_BLOCKS,
     SPLIT_TILE,
     WHOLE_TILE,
@@ -36,7 +38,7 @@ from skerry_core.kernels.triton_attention import (
     tile_tokens,
 )
 from skerry_core.models.torch_decoder import Decoder
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_core.runners.torch_kv import PagedKV
 
 TRITON_OPS = Ops(

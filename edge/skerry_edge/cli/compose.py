@@ -20,9 +20,9 @@ from pathlib import Path
 import uvloop
 
 from skerry_core.config import ConfigError, KVFormat
-from skerry_core.encoder import Encoder
-from skerry_core.engine import Engine
-from skerry_core.weights import WeightFile, WeightsError
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.weights.file import WeightFile, WeightsError
 from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.cli.configured import configured, open_certificate

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import typeof
 
-from skerry_core.runners.base import Progress
+from skerry_core.runner import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
 from skerry_edge.geo import cookies as reference_cookies
 from skerry_edge.geo import responder as reference

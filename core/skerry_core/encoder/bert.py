@@ -1,0 +1,226 @@
+"""Weights of BERT-like encoders: BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
+
+Read from `model.safetensors` and the `config.json` beside it, with Hugging Face's names. A head for
+classification is read too; those for pooling and masked words are left out, and what else is
+unknown is refused by name.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from skerry_core.encoder.config import EncoderConfig, read_config
+from skerry_core.weights.safetensors import read_safetensors
+from skerry_core.weights.tensors import Float32, Tensor, WeightsError, check_shapes, dequantize
+
+MAX_CLASSES = 4096
+_PREFIX = re.compile(r"(bert|roberta|distilbert)\.")
+_NOT_WEIGHTS = re.compile(
+    r"((bert|roberta|distilbert)\.)?embeddings\.(position_ids|token_type_ids)"
+    r"|cls\..*|lm_head\..*|vocab_(transform|layer_norm|projector)\..*"
+)
+# DistilBERT's names, as BERT has them.
+_DISTILLED = (
+    (re.compile(r"^transformer\.layer\."), "encoder.layer."),
+    (re.compile(r"\.attention\.q_lin\."), ".attention.self.query."),
+    (re.compile(r"\.attention\.k_lin\."), ".attention.self.key."),
+    (re.compile(r"\.attention\.v_lin\."), ".attention.self.value."),
+    (re.compile(r"\.attention\.out_lin\."), ".attention.output.dense."),
+    (re.compile(r"\.sa_layer_norm\."), ".attention.output.LayerNorm."),
+    (re.compile(r"\.ffn\.lin1\."), ".intermediate.dense."),
+    (re.compile(r"\.ffn\.lin2\."), ".output.dense."),
+    (re.compile(r"\.output_layer_norm\."), ".output.LayerNorm."),
+)
+_HEAD = re.compile(r"(pooler|pre_classifier|classifier)\..*")
+# Names of a head's two matrices: the first is followed by tanh, in DistilBERT by a ReLU.
+_HEADS = {
+    "bert": ("pooler.dense", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+    "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
+    "distilbert": ("pre_classifier", "classifier"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer's weights; matrices are [outputs, inputs], Q above K above V in `qkv`."""
+
+    qkv: Float32
+    qkv_bias: Float32
+    out: Float32
+    out_bias: Float32
+    out_gamma: Float32
+    out_beta: Float32
+    up: Float32
+    up_bias: Float32
+    down: Float32
+    down_bias: Float32
+    down_gamma: Float32
+    down_beta: Float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What turns the first token's state into one score per class; matrices [outputs, inputs]."""
+
+    dense: Float32
+    dense_bias: Float32
+    rectifies: bool  # a ReLU between the two matrices; else tanh
+    out: Float32  # f32[classes, hidden]
+    out_bias: Float32
+
+
+class BertFile:
+    """An open encoder: `model.safetensors` in a folder with its `config.json`.
+
+    Opening maps the file and checks that every tensor is there in its shape; a page is read when it
+    is first used.
+    """
+
+    def __init__(self, config: EncoderConfig, tensors: Mapping[str, Tensor], file: str) -> None:
+        self.config = config
+        self._tensors = tensors
+        self._file = file
+
+    @classmethod
+    def open(cls, path: Path) -> BertFile:
+        """Raises WeightsError naming the file, and the tensor or field at fault; OSError."""
+        config = read_config(path.with_name("config.json"))
+        with path.open("rb") as stream:
+            try:
+                mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            except ValueError:  # what mmap says to a length of zero
+                raise WeightsError(f"{path}: the file is empty") from None
+        contents = np.frombuffer(mapped, np.uint8)
+        read = read_safetensors(contents, str(path), ignored=_NOT_WEIGHTS)
+        tensors = {_bert_name(name, config): tensor for name, tensor in read.items()}
+        classes = _classes(tensors, config, str(path))
+        if not classes:  # an encoder alone: what belongs to a head that is not there is unused
+            tensors = {name: each for name, each in tensors.items() if not _HEAD.fullmatch(name)}
+        check_shapes(tensors, _shapes(config, classes), str(path))
+        return cls(config, tensors, str(path))
+
+    @property
+    def num_classes(self) -> int:
+        """Of the head for classification; 0 when there is none."""
+        tensor = self._tensors.get(f"{_HEADS[self.config.model_type][1]}.weight")
+        return 0 if tensor is None else tensor.shape[0]
+
+    def words(self) -> Float32:
+        """f32[vocabulary, hidden]: a view of the file where its format allows."""
+        tensor = self._tensors["embeddings.word_embeddings.weight"]
+        if tensor.format == "F32":
+            words: Float32 = tensor.data.view(np.float32).reshape(tensor.shape)
+            return words
+        return dequantize(tensor)
+
+    def positions(self) -> Float32:
+        """f32[parts, positions, hidden], with the embedding of each part's token type added."""
+        positions = self._get("embeddings.position_embeddings.weight")
+        if self.config.type_vocab_size == 0:
+            return positions[None]
+        types = self._get("embeddings.token_type_embeddings.weight")[: self.config.parts]
+        return positions[None] + types[:, None]
+
+    def norm(self) -> Float32:
+        """f32[2, hidden]: scale and shift of the embeddings' norm."""
+        return np.stack([self._get(f"embeddings.LayerNorm.{kind}") for kind in ("weight", "bias")])
+
+    def layer(self, index: int) -> Layer:
+        """One layer's weights in fp32, copied."""
+        prefix = f"encoder.layer.{index}."
+
+        def get(name: str) -> Float32:
+            return self._get(prefix + name)
+
+        kinds = ("query", "key", "value")
+        return Layer(
+            qkv=np.concatenate([get(f"attention.self.{kind}.weight") for kind in kinds]),
+            qkv_bias=np.concatenate([get(f"attention.self.{kind}.bias") for kind in kinds]),
+            out=get("attention.output.dense.weight"),
+            out_bias=get("attention.output.dense.bias"),
+            out_gamma=get("attention.output.LayerNorm.weight"),
+            out_beta=get("attention.output.LayerNorm.bias"),
+            up=get("intermediate.dense.weight"),
+            up_bias=get("intermediate.dense.bias"),
+            down=get("output.dense.weight"),
+            down_bias=get("output.dense.bias"),
+            down_gamma=get("output.LayerNorm.weight"),
+            down_beta=get("output.LayerNorm.bias"),
+        )
+
+    def head(self) -> Head:
+        """The head for classification. Raises WeightsError when there is none."""
+        if not self.num_classes:
+            raise WeightsError(f"{self._file}: the model has no head for classification")
+        dense, out = _HEADS[self.config.model_type]
+        return Head(
+            dense=self._get(f"{dense}.weight"),
+            dense_bias=self._get(f"{dense}.bias"),
+            rectifies=self.config.model_type == "distilbert",
+            out=self._get(f"{out}.weight"),
+            out_bias=self._get(f"{out}.bias"),
+        )
+
+    def _get(self, name: str) -> Float32:
+        return dequantize(self._tensors[name])
+
+
+def _bert_name(name: str, config: EncoderConfig) -> str:
+    name = _PREFIX.sub("", name, count=1)
+    if config.model_type == "distilbert":
+        for theirs, ours in _DISTILLED:
+            name = theirs.sub(ours, name, count=1)
+    return name
+
+
+def _classes(tensors: Mapping[str, Tensor], config: EncoderConfig, file: str) -> int:
+    dense, out = _HEADS[config.model_type]
+    tensor = tensors.get(f"{out}.weight")
+    if tensor is None or f"{dense}.weight" not in tensors:
+        return 0
+    if tensor.shape[0] > MAX_CLASSES:
+        raise WeightsError(f"{file}: {tensor.shape[0]} classes, more than {MAX_CLASSES}")
+    return tensor.shape[0]
+
+
+def _shapes(config: EncoderConfig, classes: int) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
+        "embeddings.position_embeddings.weight": (config.max_position_embeddings, hidden),
+        "embeddings.LayerNorm.weight": (hidden,),
+        "embeddings.LayerNorm.bias": (hidden,),
+    }
+    if config.type_vocab_size:
+        shapes["embeddings.token_type_embeddings.weight"] = (config.type_vocab_size, hidden)
+    dense: dict[str, tuple[int, int]] = {
+        "attention.self.query": (hidden, hidden),
+        "attention.self.key": (hidden, hidden),
+        "attention.self.value": (hidden, hidden),
+        "attention.output.dense": (hidden, hidden),
+        "intermediate.dense": (inner, hidden),
+        "output.dense": (hidden, inner),
+    }
+    matrices = {
+        f"encoder.layer.{index}.{name}": shape
+        for index in range(config.num_hidden_layers)
+        for name, shape in dense.items()
+    }
+    if classes:
+        first, second = _HEADS[config.model_type]
+        matrices |= {first: (hidden, hidden), second: (classes, hidden)}
+    for name, (outputs, inputs) in matrices.items():
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
+    for index in range(config.num_hidden_layers):
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            prefix = f"encoder.layer.{index}.{name}"
+            shapes[f"{prefix}.weight"] = shapes[f"{prefix}.bias"] = (hidden,)
+    return shapes

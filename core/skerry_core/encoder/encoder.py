@@ -1,0 +1,290 @@
+"""Encoders on the CPU: token ids of whole texts in, one vector per text out.
+
+A vector is made of the states of a text's tokens, or holds the scores of its classes. fp32
+throughout. Texts are put into chunks without padding; each thread runs whole chunks by itself,
+outside the GIL. A text's vector has the same bits alone, in any batch and with any number of
+threads, on every CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core import exact_math as reference_math
+from skerry_core.config import ConfigError
+from skerry_core.encoder import head as numba_head
+from skerry_core.encoder import numba as numba_encoder
+from skerry_core.encoder import ops as encoder_ops
+from skerry_core.encoder.bert import BertFile, Layer
+from skerry_core.encoder.config import EncoderConfig
+from skerry_core.kernels.simd import emitter, memory, numba_math
+from skerry_core.kernels.simd.emitter import LANES
+from skerry_core.runner import Progress
+from skerry_core.runners.kernel_cache import KernelSet, load_kernels
+from skerry_core.weights.tensors import Float32
+
+Pooling = Literal["mean", "cls", "max"]
+"""A text's vector: the average over its tokens, the first one's state, or each dimension's largest
+value."""
+
+Kind = Literal["mean", "cls", "max", "classes"]
+"""A text's vector by pooling, or the scores that the model's head gives its classes."""
+
+_POOLINGS = {"mean": numba_encoder.MEAN, "cls": numba_encoder.CLS, "max": numba_encoder.MAX}
+
+CHUNK_TOKENS = 256  # of short texts together: enough to read each weight once for many tokens
+MIN_CHUNK_TOKENS = 32  # less is not worth another thread's turn
+
+
+class Encoder:
+    """A BERT-like encoder. One caller at a time; `threads` work on its texts."""
+
+    def __init__(self, file: BertFile, *, threads: int, cache_dir: Path) -> None:
+        """Maps nothing new and compiles nothing yet: `warm_up` does. Raises ConfigError."""
+        if not 1 <= threads <= 256:
+            raise ConfigError(f"threads must be 1 to 256, got {threads}")
+        self.config: EncoderConfig = file.config
+        self._file = file
+        self._threads = threads
+        self._cache_dir = cache_dir
+        self._weights: _Weights | None = None
+        self._memory = threading.local()
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_closed = False
+
+    @classmethod
+    def open(cls, weights: Path, *, threads: int, cache_dir: Path) -> Encoder:
+        """Open `weights`, a `.safetensors` file with its `config.json` beside it, or their folder.
+
+        Compiled code is kept in `cache_dir`. Raises WeightsError, ConfigError and OSError.
+        """
+        path = weights / "model.safetensors" if weights.is_dir() else weights
+        return cls(BertFile.open(path), threads=threads, cache_dir=cache_dir)
+
+    def warm_up(self, progress: Progress) -> None:
+        """Pack the weights, compile or load the kernels, start the threads; once."""
+        if self._is_closed:
+            raise RuntimeError("the encoder is closed")
+        if self._weights is not None:
+            return
+        load_kernels(ENCODER_KERNELS, "cpu", self._cache_dir, progress)
+        progress("packing the encoder's weights", 0.8)
+        self._weights = _Weights(self._file)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="skerry-encoder")
+        progress("packing the encoder's weights", 1.0)
+
+    @property
+    def num_classes(self) -> int:
+        """Of the model's head for classification; 0 when it has none."""
+        return self._file.num_classes
+
+    def encode(
+        self, texts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
+    ) -> Float32:
+        """One vector per text, in order: f32[texts, hidden].
+
+        A text is its token ids, special ones included. Raises ValueError for one that is empty,
+        longer than `config.max_tokens`, or holds an id beyond the vocabulary.
+        """
+        out = np.empty((len(texts), self.config.hidden_size), np.float32)
+        kind = _POOLINGS[pooling]
+
+        def finish(hidden: Float32, index: int) -> None:
+            numba_encoder.pool(hidden, kind, normalize, out[index])
+
+        self._run([self.check(ids) for ids in texts], (), finish)
+        return out
+
+    def classify(
+        self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
+    ) -> Float32:
+        """One score per class and text, before softmax or sigmoid: f32[texts, classes].
+
+        `second_starts` holds, for texts of two parts, how many tokens come before the second one.
+        Raises as `encode` does, and ConfigError for a model without a head.
+        """
+        if not self.num_classes:
+            raise ConfigError("the model has no head for classification")
+        out = np.empty((len(texts), self.num_classes), np.float32)
+
+        def finish(hidden: Float32, index: int) -> None:
+            assert self._weights is not None
+            assert self._weights.head is not None
+            head = self._weights.head
+            numba_head.classify(
+                hidden[0], head.dense, head.dense_bias, head.rectifies, head.out, head.out_bias,
+                out[index],
+            )  # fmt: skip
+
+        self._run([self.check(ids) for ids in texts], second_starts, finish)
+        return out
+
+    def states(
+        self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
+    ) -> list[Float32]:
+        """The last layer's states without pooling: f32[tokens, hidden] per text.
+
+        Raises as `classify` does.
+        """
+        out: dict[int, Float32] = {}
+
+        def finish(hidden: Float32, index: int) -> None:
+            out[index] = hidden.copy()
+
+        self._run([self.check(ids) for ids in texts], second_starts, finish)
+        return [out[index] for index in range(len(texts))]
+
+    def close(self) -> None:
+        """Stop the threads and free the weights. Idempotent."""
+        self._is_closed = True
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._pool = self._weights = None
+
+    def check(self, ids: Sequence[int]) -> NDArray[np.int32]:
+        """A text as the kernels take it. Raises ValueError for what they would crash on."""
+        if not 1 <= len(ids) <= self.config.max_tokens:
+            raise ValueError(f"a text of {len(ids)} tokens; 1 to {self.config.max_tokens} fit")
+        array = np.asarray(ids, np.int64)
+        if array.min() < 0 or array.max() >= self.config.vocab_size:
+            raise ValueError(f"token ids must be in [0, {self.config.vocab_size})")
+        return array.astype(np.int32)
+
+    def _run(
+        self, texts: list[NDArray[np.int32]], second_starts: Sequence[int], finish: _Finish
+    ) -> None:
+        self.warm_up(lambda message, share: None)
+        assert self._pool is not None
+        lengths = list(map(len, texts))
+        begins = list(second_starts) if second_starts and self.config.parts > 1 else lengths
+        if len(begins) != len(texts):
+            raise ValueError(f"{len(begins)} second parts of {len(texts)} texts")
+        total = sum(lengths)
+        target = min(CHUNK_TOKENS, max(MIN_CHUNK_TOKENS, -(-total // self._threads)))
+        tasks = [
+            self._pool.submit(
+                self._run_chunk,
+                [texts[i] for i in chunk],
+                [begins[i] for i in chunk],
+                chunk,
+                finish,
+            )
+            for chunk in chunks(lengths, target)
+        ]
+        for task in tasks:
+            task.result()
+
+    def _run_chunk(
+        self,
+        texts: list[NDArray[np.int32]],
+        second_starts: list[int],
+        indices: list[int],
+        finish: _Finish,
+    ) -> None:
+        weights, config = self._weights, self.config
+        assert weights is not None
+        starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])]).astype(np.int64)
+        tokens, longest = int(starts[-1]), max(map(len, texts))
+        hidden, scratch = self._scratch(tokens, longest)
+        numba_encoder.encode(
+            np.concatenate(texts),
+            starts,
+            np.array(second_starts, np.int64),
+            config.first_position,
+            weights.words.__array_interface__["data"][0],
+            weights.positions,
+            weights.norm,
+            weights.layers,
+            config.intermediate_size,
+            config.head_dim,
+            config.layer_norm_eps,
+            hidden,
+            scratch,
+        )
+        for place, index in enumerate(indices):
+            finish(hidden[starts[place] : starts[place + 1]], index)
+
+    def _scratch(self, tokens: int, longest: int) -> tuple[Float32, Float32]:
+        """This thread's memory, made anew when a chunk needs more."""
+        config = self.config
+        size = numba_encoder.scratch_size(
+            tokens, longest, config.hidden_size, config.intermediate_size, config.head_dim
+        )
+        memory = self._memory
+        if getattr(memory, "scratch", np.empty(0)).size < size:
+            memory.scratch = np.empty(size, np.float32)
+        if getattr(memory, "hidden", np.empty((0, 0))).shape[0] < tokens:
+            memory.hidden = np.empty((tokens, config.hidden_size), np.float32)
+        return memory.hidden[:tokens], memory.scratch
+
+
+class _Finish(Protocol):
+    """Takes a text's states, valid during the call, and the text's place in the batch."""
+
+    def __call__(self, hidden: Float32, index: int, /) -> None: ...
+
+
+class _Weights:
+    """What the kernels read: matrices packed into panels, words left in the mapped file."""
+
+    def __init__(self, file: BertFile) -> None:
+        self.words = file.words()
+        self.positions = np.ascontiguousarray(file.positions())
+        self.norm = np.ascontiguousarray(file.norm())
+        self.head = file.head() if file.num_classes else None
+        self._arrays: list[list[Float32]] = []  # what `layers` points into
+        for index in range(file.config.num_hidden_layers):
+            layer = file.layer(index)
+            names = [field.name for field in fields(Layer)]
+            self._arrays.append([_packed(getattr(layer, name)) for name in names])
+        self.layers = np.array(
+            [[a.__array_interface__["data"][0] for a in arrays] for arrays in self._arrays],
+            np.int64,
+        )
+
+
+def _packed(weight: Float32) -> Float32:
+    """A matrix [outputs, inputs] as panels [outputs / 16, inputs, 16]; a vector as it is."""
+    if weight.ndim == 1:
+        return np.ascontiguousarray(weight)
+    outputs, inputs = weight.shape
+    return np.ascontiguousarray(weight.reshape(outputs // LANES, LANES, inputs).swapaxes(1, 2))
+
+
+def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
+    """Indices of texts that are run together: up to `target` tokens, or one text that is longer.
+
+    Longest first, so that threads finish at about the same time.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    out: list[list[int]] = []
+    room = 0
+    for index in order:
+        if lengths[index] > room:
+            out.append([])
+            room = target
+        out[-1].append(index)
+        room -= lengths[index]
+    return out
+
+
+ENCODER_KERNELS = KernelSet(
+    name="encoder",
+    reference=f"{__name__}:ENCODER_KERNELS",
+    sources=(emitter, encoder_ops, memory, numba_encoder, numba_head, numba_math, reference_math),
+    constants=(),
+    kernels=lambda variant: {
+        "encode": (numba_encoder.encode, numba_encoder.ENCODE),
+        "pool": (numba_encoder.pool, numba_encoder.POOL),
+        "classify": (numba_head.classify, numba_head.CLASSIFY),
+    },
+)
+"""Of one variant: the kernels ask for the CPU's vectors by themselves."""

@@ -1,0 +1,88 @@
+"""What the encoder's kernels mean, in NumPy and double precision."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.encoder.bert import BertFile, Head, Layer
+
+Float64 = NDArray[np.float64]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def layer_norm(x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any], epsilon: float) -> Float64:
+    """Rows of x[..., n] to mean 0 and variance 1, then scaled and shifted."""
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = np.mean(centred**2, axis=-1, keepdims=True)
+    normal: Float64 = centred / np.sqrt(variance + epsilon) * gamma + beta
+    return normal
+
+
+def gelu(x: NDArray[Any]) -> Float64:
+    """`x Φ(x)`, elementwise."""
+    wide = x.astype(np.float64)
+    y: Float64 = 0.5 * wide * (1.0 + _erf(wide / math.sqrt(2.0)))
+    return y
+
+
+def attend(qkv: NDArray[Any], head_dim: int) -> Float64:
+    """f[tokens, 3 hidden] of one sequence to f64[tokens, hidden]: every token attends to all."""
+    tokens = len(qkv)
+    q, k, v = qkv.astype(np.float64).reshape(tokens, 3, -1, head_dim).transpose(1, 2, 0, 3)
+    scores = q @ k.swapaxes(1, 2) / math.sqrt(head_dim)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    context: Float64 = (weights @ v).swapaxes(0, 1).reshape(tokens, -1)
+    return context
+
+
+def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> Float64:
+    """The last layer's states of one sequence: f64[tokens, hidden].
+
+    `second` is the number of tokens before its second part, if it has one.
+    """
+    config = file.config
+    parts = np.arange(len(token_ids)) >= (len(token_ids) if second is None else second)
+    parts &= config.parts > 1
+    places = config.first_position + np.arange(len(token_ids))
+    positions = file.positions()[parts.astype(int), places]
+    gamma, beta = file.norm()
+    hidden = layer_norm(file.words()[token_ids] + positions, gamma, beta, config.layer_norm_eps)
+    for index in range(config.num_hidden_layers):
+        hidden = _layer(hidden, file.layer(index), config.head_dim, config.layer_norm_eps)
+    return hidden
+
+
+def _layer(hidden: Float64, layer: Layer, head_dim: int, epsilon: float) -> Float64:
+    context = attend(hidden @ layer.qkv.T + layer.qkv_bias, head_dim)
+    attended = context @ layer.out.T + layer.out_bias + hidden
+    hidden = layer_norm(attended, layer.out_gamma, layer.out_beta, epsilon)
+    inner = gelu(hidden @ layer.up.T + layer.up_bias)
+    down = inner @ layer.down.T + layer.down_bias + hidden
+    return layer_norm(down, layer.down_gamma, layer.down_beta, epsilon)
+
+
+def pool(hidden: NDArray[Any], pooling: str, *, normalize: bool) -> Float64:
+    """One vector for a sequence: f[tokens, hidden] to f64[hidden]."""
+    wide = hidden.astype(np.float64)
+    vectors: dict[str, Float64] = {
+        "mean": wide.mean(axis=0),
+        "cls": wide[0],
+        "max": wide.max(axis=0),
+    }
+    vector = vectors[pooling]
+    return vector / max(float(np.linalg.norm(vector)), 1e-12) if normalize else vector
+
+
+def classify(state: NDArray[Any], head: Head) -> Float64:
+    """One score per class: f[hidden] to f64[classes]."""
+    inner = head.dense.astype(np.float64) @ state.astype(np.float64) + head.dense_bias
+    inner = np.maximum(inner, 0.0) if head.rectifies else np.tanh(inner)
+    scores: Float64 = head.out.astype(np.float64) @ inner + head.out_bias
+    return scores

@@ -1,0 +1,256 @@
+"""Between an engine's blocks and its file: what is evicted goes out, what is wanted comes back.
+
+    BlockPool.allocate ── keep ─▶ pending ═ writer thread ═▶ FileTier
+    Worker.submit ── restore ◀═ reader thread ═ FileTier           then adopted like a hand-over
+
+A step only copies blocks that are about to be overwritten, at most as many as may be pending; what
+does not fit is forgotten, as it would be without a file. Nothing here waits for the disk except the
+two helper threads.
+
+Blocks come back when that takes less time than computing their tokens again, by what reads and
+adoptions have cost of late. Each time it does not, the estimate is lowered a little, so that one
+slow moment of a disk is not for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from skerry_core.blocks import BlockPool, CacheChanges, Digest
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.kv.canonical import KVArray, kv_dtype
+from skerry_core.request import KVBlock
+from skerry_core.runner import ModelRunner
+
+if TYPE_CHECKING:
+    from skerry_core.kv.file_tier import FileTier
+
+logger = logging.getLogger(__name__)
+
+PENDING_BYTES = 64 << 20  # evicted, not yet written
+RESTORED_BYTES = 256 << 20  # read or to be read, not yet adopted
+INITIAL_SECONDS_PER_BYTE = 1e-9  # of reads, until one was timed
+LEARNING_RATE = 0.2
+OPTIMISM = 0.99  # by which an estimate shrinks each time that it speaks against reading
+
+Blocks = tuple[KVBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SecondTierStatistics:
+    """Counters only grow."""
+
+    blocks: int  # in the file
+    room: int  # blocks that the file can hold
+    restored: int  # counter: blocks read for requests
+    dropped: int  # counter: evicted blocks that were not kept, for lack of time or disk
+
+
+def open_file(
+    path: Path, runner: ModelRunner, *, model_key: bytes, capacity_bytes: int
+) -> FileTier:
+    """A file for blocks of this runner. Raises FileTierError."""
+    from skerry_core.kv.file_tier import FileTier  # not for nodes that have no file
+
+    identity = repr((model_key, runner.numeric_build, runner.kv_format))
+    return FileTier(
+        path,
+        block_bytes=runner.kv_format.block_bytes,
+        capacity_bytes=capacity_bytes,
+        identity=identity.encode(),
+    )
+
+
+class SecondTier:
+    """The file of one engine, which it owns, and the two threads that access it.
+
+    `keep`, `save` and `adopted` are for the engine's thread, the rest for any.
+    """
+
+    def __init__(
+        self,
+        file: FileTier,
+        runner: ModelRunner,
+        pool: BlockPool,
+        *,
+        pending_bytes: int = PENDING_BYTES,
+        restored_bytes: int = RESTORED_BYTES,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._file = file
+        self._runner = runner
+        self._pool = pool
+        self._format = runner.kv_format
+        self._max_pending = max(1, pending_bytes // self._format.block_bytes)
+        self._max_restored = max(1, restored_bytes // self._format.block_bytes)
+        self._clock = clock
+        self._writer = ThreadPoolExecutor(1, "skerry-kv-write")
+        self._reader = ThreadPoolExecutor(1, "skerry-kv-read")
+        self._lock = Lock()  # guards all below
+        self._pending: dict[Digest, KVArray] = {}
+        # A block lives here as long as a request that waits for its adoption holds it, so that
+        # requests with one prefix share one copy.
+        self._restored: WeakValueDictionary[Digest, KVArray] = WeakValueDictionary()
+        self._queued = 0  # blocks that the reader still has to look at
+        self._read_pace = INITIAL_SECONDS_PER_BYTE
+        self._adopt_pace = 0.0  # seconds per byte
+        self._num_restored = self._num_dropped = 0
+
+    def __contains__(self, digest: Digest) -> bool:
+        """Whether `restore` would find the block, as far as is known without reading it."""
+        return digest in self._pending or digest in self._file
+
+    def digests(self) -> list[Digest]:
+        """What the file holds: the snapshot that `drain_changes` continues."""
+        return self._file.digests()
+
+    def drain_changes(self) -> CacheChanges:
+        """Net changes of the file's digests since the last call; feeds a prefix directory."""
+        came, gone = self._file.drain_changes()
+        return CacheChanges(sealed=tuple(came), evicted=tuple(gone))
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second at which blocks have come back of late, adoption included."""
+        return 1 / (self._read_pace + self._adopt_pace)
+
+    def statistics(self) -> SecondTierStatistics:
+        file = self._file.statistics()
+        return SecondTierStatistics(file.used, file.slots, self._num_restored, self._num_dropped)
+
+    # --- out -------------------------------------------------------------------------------------
+
+    def keep(self, block: int, digest: Digest) -> None:
+        """Copy a block whose memory is about to be given to others."""
+        if self._file.touch(digest) or digest in self._pending:
+            return
+        if len(self._pending) >= self._max_pending:
+            self._drop("evicted blocks come faster than the disk takes them")
+            return
+        data = np.ascontiguousarray(self._runner.export_block(block))
+        with self._lock:
+            self._pending[digest] = data
+        self._writer.submit(self._write, digest, data)
+
+    def save(self, seconds: float) -> None:
+        """Write the prefix cache, its newest blocks first, for a limited time: before a stop."""
+        end = self._clock() + seconds
+        for block, digest in self._pool.cached_blocks():
+            if self._clock() >= end:
+                break
+            if digest not in self:
+                self._put(digest, np.ascontiguousarray(self._runner.export_block(block)))
+
+    def _write(self, digest: Digest, data: KVArray) -> None:
+        self._put(digest, data)
+        with self._lock:
+            del self._pending[digest]
+
+    def _put(self, digest: Digest, data: KVArray) -> None:
+        try:
+            self._file.put(digest, data.reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            self._drop(str(error))
+
+    def _drop(self, why: str) -> None:
+        with self._lock:
+            self._num_dropped += 1
+            is_first = self._num_dropped == 1
+        if is_first:
+            logger.warning("not all evicted KV blocks can be kept: %s", why)
+
+    # --- back ------------------------------------------------------------------------------------
+
+    def restore(self, digests: Sequence[Digest], seconds_per_token: float) -> Future[Blocks] | None:
+        """Read what memory lacks of a prompt's first blocks; None when there is nothing to gain.
+
+        `digests` name the prompt's blocks from its start, and `seconds_per_token` is the price of
+        computing. The future ends with the blocks that were found whole, in order, up to the first
+        that was not.
+        """
+        wanted, saved = self._wanted(digests)
+        with self._lock:
+            waiting = self._queued + len(wanted)
+        seconds = waiting * self._format.block_bytes * (self._read_pace + self._adopt_pace)
+        if not wanted:
+            return None
+        if seconds >= saved * BLOCK_SIZE * seconds_per_token:
+            self._read_pace *= OPTIMISM
+            self._adopt_pace *= OPTIMISM
+            return None
+        with self._lock:
+            self._queued += len(wanted)
+        return self._reader.submit(self._read, wanted)
+
+    def adopted(self, num_blocks: int, seconds: float) -> None:
+        """Learn what it took to put restored blocks into the engine's memory."""
+        sample = seconds / (num_blocks * self._format.block_bytes)
+        self._adopt_pace += LEARNING_RATE * (sample - self._adopt_pace)
+
+    def _wanted(self, digests: Sequence[Digest]) -> tuple[list[Digest], int]:
+        """Blocks to read, and how many blocks of the prompt then need no computing."""
+        resident = end = self._pool.match(digests)
+        room = self._max_restored - self._queued - len(self._restored)
+        room = min(room, self._pool.num_idle)
+        wanted: list[Digest] = []
+        for digest in digests[resident:]:
+            if not self._pool.match([digest]):
+                if digest not in self or len(wanted) >= room:
+                    break
+                wanted.append(digest)
+            end += 1
+        return wanted, end - resident if wanted else 0
+
+    def _read(self, digests: Iterable[Digest]) -> Blocks:
+        blocks = []
+        missed = False
+        for digest in digests:
+            with self._lock:
+                self._queued -= 1
+            if missed or self._pool.match([digest]):  # or another request brought it meanwhile
+                continue
+            data = self._find(digest)
+            if data is None:
+                missed = True
+            else:
+                blocks.append(KVBlock(digest, BLOCK_SIZE, data, self._format.dtype))
+        self._num_restored += len(blocks)
+        return tuple(blocks)
+
+    def _find(self, digest: Digest) -> KVArray | None:
+        with self._lock:
+            data = self._restored.get(digest)
+            if data is None:
+                data = self._pending.get(digest)
+        if data is not None:
+            return data
+        started = self._clock()
+        content = self._file.get(digest)
+        if content is None:
+            return None
+        sample = (self._clock() - started) / len(content)
+        self._read_pace += LEARNING_RATE * (sample - self._read_pace)
+        data = np.frombuffer(content, kv_dtype(self._format.dtype)).reshape(self._format.shape)
+        with self._lock:
+            self._restored[digest] = data
+        return data
+
+    def flush(self) -> None:
+        """Wait until what is pending now is written."""
+        self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """Write what is pending, end the threads and close the file."""
+        self._reader.shutdown(cancel_futures=True)
+        self._writer.shutdown()
+        self._file.close()

@@ -1,0 +1,216 @@
+"""Grammars that an output must follow, as masks over the vocabulary: llguidance behind our words.
+
+    Grammar ──compile──▶ CompiledGrammar ──matcher──▶ Matcher: mask, token, mask, token, …
+
+Compiling may take a second and much memory for a hostile grammar: callers do it first in a process
+that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 50 µs as a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from skerry_core.batch import UInt32
+from skerry_core.grammar.closing import MARGIN, Closings
+from skerry_core.grammar_error import GrammarError as GrammarError
+
+GrammarKind = Literal["json_schema", "regex", "ebnf"]
+
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # of a compilation
+    max_grammar_size=200_000,  # symbols
+    step_lexer_fuel=100_000,  # of a mask: about 14,000 per millisecond
+    step_max_items=25_000,  # of a mask: about 20,000 per millisecond
+    max_lexer_states=20_000,  # of a sequence: 1 to 2 KiB each
+    verbose_errors=False,  # they would tell other people's schemas to the log
+)
+
+MAX_ERROR = 500  # characters of llguidance's message
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output must look like.
+
+    `source` is a JSON schema, a regular expression (Rust's syntax, anchored at both ends), or EBNF
+    in Lark's or in GBNF's notation.
+    """
+
+    kind: GrammarKind
+    source: str
+
+
+def lower(grammar: Grammar) -> str:
+    """A grammar in llguidance's own form. Raises GrammarError for what is not even well formed."""
+    try:
+        match grammar.kind:
+            case "json_schema":
+                # One way to write JSON, as `json.dumps` does: a model cannot dither in white space.
+                return LLMatcher.grammar_from_json_schema(
+                    grammar.source,
+                    overrides={
+                        "whitespace_flexible": False,
+                        "item_separator": ", ",
+                        "key_separator": ": ",
+                    },
+                )
+            case "regex":
+                return LLMatcher.grammar_from_regex(grammar.source)
+            case "ebnf":
+                return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
+    except Exception as error:  # the converter from GBNF raises whatever it runs into
+        raise GrammarError(_brief(str(error))) from None
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary. From any thread; the work is done without the GIL."""
+
+    def __init__(self, tokenizer: Path, *, vocab_size: int, stop_token_ids: Iterable[int]) -> None:
+        """`tokenizer` is a `tokenizer.json`; `vocab_size` is that of the logits. Half a second.
+
+        Raises GrammarError when the tokenizer is of a kind that llguidance does not know.
+        """
+        stops = sorted(stop_token_ids)
+        try:
+            self._tokenizer = LLTokenizer(
+                str(tokenizer), n_vocab=vocab_size, eos_token=stops or None, slices=[]
+            )
+        except (ValueError, RuntimeError) as error:
+            raise GrammarError(f"no grammars with this tokenizer: {_brief(str(error))}") from None
+        self._mask_words = -(-vocab_size // 32)
+        self._closings = Closings(self._tokenizer)
+        self._end = stops[0] if stops else None
+
+    def compile(self, lowered: str) -> CompiledGrammar:
+        """Build the automaton of what `lower` made. Raises GrammarError."""
+        matcher = LLMatcher(self._tokenizer, lowered, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise GrammarError(_brief(matcher.get_error()))
+        return CompiledGrammar(matcher, self._mask_words, self._closings, self._end)
+
+
+class CompiledGrammar:
+    """An automaton at its start, for any number of sequences."""
+
+    def __init__(
+        self, matcher: LLMatcher, mask_words: int, closings: Closings, end: int | None
+    ) -> None:
+        self._matcher = matcher
+        self.mask_words = mask_words  # u32 of a mask
+        self.closings = closings
+        self.end = end  # a token that ends the text
+        self.way = closings.way(matcher)  # from the start to an end
+        # Tokens in which to look for ends.
+        self.zone = 0 if self.way is None else 2 * len(self.way) + MARGIN
+        first = self._start()
+        first.fill()
+        self._first_mask = first.mask
+
+    def matcher(self, output_ids: Iterable[int] = ()) -> Matcher:
+        """A place in the grammar after the tokens of an earlier attempt, its mask computed.
+
+        Raises GrammarError when these tokens do not follow the grammar.
+        """
+        matcher = self._start()
+        matcher.mask = self._first_mask
+        for token_id in output_ids:
+            matcher.advance(token_id)
+        matcher.fill()
+        return matcher
+
+    def _start(self) -> Matcher:
+        return Matcher(self._matcher.deep_copy(), self)
+
+
+class Matcher:
+    """A sequence's place in its grammar. Not for two threads at once.
+
+    A function of the grammar and of the tokens alone, so it is the same after a preemption, and on
+    another node.
+    """
+
+    __slots__ = ("_grammar", "_has_looked", "_matcher", "_way", "mask", "num_tokens")
+
+    def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
+        self._matcher = matcher
+        self._grammar = grammar
+        self._way: list[int] | None = None  # to the end from here, with the tokens that are left
+        self._has_looked = False  # for that way
+        self.mask: UInt32 | None = None  # u32[ceil(V / 32)]; bit set: may come next; None: stale
+        self.num_tokens = 0  # taken so far
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no text can follow: the output is whole."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the output is whole as it stands; more may follow."""
+        return self._matcher.is_accepting()
+
+    def advance(self, token_id: int) -> None:
+        """Take the next token; the mask is stale until `fill`. Raises GrammarError."""
+        if not self._matcher.consume_token(token_id):
+            raise GrammarError(self._error() or f"token {token_id} does not follow the grammar")
+        self.num_tokens += 1
+        self.mask = None
+
+    def looks_ahead(self, left: int) -> bool:
+        """Whether `choose` with so many tokens left looks for the end, which takes time."""
+        return left < self._grammar.zone
+
+    def choose(self, token_id: int, left: int) -> int:
+        """Take the token that was sampled, or one in its place that the end is not too far from.
+
+        `left` tokens may follow it. Returns the token that was taken. Raises GrammarError.
+        """
+        if not self.looks_ahead(left):
+            self.advance(token_id)
+            return token_id
+        closings = self._grammar.closings
+        way = self._way if self._has_looked else self._way_here(left + 1)
+        self.advance(token_id)
+        self._way, self._has_looked = closings.way(self._matcher, left), True
+        if self._way is not None or way is None or self.is_finished:
+            return token_id
+        instead = way[0] if way else self._grammar.end
+        if instead is None or instead == token_id or not self._matcher.rollback(1):
+            return token_id
+        self.num_tokens -= 1
+        self.advance(instead)
+        self._way = closings.way(self._matcher, left)
+        return instead
+
+    def _way_here(self, limit: int) -> list[int] | None:
+        """The way from a place where none was looked for; from the start it is known."""
+        if self.num_tokens:
+            return self._grammar.closings.way(self._matcher, limit)
+        way = self._grammar.way
+        return way if way is not None and len(way) <= limit else None
+
+    def fill(self) -> None:
+        """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""
+        if self.mask is not None:
+            return
+        mask = np.zeros(self._grammar.mask_words, np.uint32)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise GrammarError(self._error())
+        self.mask = mask
+
+    def _error(self) -> str:
+        return _brief(self._matcher.get_error())
+
+
+def _brief(message: str) -> str:
+    """The first line: what follows in llguidance's messages is its state."""
+    first = message.strip().partition("\n")[0]
+    return first[:MAX_ERROR]

@@ -1,0 +1,194 @@
+"""How a weight matrix lies in memory for the matmul kernels: rows interleaved in groups.
+
+A group is `rows` consecutive output rows (8 or 16, the lanes of one vector register):
+
+    quantised    scales of all blocks, padded to 64 bytes, then quants of all blocks;
+                 a block = 32 values of every row in the group
+    F16, F32     value k of every row, for each k
+
+    scales of a block   f16[rows] d, and for Q4_1 f16[rows] m after it
+    K formats           ... of 8 blocks together: f16[rows] d, f16[rows] dmin (not Q6_K), then of
+                        each block two i8[rows]: scale and negative minimum; in Q6_K the scales of
+                        values 0 to 15 and 16 to 31
+    quants of a block   quads of 4 values: bytes (row, value in quad) of each quad in turn.
+                        Q8_0, Q5_K and Q6_K have 8 quads of signed bytes; Q4_0, Q4_1 and Q4_K have
+                        4, low nibbles quad j, high nibbles quad j + 4
+
+Missing rows of the last group are zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.weights.super_blocks import K_FORMATS, SUPER_BLOCK
+
+BLOCK = 32  # values that share a scale
+BLOCKS_PER_SUPER = SUPER_BLOCK // BLOCK
+LAYOUT_VERSION = 2  # of packed bytes: a change makes files of packed weights stale
+
+
+class WeightFormat(IntEnum):
+    """Numbered as GGML numbers them."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q8_0 = 8
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+
+    @property
+    def is_quantized(self) -> bool:
+        return self not in (WeightFormat.F32, WeightFormat.F16)
+
+    @property
+    def has_super_blocks(self) -> bool:
+        return self.name in K_FORMATS
+
+    @property
+    def has_nibbles(self) -> bool:
+        return self in (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q4_K)
+
+    @property
+    def blocks_per_scales(self) -> int:
+        """Blocks whose scales lie together."""
+        return BLOCKS_PER_SUPER if self.has_super_blocks else 1
+
+    @property
+    def row_scale_bytes(self) -> int:
+        """Bytes of one row's scales of so many blocks."""
+        return {
+            WeightFormat.Q4_0: 2,
+            WeightFormat.Q4_1: 4,
+            WeightFormat.Q8_0: 2,
+            WeightFormat.Q4_K: 4 + 2 * BLOCKS_PER_SUPER,
+            WeightFormat.Q5_K: 4 + 2 * BLOCKS_PER_SUPER,
+            WeightFormat.Q6_K: 2 + 2 * BLOCKS_PER_SUPER,
+        }.get(self, 0)
+
+    @property
+    def row_quant_bytes(self) -> int:
+        """Bytes of one block of one row, scales apart; of one value when not quantised."""
+        if self.is_quantized:
+            return BLOCK // 2 if self.has_nibbles else BLOCK
+        return 4 if self is WeightFormat.F32 else 2
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """The place of everything in one packed matrix [num_rows, num_columns]."""
+
+    format: WeightFormat
+    num_rows: int
+    num_columns: int
+    group_rows: int  # 8 or 16
+
+    def __post_init__(self) -> None:
+        unit = BLOCK * self.format.blocks_per_scales
+        if self.format.is_quantized and self.num_columns % unit:
+            raise ValueError(
+                f"a {self.format.name} matrix needs a multiple of {unit} columns, "
+                f"got {self.num_columns}"
+            )
+
+    @property
+    def num_groups(self) -> int:
+        return -(-self.num_rows // self.group_rows)
+
+    @property
+    def num_steps(self) -> int:
+        """What a kernel's inner loop counts: blocks, or values when not quantised."""
+        return self.num_columns // BLOCK if self.format.is_quantized else self.num_columns
+
+    @property
+    def scale_bytes(self) -> int:
+        """Scales of a group, padding included."""
+        units = self.num_steps // self.format.blocks_per_scales
+        return -(-units * self.format.row_scale_bytes * self.group_rows // 64) * 64
+
+    @property
+    def group_bytes(self) -> int:
+        return self.scale_bytes + self.num_steps * self.format.row_quant_bytes * self.group_rows
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_groups * self.group_bytes
+
+
+def pack(raw: NDArray[np.uint8], layout: PackedLayout) -> NDArray[np.uint8]:
+    """Interleave a matrix `u8[num_rows, row bytes]` of GGML blocks; gives u8[groups, group bytes].
+
+    Raises ValueError when the bytes do not fit the layout.
+    """
+    row_bytes = _ggml_row_bytes(layout)
+    if raw.shape != (layout.num_rows, row_bytes):
+        raise ValueError(
+            f"a {layout.format.name} matrix of {layout.num_rows} x {layout.num_columns} has rows "
+            f"of {row_bytes} bytes, got an array of shape {raw.shape}"
+        )
+    rows, groups = layout.group_rows, layout.num_groups
+    padded = np.zeros((groups * rows, row_bytes), np.uint8)
+    padded[: layout.num_rows] = raw
+    scales, quants = _split(padded, layout)
+    packed = np.zeros((groups, layout.group_bytes), np.uint8)
+    if scales is not None:
+        # [groups, rows, units, scales, bytes] -> [groups, units, scales, rows, bytes]
+        by_unit = [s.reshape(groups, rows, *s.shape[1:]).transpose(0, 2, 3, 1, 4) for s in scales]
+        units = by_unit[0].shape[1]
+        joined = np.concatenate([s.reshape(groups, units, -1) for s in by_unit], axis=2)
+        packed[:, : joined[0].size] = joined.reshape(groups, -1)
+    unit = 4 if layout.format.is_quantized else layout.format.row_quant_bytes  # stay together
+    by_quad = quants.reshape(groups, rows, layout.num_steps, -1, unit).transpose(0, 2, 3, 1, 4)
+    packed[:, layout.scale_bytes :] = by_quad.reshape(groups, -1)
+    return packed
+
+
+def _ggml_row_bytes(layout: PackedLayout) -> int:
+    format_ = layout.format
+    if format_.has_super_blocks:
+        return layout.num_columns // SUPER_BLOCK * K_FORMATS[format_.name].block_bytes
+    return layout.num_steps * (format_.row_scale_bytes + format_.row_quant_bytes)
+
+
+def _split(
+    raw: NDArray[np.uint8], layout: PackedLayout
+) -> tuple[list[NDArray[np.uint8]] | None, NDArray[np.uint8]]:
+    """Scales, each u8[rows, units, count, bytes], in the order they lie in; quants u8[rows, …]."""
+    format_, rows = layout.format, len(raw)
+    if not format_.is_quantized:
+        return None, raw
+    if format_.has_super_blocks:
+        return _split_super_blocks(raw, layout)
+    blocks = raw.reshape(rows, layout.num_steps, -1)
+    size = format_.row_scale_bytes
+    scales = blocks[..., :size].reshape(rows, layout.num_steps, -1, 2)
+    return [scales], blocks[..., size:]
+
+
+def _split_super_blocks(
+    raw: NDArray[np.uint8], layout: PackedLayout
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.uint8]]:
+    format_ = layout.format
+    block_bytes, split = K_FORMATS[format_.name]
+    parts = split(raw.reshape(-1, block_bytes))
+    units = (len(raw), layout.num_columns // SUPER_BLOCK)
+    floats, integers = [parts.d], parts.scales
+    if parts.dmin is not None and parts.minima is not None:
+        floats.append(parts.dmin)
+        integers = np.stack([parts.scales, -parts.minima], axis=2)
+    halves = np.stack(floats, axis=1).astype(np.float16)
+    scales = [
+        halves.view(np.uint8).reshape(*units, len(floats), 2),
+        np.ascontiguousarray(integers).view(np.uint8).reshape(*units, 2 * BLOCKS_PER_SUPER, 1),
+    ]
+    quants = parts.quants.view(np.uint8).reshape(len(raw), layout.num_steps, BLOCK)
+    if format_.has_nibbles:
+        quants = quants[..., : BLOCK // 2] | (quants[..., BLOCK // 2 :] << np.uint8(4))
+    return scales, quants

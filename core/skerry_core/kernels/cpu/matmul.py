@@ -1,0 +1,194 @@
+"""Packed weights times activations: `out[token, row] = sum_k weight[row, k] * x[token, k]`.
+
+Quantised weights meet 8-bit activations (`rowwise.quantize`). Per row and token, in block order:
+
+    acc = fma(float(sum of q * a), d * a_scale, acc)      the integer sum is exact
+    acc = fma(m, a_scale * sum of a, acc)                 Q4_1, Q4_K and Q5_K
+
+In K formats d is the exact product of the super-block's and an integer, and m likewise; Q6_K takes
+the first line for each half of a block, which has a scale of its own.
+
+Float weights meet float activations: `acc = fma(w, x, acc)` in column order. Tiles, one group of
+rows times a few tokens in registers, change none of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from skerry_core.kernels.cpu.layout import WeightFormat
+from skerry_core.kernels.cpu.matmul_tiles import (
+    PANEL_BLOCKS,
+    Group,
+    Panel,
+    block_bytes,
+    fetching,
+    float_tile,
+    packed_weights,
+    quantized_tile,
+)
+from skerry_core.kernels.simd.aliases import Address
+from skerry_core.kernels.simd.emitter import F32, Emitter, Value, vector
+from skerry_core.kernels.simd.linking import TARGET
+from skerry_core.kernels.simd.memory import array_at
+from skerry_core.kernels.simd.numba_math import intrinsic, kernel
+from skerry_core.kernels.simd.targets import Target, Traits, traits_of
+
+MATRIX = np.dtype(  # where a packed matrix lies; see `layout.PackedLayout`
+    [
+        (name, np.int64)
+        for name in (
+            "address", "format", "num_groups", "num_steps", "scale_bytes", "group_bytes"
+        )
+    ]
+)  # fmt: skip
+
+MATMUL = (TARGET, *[types.int64] * 10)  # argument types of `matmul`
+
+_CACHED_BYTES = 384 * 1024  # of activations, that one pass over the weights keeps in cache
+_PANEL_TILES = 3  # tiles of the largest size that make unpacking a panel worth it
+
+
+def _out_rows(e: Emitter, group: Group, token: Value, count: int) -> list[Value]:
+    """Addresses of consecutive tokens' sums."""
+    b = e.builder
+    return [b.add(group.out, b.mul(b.add(token, e.i64(t)), group.out_stride)) for t in range(count)]
+
+
+def _emit_panels(
+    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, num_tiles: Value
+) -> None:
+    """Tiles of the largest size from token 0 on, panel by panel; sums wait in `out` meanwhile."""
+    b, size = e.builder, traits.tile_tokens[0]
+    packed = packed_weights(e, traits, format_, group)
+    panel = Panel.allocate(e, traits, format_)
+    floats = vector(F32, traits.rows)
+    share = -(-block_bytes(format_, traits.rows) // _PANEL_TILES)  # to fetch per block of a tile
+
+    def one_panel(index: Value) -> None:
+        first = e.offset(e.i64(0), index, PANEL_BLOCKS)
+        left = b.sub(group.steps, first)
+        is_last = b.icmp_signed("<", left, e.i64(PANEL_BLOCKS))
+        count = b.select(is_last, left, e.i64(PANEL_BLOCKS))
+        panel.fill(e, packed, first, count)
+        to_come = e.offset(group.quants, b.add(first, count), format_.row_quant_bytes * traits.rows)
+        is_first = b.icmp_signed("==", index, e.i64(0))
+
+        def tile(number: Value) -> None:
+            token = e.offset(e.i64(0), number, size)
+            is_early = b.icmp_signed("<", number, e.i64(_PANEL_TILES))
+            turn = b.select(is_early, number, e.i64(_PANEL_TILES - 1))
+            at = b.add(to_come, b.mul(turn, b.mul(count, e.i64(share))))
+            weights = fetching(e, panel.weights(e), at, share)
+            rows = _out_rows(e, group, token, size)
+            zero = e.constant(floats, 0.0)
+            sums = [b.select(is_first, zero, e.load(row, floats, align=4)) for row in rows]
+            sums = quantized_tile(e, traits, format_, group, weights, first, count, token, sums)
+            for total, row in zip(sums, rows, strict=True):
+                e.store(total, row, align=4)
+
+        e.repeat_maybe(num_tiles, tile)
+
+    panels = b.sdiv(e.offset(group.steps, PANEL_BLOCKS - 1), e.i64(PANEL_BLOCKS))
+    e.repeat_maybe(panels, one_panel)
+
+
+def _emit_tokens(
+    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, tokens: Value
+) -> None:
+    """All tokens of a group: as many of the largest tile as fit, then the smaller ones."""
+    b = e.builder
+    done = e.i64(0)
+    if format_.is_quantized:
+        num_tiles = b.sdiv(tokens, e.i64(traits.tile_tokens[0]))
+        is_worth_it = b.icmp_signed(">=", num_tiles, e.i64(_PANEL_TILES))
+        in_panels = b.select(is_worth_it, num_tiles, e.i64(0))
+        with b.if_then(is_worth_it):
+            _emit_panels(e, traits, format_, group, in_panels)
+        done = e.offset(done, in_panels, traits.tile_tokens[0])
+    packed = packed_weights(e, traits, format_, group)
+    end = e.offset(group.quants, group.steps, format_.row_quant_bytes * traits.rows)
+    weights = fetching(e, packed, end, block_bytes(format_, traits.rows))
+    for size in traits.tile_tokens:
+        count = b.sdiv(b.sub(tokens, done), e.i64(size))
+
+        def tile(index: Value, *, first: Value = done, size: int = size) -> None:
+            token = e.offset(first, index, size)
+            if format_.is_quantized:
+                zeros = [e.constant(vector(F32, traits.rows), 0.0)] * size
+                sums = quantized_tile(
+                    e, traits, format_, group, weights, e.i64(0), group.steps, token, zeros
+                )
+            else:
+                sums = float_tile(e, traits, format_, group, token, size)
+            for total, row in zip(sums, _out_rows(e, group, token, size), strict=True):
+                e.store(total, row, align=4)
+
+        e.repeat_maybe(count, tile)
+        done = e.offset(done, count, size)
+
+
+@intrinsic
+def _multiply_group(
+    typing_context: Any,
+    target: Any,
+    format_: Any,
+    scales: Any,
+    quants: Any,
+    steps: Any,
+    x: Any,
+    x_stride: Any,
+    headers: Any,
+    headers_stride: Any,
+    out: Any,
+    out_stride: Any,
+    tokens: Any,
+) -> Any:
+    """Multiply one group of rows, of whatever format it is, by all tokens."""
+    traits = traits_of(target)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, given, *group, tokens = arguments
+        after = builder.append_basic_block("after")
+        choice = builder.switch(given, after)
+        for format_ in WeightFormat:
+            block = builder.append_basic_block(format_.name)
+            choice.add_case(int(format_), block)
+            builder.position_at_end(block)
+            _emit_tokens(Emitter(builder), traits, format_, Group(*group), tokens)
+            builder.branch(after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(target, *[types.int64] * 11), codegen
+
+
+@kernel
+def matmul(
+    target: Target,  # decides the rows per group
+    matrix_at: Address,  # of a MATRIX
+    first_group: int,  # groups [first_group, last_group) are computed
+    last_group: int,
+    x: Address,  # quantised i8[tokens, columns], or f32 when the matrix is not quantised
+    x_stride: int,  # bytes
+    headers: Address,  # [tokens, blocks, HEADER_BYTES]; unused when the matrix is not quantised
+    headers_stride: int,  # bytes
+    out: Address,  # f32[tokens, out_stride / 4], row 0 of the matrix at column 0; written
+    out_stride: int,  # bytes
+    tokens: int,
+) -> None:
+    """Multiply some groups of rows of a packed matrix by every token."""
+    matrix = array_at(matrix_at, (1,), MATRIX)[0]
+    chunk = max(8, _CACHED_BYTES // (x_stride + headers_stride) // 8 * 8)
+    for start in range(0, tokens, chunk):
+        count = min(chunk, tokens - start)
+        for group in range(first_group, last_group):
+            scales = matrix.address + group * matrix.group_bytes
+            _multiply_group(
+                target, matrix.format, scales, scales + matrix.scale_bytes, matrix.num_steps,
+                x + start * x_stride, x_stride, headers + start * headers_stride, headers_stride,
+                out + start * out_stride + group * target.rows * 4, out_stride, count,
+            )  # fmt: skip

@@ -1,0 +1,269 @@
+"""Tiles of the matmul kernels: a group of rows times a few tokens, in registers.
+
+Their weights come packed, straight from memory, or from a panel: blocks of a group that were
+unpacked once for many tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numba.core import cgutils
+
+from skerry_core.kernels.cpu.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
+from skerry_core.kernels.simd.emitter import F16, F32, I8, I32, I64, Emitter, Value, vector
+from skerry_core.kernels.simd.targets import Activations, Traits
+
+# Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -8 * sum, i32 -128 * sum.
+HEADER_BYTES = 16
+_SCALE, _SCALED_SUM, _MINUS_8_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
+
+CACHE_LINE = 64  # bytes
+PANEL_BLOCKS = 32  # of a group, that are unpacked together: they stay in the first-level cache
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a tile needs: addresses, and strides in bytes; all LLVM values of 64 bits."""
+
+    scales: Value
+    quants: Value
+    steps: Value  # blocks, or columns of float weights
+    x: Value  # first token: i8[columns], or f32[columns] for float weights
+    x_stride: Value
+    headers: Value  # first token: HEADER_BYTES per block
+    headers_stride: Value
+    out: Value  # first token: f32[rows] of this group
+    out_stride: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of weights in registers."""
+
+    quads: list[Value]  # 8 of <4 rows x i8>: nibbles unsigned, bytes signed
+    scale: Value  # <rows x f32>
+    second: Value | None  # <rows x f32>: minimum; in Q6_K the scale of values 16 to 31
+
+
+Weights = Callable[[Value], Block]  # the block of an index
+
+
+def block_bytes(format_: WeightFormat, rows: int) -> int:
+    """Of one packed block of a group, its part of the scales included."""
+    scales = -(-format_.row_scale_bytes // format_.blocks_per_scales)
+    return rows * (format_.row_quant_bytes + scales)
+
+
+def fetching(e: Emitter, weights: Weights, start: Value, step: int) -> Weights:
+    """The same blocks; with block i, `step` bytes from `start + i * step` on are asked for.
+
+    So the next weights come while these are multiplied. The hardware foresees them to the end of a
+    page at most.
+    """
+
+    def load(index: Value) -> Block:
+        at = e.offset(start, index, step)
+        for line in range(0, step, CACHE_LINE):
+            e.prefetch(e.offset(at, line))
+        return weights(index)
+
+    return load
+
+
+def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: Group) -> Weights:
+    """Unpacks a block whenever it is asked for."""
+    b, quad_bytes = e.builder, 4 * traits.rows
+    quad = vector(I8, quad_bytes)
+
+    def load(index: Value) -> Block:
+        at = e.offset(group.quants, index, format_.row_quant_bytes * traits.rows)
+        if format_.has_nibbles:
+            pairs = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(4)]
+            quads = [b.and_(pair, e.constant(quad, 15)) for pair in pairs]
+            quads += [b.lshr(pair, e.constant(quad, 4)) for pair in pairs]
+        else:
+            quads = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(8)]
+        return Block(quads, *_load_scales(e, traits, format_, group, index))
+
+    return load
+
+
+def _load_scales(
+    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, block: Value
+) -> tuple[Value, Value | None]:
+    """A block's two factors <rows x f32>: scale and minimum, or None; in Q6_K two scales."""
+    b, rows = e.builder, traits.rows
+    unit_bytes = format_.row_scale_bytes * rows
+
+    def half(at: Value, which: int) -> Value:
+        loaded = e.load(e.offset(at, which, 2 * rows), vector(F16, rows))
+        return e.half_to_float(loaded, native=traits.native_half)
+
+    if not format_.has_super_blocks:
+        at = e.offset(group.scales, block, unit_bytes)
+        return half(at, 0), half(at, 1) if format_ is WeightFormat.Q4_1 else None
+    per_super = e.i64(BLOCKS_PER_SUPER)
+    at = e.offset(group.scales, b.sdiv(block, per_super), unit_bytes)
+    num_floats = 1 if format_ is WeightFormat.Q6_K else 2
+    integers = e.offset(e.offset(at, num_floats, 2 * rows), b.srem(block, per_super), 2 * rows)
+
+    def product(which: int, float_: Value) -> Value:
+        loaded = e.load(e.offset(integers, which, rows), vector(I8, rows))
+        return b.fmul(float_, b.sitofp(loaded, vector(F32, rows)))
+
+    d = half(at, 0)
+    return product(0, d), product(1, d if num_floats == 1 else half(at, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Memory for some unpacked blocks of a group: an address. All parts are vectors in a row:
+    8 quads, the scale, and the second factor where the format has one."""
+
+    address: Value
+    rows: int
+    has_second: bool
+
+    @classmethod
+    def allocate(cls, e: Emitter, traits: Traits, format_: WeightFormat) -> Panel:
+        """On the stack."""
+        has_second = format_ not in (WeightFormat.Q4_0, WeightFormat.Q8_0)
+        alignment = 64
+        size = PANEL_BLOCKS * (9 + has_second) * 4 * traits.rows
+        memory = cgutils.alloca_once(e.builder, I8, size=size + alignment)
+        end = e.offset(e.builder.ptrtoint(memory, I64), alignment - 1)
+        return cls(e.builder.and_(end, e.i64(-alignment)), traits.rows, has_second)
+
+    def fill(self, e: Emitter, weights: Weights, first: Value, count: Value) -> None:
+        """Unpack `count` >= 1 blocks from the `first` on."""
+
+        def unpack(index: Value) -> None:
+            block = weights(e.builder.add(first, index))
+            second = [] if block.second is None else [block.second]
+            for part, value in enumerate([*block.quads, block.scale, *second]):
+                e.store(value, self._part(e, index, part), align=4 * self.rows)
+
+        e.repeat_maybe(count, unpack)
+
+    def weights(self, e: Emitter) -> Weights:
+        """Of the blocks that it was filled with."""
+        quad, floats = vector(I8, 4 * self.rows), vector(F32, self.rows)
+
+        def load(index: Value) -> Block:
+            kinds = [*[quad] * 8, *[floats] * (1 + self.has_second)]
+            parts = [
+                e.load(self._part(e, index, part), kind, align=4 * self.rows)
+                for part, kind in enumerate(kinds)
+            ]
+            return Block(parts[:8], parts[8], parts[9] if self.has_second else None)
+
+        return load
+
+    def _part(self, e: Emitter, index: Value, part: int) -> Value:
+        size = 4 * self.rows
+        return e.offset(e.offset(self.address, index, (9 + self.has_second) * size), part, size)
+
+
+def quantized_tile(
+    e: Emitter,
+    traits: Traits,
+    format_: WeightFormat,
+    group: Group,
+    weights: Weights,
+    first: Value,  # block of the activations that meets block 0 of the weights
+    count: Value,  # blocks, at least 1
+    token: Value,  # the tile's first
+    sums: list[Value],  # <rows x f32> of each of its tokens: what products are added to
+) -> list[Value]:
+    """Sums of one group of rows for consecutive tokens over some blocks: <rows x f32> each."""
+    b, rows, tokens = e.builder, traits.rows, range(len(sums))
+    floats, words = vector(F32, rows), vector(I32, rows)
+    numbers = [b.add(token, e.i64(t)) for t in tokens]
+    start_x = e.offset(group.x, first, BLOCK)
+    start_headers = e.offset(group.headers, first, HEADER_BYTES)
+    x = [b.add(start_x, b.mul(number, group.x_stride)) for number in numbers]
+    headers = [b.add(start_headers, b.mul(number, group.headers_stride)) for number in numbers]
+    signed = not format_.has_nibbles
+    start_at = None  # the header word that integer sums start from
+    if format_ is WeightFormat.Q4_0:
+        start_at = _MINUS_8_SUMS
+    elif signed and traits.signed_as_unsigned:
+        start_at = _MINUS_128_SUMS
+    has_halves = format_ is WeightFormat.Q6_K
+
+    def add_block(index: Value, sums: list[Value]) -> list[Value]:
+        block = weights(index)
+        header = [e.offset(h, index, HEADER_BYTES) for h in headers]
+        a_scales = [e.load_splat(e.offset(h, _SCALE), F32, rows) for h in header]
+
+        def activations(t: int, quad: int) -> Value:
+            at = e.offset(e.offset(x[t], index, BLOCK), quad, 4)
+            return b.bitcast(e.load_splat(at, I32, rows), vector(I8, 4 * rows))
+
+        def add(products: list[Value], scale: Value) -> None:
+            for t in tokens:
+                factor = b.fmul(scale, a_scales[t])
+                sums[t] = e.fma(b.sitofp(products[t], floats), factor, sums[t])
+
+        if start_at is None:
+            start = [e.constant(words, 0)] * len(tokens)
+        else:
+            start = [e.load_splat(e.offset(h, start_at), I32, rows) for h in header]
+        if has_halves:
+            low, high = _dot_halves(e, traits, block.quads, activations, len(tokens))
+            add(low, block.scale)
+            add(high, block.second)
+            return sums
+        add(traits.dot_block(e, block.quads, activations, start, signed=signed), block.scale)
+        if block.second is not None:
+            for t in tokens:
+                scaled_sum = e.load_splat(e.offset(header[t], _SCALED_SUM), F32, rows)
+                sums[t] = e.fma(block.second, scaled_sum, sums[t])
+        return sums
+
+    return e.repeat(count, sums, add_block)
+
+
+def _dot_halves(
+    e: Emitter, traits: Traits, quads: list[Value], activations: Activations, num_tokens: int
+) -> tuple[list[Value], list[Value]]:
+    """Products of values 0 to 15 of a block of signed bytes, and of 16 to 31, per token."""
+    b, half = e.builder, len(quads) // 2
+    zeros = [e.constant(vector(I32, traits.rows), 0)] * num_tokens
+
+    def dot(first: int) -> list[Value]:
+        def shifted(t: int, quad: int) -> Value:
+            return activations(t, first + quad)
+
+        start = zeros
+        if traits.signed_as_unsigned:
+            offsets = [e.constant(quads[0].type, -128)] * half  # as unsigned bytes: 128
+            too_much = traits.dot_block(e, offsets, shifted, zeros, signed=False)
+            start = [b.neg(total) for total in too_much]
+        return traits.dot_block(e, quads[first : first + half], shifted, start, signed=True)
+
+    return dot(0), dot(half)
+
+
+def float_tile(
+    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, token: Value, num_tokens: int
+) -> list[Value]:
+    """As `quantized_tile` over all columns, for weights and activations in floating point."""
+    b, rows, tokens = e.builder, traits.rows, range(num_tokens)
+    x = [e.builder.add(group.x, b.mul(b.add(token, e.i64(t)), group.x_stride)) for t in tokens]
+
+    def column(index: Value, sums: list[Value]) -> list[Value]:
+        at = e.offset(group.quants, index, format_.row_quant_bytes * rows)
+        if format_ is WeightFormat.F16:
+            half = e.load(at, vector(F16, rows))
+            weight = e.half_to_float(half, native=traits.native_half)
+        else:
+            weight = e.load(at, vector(F32, rows))
+        return [
+            e.fma(weight, e.load_splat(e.offset(x[t], index, 4), F32, rows), sums[t])
+            for t in tokens
+        ]
+
+    return e.repeat(group.steps, [e.constant(vector(F32, rows), 0.0)] * num_tokens, column)

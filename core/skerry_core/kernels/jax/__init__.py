@@ -1,0 +1,1 @@
+"""Kernels in JAX and Pallas. May import the hall."""

@@ -1,0 +1,238 @@
+"""Sampling in Torch, on the device that holds the logits: the choices of `skerry_core.sampling`.
+
+Everything that touches the vocabulary stays on the device. `begin` leaves the choices there for
+the next step, and lets the host go on; what it was asked for arrives meanwhile.
+Plain Torch sorts, and draws its uniforms on the host, where they are a handful of integers; where
+Triton runs, `triton_sampling.choose` does both in one launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from skerry_core.batch import SamplingBatch, StepResult
+from skerry_core.exact_math import log_f32, log_f64, uniform
+from skerry_core.kernels.torch.torch_math import exp_f32
+from skerry_core.kernels.torch.torch_staging import Fetch, send
+from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
+
+
+class Choose(Protocol):
+    """Steps 4 to 6 as one operation: see `triton_sampling.choose`."""
+
+    def __call__(
+        self, adjusted: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, lowest: Tensor,
+        seeds: Tensor, positions: Tensor, choices: Tensor,
+    ) -> Tensor: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Tokens that are being chosen."""
+
+    chosen: Tensor  # i64[S], on the device; -1: none is possible
+    num_logprobs: NDArray[np.int32]  # i32[S]  that are told of each
+    told: Fetch  # `chosen`; of samples that tell logprobs what `_asked` gives
+
+    def result(self) -> StepResult:
+        """Wait for them."""
+        chosen, *asked = self.told.wait()
+        count, width = len(chosen), max(0, int(self.num_logprobs.max(initial=0)))
+        result = StepResult(
+            token_ids=chosen.int().numpy(),
+            logprobs=np.zeros(count, np.float32),
+            top_ids=np.full((count, width), -1, np.int32),
+            top_logprobs=np.full((count, width), -np.inf, np.float32),
+        )
+        if asked:
+            self._tell(result, *asked)
+        return result
+
+    def _tell(
+        self, result: StepResult, picked: Tensor, largest: Tensor, total: Tensor, values: Tensor,
+        ids: Tensor,
+    ) -> None:  # fmt: skip
+        rows = np.flatnonzero(self.num_logprobs >= 0)
+        shown = ids.shape[1]
+        result.logprobs[rows] = _log_shares(picked, largest, total)[:, 0]
+        told = np.arange(shown) < self.num_logprobs[rows, None]
+        result.top_ids[rows, :shown] = np.where(told, ids.numpy(), -1)
+        top_logprobs = _log_shares(values, largest, total)
+        result.top_logprobs[rows, :shown] = np.where(told, top_logprobs, -np.inf)
+
+
+def sample(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> StepResult:
+    """Choose a token for each of the S rows of `logits` f32[S, V], which is left unchanged."""
+    return begin(logits, sampling, choose).result()
+
+
+def begin(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> Sampled:
+    """As `sample`, without waiting. Nothing reads `logits`, or the batch, once this returns, but
+    what the device does before whatever it is told next."""
+    raw = _clean(logits)
+    adjusted = _adjusted(raw, sampling)
+    if choose is None:
+        chosen, targets = _chosen(adjusted, sampling), _to(sampling.targets, logits.device).long()
+    else:
+        *style, targets = send(
+            [
+                sampling.temperature, sampling.top_p, sampling.top_k, _lowest(sampling.min_p),
+                sampling.seeds.view(np.int64), sampling.positions, sampling.choices,
+                sampling.targets,
+            ],
+            logits.device,
+        )  # fmt: skip
+        chosen = choose(adjusted, *style)
+    chosen = torch.where(targets >= 0, targets, chosen).long()
+    told = Fetch([chosen, *_asked(raw, chosen, sampling.num_logprobs)])
+    return Sampled(chosen, sampling.num_logprobs, told)
+
+
+def _chosen(adjusted: Tensor, sampling: SamplingBatch) -> Tensor:
+    """Steps 4 to 6 by sorting: i64[S]."""
+    chosen = adjusted.argmax(-1)
+    drawing = np.flatnonzero((sampling.temperature >= GREEDY_TEMPERATURE) & (sampling.targets < 0))
+    if len(drawing):
+        rows = _to(drawing, adjusted.device)
+        chosen[rows] = _draw(adjusted[rows], sampling, drawing)
+    return torch.where(adjusted.amax(-1) > -torch.inf, chosen, -1)
+
+
+def _clean(logits: Tensor) -> Tensor:
+    """Logits with NaN as -inf and +inf as the largest float32."""
+    return logits.nan_to_num(nan=-torch.inf, posinf=float(MAX_LOGIT), neginf=-torch.inf)
+
+
+def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
+    """Penalties, bias and grammar mask, in that order, on a copy."""
+    adjusted = raw.clone()
+    if len(sampling.history_ids):
+        _penalize(adjusted, sampling)
+    if len(sampling.bias_ids):
+        rows = _owners(sampling.bias_start, raw.device)
+        ids = _to(sampling.bias_ids, raw.device).long()
+        values = _to(sampling.bias_values, raw.device)
+        adjusted[rows, ids] = _clean(adjusted[rows, ids] + values)
+    if sampling.allowed is not None:
+        allowed = _unpacked(sampling.allowed, raw.shape[1], raw.device)
+        adjusted.masked_fill_(~allowed, -torch.inf)
+    return adjusted
+
+
+def _penalize(adjusted: Tensor, sampling: SamplingBatch) -> None:
+    device = adjusted.device
+    owners = _owners(sampling.history_start, device)
+    ids = _to(sampling.history_ids, device).long()
+    counts = _to(sampling.history_counts, device).float()
+    repetition = _to(sampling.repetition_penalty, device)[owners]
+    frequency = _to(sampling.frequency_penalty, device)[owners]
+    presence = _to(sampling.presence_penalty, device)[owners]
+    x = adjusted[owners, ids]
+    x = torch.where(x > 0, x / repetition, x * repetition)
+    x = x - frequency * counts
+    adjusted[owners, ids] = _clean(torch.where(counts > 0, x - presence, x))
+
+
+def _draw(adjusted: Tensor, sampling: SamplingBatch, rows: NDArray[np.int64]) -> Tensor:
+    """Inverse CDF over (logit descending, id ascending) of what the filters leave: i64[rows].
+
+    `adjusted` is f32[rows, V], the samples `rows` of the batch. Garbage, but a token, where every
+    logit is -inf.
+    """
+    device, last = adjusted.device, adjusted.shape[1] - 1
+    # Adding 0 makes -0 equal to 0 also for sorts that compare bits.
+    ordered, ids = (adjusted + 0.0).sort(dim=-1, descending=True, stable=True)
+    x = (ordered - ordered[:, :1]) / _to(sampling.temperature[rows], device)[:, None]
+
+    kept = (x >= _to(_lowest(sampling.min_p[rows]), device)[:, None]).sum(-1, keepdim=True)
+    top_k = _to(sampling.top_k[rows], device)[:, None]
+    kept = torch.where(top_k > 0, kept.minimum(top_k), kept).clamp(min=1)
+    rank = torch.arange(x.shape[1], device=device)
+    running = torch.where(rank < kept, weights(x), 0).cumsum(-1)
+
+    top_p = _to(sampling.top_p[rows], device)[:, None]
+    limit = top_p.double() * running[:, -1:].double()
+    reached = (running < limit).sum(-1, keepdim=True)  # the first rank that reaches the limit
+    end = torch.where(top_p < 1, reached.minimum(kept - 1), kept - 1)
+    total = running.gather(1, end)
+    u = torch.tensor(_uniforms(sampling, rows), dtype=torch.float64, device=device)[:, None]
+    drawn = torch.minimum((u * total).long(), total - 1)
+    picked = torch.searchsorted(running, drawn, right=True).clamp(max=last)
+    return ids.gather(1, picked)[:, 0]
+
+
+def _lowest(min_p: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ln(min_p), at most 0: the least x that is kept; -inf where the filter is off."""
+    with np.errstate(divide="ignore"):
+        lowest: NDArray[np.float32] = np.where(min_p > 0, np.minimum(log_f32(min_p), 0), -np.inf)
+    return lowest.astype(np.float32)
+
+
+def _uniforms(sampling: SamplingBatch, rows: NDArray[np.int64]) -> list[float]:
+    return [
+        uniform(int(sampling.seeds[s]), int(sampling.positions[s]), int(sampling.choices[s]))
+        for s in rows
+    ]
+
+
+def weights(x: Tensor) -> Tensor:
+    """e^x, for x <= 0, in fixed point as `sampling.weights` has it: i64."""
+    return (exp_f32(x).double() * WEIGHT_ONE).round().long()
+
+
+def _asked(raw: Tensor, chosen: Tensor, num_logprobs: NDArray[np.int32]) -> list[Tensor]:
+    """What logprobs are made of, for the n samples that tell them: logits f32[n, 1] of what was
+    chosen, the largest of each, sums of weights i64[n, 1], and the most likely ones with their ids,
+    f32[n, k] and i32[n, k]. Nothing where none does."""
+    asked = np.flatnonzero(num_logprobs >= 0)
+    if not len(asked):
+        return []
+    rows = _to(asked, raw.device)
+    own, tokens = raw[rows], chosen[rows, None]
+    largest = own.amax(-1, keepdim=True)
+    total = weights(own - largest).sum(-1, keepdim=True)
+    picked = torch.where(tokens < 0, -torch.inf, own.gather(1, tokens.clamp(min=0)))
+    shown = min(int(num_logprobs.max()), raw.shape[1])
+    values, ids = own[:, :shown], own[:, :shown].int()
+    if shown:
+        # A stable sort breaks ties by ascending id; topk does not say how it does.
+        ordered = (own + 0.0).sort(dim=-1, descending=True, stable=True)
+        values, ids = ordered.values[:, :shown], ordered.indices[:, :shown].int()
+    return [picked, largest, total, values, ids]
+
+
+def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.float32]:
+    """Log-softmax f32[n, k] of logits [n, k] under their largest [n, 1] and sum of weights [n, 1].
+
+    On the host: its logarithm has the same bits everywhere.
+    """
+    x, top = values.numpy().astype(np.float64), largest.numpy().astype(np.float64)
+    log_total = log_f64(total.numpy() / WEIGHT_ONE)
+    with np.errstate(invalid="ignore"):
+        shares = np.where(top == -np.inf, -np.inf, (x - top) - log_total)
+    with np.errstate(over="ignore"):
+        return shares.astype(np.float32)
+
+
+def _owners(start: NDArray[np.int32], device: torch.device) -> Tensor:
+    """Row of each entry of a ragged list, i64[entries]."""
+    return _to(np.repeat(np.arange(len(start) - 1), np.diff(start)), device)
+
+
+def _unpacked(mask: NDArray[np.uint32], vocab_size: int, device: torch.device) -> Tensor:
+    """bool[S, V] of bits packed in u32 words, lowest bit first."""
+    words = _to(mask.view(np.int32), device)
+    bits = torch.arange(32, dtype=torch.int32, device=device)
+    return ((words[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab_size]
+
+
+def _to(array: NDArray[Any], device: torch.device) -> Tensor:
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    # Only a copy from pinned memory does not wait for what the device does.
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

@@ -1,0 +1,1 @@
+"""Fused kernels for GPUs in Triton. May import torch (quantised planes) and the hall."""

@@ -1,0 +1,265 @@
+"""Attention over paged KV in Triton. One layer's KV is `[2, N, Hk, 64, D]`: keys, values.
+
+A program serves one KV head and a tile of up to BLOCK / G consecutive tokens of one sequence, each
+with its G query heads, and goes through 64-token blocks in order. What no token of the tile sees is
+never loaded, since idle blocks may hold anything, NaN included.
+
+Two ways. `attend_split` cuts a context after every 256 tokens, whatever the batch, and merges the
+pieces in their order: for decoding, and, since a token's bits then depend on its context alone,
+for whoever wants them equal in any batch. `attend_whole` goes through a context in one piece with
+a tile of many tokens: for prefill. A block that a token does not see leaves its running maximum,
+sum and accumulator untouched, bit for bit.
+"""
+
+# Kernels are compiled from what looks like Python; its types are not.
+# pyright: reportMissingParameterType=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.triton.triton_math import LOG2_E
+
+SPLIT_BLOCKS = 4  # blocks per piece of a context: 256 tokens
+SPLIT_TILE = 16  # rows of a tile: the least that tensor cores take
+WHOLE_TILE = 64  # rows of a tile in prefill; their fp32 accumulator lies in registers
+
+_BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Which tokens attend together. Entries with a length of 0 are padding."""
+
+    rows: Tensor  # i32[n]     the sequence's row of the block tables
+    starts: Tensor  # i32[n]   the first token
+    lengths: Tensor  # i32[n]  tokens, at most `tile_tokens`
+    longest: int  # of the lengths, as the host knows
+
+
+def tile_tokens(tile: int, group: int) -> int:
+    """Tokens of a tile of so many rows, where a KV head serves `group` query heads."""
+    return max(tile // group, 1)
+
+
+def attend_split(
+    q: Tensor,  # [T, >= H, D], of which the first H heads are queries
+    kv: Tensor,  # [2, N, Hk, 64, D]
+    tables: Tensor,  # i32[R, M]
+    positions: Tensor,  # i32[T]
+    tiles: Tiles,
+    out: Tensor,  # [T, H, D], written
+    *,
+    num_splits: int,  # pieces of the longest context
+    window: int | None,
+    scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
+) -> None:
+    """Every token of the tiles against its context, its own KV stored before.
+
+    A tile's lengths are at most `tile_tokens(SPLIT_TILE, H / Hk)`.
+    """
+    num_tokens, heads, width = out.shape
+    group = heads // kv.shape[2]
+    parts = out.new_empty((num_tokens, heads, num_splits, width), dtype=torch.float32)
+    sums = out.new_empty((num_tokens, heads, num_splits, 2), dtype=torch.float32)
+    _attend_split[(tiles.rows.shape[0], kv.shape[2], num_splits)](
+        q, kv, kv if scales is None else scales, tables, positions,
+        tiles.rows, tiles.starts, tiles.lengths, parts, sums,
+        q.stride(0), kv.stride(0), tables.stride(0), num_splits, width**-0.5,
+        HEADS=heads, GROUP=group, WIDTH=width, PADDED=triton.next_power_of_2(width),
+        TILE=max(SPLIT_TILE, triton.next_power_of_2(group)), SPLIT=SPLIT_BLOCKS,
+        WINDOW=window or 0, IS_SCALED=scales is not None, num_warps=4,
+    )  # fmt: skip
+    _merge_splits[(tiles.rows.shape[0], tiles.longest, heads)](
+        parts, sums, positions, tiles.starts, tiles.lengths, out, num_splits,
+        HEADS=heads, WIDTH=width, PADDED=triton.next_power_of_2(width), SPLIT=SPLIT_BLOCKS,
+        WINDOW=window or 0, num_warps=1,
+    )  # fmt: skip
+
+
+def attend_whole(
+    q: Tensor,  # [T, >= H, D], of which the first H heads are queries
+    kv: Tensor,  # [2, N, Hk, 64, D]
+    tables: Tensor,  # i32[R, M]
+    positions: Tensor,  # i32[T]
+    tiles: Tiles,
+    out: Tensor,  # [T, H, D], written
+    *,
+    window: int | None,
+    scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
+) -> None:
+    """As `attend_split`, in one piece. A tile's lengths are at most
+    `tile_tokens(WHOLE_TILE, H / Hk)`."""
+    _, heads, width = out.shape
+    group = heads // kv.shape[2]
+    _attend_whole[(tiles.rows.shape[0], kv.shape[2])](
+        q, kv, kv if scales is None else scales, tables, positions,
+        tiles.rows, tiles.starts, tiles.lengths, out,
+        q.stride(0), kv.stride(0), tables.stride(0), width**-0.5,
+        HEADS=heads, GROUP=group, WIDTH=width, PADDED=triton.next_power_of_2(width),
+        TILE=max(WHOLE_TILE, triton.next_power_of_2(group)), WINDOW=window or 0,
+        IS_SCALED=scales is not None, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["table_stride", "num_splits"])
+def _attend_split(
+    q, kv, scales, tables, positions, tile_rows, tile_starts, tile_lengths, parts, sums,
+    q_stride, value_offset, table_stride, num_splits, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
+):  # fmt: skip
+    """One tile, one KV head, one piece of the context: its unnormalised part, maximum and sum."""
+    tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i, lengths = tl.arange(0, TILE), tl.load(tile_lengths + tile)
+    is_row = (i // GROUP < lengths) & (i < TILE // GROUP * GROUP)
+    tokens = tl.load(tile_starts + tile) + i // GROUP
+    position = tl.load(positions + tokens, mask=is_row, other=-1)
+    first, last = _visible_range(position, is_row, WINDOW)
+    begin = tl.maximum(split * SPLIT, first // _BLOCK)
+    end = tl.minimum(split * SPLIT + SPLIT, last // _BLOCK + 1)
+    if (begin >= end) | (lengths == 0):
+        return
+    heads = head * GROUP + i % GROUP
+    table = tables + tl.load(tile_rows + tile) * table_stride
+    d = tl.arange(0, PADDED)
+    at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
+    queries = tl.load(q + at, mask=is_row[:, None] & (d < WIDTH)[None], other=0.0)
+    largest, total, mixed = _attend_blocks(
+        queries, kv, scales, table, position, head, begin, end, first, last, value_offset, scale,
+        HEADS // GROUP, WIDTH, PADDED, TILE, WINDOW, IS_SCALED,
+    )  # fmt: skip
+    piece = (tokens.to(tl.int64) * HEADS + heads) * num_splits + split
+    tl.store(sums + 2 * piece, largest, mask=is_row)
+    tl.store(sums + 2 * piece + 1, total, mask=is_row)
+    is_own = is_row[:, None] & (d < WIDTH)[None]
+    tl.store(parts + piece[:, None] * WIDTH + d[None], mixed, mask=is_own)
+
+
+@triton.jit(do_not_specialize=["num_splits"])
+def _merge_splits(
+    parts, sums, positions, tile_starts, tile_lengths, out, num_splits,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr,
+):  # fmt: skip
+    """One token of a tile, one query head: its pieces merged in order."""
+    tile, offset, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if offset >= tl.load(tile_lengths + tile):
+        return
+    token = tl.load(tile_starts + tile) + offset
+    position = tl.load(positions + token)
+    first = 0
+    if WINDOW:
+        first = tl.maximum(position - WINDOW + 1, 0) // (_BLOCK * SPLIT)
+    d = tl.arange(0, PADDED)
+    base = (token.to(tl.int64) * HEADS + head) * num_splits
+    largest, total = float("-inf"), 0.0
+    mixed = tl.zeros([PADDED], tl.float32)
+    for split in range(first, position // (_BLOCK * SPLIT) + 1):
+        own = tl.load(sums + 2 * (base + split))
+        new = tl.maximum(largest, own)
+        keep, add = tl.exp2(largest - new), tl.exp2(own - new)
+        part = tl.load(parts + (base + split) * WIDTH + d, mask=d < WIDTH, other=0.0)
+        total = total * keep + tl.load(sums + 2 * (base + split) + 1) * add
+        mixed = mixed * keep + part * add
+        largest = new
+    at = (token.to(tl.int64) * HEADS + head) * WIDTH + d
+    tl.store(out + at, (mixed / total).to(out.dtype.element_ty), mask=d < WIDTH)
+
+
+@triton.jit(do_not_specialize=["table_stride"])
+def _attend_whole(
+    q, kv, scales, tables, positions, tile_rows, tile_starts, tile_lengths, out,
+    q_stride, value_offset, table_stride, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
+):  # fmt: skip
+    """One tile, one KV head, the whole context."""
+    tile, head = tl.program_id(0), tl.program_id(1)
+    i, lengths = tl.arange(0, TILE), tl.load(tile_lengths + tile)
+    if lengths == 0:
+        return
+    is_row = (i // GROUP < lengths) & (i < TILE // GROUP * GROUP)
+    tokens = tl.load(tile_starts + tile) + i // GROUP
+    position = tl.load(positions + tokens, mask=is_row, other=-1)
+    first, last = _visible_range(position, is_row, WINDOW)
+    heads = head * GROUP + i % GROUP
+    table = tables + tl.load(tile_rows + tile) * table_stride
+    d = tl.arange(0, PADDED)
+    is_own = is_row[:, None] & (d < WIDTH)[None]
+    at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
+    queries = tl.load(q + at, mask=is_own, other=0.0)
+    _, total, mixed = _attend_blocks(
+        queries, kv, scales, table, position, head, first // _BLOCK, last // _BLOCK + 1,
+        first, last, value_offset, scale,
+        HEADS // GROUP, WIDTH, PADDED, TILE, WINDOW, IS_SCALED,
+    )  # fmt: skip
+    at = (tokens[:, None].to(tl.int64) * HEADS + heads[:, None]) * WIDTH + d[None]
+    attended = mixed / tl.where(is_row, total, 1.0)[:, None]
+    tl.store(out + at, attended.to(out.dtype.element_ty), mask=is_own)
+
+
+@triton.jit
+def _visible_range(position, is_row, WINDOW: tl.constexpr):
+    """First and last position that any row of a tile sees; the last is -1 when there is no row."""
+    last = tl.max(position, axis=0)
+    first = 0
+    if WINDOW:
+        nearest = tl.min(tl.where(is_row, position, 0x7FFFFFFF), axis=0)
+        first = tl.maximum(nearest - WINDOW + 1, 0)
+    return first, last
+
+
+@triton.jit
+def _attend_blocks(
+    queries,  # [TILE, PADDED]
+    kv, scales,
+    table,  # the row's blocks
+    position,  # i32[TILE]  -1: no row
+    head, begin, end, first, last, value_offset, scale,
+    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
+):  # fmt: skip
+    """(maximum, sum, accumulator) of the rows over blocks [begin, end), logarithms to base 2.
+
+    Rows that see none of them have -inf, 0 and 0.
+    """
+    slot, d = tl.arange(0, _BLOCK), tl.arange(0, PADDED)
+    largest = tl.full([TILE], float("-inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    mixed = tl.zeros([TILE, PADDED], tl.float32)
+    for index in range(begin, end):
+        key = index * _BLOCK + slot
+        is_seen = (key >= first) & (key <= last)
+        own = (tl.load(table + index).to(tl.int64) * KV_HEADS + head) * _BLOCK + slot
+        at = own[:, None] * WIDTH + d[None]
+        is_loaded = is_seen[:, None] & (d < WIDTH)[None]
+        keys = tl.load(kv + at, mask=is_loaded, other=0.0).to(queries.dtype)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * (scale * LOG2_E)
+        if IS_SCALED:
+            scores *= tl.load(scales + own, mask=is_seen, other=0.0)[None]
+        visible = key[None] <= position[:, None]
+        if WINDOW:
+            visible &= key[None] > position[:, None] - WINDOW
+        scores = tl.where(visible, scores, float("-inf"))
+        new = tl.maximum(largest, tl.max(scores, axis=1))
+        finite = tl.where(new == float("-inf"), 0.0, new)
+        shares = tl.exp2(scores - finite[:, None])
+        keep = tl.exp2(largest - finite)
+        total = total * keep + tl.sum(shares, axis=1)
+        values = tl.load(kv + value_offset + at, mask=is_loaded, other=0.0).to(queries.dtype)
+        if IS_SCALED:
+            step = value_offset // WIDTH
+            shares *= tl.load(scales + step + own, mask=is_seen, other=0.0)[None]
+        mixed = mixed * keep[:, None] + tl.dot(
+            shares.to(queries.dtype), values, input_precision="ieee"
+        )
+        largest = new
+    return largest, total, mixed

@@ -1,0 +1,206 @@
+"""What a decoder does besides attention and products, in fused Triton kernels.
+
+`rms_norm`, `add_rms_norm` and `swiglu` mean what they do in `torch_ops`. `rotate_and_store` is all
+that lies between a layer's projections and its attention, in one launch.
+"""
+
+# Kernels are compiled from what looks like Python; its types are not.
+# pyright: reportMissingParameterType=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.torch.quantized import LARGEST
+from skerry_core.kernels.triton.triton_math import in_8_bits
+
+_BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
+_CHUNK = 1024  # elements of a SwiGLU program
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The norm over the last axis of [..., width], in x's dtype."""
+    rows, normed = x.reshape(-1, x.shape[-1]), torch.empty_like(x)
+    _launch_norm(rows, rows, weight, normed, rows, eps, is_sum=False)
+    return normed
+
+
+def add_rms_norm(x: Tensor, branch: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The norm of `x + branch`, and that sum: both [T, hidden]."""
+    total, normed = torch.empty_like(x), torch.empty_like(x)
+    _launch_norm(x, branch, weight, normed, total, eps, is_sum=True)
+    return normed, total
+
+
+def _launch_norm(
+    x: Tensor, branch: Tensor, weight: Tensor, normed: Tensor, total: Tensor, eps: float,
+    *, is_sum: bool,
+) -> None:  # fmt: skip
+    width = x.shape[-1]
+    padded = triton.next_power_of_2(width)
+    _norm[(x.shape[0],)](
+        x, branch, weight, normed, total, width, eps, IS_SUM=is_sum, PADDED=padded,
+        num_warps=min(max(padded // 512, 1), 16),
+    )  # fmt: skip
+
+
+@triton.jit
+def _norm(x, branch, weight, normed, total, width, eps, IS_SUM: tl.constexpr, PADDED: tl.constexpr):
+    i = tl.arange(0, PADDED)
+    at, is_own = tl.program_id(0).to(tl.int64) * width + i, i < width
+    value = tl.load(x + at, mask=is_own, other=0.0)
+    if IS_SUM:
+        # The sum is rounded to the activations' dtype before it is normed, as if it were read back.
+        value = (value.to(tl.float32) + tl.load(branch + at, mask=is_own, other=0.0)).to(
+            value.dtype
+        )
+        tl.store(total + at, value, mask=is_own)
+    wide = value.to(tl.float32)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(wide * wide, axis=0) / width + eps)
+    gain = tl.load(weight + i, mask=is_own, other=0.0).to(tl.float32)
+    tl.store(normed + at, (wide * scale * gain).to(value.dtype), mask=is_own)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """SwiGLU (Shazeer, 2020) of [T, 2 * intermediate], gates first: [T, intermediate]."""
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty((rows, width))
+    _swiglu[(rows, triton.cdiv(width, _CHUNK))](gate_up, out, width, CHUNK=_CHUNK)
+    return out
+
+
+@triton.jit
+def _swiglu(gate_up, out, width, CHUNK: tl.constexpr):
+    row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    gate = tl.load(gate_up + row * 2 * width + i, mask=i < width, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * width + width + i, mask=i < width, other=0.0)
+    value = gate / (1.0 + tl.exp(-gate)) * up.to(tl.float32)
+    tl.store(out + row * width + i, value.to(out.dtype.element_ty), mask=i < width)
+
+
+def rotate_and_store(
+    heads: Tensor,  # [T, H + 2 * Hk, D]: queries, keys, values; queries are rotated in place
+    kv: Tensor,  # [2, N, Hk, 64, D]
+    positions: Tensor,  # i32[T]
+    slots: Tensor,  # i32[T]  where a token's KV goes: block * 64 + slot
+    cos: Tensor,  # f32[max_context, D / 2]
+    sin: Tensor,
+    *,
+    q_norm: Tensor | None = None,  # [D]  norms of single heads (Qwen3)
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    scales: Tensor | None = None,  # f32[2, N, Hk, 64]: KV is in 8 bits, and times this
+) -> None:
+    """Rotate queries and keys by their positions, halves rotated; write keys and values to KV."""
+    tokens, total, width = heads.shape
+    kv_heads = kv.shape[2]
+    is_normed = q_norm is not None and k_norm is not None
+    _rotate_and_store[(tokens, 3)](
+        heads, kv, kv if scales is None else scales, positions, slots, cos, sin,
+        q_norm if is_normed else heads, k_norm if is_normed else heads, kv.stride(0), eps,
+        HEADS=total - 2 * kv_heads, KV_HEADS=kv_heads, WIDTH=width,
+        PADDED_HEADS=triton.next_power_of_2(total - 2 * kv_heads),
+        PADDED_KV_HEADS=triton.next_power_of_2(kv_heads),
+        PADDED_HALF=triton.next_power_of_2(width // 2),
+        IS_NORMED=is_normed, MOST=LARGEST.get(kv.dtype, 0),
+    )  # fmt: skip
+
+
+@triton.jit
+def _rotate_and_store(
+    heads, kv, scales, positions, slots, cos, sin, q_norm, k_norm, value_offset, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED_HEADS: tl.constexpr,
+    PADDED_KV_HEADS: tl.constexpr, PADDED_HALF: tl.constexpr, IS_NORMED: tl.constexpr,
+    MOST: tl.constexpr,
+):  # fmt: skip
+    """One token's queries, keys or values."""
+    token, part = tl.program_id(0), tl.program_id(1)
+    base = heads + token.to(tl.int64) * (HEADS + 2 * KV_HEADS) * WIDTH
+    position, slot = tl.load(positions + token), tl.load(slots + token)
+    dtype = heads.dtype.element_ty
+    if part == 0:
+        q1, q2, at, is_own = _halves(base, HEADS, PADDED_HEADS, PADDED_HALF, WIDTH)
+        if IS_NORMED:
+            q1, q2 = _normed(q1, q2, q_norm, eps, PADDED_HALF, WIDTH)
+        q1, q2 = _rotated(q1, q2, cos, sin, position, PADDED_HALF, WIDTH)
+        tl.store(base + at, q1.to(dtype), mask=is_own)
+        tl.store(base + at + WIDTH // 2, q2.to(dtype), mask=is_own)
+    elif part == 1:
+        keys = base + HEADS * WIDTH
+        k1, k2, _, _ = _halves(keys, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH)
+        if IS_NORMED:
+            k1, k2 = _normed(k1, k2, k_norm, eps, PADDED_HALF, WIDTH)
+        k1, k2 = _rotated(k1, k2, cos, sin, position, PADDED_HALF, WIDTH)
+        # Rounded as the activations are, so that KV holds what a plain path would put there.
+        k1, k2 = k1.to(dtype).to(tl.float32), k2.to(dtype).to(tl.float32)
+        _store(kv, scales, k1, k2, slot, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST)
+    else:
+        values = base + (HEADS + KV_HEADS) * WIDTH
+        v1, v2, _, _ = _halves(values, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH)
+        _store(
+            kv + value_offset, scales + value_offset // WIDTH, v1, v2, slot,
+            KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST,
+        )  # fmt: skip
+
+
+@triton.jit
+def _halves(
+    base, COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Both halves f32[PADDED, HALF] of COUNT heads, where the first ones lie, which are real."""
+    h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
+    at = h[:, None] * WIDTH + d[None]
+    is_own = (h < COUNT)[:, None] & (d < WIDTH // 2)[None]
+    first = tl.load(base + at, mask=is_own, other=0.0).to(tl.float32)
+    second = tl.load(base + at + WIDTH // 2, mask=is_own, other=0.0).to(tl.float32)
+    return first, second, at, is_own
+
+
+@triton.jit
+def _normed(first, second, weight, eps, HALF: tl.constexpr, WIDTH: tl.constexpr):
+    """RMSNorm of each head, rounded to the weights' dtype as a product would leave it."""
+    d = tl.arange(0, HALF)
+    is_own = d < WIDTH // 2
+    squares = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
+    scale = (1.0 / tl.sqrt_rn(squares / WIDTH + eps))[:, None]
+    low = tl.load(weight + d, mask=is_own, other=0.0).to(tl.float32)[None]
+    high = tl.load(weight + d + WIDTH // 2, mask=is_own, other=0.0).to(tl.float32)[None]
+    dtype = weight.dtype.element_ty
+    return (first * scale * low).to(dtype).to(tl.float32), (second * scale * high).to(dtype).to(
+        tl.float32
+    )
+
+
+@triton.jit
+def _rotated(first, second, cos, sin, position, HALF: tl.constexpr, WIDTH: tl.constexpr):
+    d = tl.arange(0, HALF)
+    at, is_own = position.to(tl.int64) * (WIDTH // 2) + d, d < WIDTH // 2
+    c = tl.load(cos + at, mask=is_own, other=0.0)[None]
+    s = tl.load(sin + at, mask=is_own, other=0.0)[None]
+    return first * c - second * s, second * c + first * s
+
+
+@triton.jit
+def _store(
+    kv, scales, first, second, slot,
+    COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
+    MOST: tl.constexpr,
+):  # fmt: skip
+    """Heads of one token to their slot; in 8 bits as shares of the largest of each head."""
+    h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
+    own = (slot // _BLOCK * COUNT + h).to(tl.int64) * _BLOCK + slot % _BLOCK
+    if MOST:
+        largest = tl.maximum(tl.max(tl.abs(first), axis=1), tl.max(tl.abs(second), axis=1))
+        scale = tl.maximum(largest, 1e-12) / MOST
+        tl.store(scales + own, scale, mask=h < COUNT)
+        first = in_8_bits(first / scale[:, None], MOST)
+        second = in_8_bits(second / scale[:, None], MOST)
+    at = own[:, None] * WIDTH + d[None]
+    is_own = (h < COUNT)[:, None] & (d < WIDTH // 2)[None]
+    tl.store(kv + at, first.to(kv.dtype.element_ty), mask=is_own)
+    tl.store(kv + at + WIDTH // 2, second.to(kv.dtype.element_ty), mask=is_own)
