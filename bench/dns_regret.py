@@ -31,7 +31,7 @@ from rich.table import Table
 from bench import machine, stats
 from skerry_edge.geo.ranking import Candidate, Client, nearest, rank, up
 from skerry_edge.geo.rtt import MeasuredRtt
-from skerry_regions.topology import Region
+from skerry_regions.topology.spec import Region
 
 MATRIX = Path(__file__).parent / "data" / "ibm_vpc_inter_region_rtt_2024-03.csv"
 AIRPORTS = {

@@ -14,7 +14,7 @@ from skerry_edge.geo.networks import Network
 from skerry_edge.geo.places import Places, Site
 from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import Zone
-from skerry_regions.topology import Region
+from skerry_regions.topology.spec import Region
 
 ORIGIN = "example.test"
 NAME = f"ai.{ORIGIN}"

@@ -19,8 +19,8 @@ from bench.engine import undisturbed
 from bench.models import home
 from bench.peers import ROOT, Worker, python_of
 from bench.run import Run, parser
-from skerry_regions.catalog import Catalog
-from skerry_regions.store import ModelStore
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.store import ModelStore
 
 OURS, PEER = "skerry", "sentence-transformers"
 MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"

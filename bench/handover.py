@@ -40,8 +40,8 @@ from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_edge.cli.state import Home
 from skerry_regions.address import Address
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.node_link import NodeLink, Patience
-from skerry_regions.protocol import (
+from skerry_regions.wire.link import NodeLink, Patience
+from skerry_regions.wire.protocol import (
     HandOverFrom,
     HandOverTo,
     Hello,

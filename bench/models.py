@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from skerry_regions.catalog import Catalog, ModelSpec
-from skerry_regions.model_files import ModelFiles
-from skerry_regions.store import ModelStore
+from skerry_regions.models.catalog import Catalog, ModelSpec
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.store import ModelStore
 
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from skerry_regions.protocol import Accepted, Done, Event, Failed, Tokens
+from skerry_regions.wire.protocol import Accepted, Done, Event, Failed, Tokens
 
 
 class NodeStream:

@@ -35,8 +35,8 @@ from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_regions.address import Address
 from skerry_regions.digests import full_block_digests
-from skerry_regions.node import Node
-from skerry_regions.protocol import (
+from skerry_regions.node.node import Node
+from skerry_regions.wire.protocol import (
     HandOverFrom,
     HandOverTo,
     Sampling,

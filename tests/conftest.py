@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from skerry_regions.catalog import Catalog
-from skerry_regions.model_files import ModelFiles
-from skerry_regions.store import ModelStore, use_file
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.store import ModelStore, use_file
 
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBEDDING_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"

@@ -11,7 +11,7 @@ from typing import Protocol
 from bench.sim.events import Events
 from bench.sim.node import Prefill, SimNode
 from bench.sim.traces import MOONCAKE_BLOCK, TraceRequest
-from skerry_regions.prefixes import CachedPrefix, PrefixDirectory
+from skerry_regions.routing.prefixes import CachedPrefix, PrefixDirectory
 from skerry_regions.speeds import LinkSpeed, NodeSpeed, StepSample
 from skerry_regions.view import Role
 

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from bench.sim.cluster import Choice, Cluster
 from bench.sim.node import SimNode
 from bench.sim.traces import TraceRequest
-from skerry_regions.bookings import Booking
-from skerry_regions.placement import Demand, RouterConfig
-from skerry_regions.prefixes import NOTHING_CACHED, CachedPrefix
-from skerry_regions.router import Router
+from skerry_regions.routing.bookings import Booking
+from skerry_regions.routing.placement import Demand, RouterConfig
+from skerry_regions.routing.prefixes import NOTHING_CACHED, CachedPrefix
+from skerry_regions.routing.router import Router
 from skerry_regions.speeds import NodeSpeed, SpeedBook, StepSample
 from skerry_regions.view import NodeState, View
 

@@ -32,9 +32,9 @@ from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog
-from skerry_regions.client import RegionClient
-from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.wire.client import RegionClient
+from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 
 TEXT = "Skerries are small rocky islands, too small to live on; seals and sea birds like them. "
 STREAMS = 4096

@@ -22,11 +22,11 @@ from bench.workers.replay_node import REGION
 from skerry_edge.cli.state import Home
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
-from skerry_regions.directory import Directory
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routed import Routed
+from skerry_regions.region.directory import Directory
+from skerry_regions.region.placer import Routed
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 
 
 async def run(home: Home) -> None:

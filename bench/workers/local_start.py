@@ -23,8 +23,8 @@ from skerry_core.request import Request, SamplingParams  # noqa: E402
 from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
 from skerry_core.runners.packed import load_packed  # noqa: E402
 from skerry_edge.text import TextModel  # noqa: E402
-from skerry_regions.catalog import Catalog  # noqa: E402
-from skerry_regions.store import ModelStore  # noqa: E402
+from skerry_regions.models.catalog import Catalog  # noqa: E402
+from skerry_regions.models.store import ModelStore  # noqa: E402
 
 NUM_BLOCKS = 256
 

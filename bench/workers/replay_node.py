@@ -27,10 +27,12 @@ from skerry.errors import ModelNotFound
 from skerry_edge.cli.state import Home
 from skerry_edge.text import TextModel
 from skerry_regions.address import Address
-from skerry_regions.announcer import Announcer, new_incarnation
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.node_server import Abortable, NodeServer
-from skerry_regions.protocol import (
+from skerry_regions.node.announcer import Announcer, new_incarnation
+from skerry_regions.registry import Member
+from skerry_regions.view import NodeLoad
+from skerry_regions.wire.listener import Abortable, NodeServer
+from skerry_regions.wire.protocol import (
     PROTOCOL_VERSION,
     Accepted,
     AnyEvent,
@@ -47,8 +49,6 @@ from skerry_regions.protocol import (
     Submit,
     Tokens,
 )
-from skerry_regions.registry import Member
-from skerry_regions.view import NodeLoad
 
 REGION = "local"
 BUILD = "replay"

@@ -10,8 +10,8 @@ from typing import Any
 
 from skerry_core.encoder.encoder import Encoder
 from skerry_edge.encoder_text import EncoderText
-from skerry_regions.catalog import Catalog
-from skerry_regions.store import ModelStore
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.store import ModelStore
 
 
 def main(model: str, home: Path, threads: int) -> None:

@@ -25,7 +25,7 @@ from skerry_edge.buckets import Bucket, Pace
 from skerry_edge.limits import Limits
 from skerry_edge.quotas import Allowance, Quotas
 from skerry_edge.spending import Hold, Spending, dollars
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 MAX_METERS = 100_000
 DEFAULT_LIMITS = Limits()

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from msgspec.structs import asdict
 
 from skerry_edge.tracing import Attributes, Candidate, Trace
-from skerry_regions.attempts import AttemptRecord
 from skerry_regions.phases import Phase, Timeline
-from skerry_regions.placement import Placement
+from skerry_regions.region.attempts import AttemptRecord
+from skerry_regions.routing.placement import Placement
 
 SPAN_NAMES = {"send": "hand-over", "receive": "await KV"}  # the other phases keep their names
 SHORTEST_TERM = 5e-7  # seconds; a smaller term of a route's cost is not told

@@ -25,7 +25,7 @@ import msgspec
 from skerry.errors import AuthenticationError, NotFound
 from skerry_edge.inside import inside_call
 from skerry_regions.private_files import replace_file
-from skerry_regions.residency import Zone, is_zone
+from skerry_regions.zones import Zone, is_zone
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -23,8 +23,8 @@ from skerry_edge.usage_journal import Amount, Outcome, UsageEntry
 if TYPE_CHECKING:
     from skerry_edge.edge import Edge
     from skerry_edge.generation import Call, Generation, Job
-    from skerry_regions.catalog import ModelSpec
-    from skerry_regions.client import TokenStream
+    from skerry_regions.models.catalog import ModelSpec
+    from skerry_regions.wire.client import TokenStream
 
 
 class Books:

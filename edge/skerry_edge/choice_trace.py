@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Sequence
 from skerry.errors import SkerryError
 from skerry_edge.attempt_spans import add_attempts
 from skerry_edge.tracing import Attributes, Trace
-from skerry_regions.attempts import AttemptRecord, Traced
-from skerry_regions.client import TokenStream
+from skerry_regions.region.attempts import AttemptRecord, Traced
 from skerry_regions.trace_context import TraceContext
+from skerry_regions.wire.client import TokenStream
 
 
 class ChoiceTrace:

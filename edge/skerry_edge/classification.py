@@ -28,7 +28,7 @@ from skerry_edge.encoder_text import EncoderText
 from skerry_edge.encoding import Form, Texts, encoded, floats, tokenised, tokenised_pairs
 from skerry_edge.generation import Call
 from skerry_edge.routing import attended, authorise, call_of
-from skerry_regions.catalog import Classification, ModelSpec
+from skerry_regions.models.catalog import Classification, ModelSpec
 
 _text_decoder = msgspec.json.Decoder(ClassificationInput)
 _ranking_decoder = msgspec.json.Decoder(RankingInput)

@@ -39,7 +39,7 @@ from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, ev
 from skerry_edge.sse import DONE
 from skerry_edge.text import TextModel
 from skerry_edge.transcript import token_logprob
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's
 DEFAULT_MAX_TOKENS = 16  # OpenAI's

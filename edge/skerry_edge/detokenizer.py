@@ -9,7 +9,7 @@ from typing import Final
 
 from tokenizers import AddedToken, Tokenizer
 
-from skerry_regions.model_files import TokenForm
+from skerry_regions.models.model_files import TokenForm
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-F]{2})>")
 

@@ -21,9 +21,9 @@ from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_edge.trace_store import TraceStore
 from skerry_edge.tracing import TraceRecord
-from skerry_regions.catalog import Catalog, ModelSpec
-from skerry_regions.client import RegionClient
-from skerry_regions.residency import GLOBAL
+from skerry_regions.models.catalog import Catalog, ModelSpec
+from skerry_regions.wire.client import RegionClient
+from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
     from skerry_edge.steering import Steering

@@ -29,7 +29,7 @@ from skerry_edge.edge import Edge
 from skerry_edge.encoder_text import EncoderText
 from skerry_edge.encoding import Form, Texts, check_lengths, encoded, floats, tokenised
 from skerry_edge.routing import attended, authorise, call_of, edge_of
-from skerry_regions.catalog import Embedding, ModelSpec, Pooling
+from skerry_regions.models.catalog import Embedding, ModelSpec, Pooling
 
 MAX_VALUES = 1 << 20  # numbers in one answer: what it may take of memory
 

@@ -20,8 +20,8 @@ from skerry_edge.encoder_text import EncoderText
 from skerry_edge.entrance import enter
 from skerry_edge.generation import Call
 from skerry_edge.prompts import INLINE_CHARS
-from skerry_regions.catalog import ModelSpec
-from skerry_regions.protocol import MAX_TEXTS, MAX_VECTOR_BYTES, Embed, VectorKind
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.wire.protocol import MAX_TEXTS, MAX_VECTOR_BYTES, Embed, VectorKind
 
 FLOAT_BYTES = 4
 

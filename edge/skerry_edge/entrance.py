@@ -10,7 +10,7 @@ from skerry_edge.admission import Demand, Place
 if TYPE_CHECKING:
     from skerry_edge.edge import Edge
     from skerry_edge.generation import Call
-    from skerry_regions.catalog import ModelSpec
+    from skerry_regions.models.catalog import ModelSpec
 
 
 async def enter(

@@ -35,10 +35,10 @@ from skerry_edge.text import TextModel
 from skerry_edge.tool_parser import CallDelta, ToolParser
 from skerry_edge.tools import Family
 from skerry_edge.transcript import Transcript
-from skerry_regions import protocol
-from skerry_regions.catalog import ModelSpec
-from skerry_regions.client import Explained, TokenStream
-from skerry_regions.protocol import Done, GrammarSpec, PhaseUsage, Sampling, Submit
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.wire import protocol
+from skerry_regions.wire.client import Explained, TokenStream
+from skerry_regions.wire.protocol import Done, GrammarSpec, PhaseUsage, Sampling, Submit
 
 MAX_LOGGED_PROMPT = 8192  # characters
 

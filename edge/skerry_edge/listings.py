@@ -16,7 +16,7 @@ from skerry_edge.dialects import JSONBytes, encode, envelope, page_info
 from skerry_edge.edge import Edge
 from skerry_edge.routing import authorise, edge_of
 from skerry_edge.whole_numbers import whole_number
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 
 DEFAULT_PER_PAGE = 50
 MAX_PER_PAGE = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from skerry_edge.metrics import EdgeMetrics
-from skerry_regions.attempts import AttemptRecord
-from skerry_regions.protocol import PhaseUsage
+from skerry_regions.region.attempts import AttemptRecord
+from skerry_regions.wire.protocol import PhaseUsage
 
 Clock = Callable[[], float]  # seconds, monotonic
 ABORT = "abort"  # how a choice ended that neither finished nor failed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from skerry_edge.tracing import TraceRecord
-from skerry_regions.attempts import AttemptRecord
+from skerry_regions.node.stream_metrics import MODEL, StreamMetrics
 from skerry_regions.phases import PhaseName
 from skerry_regions.prometheus import (
     CONTENT_TYPE,
@@ -23,7 +23,7 @@ from skerry_regions.prometheus import (
     ReadGauge,
     exposition,
 )
-from skerry_regions.stream_metrics import MODEL, StreamMetrics
+from skerry_regions.region.attempts import AttemptRecord
 
 __all__ = ["CONTENT_TYPE", "EdgeMetrics"]
 

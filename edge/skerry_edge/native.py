@@ -40,7 +40,7 @@ from skerry_edge.sse import DONE
 from skerry_edge.text import TextModel
 from skerry_edge.tool_parser import Calls
 from skerry_edge.tool_prompts import with_tools
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 
 DEFAULT_TEMPERATURE = 0.6  # upstream's
 

@@ -39,7 +39,7 @@ from skerry_edge.routing import attended, authorise, begin, call_of, edge_of, ev
 from skerry_edge.sse import DONE
 from skerry_edge.tool_parser import CallDelta, Calls
 from skerry_edge.tool_prompts import with_tools
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's
 

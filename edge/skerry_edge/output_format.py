@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from skerry.errors import InvalidInput
 from skerry_edge.output_schema import Schema, checked
-from skerry_regions.protocol import MAX_GRAMMAR, GrammarSpec
+from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 MAX_CHOICES = 1000
 ANY_OBJECT: Schema = {"type": "object"}

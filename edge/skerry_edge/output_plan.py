@@ -8,7 +8,7 @@ from typing import Protocol
 from skerry_edge.output_format import FormatRequest, OutputFormat, output_format
 from skerry_edge.text import TextModel
 from skerry_edge.tools import Family, Toolbox, ToolRequest, family_of, tool_grammar, toolbox
-from skerry_regions.protocol import GrammarSpec
+from skerry_regions.wire.protocol import GrammarSpec
 
 
 class OutputRequest(FormatRequest, ToolRequest, Protocol):

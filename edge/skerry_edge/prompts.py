@@ -18,8 +18,8 @@ from skerry_edge.limits import Limits
 from skerry_edge.prefix_memory import TenantMemory
 from skerry_edge.text import TextModel
 from skerry_edge.whole_numbers import whole_number
-from skerry_regions.catalog import ModelSpec
-from skerry_regions.protocol import Sampling
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.wire.protocol import Sampling
 
 INLINE_CHARS = 16 * 1024  # tokenised on the event loop: about 5 ms; more goes to a thread
 SEED_MASK = (1 << 64) - 1

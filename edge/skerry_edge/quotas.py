@@ -21,8 +21,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from skerry.errors import ModelNotFound
-from skerry_regions import located_yaml
-from skerry_regions.catalog import Catalog
+from skerry_regions.models import located_yaml
+from skerry_regions.models.catalog import Catalog
 
 MAX_RATE = 1e12  # per minute
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry_regions.startup import on_sighup
+from skerry_regions.process.startup import on_sighup
 
 POLL_SECONDS = 1.0
 

@@ -11,8 +11,8 @@ import msgspec
 from skerry_edge.idempotency import REPLAYED_HEADER
 from skerry_edge.idempotency import TTL_SECONDS as IDEMPOTENT_SECONDS
 from skerry_edge.response_cache import STATUS_HEADER, Event, ResponseCache, StoredAnswer, key_of
-from skerry_regions.client import Explained, TokenStream
-from skerry_regions.protocol import Sampling
+from skerry_regions.wire.client import Explained, TokenStream
+from skerry_regions.wire.protocol import Sampling
 
 if TYPE_CHECKING:
     from skerry_edge.generation import Call, Job

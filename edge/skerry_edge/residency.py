@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from skerry.errors import InvalidInput, PermissionDenied
 from skerry_edge.auth import Principal
-from skerry_regions import residency
+from skerry_regions import zones as residency
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -29,7 +29,7 @@ from msgspec import Struct
 from skerry.errors import InvalidInput, Unavailable
 from skerry_edge.database import DatabaseThread
 from skerry_edge.whole_numbers import whole_number
-from skerry_regions.protocol import Done, Tokens
+from skerry_regions.wire.protocol import Done, Tokens
 
 TTL_HEADER = "cf-aig-cache-ttl"
 SKIP_HEADER = "cf-aig-skip-cache"

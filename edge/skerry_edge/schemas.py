@@ -13,7 +13,7 @@ from skerry.errors import InvalidInput
 from skerry_edge.dialects import JSONBytes, encode, envelope
 from skerry_edge.edge import Edge
 from skerry_edge.routing import authorise, edge_of
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 
 EITHER_PROMPT = [  # one of them; null counts as absent
     {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},

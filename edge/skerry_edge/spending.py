@@ -23,7 +23,7 @@ from pathlib import Path
 from skerry.errors import QuotaExceeded, Unavailable
 from skerry_edge.auth import Caps
 from skerry_edge.database import DatabaseThread
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 NANO = 1_000_000_000
 # Places bound what waits for the file; a settlement that it refused would stay spent.

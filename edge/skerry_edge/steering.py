@@ -24,7 +24,7 @@ from skerry_edge.geo.networks import Address
 from skerry_edge.geo.ranking import Client, seconds_to
 from skerry_edge.inside import inside_call
 from skerry_regions.registry import Member
-from skerry_regions.topology import Steer, Topology
+from skerry_regions.topology.spec import Steer, Topology
 
 if TYPE_CHECKING:  # edges without a policy need no DNS library
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

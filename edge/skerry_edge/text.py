@@ -25,7 +25,7 @@ from skerry_edge.guard import MARK, Guard, dropping_marks
 from skerry_edge.prefix_memory import Borders
 from skerry_edge.sandbox import TemplateLimit, TemplateRefusal
 from skerry_edge.template import ChatTemplate
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 
 class Prompt(str):

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, Protocol
 from skerry.errors import InvalidInput
 from skerry_edge.output_format import OutputFormat
 from skerry_edge.output_schema import Schema, checked
-from skerry_regions.protocol import MAX_GRAMMAR, GrammarSpec
+from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 MAX_TOOLS: Final = 128
 MAX_NAME: Final = 128  # characters

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from skerry import wire
 from skerry_edge.stops import StopMatcher
-from skerry_regions.protocol import TokenLogprob
+from skerry_regions.wire.protocol import TokenLogprob
 
 
 class Detokenizer(Protocol):

@@ -26,8 +26,8 @@ from typing import Literal
 from msgspec import Struct
 
 from skerry_edge.database import BUSY_SECONDS
-from skerry_regions.catalog import Price
 from skerry_regions.drivers.sqlite_file import open_database, transaction
+from skerry_regions.models.catalog import Price
 
 Outcome = Literal["running", "completed", "cached", "cancelled", "failed", "aborted"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from skerry.errors import Overloaded, RequestTimeout
-from skerry_regions.client import RegionClient, TokenStream
-from skerry_regions.protocol import Embed, Submit
+from skerry_regions.wire.client import RegionClient, TokenStream
+from skerry_regions.wire.protocol import Embed, Submit
 
 MAX_HELD = 256  # requests, of all models
 LOOK_SECONDS = 0.05

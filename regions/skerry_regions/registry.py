@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
 
-from skerry_regions.residency import GLOBAL
+from skerry_regions.zones import GLOBAL
 
 Text = Annotated[str, Meta(max_length=256)]
 NumericBuild = Annotated[str, Meta(max_length=256)]  # of a runner; see `ModelRunner`

@@ -22,7 +22,7 @@ from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.request import KVBlock, Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 KEY = b"model"
 NUM_BLOCKS = 24

@@ -21,7 +21,7 @@ from tests.core.random_models import quantize_matrices, random_weights, write_gg
 from skerry_core.config import BLOCK_SIZE, ModelConfig
 from skerry_core.kernels.simd.targets import TARGETS, _is_supported
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"

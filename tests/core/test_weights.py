@@ -27,7 +27,7 @@ from skerry_core.weights.file import Tensor, WeightFile, WeightsError, content_f
 from skerry_core.weights.gguf import read_gguf
 from skerry_core.weights.safetensors import read_safetensors
 from skerry_core.weights.tensors import FORMATS
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 CONFIG = ModelConfig(
     architecture="llama",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

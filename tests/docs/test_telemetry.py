@@ -10,7 +10,7 @@ from tests.edge.geo.example import responder
 from skerry_edge.geo.dns_metrics import DnsMetrics
 from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.metrics import EdgeMetrics
-from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.prometheus import Metric
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry import AI
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 ROOT = Path(__file__).parents[2]

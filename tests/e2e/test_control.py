@@ -16,8 +16,8 @@ from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
 from tests.e2e.control_client import ControlClient, ControlPlane
 
 from skerry import AI
-from skerry_regions.control.socket_paths import SocketPaths
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.control.reconcile.socket_paths import SocketPaths
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

@@ -11,7 +11,7 @@ from tests.core.random_encoders import KERNELS
 from tests.e2e.command import MODEL, Skerry, new_home
 
 from skerry import InvalidInput, SkerryError
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

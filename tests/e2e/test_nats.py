@@ -16,7 +16,7 @@ from tests.e2e.command import MODEL, Skerry, new_home
 from tests.regions.nats_server import NatsServer
 
 from skerry import AI
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

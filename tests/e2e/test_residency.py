@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
 
 from skerry_regions.digests import full_block_digests
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

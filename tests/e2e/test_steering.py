@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
 
 from skerry import AI
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.command import MODEL, Skerry, new_home
 
 from skerry import AI, InvalidInput
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

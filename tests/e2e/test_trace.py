@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home
 from tests.edge.test_otlp import collecting
 
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
 
 from skerry import AI, AuthenticationError, ModelNotFound, Unavailable
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

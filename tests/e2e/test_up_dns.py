@@ -11,7 +11,7 @@ import dns.query
 import pytest
 from tests.e2e.command import MODEL, new_home, until
 
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
 
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

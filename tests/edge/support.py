@@ -36,11 +36,11 @@ from skerry_edge.prompts import content_text
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
-from skerry_regions.attempts import AttemptRecord, Traced
-from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
-from skerry_regions.protocol import Done, Embed, PhaseUsage, Submit, Tokens
-from skerry_regions.residency import GLOBAL
+from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, Price
+from skerry_regions.region.attempts import AttemptRecord, Traced
+from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens
+from skerry_regions.zones import GLOBAL
 
 MODEL = "@cf/test/bytes"
 ALIAS = "@cf/meta/another-name"

@@ -17,7 +17,7 @@ from skerry_edge.admission import Admission, Demand, Place
 from skerry_edge.auth import Caps
 from skerry_edge.quotas import Allowance, ModelAllowance, Quotas, TenantAllowance
 from skerry_edge.spending import dollars
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 MODEL = "@cf/test/bytes"
 ME, OTHER = "a" * 32, "b" * 32

@@ -37,10 +37,10 @@ from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog
-from skerry_regions.local import LocalRegion, LocalStream
-from skerry_regions.node import Node
-from skerry_regions.protocol import Embed, Submit
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.node.node import Node
+from skerry_regions.region.local import LocalRegion, LocalStream
+from skerry_regions.wire.protocol import Embed, Submit
 
 BASE = f"/client/v4/accounts/{ACCOUNT}/ai"
 RUN = f"{BASE}/run/{MODEL}"

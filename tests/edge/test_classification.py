@@ -23,11 +23,11 @@ from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.encoder_text import EncoderText
-from skerry_regions.catalog import Catalog, Classification
-from skerry_regions.local import LocalRegion
-from skerry_regions.local_model import describe
-from skerry_regions.node import Node
-from skerry_regions.store import ModelStore
+from skerry_regions.models.catalog import Catalog, Classification
+from skerry_regions.models.local_model import describe
+from skerry_regions.models.store import ModelStore
+from skerry_regions.node.node import Node
+from skerry_regions.region.local import LocalRegion
 
 pytestmark = pytest.mark.anyio
 

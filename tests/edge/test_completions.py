@@ -18,7 +18,7 @@ from tests.edge.support import (
     events,
 )
 
-from skerry_regions.protocol import Submit, Tokens
+from skerry_regions.wire.protocol import Submit, Tokens
 
 FIRST, SECOND = [*b"one"], [*b"two"]
 

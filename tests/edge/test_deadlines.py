@@ -19,7 +19,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.sse import Attended
 from skerry_edge.text import TextModel
 from skerry_edge.waiting_room import WaitingRoom
-from skerry_regions.catalog import Catalog
+from skerry_regions.models.catalog import Catalog
 
 pytestmark = pytest.mark.anyio
 

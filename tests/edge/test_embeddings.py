@@ -27,11 +27,11 @@ from skerry_edge.encoder_text import EncoderText
 from skerry_edge.limits import Limits
 from skerry_edge.stores import Stores
 from skerry_edge.usage_report import journals, totals
-from skerry_regions.catalog import Catalog, Embedding, ModelSpec
-from skerry_regions.local import LocalRegion
-from skerry_regions.local_model import describe
-from skerry_regions.node import Node
-from skerry_regions.store import ModelFiles, ModelStore
+from skerry_regions.models.catalog import Catalog, Embedding, ModelSpec
+from skerry_regions.models.local_model import describe
+from skerry_regions.models.store import ModelFiles, ModelStore
+from skerry_regions.node.node import Node
+from skerry_regions.region.local import LocalRegion
 
 pytestmark = pytest.mark.anyio
 

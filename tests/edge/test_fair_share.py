@@ -25,9 +25,9 @@ from skerry_edge.app import create_app
 from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog
-from skerry_regions.local import LocalRegion
-from skerry_regions.node import Node
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.node.node import Node
+from skerry_regions.region.local import LocalRegion
 
 FLOOD, PLACES, NUM_RUNNING = 40, 32, 8
 GREEDY, QUIET = "a" * 32, "b" * 32

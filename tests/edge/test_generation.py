@@ -24,8 +24,8 @@ from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog
-from skerry_regions.local import LocalRegion
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.region.local import LocalRegion
 
 OTHER_ACCOUNT = "f" * 32
 RUN, CHAT = f"/client/v4/accounts/{ACCOUNT}/ai/run/{MODEL}", "/v1/chat/completions"

@@ -6,7 +6,7 @@ import pytest
 from tests.edge.support import Deployment
 
 from skerry_edge.hints import affinity_of
-from skerry_regions.engine_messages import engine_request
+from skerry_regions.node.engine_messages import engine_request
 
 
 def test_a_session_is_the_tenants_own() -> None:

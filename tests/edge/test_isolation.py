@@ -9,7 +9,7 @@ from bench.isolation import judge, measure, of_another_account
 from bench.rank_test import mann_whitney
 from bench.server import skerry_server
 
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 PAIRS = 200
 

@@ -13,7 +13,7 @@ from tests.edge.support import Deployment, answer
 
 from skerry.errors import InvalidInput
 from skerry_edge.output_schema import checked
-from skerry_regions.protocol import MAX_GRAMMAR, GrammarSpec
+from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 PET = {
     "type": "object",

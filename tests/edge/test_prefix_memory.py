@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from skerry.errors import InvalidInput
 from skerry_edge.prefix_memory import ENTRY_BYTES, Borders, PrefixMemory
 from skerry_edge.text import Prompt, TextModel
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 WORDS = "All work and no play makes Jack a dull boy. "
 

@@ -8,7 +8,7 @@ import pytest
 from tests.edge.support import ALIAS, MODEL, specs
 
 from skerry_edge.quotas import UNLIMITED, Allowance, Quotas, QuotasError, load_quotas
-from skerry_regions.catalog import Catalog
+from skerry_regions.models.catalog import Catalog
 
 CATALOG = Catalog(specs())
 ME, OTHER = "a" * 32, "b" * 32

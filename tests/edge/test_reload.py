@@ -126,7 +126,7 @@ def test_a_bug_in_one_reader_stops_no_other(
 
 ON_TERMINAL = """
 import asyncio, fcntl, signal, termios
-from skerry_regions.startup import on_sighup, stop_on_signals
+from skerry_regions.process.startup import on_sighup, stop_on_signals
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 async def main():

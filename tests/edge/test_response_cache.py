@@ -16,7 +16,7 @@ from skerry_edge.response_cache import (
     key_of,
     policy_of,
 )
-from skerry_regions.protocol import Done, PhaseUsage, Sampling, Tokens
+from skerry_regions.wire.protocol import Done, PhaseUsage, Sampling, Tokens
 
 KEY, OTHER_KEY = key_of("a"), key_of("b")
 

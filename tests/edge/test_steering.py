@@ -20,7 +20,7 @@ from skerry_edge.geo.from_topology import places_of
 from skerry_edge.inside import INSIDE, InsideCall
 from skerry_edge.steering import Elsewhere, Steered, Steering, may_go_anywhere
 from skerry_regions.registry import Member
-from skerry_regions.topology import parse_topology
+from skerry_regions.topology.spec import parse_topology
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from skerry.errors import InvalidInput, TaskNotSupported
 from skerry.wire import Message, TextPart
 from skerry_edge.guard import MARK
 from skerry_edge.text import Prompt, TextModel
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

@@ -21,7 +21,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.reload import Follower
 from skerry_edge.tls import Certificate, TLSError
 from skerry_regions.address import Address
-from skerry_regions.health import is_healthy
+from skerry_regions.process.health import is_healthy
 
 PAIRS = Path(__file__).parent / "data" / "tls"  # self-signed, for 127.0.0.1, valid till 2126
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -8,9 +8,9 @@ from skerry_edge import tracing
 from skerry_edge.attempt_spans import add_attempts
 from skerry_edge.trace_store import TraceStore
 from skerry_edge.tracing import MAX_SPANS, Span, Trace, TraceRecord
-from skerry_regions.attempts import AttemptRecord
 from skerry_regions.phases import Phase, Timeline
-from skerry_regions.placement import Fetch, Placement
+from skerry_regions.region.attempts import AttemptRecord
+from skerry_regions.routing.placement import Fetch, Placement
 from skerry_regions.trace_context import TraceContext
 
 

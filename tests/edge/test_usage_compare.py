@@ -9,7 +9,7 @@ import pytest
 from skerry_edge.usage_compare import Run, differences, run_of
 from skerry_edge.usage_journal import Amount, UsageJournal
 from skerry_edge.usage_report import journals
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 
 class Time:

@@ -16,8 +16,8 @@ from skerry_edge.generation import Call, Job, start
 from skerry_edge.stores import Stores
 from skerry_edge.text import TextModel
 from skerry_edge.usage_report import Totals, journals, totals
-from skerry_regions.catalog import Catalog
-from skerry_regions.remote import RemoteRegion, RetryPolicy
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.region.remote import RemoteRegion, RetryPolicy
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ import pytest
 
 from skerry_edge.usage_journal import Amount, Outcome, UsageEntry, UsageJournal
 from skerry_edge.usage_report import Totals, dimensions_of, journals, since_of, totals
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 PRICE = Price(prompt=1.0, cached=0.25, output=4.0)
 NOON = 1_795_262_400.0  # 2026-11-21 12:00 UTC
@@ -134,7 +134,7 @@ DIES = """
 import os, signal, sqlite3, sys
 from pathlib import Path
 from skerry_edge.usage_journal import Amount, UsageJournal
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 def admit(id):
     price = Price(prompt=1.0, cached=0.25, output=4.0)

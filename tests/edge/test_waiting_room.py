@@ -10,8 +10,8 @@ import pytest
 
 from skerry.errors import Overloaded, RequestTimeout
 from skerry_edge.waiting_room import WaitingRoom
-from skerry_regions.client import TokenStream
-from skerry_regions.protocol import Embed, Sampling, Submit
+from skerry_regions.wire.client import TokenStream
+from skerry_regions.wire.protocol import Embed, Sampling, Submit
 
 pytestmark = pytest.mark.anyio
 

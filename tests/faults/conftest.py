@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.command import Skerry, new_home
 
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 
 @pytest.fixture

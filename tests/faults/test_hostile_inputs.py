@@ -30,12 +30,12 @@ from skerry_edge.auth import TokenStore
 from skerry_edge.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog, ModelFile, ModelSpec
-from skerry_regions.grammar_trial import Vocabulary
-from skerry_regions.grammars import Grammars
-from skerry_regions.local import LocalRegion
-from skerry_regions.model_files import ModelFiles
-from skerry_regions.node import Node
+from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.grammar.trial import Vocabulary
+from skerry_regions.node.node import Node
+from skerry_regions.region.local import LocalRegion
 
 MODEL = "@cf/test/hostile"
 CONTEXT = 8192

@@ -24,7 +24,7 @@ from tests.e2e.command import MODEL, Skerry
 from tests.faults.clients import Answer, Question, ask, questions
 from tests.faults.relays import LOOK_SECONDS, Relay
 
-from skerry_regions.emulation import relayed
+from skerry_regions.process.emulation import relayed
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from tests.edge.geo.example import responder
 from skerry_edge.geo.dns_metrics import DnsMetrics
 from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.metrics import EdgeMetrics
-from skerry_regions.node_metrics import NodeMetrics
+from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.prometheus import Metric
 
 FOLDER = Path(__file__).parents[2] / "infra" / "monitoring"

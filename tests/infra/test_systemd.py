@@ -21,8 +21,8 @@ from skerry_edge.cli import (
 )
 from skerry_edge.cli.state import Home
 from skerry_edge.limits import Limits
-from skerry_regions import node_process
-from skerry_regions.topology import MAX_STEER_DRAIN_SECONDS
+from skerry_regions.node import process as node_process
+from skerry_regions.topology.spec import MAX_STEER_DRAIN_SECONDS
 
 FOLDER = Path(__file__).parents[2] / "infra" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -13,14 +13,14 @@ from tests.regions.test_split import DECODE, PREFILL, SPARE, platform
 from tests.regions.toy_nodes import MODEL, PROMPT, InOrder, RunningNode, after_tokens, read, submit
 
 from skerry.errors import InvalidInput, Overloaded
-from skerry_regions.attempts import MAX_REASON, AttemptRecord, Traced
-from skerry_regions.local import LocalRegion
+from skerry_regions.kv.frames import Offer
 from skerry_regions.phases import Timeline
 from skerry_regions.prometheus import exposition
-from skerry_regions.protocol import Done, HandOverFrom, Submit
-from skerry_regions.remote import RemoteRegion
+from skerry_regions.region.attempts import MAX_REASON, AttemptRecord, Traced
+from skerry_regions.region.local import LocalRegion
+from skerry_regions.region.remote import RemoteRegion
 from skerry_regions.trace_context import new_context
-from skerry_regions.transfer_frames import Offer
+from skerry_regions.wire.protocol import Done, HandOverFrom, Submit
 
 pytestmark = pytest.mark.anyio
 
@@ -160,7 +160,7 @@ async def test_the_trace_goes_with_the_stream_and_the_hand_over(
         p.nodes[PREFILL].gate.hold_after(0)
         stream = await p.region(lease_seconds=0.2).generate(submit(trace=context))
         p.nodes[PREFILL].gate.open.set()
-        with caplog.at_level(logging.WARNING, "skerry_regions.transfer_link"):
+        with caplog.at_level(logging.WARNING, "skerry_regions.kv.sockets"):
             await read(stream)
             [refused] = [
                 record for record in caplog.records if "refused" in record.getMessage()

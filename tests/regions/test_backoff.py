@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_regions.backoff import Backoff, RestartPolicy
+from skerry_regions.process.backoff import Backoff, RestartPolicy
 
 POLICY = RestartPolicy(jitter=0.0)
 

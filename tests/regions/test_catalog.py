@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import ModelNotFound
-from skerry_regions.catalog import (
+from skerry_regions.models.catalog import (
     Catalog,
     CatalogError,
     ModelFile,

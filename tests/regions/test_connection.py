@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from skerry.errors import Overloaded, Unavailable
-from skerry_regions.connection import Agreement, EdgeConnection, NodeConnection, agree
-from skerry_regions.frames import ProtocolError, encode
-from skerry_regions.protocol import (
+from skerry_regions.wire.connection import Agreement, EdgeConnection, NodeConnection, agree
+from skerry_regions.wire.frames import ProtocolError, encode
+from skerry_regions.wire.protocol import (
     Abort,
     Accepted,
     Credit,

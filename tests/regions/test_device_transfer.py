@@ -43,16 +43,12 @@ from tests.regions.toy_nodes import (
 
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, DevicePages
 from skerry_core.page_checksums import page_checksums
-from skerry_regions import handover, transfer_link
 from skerry_regions.address import Address
 from skerry_regions.digests import full_block_digests
-from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Done, Submit
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routes import KVFetch, Past, Route
-from skerry_regions.transfer import Arrived
-from skerry_regions.transfer_carriers import Placements, Placing
-from skerry_regions.transfer_frames import (
+from skerry_regions.kv import desk as handover
+from skerry_regions.kv import sockets as transfer_link
+from skerry_regions.kv.carriers import Placements, Placing
+from skerry_regions.kv.frames import (
     _HEADER,
     MAGIC,
     MAX_DEVICE_BYTES,
@@ -67,7 +63,12 @@ from skerry_regions.transfer_frames import (
     encode,
     on_host,
 )
-from skerry_regions.transfer_link import OutgoingTransfer
+from skerry_regions.kv.sockets import OutgoingTransfer
+from skerry_regions.kv.transfer import Arrived
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.routes import KVFetch, Past, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Done, Submit
 
 pytestmark = pytest.mark.anyio
 

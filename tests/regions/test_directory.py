@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello, until
 
-from skerry_regions.announcer import Announcer, new_incarnation
-from skerry_regions.directory import GATEWAY_SECONDS, Directory
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.node.announcer import Announcer, new_incarnation
+from skerry_regions.region.directory import GATEWAY_SECONDS, Directory
 from skerry_regions.registry import Member, RegistryUnavailable
 
 pytestmark = pytest.mark.anyio

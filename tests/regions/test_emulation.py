@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from skerry_regions.address import Address
-from skerry_regions.emulation import MAX_WAITING, Relay, relayed, relays
-from skerry_regions.topology import parse_topology
+from skerry_regions.process.emulation import MAX_WAITING, Relay, relayed, relays
+from skerry_regions.topology.spec import parse_topology
 
 pytestmark = pytest.mark.anyio
 

@@ -20,13 +20,13 @@ from skerry_core.encoder import worker as encoder_worker
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.weights.tensors import Float32
 from skerry_regions.address import Address
-from skerry_regions.client import RegionClient
-from skerry_regions.local import LocalRegion
-from skerry_regions.node import Node
-from skerry_regions.node_link import NodeLink
-from skerry_regions.node_server import NodeServer
-from skerry_regions.protocol import Embed, Hello, ModelBuild
-from skerry_regions.remote import RemoteRegion
+from skerry_regions.node.node import Node
+from skerry_regions.region.local import LocalRegion
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.wire.client import RegionClient
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.listener import NodeServer
+from skerry_regions.wire.protocol import Embed, Hello, ModelBuild
 
 pytestmark = pytest.mark.anyio
 

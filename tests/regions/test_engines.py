@@ -20,10 +20,10 @@ from tests.core.runner_suite import (
 from skerry_core.config import ConfigError
 from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
-from skerry_regions.catalog import ModelFile, ModelSpec
-from skerry_regions.engines import RunnerKind, open_engine
-from skerry_regions.model_files import ModelFiles, digest
-from skerry_regions.topology import Pool
+from skerry_regions.models.catalog import ModelFile, ModelSpec
+from skerry_regions.models.model_files import ModelFiles, digest
+from skerry_regions.node.engines import RunnerKind, open_engine
+from skerry_regions.topology.spec import Pool
 
 
 @pytest.fixture(scope="module")

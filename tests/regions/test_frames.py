@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skerry_regions.frames import (
+from skerry_regions.wire.frames import (
     HEADER_BYTES,
     MAX_FRAME,
     FrameDecoder,
@@ -18,7 +18,7 @@ from skerry_regions.frames import (
     ProtocolError,
     encode,
 )
-from skerry_regions.protocol import (
+from skerry_regions.wire.protocol import (
     MAX_TEXTS,
     MAX_TOKENS,
     Abort,

@@ -25,17 +25,17 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import Unavailable
 from skerry_regions.address import Address
-from skerry_regions.directory import Directory
-from skerry_regions.gateway import POLICY, Gateway
-from skerry_regions.node_server import NodeServer
-from skerry_regions.observations import PRIOR
-from skerry_regions.protocol import Done, Sampling
-from skerry_regions.region_figures import queue_seconds, region_rtts
-from skerry_regions.region_reports import RegionReports
+from skerry_regions.region.directory import Directory
+from skerry_regions.region.gateway import POLICY, Gateway
+from skerry_regions.region.observations import PRIOR
+from skerry_regions.region.placer import Routed
+from skerry_regions.region.region_figures import queue_seconds, region_rtts
+from skerry_regions.region.region_reports import RegionReports
+from skerry_regions.region.remote import RemoteRegion, RetryPolicy
+from skerry_regions.region.routes import Past
 from skerry_regions.registry import Member
-from skerry_regions.remote import RemoteRegion, RetryPolicy
-from skerry_regions.routed import Routed
-from skerry_regions.routes import Past
+from skerry_regions.wire.listener import NodeServer
+from skerry_regions.wire.protocol import Done, Sampling
 
 pytestmark = pytest.mark.anyio
 

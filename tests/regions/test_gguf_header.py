@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.regions.tiny_model import write_bpe
 
-from skerry_regions.gguf_header import GGUFError, read_metadata
+from skerry_regions.models.gguf_header import GGUFError, read_metadata
 
 
 def file(path: Path, *, version: int = 3, num_keys: int = 1, pairs: bytes = b"") -> Path:

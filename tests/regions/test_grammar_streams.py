@@ -22,13 +22,13 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry.errors import InvalidInput
-from skerry_regions.grammar_trial import Vocabulary
-from skerry_regions.grammars import Grammars
-from skerry_regions.local import LocalRegion
-from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Accepted, Done, GrammarSpec, Sampling, Submit, Tokens
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routes import Past, Route
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.grammar.trial import Vocabulary
+from skerry_regions.region.local import LocalRegion
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.routes import Past, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Accepted, Done, GrammarSpec, Sampling, Submit, Tokens
 
 pytestmark = pytest.mark.anyio
 

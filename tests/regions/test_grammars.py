@@ -13,9 +13,10 @@ from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
 from skerry.errors import InvalidInput, Overloaded
 from skerry_core.grammar.matcher import Grammar, GrammarError, Matcher
-from skerry_regions import grammar_trial, grammars
-from skerry_regions.grammar_trial import TOO_MUCH, Trial, Vocabulary
-from skerry_regions.grammars import Grammars
+from skerry_regions.node.grammar import grammars
+from skerry_regions.node.grammar import trial as grammar_trial
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.grammar.trial import TOO_MUCH, Trial, Vocabulary
 
 LETTERS = Grammar("regex", "[a-z]{3}")
 ENDLESS = Grammar(  # a large multiple makes an automaton with as many states

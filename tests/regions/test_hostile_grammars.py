@@ -16,8 +16,8 @@ from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
 from skerry.errors import InvalidInput
 from skerry_core.grammar.matcher import Grammar, GrammarError, Matcher
-from skerry_regions.grammar_trial import Vocabulary
-from skerry_regions.grammars import Grammars
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.grammar.trial import Vocabulary
 
 STEP_SECONDS = 0.05  # of processor time, for the mask and the choice of one token
 GROWTH = 512 << 20  # bytes that this process may grow by

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello
 
-from skerry_regions import link_auth
 from skerry_regions.address import Address
-from skerry_regions.link_auth import (
+from skerry_regions.wire import link_auth
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.link_auth import (
     MAGIC,
     NONCE_BYTES,
     PROOF_BYTES,
@@ -23,7 +24,6 @@ from skerry_regions.link_auth import (
     connect,
     listen,
 )
-from skerry_regions.node_link import NodeLink
 
 KEY, WRONG = LinkKey(b"k" * 32), LinkKey(b"w" * 32)
 LOOPBACK = Address(host="127.0.0.1", port=0)

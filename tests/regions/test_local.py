@@ -8,9 +8,9 @@ import pytest
 from tests.regions.toy_node import MODEL, NUM_BLOCKS, Gate, expected, node_of, submit, toy_engine
 
 from skerry.errors import InternalError, ModelNotFound, Overloaded, RequestTimeout, Unavailable
-from skerry_regions.client import RegionClient, TokenStream, error_of
-from skerry_regions.local import LocalRegion
-from skerry_regions.protocol import Done, Failed, Tokens
+from skerry_regions.region.local import LocalRegion
+from skerry_regions.wire.client import RegionClient, TokenStream, error_of
+from skerry_regions.wire.protocol import Done, Failed, Tokens
 
 
 async def read(stream: TokenStream) -> tuple[list[int], Done]:

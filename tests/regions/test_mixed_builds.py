@@ -18,10 +18,10 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry_regions.digests import full_block_digests
-from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Submit
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routes import Past, Route
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.routes import Past, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Submit
 
 pytestmark = pytest.mark.anyio
 

@@ -31,7 +31,7 @@ from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
-from skerry_regions.protocol import Done, Failed, Tokens
+from skerry_regions.wire.protocol import Done, Failed, Tokens
 
 # --- streams -------------------------------------------------------------------------------------
 

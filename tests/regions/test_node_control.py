@@ -12,9 +12,9 @@ from tests.regions.toy_node import MODEL, Events, Gate, node_of, submit, toy_eng
 
 from skerry_core.engine.engine import Engine
 from skerry_regions.address import Address, AddressError
-from skerry_regions.canary import Canary
-from skerry_regions.health import is_healthy
-from skerry_regions.node_control import ControlAPI
+from skerry_regions.node.canary import Canary
+from skerry_regions.node.control_api import ControlAPI
+from skerry_regions.process.health import is_healthy
 from skerry_regions.registry import Member
 
 pytestmark = pytest.mark.anyio

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from skerry_regions.observations import PRIOR, PRIOR_HANDOVER_LAG, Observations
 from skerry_regions.prefix_news import PrefixPublisher
-from skerry_regions.prefixes import CachedPrefix
-from skerry_regions.protocol import Fetched, Report
+from skerry_regions.region.observations import PRIOR, PRIOR_HANDOVER_LAG, Observations
 from skerry_regions.registry import Member
+from skerry_regions.routing.prefixes import CachedPrefix
 from skerry_regions.speeds import LinkSpeed, StepSample
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, NodeLoad
+from skerry_regions.wire.protocol import Fetched, Report
 
 DIGESTS = tuple(bytes([i]) * 16 for i in range(8))
 

@@ -24,11 +24,15 @@ from tests.regions.toy_nodes import (
 
 from skerry_core.config import BLOCK_SIZE, KVDtype
 from skerry_core.engine.worker import Errand
-from skerry_regions import handover
 from skerry_regions.digests import full_block_digests
-from skerry_regions.handover import KVDesk
-from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import (
+from skerry_regions.kv import desk as handover
+from skerry_regions.kv.desk import KVDesk
+from skerry_regions.kv.frames import Made, Offer
+from skerry_regions.kv.sockets import OutgoingTransfer
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.routes import KVFetch, Past, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import (
     Done,
     Fetched,
     HandOverFrom,
@@ -39,10 +43,6 @@ from skerry_regions.protocol import (
     Submit,
     Tokens,
 )
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routes import KVFetch, Past, Route
-from skerry_regions.transfer_frames import Made, Offer
-from skerry_regions.transfer_link import OutgoingTransfer
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import pytest
 from tests.regions.test_residency import platform
 from tests.regions.toy_nodes import MODEL, submit
 
-from skerry_regions.plain_placers import Nearest, RoundRobin, by_rule
-from skerry_regions.routes import Past, Route
+from skerry_regions.region.plain_placers import Nearest, RoundRobin, by_rule
+from skerry_regions.region.routes import Past, Route
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry_regions.prefix_news import PrefixDelta, PrefixPublisher, PrefixSnapshot
-from skerry_regions.prefixes import (
+from skerry_regions.routing.prefixes import (
     CachedPrefix,
     DirectoryLimits,
     IndexState,

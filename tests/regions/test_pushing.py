@@ -9,9 +9,9 @@ import pytest
 from tests.regions.toy_nodes import CALM, VOCABULARY, RunningNode, linked, read, submit, until
 
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_regions.protocol import Sampling, Submit
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routes import Past, Route
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.routes import Past, Route
+from skerry_regions.wire.protocol import Sampling, Submit
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ import pytest
 from tests.regions.control.joining import platform
 from tests.regions.nats_server import NatsServer
 
-from skerry_regions.drivers.https_registry import HttpsRegistry
+from skerry_regions.control.machines.https_registry import HttpsRegistry
 from skerry_regions.drivers.nats_registry import NatsRegistry
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, Registry, RegistryUnavailable

@@ -27,9 +27,9 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, RequestTimeout, Unavailable
 from skerry_core.config import EngineConfig
-from skerry_regions.node_link import NodeLink, Patience
-from skerry_regions.protocol import Sampling, Tokens
-from skerry_regions.remote import RemoteRegion, RemoteStream, RetryPolicy
+from skerry_regions.region.remote import RemoteRegion, RemoteStream, RetryPolicy
+from skerry_regions.wire.link import NodeLink, Patience
+from skerry_regions.wire.protocol import Sampling, Tokens
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.toy import ToyRunner
-from skerry_regions.reporting import LOOK_SECONDS, Reporter
+from skerry_regions.node.reporting import LOOK_SECONDS, Reporter
 from skerry_regions.view import NodeLoad
 
 NUM_BLOCKS = 32

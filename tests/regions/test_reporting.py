@@ -15,8 +15,8 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.toy import ToyRunner
-from skerry_regions.node import Node
-from skerry_regions.prefixes import IndexState, PrefixDirectory
+from skerry_regions.node.node import Node
+from skerry_regions.routing.prefixes import IndexState, PrefixDirectory
 
 KEY = b"toy"
 NODE = "node-1"

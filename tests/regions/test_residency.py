@@ -22,13 +22,13 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry.errors import ModelNotFound, ResidencyUnmet, Unavailable
-from skerry_regions.directory import Directory
-from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Embed, Submit
-from skerry_regions.remote import RemoteRegion, RetryPolicy
-from skerry_regions.residency import is_zone
-from skerry_regions.routed import Routed
-from skerry_regions.routes import Past, Route
+from skerry_regions.region.directory import Directory
+from skerry_regions.region.placer import Routed
+from skerry_regions.region.remote import RemoteRegion, RetryPolicy
+from skerry_regions.region.routes import Past, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Embed, Submit
+from skerry_regions.zones import is_zone
 
 pytestmark = pytest.mark.anyio
 

@@ -27,19 +27,19 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import Overloaded, Unavailable
 from skerry_core.config import EngineConfig
-from skerry_regions.client import Explained
 from skerry_regions.digests import full_block_digests
-from skerry_regions.directory import Directory
-from skerry_regions.node_link import Patience
-from skerry_regions.observations import PRIOR_HANDOVER_LAG
 from skerry_regions.prefix_news import PrefixPublisher
-from skerry_regions.prefixes import NOTHING_CACHED, IndexState
-from skerry_regions.protocol import Report, Sampling
+from skerry_regions.region.directory import Directory
+from skerry_regions.region.observations import PRIOR_HANDOVER_LAG
+from skerry_regions.region.placer import Routed
+from skerry_regions.region.remote import RemoteRegion, RetryPolicy
 from skerry_regions.registry import LEASE_SECONDS, Member
-from skerry_regions.remote import RemoteRegion, RetryPolicy
-from skerry_regions.routed import Routed
+from skerry_regions.routing.prefixes import NOTHING_CACHED, IndexState
 from skerry_regions.speeds import SpeedBook, StepSample
 from skerry_regions.view import NodeLoad
+from skerry_regions.wire.client import Explained
+from skerry_regions.wire.link import Patience
+from skerry_regions.wire.protocol import Report, Sampling
 
 pytestmark = pytest.mark.anyio
 
@@ -325,7 +325,7 @@ async def test_a_stream_goes_on_where_the_build_is_the_same(
         assert stream.explanation.startswith('"a2";')
         assert "other-build" not in stream.explanation.split(", ")[0]
         await p.nodes["a2"].stop()
-        with caplog.at_level(logging.WARNING, logger="skerry_regions.routed"):
+        with caplog.at_level(logging.WARNING, logger="skerry_regions.region.placer"):
             ids, _, _ = await read(stream, ids)
         assert ids == greedy_oracle(40)
         assert stream.explanation.startswith('"b";')

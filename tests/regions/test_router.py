@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_regions.placement import (
+from skerry_regions.prefix_news import PrefixDelta
+from skerry_regions.routing.placement import (
     MAX_EXPLANATION,
     Demand,
     Fetch,
@@ -19,9 +20,8 @@ from skerry_regions.placement import (
     RouterConfig,
     explain,
 )
-from skerry_regions.prefix_news import PrefixDelta
-from skerry_regions.prefixes import PrefixDirectory
-from skerry_regions.router import Router
+from skerry_regions.routing.prefixes import PrefixDirectory
+from skerry_regions.routing.router import Router
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
 from skerry_regions.view import LOCAL_LINK, NodeLoad, NodeState, View
 

@@ -6,8 +6,8 @@ from hashlib import blake2b
 
 from tests.regions.test_router import demand, make, node, view
 
-from skerry_regions.placement import RouterConfig
-from skerry_regions.sessions import home_of
+from skerry_regions.routing.placement import RouterConfig
+from skerry_regions.routing.sessions import home_of
 from skerry_regions.view import NodeLoad, NodeState
 
 SESSIONS = [blake2b(bytes([i]), digest_size=16).digest() for i in range(200)]

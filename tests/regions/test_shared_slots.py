@@ -25,11 +25,11 @@ from tests.regions.test_transfer_link import (
 )
 
 from skerry_regions.address import Address
-from skerry_regions.shared_slots import SharedMemory, SharedSlots, SharedView
-from skerry_regions.transfer import Arrived
-from skerry_regions.transfer_carriers import Placements, Placing
-from skerry_regions.transfer_frames import Ack, Need, Placed, Segment, TransferError, on_host
-from skerry_regions.transfer_link import OutgoingTransfer
+from skerry_regions.kv.carriers import Placements, Placing
+from skerry_regions.kv.frames import Ack, Need, Placed, Segment, TransferError, on_host
+from skerry_regions.kv.shared_slots import SharedMemory, SharedSlots, SharedView
+from skerry_regions.kv.sockets import OutgoingTransfer
+from skerry_regions.kv.transfer import Arrived
 
 pytestmark = pytest.mark.anyio
 

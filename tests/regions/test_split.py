@@ -24,10 +24,10 @@ from tests.regions.toy_nodes import (
     until,
 )
 
-from skerry_regions.node_link import NodeLink
-from skerry_regions.protocol import Sampling, Submit, Tokens
-from skerry_regions.remote import RemoteRegion, RetryPolicy
-from skerry_regions.routes import Past, Route
+from skerry_regions.region.remote import RemoteRegion, RetryPolicy
+from skerry_regions.region.routes import Past, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Sampling, Submit, Tokens
 
 pytestmark = pytest.mark.anyio
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 from tests.regions.tiny_model import TEMPLATE, write_bpe, write_sentencepiece
 
-from skerry_regions.catalog import ModelFile, ModelSpec
-from skerry_regions.local_model import describe
-from skerry_regions.sources import Hub
-from skerry_regions.store import (
+from skerry_regions.models.catalog import ModelFile, ModelSpec
+from skerry_regions.models.local_model import describe
+from skerry_regions.models.sources import Hub
+from skerry_regions.models.store import (
     ModelCorrupt,
     ModelFiles,
     ModelNotInstalled,

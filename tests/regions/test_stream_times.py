@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from skerry_core.request import Usage
+from skerry_regions.node.stream_times import StreamTimes
 from skerry_regions.phases import Phase, Timeline
-from skerry_regions.stream_times import StreamTimes
 
 USAGE = Usage(
     prompt_tokens=200, cached_tokens=128, output_tokens=11, queue_seconds=0.5,

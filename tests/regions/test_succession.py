@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from skerry_regions.backoff import RestartPolicy
-from skerry_regions.succession import Succession
-from skerry_regions.supervisor import ProcessSpec, Supervised
+from skerry_regions.process.backoff import RestartPolicy
+from skerry_regions.process.succession import Succession
+from skerry_regions.process.supervisor import ProcessSpec, Supervised
 
 # Answers one connection after the other with its own pid; leaves when it is told to.
 SERVER = """

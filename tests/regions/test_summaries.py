@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry_regions.bookings import Bookings, CurrentLoad
-from skerry_regions.placement import Demand
 from skerry_regions.prefix_filter import MAX_NAMES, PrefixFilter
-from skerry_regions.prefixes import CachedPrefix, PrefixDirectory
 from skerry_regions.registry import Member
-from skerry_regions.router import Router
+from skerry_regions.routing.bookings import Bookings, CurrentLoad
+from skerry_regions.routing.placement import Demand
+from skerry_regions.routing.prefixes import CachedPrefix, PrefixDirectory
+from skerry_regions.routing.router import Router
+from skerry_regions.routing.summaries import RegionSummary, Summaries, summarise
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
-from skerry_regions.summaries import RegionSummary, Summaries, summarise
 from skerry_regions.view import NodeLoad, NodeState, Role, View
 
 SPEED = NodeSpeed(base=0.01, per_token=1e-4, per_pair=1e-9, per_stream=1e-3, per_context=1e-7)

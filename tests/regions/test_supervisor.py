@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from skerry_regions.backoff import RestartPolicy
-from skerry_regions.supervisor import FirstStartFailed, HealthPolicy, ProcessSpec, Supervised
+from skerry_regions.process.backoff import RestartPolicy
+from skerry_regions.process.supervisor import (
+    FirstStartFailed,
+    HealthPolicy,
+    ProcessSpec,
+    Supervised,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skerry_regions import located_yaml
-from skerry_regions.topology import (
+from skerry_regions.models import located_yaml
+from skerry_regions.topology.spec import (
     Region,
     TopologyError,
     distance_km,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_regions.transfer import Arrived, Receiver, Sender
-from skerry_regions.transfer_frames import (
+from skerry_regions.kv.frames import (
     MAX_SEGMENT_BYTES,
     Ack,
     Checksum,
@@ -26,6 +25,7 @@ from skerry_regions.transfer_frames import (
     encode,
     on_host,
 )
+from skerry_regions.kv.transfer import Arrived, Receiver, Sender
 
 LAYERS = 4
 BLOCK = LAYERS * 32

@@ -13,11 +13,9 @@ import pytest
 from tests.regions.toy_nodes import until
 
 from skerry_core.device_pages import DevicePages
-from skerry_regions import transfer_link
 from skerry_regions.address import Address
-from skerry_regions.link_auth import LinkKey
-from skerry_regions.transfer import Arrived, Receiver
-from skerry_regions.transfer_frames import (
+from skerry_regions.kv import sockets as transfer_link
+from skerry_regions.kv.frames import (
     Committed,
     Made,
     Offer,
@@ -26,7 +24,9 @@ from skerry_regions.transfer_frames import (
     TransferError,
     on_host,
 )
-from skerry_regions.transfer_link import OutgoingTransfer, TransferServer
+from skerry_regions.kv.sockets import OutgoingTransfer, TransferServer
+from skerry_regions.kv.transfer import Arrived, Receiver
+from skerry_regions.wire.link_auth import LinkKey
 
 pytestmark = pytest.mark.anyio
 

@@ -22,9 +22,9 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.toy import ToyRunner
-from skerry_regions.node import Node
-from skerry_regions.protocol import Done
-from skerry_regions.warm_up import warm_up
+from skerry_regions.node.node import Node
+from skerry_regions.node.warm_up import warm_up
+from skerry_regions.wire.protocol import Done
 
 PROMPTS = [[(i * i + salt) % VOCAB for i in range(150 + salt)] for salt in range(3)]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.regions.toy_node import MODEL, Events, Gate, node_of, submit, toy_engine
 
 from skerry_core.batch import Batch
-from skerry_regions.watchdog import Watchdog
+from skerry_regions.node.watchdog import Watchdog
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
-from skerry_regions.node import Node
-from skerry_regions.protocol import Accepted, Done, Event, Failed, Sampling, Submit, Tokens
+from skerry_regions.node.node import Node
+from skerry_regions.wire.protocol import Accepted, Done, Event, Failed, Sampling, Submit, Tokens
 
 MODEL = "@cf/toy/toy"
 VOCAB = 251

@@ -16,14 +16,14 @@ from skerry_core.config import EngineConfig, KVDtype
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_regions.address import Address
-from skerry_regions.grammars import Grammars
-from skerry_regions.node import Node
-from skerry_regions.node_link import NodeLink, Patience
-from skerry_regions.node_server import NodeServer
-from skerry_regions.protocol import Done, Hello, ModelBuild, Sampling, Submit, Tokens
-from skerry_regions.remote import RemoteStream
-from skerry_regions.residency import GLOBAL
-from skerry_regions.routes import Past, Route
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.node import Node
+from skerry_regions.region.remote import RemoteStream
+from skerry_regions.region.routes import Past, Route
+from skerry_regions.wire.link import NodeLink, Patience
+from skerry_regions.wire.listener import NodeServer
+from skerry_regions.wire.protocol import Done, Hello, ModelBuild, Sampling, Submit, Tokens
+from skerry_regions.zones import GLOBAL
 
 MODEL = "@cf/skerry/toy"
 VOCABULARY = 257

@@ -12,7 +12,7 @@ from skerry_edge.batch.bodies import payload_of
 from skerry_edge.batch.parts import GENERATION, BatchLimits
 from skerry_edge.batch.wire import InputLine, LineError
 from skerry_edge.bodies import decode
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.queue import NewItem
 
 _decoder = msgspec.json.Decoder(InputLine)

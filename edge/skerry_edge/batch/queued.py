@@ -47,7 +47,7 @@ from skerry_edge.dialects import Dialect, JSONBytes, encode
 from skerry_edge.edge import Edge
 from skerry_edge.idempotency import key_of
 from skerry_edge.routing import authorise
-from skerry_regions.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.queue import BatchRecord, ItemResult, NewBatch, NewItem
 
 PAGE = 100  # answers that are read at once

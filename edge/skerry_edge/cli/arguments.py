@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     Commands = argparse.Action  # generic for type checkers only
 
-from skerry_regions.residency import GLOBAL, is_zone
+from skerry_regions.zones import GLOBAL, is_zone
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 

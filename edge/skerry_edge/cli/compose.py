@@ -52,12 +52,12 @@ from skerry_edge.limits import Limits
 from skerry_edge.responses_store import ResponseStore
 from skerry_edge.server import serve
 from skerry_edge.trace_store import TraceStore
-from skerry_regions.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
-from skerry_regions.grammars import grammars_of
-from skerry_regions.local import LocalRegion
-from skerry_regions.node import Node
-from skerry_regions.startup import on_thread, stop_on_signals, unless
-from skerry_regions.watchdog import Watchdog
+from skerry_regions.node.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
+from skerry_regions.node.grammar.grammars import grammars_of
+from skerry_regions.node.node import Node
+from skerry_regions.node.watchdog import Watchdog
+from skerry_regions.process.startup import on_thread, stop_on_signals, unless
+from skerry_regions.region.local import LocalRegion
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from skerry_edge.quotas import Quotas, QuotasError, load_quotas
 from skerry_edge.reload import Followed, following
 from skerry_edge.spending import Spending
 from skerry_edge.tls import Certificate, TLSError
-from skerry_regions.catalog import Catalog
+from skerry_regions.models.catalog import Catalog
 
 
 @asynccontextmanager

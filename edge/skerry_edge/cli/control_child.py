@@ -17,8 +17,8 @@ from skerry_edge.cli.parts import CannotStart, listen_at, reachable
 from skerry_edge.cli.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
-from skerry_regions.health import is_healthy
-from skerry_regions.supervisor import ProcessSpec, Supervised
+from skerry_regions.process.health import is_healthy
+from skerry_regions.process.supervisor import ProcessSpec, Supervised
 
 STOP_SECONDS = 90.0  # it drains what it has started: edges, then nodes
 

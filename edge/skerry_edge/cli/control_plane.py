@@ -111,7 +111,7 @@ def start(args: argparse.Namespace) -> int:
 
 
 def make_backup(args: argparse.Namespace) -> int:
-    from skerry_regions.control.backup import BackupError, backup
+    from skerry_regions.control.desired.backup import BackupError, backup
 
     try:
         backup(control_database(Home.from_environ(os.environ)), args.file)
@@ -122,7 +122,7 @@ def make_backup(args: argparse.Namespace) -> int:
 
 
 def put_back(args: argparse.Namespace) -> int:
-    from skerry_regions.control.backup import BackupError, restore
+    from skerry_regions.control.desired.backup import BackupError, restore
 
     home = Home.from_environ(os.environ)
     home.create()

@@ -8,8 +8,8 @@ import time
 from types import TracebackType
 
 from skerry_edge.cli.state import Home, StateError, keep_private
-from skerry_regions.control_link import ControlAway, ControlLink, ControlRefused
-from skerry_regions.machine_messages import Credentials
+from skerry_regions.control.machines.link import ControlAway, ControlLink, ControlRefused
+from skerry_regions.control.machines.messages import Credentials
 
 LOOK_SECONDS = 2.0
 

@@ -20,7 +20,7 @@ from skerry_edge.cli.state import Home
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
-from skerry_regions.zone_spec import DnsSpec
+from skerry_regions.topology.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
     from skerry_edge.geo.signed_zone import SignedZone

@@ -30,7 +30,7 @@ from skerry_edge.cli.machine import configure_threads
 from skerry_edge.cli.output import complain, note
 from skerry_edge.cli.state import Home, keep_private
 from skerry_regions.address import Address
-from skerry_regions.residency import GLOBAL
+from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
     from skerry_edge.cli.serve_edge import EdgeOptions
@@ -136,8 +136,8 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
         return complain(f"{told} and --join exclude each other: the control plane says it")
     _configure()
     from skerry_edge.cli.credentials import CredentialsFollower
-    from skerry_regions.drivers.https_registry import HttpsRegistry
-    from skerry_regions.machine_messages import EdgeAssignment
+    from skerry_regions.control.machines.https_registry import HttpsRegistry
+    from skerry_regions.control.machines.messages import EdgeAssignment
 
     home.create()
     try:
@@ -195,7 +195,7 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
 def _run(options: EdgeOptions, home: Home, registry: Registry, orders: Orders | None = None) -> int:
     from skerry_edge.cli.parts import CannotStart
     from skerry_edge.cli.serve_edge import serve_edge
-    from skerry_regions.startup import Interrupted
+    from skerry_regions.process.startup import Interrupted
 
     try:
         if orders is None:

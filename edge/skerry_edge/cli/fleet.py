@@ -43,14 +43,14 @@ from skerry_edge.cli.sockets import SocketFolder
 from skerry_edge.cli.state import Home, Instance, announce
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
-from skerry_regions.catalog import Catalog
-from skerry_regions.emulation import relays
-from skerry_regions.health import is_healthy
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.process.emulation import relays
+from skerry_regions.process.health import is_healthy
+from skerry_regions.process.startup import on_sighup, on_thread, stop_on_signals, unless
+from skerry_regions.process.succession import Succession
+from skerry_regions.process.supervisor import FirstStartFailed, ProcessSpec, Supervised
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
-from skerry_regions.startup import on_sighup, on_thread, stop_on_signals, unless
-from skerry_regions.succession import Succession
-from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
-from skerry_regions.topology import EdgeSpec, Pool, Topology
+from skerry_regions.topology.spec import EdgeSpec, Pool, Topology
 
 EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
 EDGE_RETIRE_SECONDS = Limits().request_seconds + 10.0  # longer than any stream

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 
-from skerry_regions.supervisor import FirstStartFailed, ProcessSpec, Supervised
+from skerry_regions.process.supervisor import FirstStartFailed, ProcessSpec, Supervised
 
 ID = "dns"
 STOP_SECONDS = 5.0

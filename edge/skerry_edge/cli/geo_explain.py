@@ -14,7 +14,7 @@ from skerry_edge.cli.state import Home
 from skerry_edge.geo.from_topology import net_of, places_of
 from skerry_edge.geo.networks import Address
 from skerry_edge.geo.ranking import Client, seconds_to
-from skerry_regions.topology import Topology
+from skerry_regions.topology.spec import Topology
 
 if TYPE_CHECKING:
     from skerry_edge.geo.geo_data import GeoData

@@ -22,9 +22,9 @@ from skerry_edge.cli.output import note
 from skerry_edge.cli.state import Home, keep_private
 
 if TYPE_CHECKING:
-    from skerry_regions.control_link import ControlLink
-    from skerry_regions.machine_messages import EdgeAssignment, Kind, NodeAssignment
-    from skerry_regions.sources import Progress
+    from skerry_regions.control.machines.link import ControlLink
+    from skerry_regions.control.machines.messages import EdgeAssignment, Kind, NodeAssignment
+    from skerry_regions.models.sources import Progress
 
 TOKEN_VARIABLE = "SKERRY_JOIN_TOKEN"
 ASK_SECONDS = 2.0  # between questions of a machine that is paused, or cannot reach anybody
@@ -67,7 +67,8 @@ def given_options(args: argparse.Namespace, defaults: Mapping[str, object]) -> s
 
 def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
     """The link of this machine, which joins if it has not yet. Raises CannotJoin."""
-    from skerry_regions.control_link import (
+    from skerry_regions.control.machines.folder import JoinError
+    from skerry_regions.control.machines.link import (
         ControlAway,
         ControlLink,
         ControlRefused,
@@ -75,7 +76,6 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
         has_joined,
         join,
     )
-    from skerry_regions.machine_folder import JoinError
 
     try:
         url = checked_url(args.join)
@@ -106,8 +106,8 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
 
 def assigned(link: ControlLink, type_: type[T]) -> T:
     """What to run; waits while that is nothing. Raises CannotJoin."""
-    from skerry_regions.control_link import ControlAway, ControlRefused
-    from skerry_regions.machine_messages import Paused
+    from skerry_regions.control.machines.link import ControlAway, ControlRefused
+    from skerry_regions.control.machines.messages import Paused
 
     told = ""
     while True:
@@ -156,9 +156,9 @@ def _keep_first_key(home: Home, kind: Kind, key: bytes) -> None:
 def install(model: str, home: Home, progress: Progress) -> None:
     """Download the model's files where they are missing. Raises CannotJoin."""
     from skerry.errors import SkerryError
-    from skerry_regions.catalog import Catalog, CatalogError
-    from skerry_regions.sources import Hub
-    from skerry_regions.store import ModelCorrupt, ModelStore, PullError, UnsupportedModel
+    from skerry_regions.models.catalog import Catalog, CatalogError
+    from skerry_regions.models.sources import Hub
+    from skerry_regions.models.store import ModelCorrupt, ModelStore, PullError, UnsupportedModel
 
     try:
         spec = Catalog.load(home.root).resolve(model)

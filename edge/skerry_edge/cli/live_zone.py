@@ -31,8 +31,8 @@ from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
 from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
-from skerry_regions.health import is_healthy
-from skerry_regions.topology import EdgeSpec, Topology
+from skerry_regions.process.health import is_healthy
+from skerry_regions.topology.spec import EdgeSpec, Topology
 
 if TYPE_CHECKING:
     from skerry_edge.geo.signed_zone import SignedZone

@@ -19,10 +19,10 @@ from skerry_edge.cli.arguments import Commands, add_command
 from skerry_edge.cli.output import complain, say
 from skerry_edge.cli.report import Bars, Lines
 from skerry_edge.cli.state import Home
-from skerry_regions.catalog import Catalog, CatalogError, ModelSpec, add_alias, add_model
-from skerry_regions.local_model import describe
-from skerry_regions.sources import Hub, Progress
-from skerry_regions.store import (
+from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, add_alias, add_model
+from skerry_regions.models.local_model import describe
+from skerry_regions.models.sources import Hub, Progress
+from skerry_regions.models.store import (
     ModelCorrupt,
     ModelFiles,
     ModelNotInstalled,

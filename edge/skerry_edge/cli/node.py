@@ -34,11 +34,11 @@ from skerry_edge.cli.output import complain, note
 from skerry_edge.cli.report import Lines
 from skerry_edge.cli.state import Home, cluster_key
 from skerry_regions.address import Address, AddressError
-from skerry_regions.residency import GLOBAL
+from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
-    from skerry_regions.control.launcher import NodeSettings
-    from skerry_regions.control.resources import RoleName, RunnerName
+    from skerry_regions.control.desired.resources import RoleName, RunnerName
+    from skerry_regions.control.planning.launcher import NodeSettings
     from skerry_regions.registry import Registry
 
 DRAIN_SECONDS = 30.0
@@ -185,8 +185,8 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     if told := given_options(args, TOLD):
         return complain(f"{told} and --join exclude each other: the control plane says it")
     configure_logging()
-    from skerry_regions.drivers.https_registry import HttpsRegistry
-    from skerry_regions.machine_messages import NodeAssignment
+    from skerry_regions.control.machines.https_registry import HttpsRegistry
+    from skerry_regions.control.machines.messages import NodeAssignment
 
     try:
         link = enrolled(args, home, "node")
@@ -240,9 +240,9 @@ def _run(
 ) -> int:
     configure_threads(part.threads)
     from skerry_edge.cli.serve_node import serve_node
-    from skerry_regions.link_auth import LinkKey
-    from skerry_regions.node_process import EngineLost, NodeCannotStart, NodeOptions
-    from skerry_regions.startup import Interrupted
+    from skerry_regions.node.process import EngineLost, NodeCannotStart, NodeOptions
+    from skerry_regions.process.startup import Interrupted
+    from skerry_regions.wire.link_auth import LinkKey
 
     options = NodeOptions(
         id=part.id,

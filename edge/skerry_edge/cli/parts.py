@@ -25,11 +25,17 @@ from skerry_edge.server import listen
 from skerry_edge.stores import Stores, cache_ttl_from
 from skerry_edge.template import TemplateError
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
-from skerry_regions.sources import Hub, Progress
-from skerry_regions.store import ModelCorrupt, ModelFiles, ModelStore, PullError, UnsupportedModel
-from skerry_regions.topology import Topology, TopologyError, load_topology
+from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.models.sources import Hub, Progress
+from skerry_regions.models.store import (
+    ModelCorrupt,
+    ModelFiles,
+    ModelStore,
+    PullError,
+    UnsupportedModel,
+)
+from skerry_regions.topology.spec import Topology, TopologyError, load_topology
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skerry_regions.catalog import ModelSpec
-from skerry_regions.model_files import ModelFiles
-from skerry_regions.topology import WarmUp
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.topology.spec import WarmUp
 
 if TYPE_CHECKING:
     from skerry_edge.text import TextModel

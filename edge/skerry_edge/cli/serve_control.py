@@ -37,23 +37,23 @@ from skerry_edge.cli.state import (
 from skerry_edge.geo.zone_answers import ZoneAnswers
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
-from skerry_regions.catalog import CatalogError
-from skerry_regions.control import from_topology
-from skerry_regions.control.api import create_app
-from skerry_regions.control.changes import Changes
+from skerry_regions.control.api.app import create_app
+from skerry_regions.control.api.requests import Caller, Control
+from skerry_regions.control.desired import from_topology
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.migrations import NewerSchema
+from skerry_regions.control.desired.resources import ApiTokenSpec
+from skerry_regions.control.desired.store import Store
 from skerry_regions.control.errors import Busy, ControlError
-from skerry_regions.control.joined import JoinedMachines
-from skerry_regions.control.migrations import NewerSchema
-from skerry_regions.control.models import ModelBook
-from skerry_regions.control.processes import ProcessLauncher
-from skerry_regions.control.reconciler import Reconciler
-from skerry_regions.control.requests import Caller, Control
-from skerry_regions.control.resources import ApiTokenSpec
-from skerry_regions.control.store import Store
-from skerry_regions.lifeline import Lifeline
+from skerry_regions.control.machines.joined import JoinedMachines
+from skerry_regions.control.reconcile.models import ModelBook
+from skerry_regions.control.reconcile.processes import ProcessLauncher
+from skerry_regions.control.reconcile.reconciler import Reconciler
+from skerry_regions.models.catalog import CatalogError
+from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.registry import RegistryUnavailable
-from skerry_regions.startup import stop_on_signals
-from skerry_regions.topology import Topology, TopologyError, load_topology
+from skerry_regions.topology.spec import Topology, TopologyError, load_topology
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (

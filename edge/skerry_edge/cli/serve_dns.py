@@ -25,10 +25,10 @@ from skerry_edge.geo.zone import ZoneError
 from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
 from skerry_edge.metrics_page import MetricsPage
 from skerry_regions.address import Address, AddressError
-from skerry_regions.lifeline import Lifeline
-from skerry_regions.startup import Interrupted, on_sighup, stop_on_signals, unless
-from skerry_regions.topology import Topology
-from skerry_regions.zone_spec import DnsSpec
+from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.startup import Interrupted, on_sighup, stop_on_signals, unless
+from skerry_regions.topology.spec import Topology
+from skerry_regions.topology.zone_spec import DnsSpec
 
 MAX_SERVER_ID = 64  # bytes
 

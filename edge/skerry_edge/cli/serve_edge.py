@@ -54,19 +54,19 @@ from skerry_edge.steering import Steering
 from skerry_edge.trace_store import TraceStore
 from skerry_edge.waiting_room import WaitingRoom
 from skerry_regions.address import Address
-from skerry_regions.announcer import Announcer, new_incarnation
-from skerry_regions.client import RegionClient
-from skerry_regions.directory import Directory, directly
-from skerry_regions.emulation import through_relays
-from skerry_regions.lifeline import Lifeline
-from skerry_regions.link_auth import LinkKey
-from skerry_regions.plain_placers import Rule, by_rule
-from skerry_regions.protocol import PROTOCOL_VERSION, Hello, ModelBuild
-from skerry_regions.region_figures import queue_seconds, region_rtts
+from skerry_regions.node.announcer import Announcer, new_incarnation
+from skerry_regions.process.emulation import through_relays
+from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.startup import from_threads, on_thread, stop_on_signals, unless
+from skerry_regions.region.directory import Directory, directly
+from skerry_regions.region.placer import Routed
+from skerry_regions.region.plain_placers import Rule, by_rule
+from skerry_regions.region.region_figures import queue_seconds, region_rtts
+from skerry_regions.region.remote import RemoteRegion
 from skerry_regions.registry import Member, Registry
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routed import Routed
-from skerry_regions.startup import from_threads, on_thread, stop_on_signals, unless
+from skerry_regions.wire.client import RegionClient
+from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 
 NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator
 
 from skerry_edge.cli.parts import CannotStart
 from skerry_regions.address import Address, AddressError
-from skerry_regions.directory import Directory
-from skerry_regions.gateway import POLICY, Gateway
-from skerry_regions.link_auth import LinkKey
-from skerry_regions.node_server import NodeServer
-from skerry_regions.protocol import Hello
-from skerry_regions.region_reports import SUMMARY_SECONDS, RegionReports
-from skerry_regions.remote import RemoteRegion
-from skerry_regions.routed import Routed
+from skerry_regions.region.directory import Directory
+from skerry_regions.region.gateway import POLICY, Gateway
+from skerry_regions.region.placer import Routed
+from skerry_regions.region.region_reports import SUMMARY_SECONDS, RegionReports
+from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.listener import NodeServer
+from skerry_regions.wire.protocol import Hello
 
 DRAIN_SECONDS = 5.0  # for streams of other regions, which then go on elsewhere
 

@@ -15,14 +15,14 @@ from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, cluster_key, secret
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
-from skerry_regions.control.authority import Authority, AuthorityError, ListenerTLS
-from skerry_regions.control.join_tokens import JoinTokens
-from skerry_regions.control.joined import JoinedMachines, keep_telling_revoked
-from skerry_regions.control.joining import Joining
-from skerry_regions.control.machine_api import MachineControl, create_machine_app
-from skerry_regions.control.machines import Machines
-from skerry_regions.control.store import Store
-from skerry_regions.machine_messages import MAX_REQUEST_BYTES, Credentials
+from skerry_regions.control.api.machine_api import MachineControl, create_machine_app
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.machines.authority import Authority, AuthorityError, ListenerTLS
+from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.join_tokens import JoinTokens
+from skerry_regions.control.machines.joined import JoinedMachines, keep_telling_revoked
+from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.machines.messages import MAX_REQUEST_BYTES, Credentials
 from skerry_regions.registry import Registry
 
 DRAIN_SECONDS = 5  # requests of the control plane are short

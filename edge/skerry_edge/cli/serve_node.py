@@ -11,10 +11,10 @@ from skerry_edge.cli.machine import keep_freed_memory
 from skerry_edge.cli.output import note
 from skerry_edge.cli.prompts import tokenize
 from skerry_edge.cli.report import Lines
-from skerry_regions.lifeline import Lifeline
-from skerry_regions.node_process import NodeOptions, NodeProcess
+from skerry_regions.node.process import NodeOptions, NodeProcess
+from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.startup import from_threads, stop_on_signals
 from skerry_regions.registry import Member, Registry
-from skerry_regions.startup import from_threads, stop_on_signals
 
 
 def serve_node(

@@ -46,7 +46,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry_regions.private_files import create_file, replace_file
-from skerry_regions.residency import GLOBAL
+from skerry_regions.zones import GLOBAL
 
 MAX_STATE_BYTES = 64 * 1024
 CONTROL_NAME = "control.sock"

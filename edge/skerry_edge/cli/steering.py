@@ -8,9 +8,9 @@ from pathlib import Path
 
 from skerry_edge.cli.state import Home
 from skerry_edge.steering import Steering
-from skerry_regions.announcer import Announcer
+from skerry_regions.node.announcer import Announcer
 from skerry_regions.registry import Member
-from skerry_regions.topology import Topology
+from skerry_regions.topology.spec import Topology
 
 
 def open_steering(

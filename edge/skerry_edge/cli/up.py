@@ -126,7 +126,7 @@ def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int
     configure_threads(threads)
     configure_logging()
     from skerry_edge.cli.parts import CannotStart
-    from skerry_regions.startup import Interrupted
+    from skerry_regions.process.startup import Interrupted
 
     try:
         with claim(home) as control:

@@ -24,8 +24,8 @@ from skerry_edge.geo.notify import Notification, notify
 from skerry_edge.geo.places import Places
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
-from skerry_regions.topology import Topology
-from skerry_regions.zone_spec import DnsSpec
+from skerry_regions.topology.spec import Topology
+from skerry_regions.topology.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
     from skerry_edge.geo.geo_data import GeoData

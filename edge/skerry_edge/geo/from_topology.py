@@ -12,9 +12,9 @@ from skerry_edge.geo.networks import Address, Network
 from skerry_edge.geo.places import Places, Site, Whereabouts, widened
 from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
-from skerry_regions.topology import EdgeSpec, Topology
+from skerry_regions.topology.spec import EdgeSpec, Topology
+from skerry_regions.topology.zone_spec import ClientNet, DnsSpec
 from skerry_regions.view import LOCAL_LINK
-from skerry_regions.zone_spec import ClientNet, DnsSpec
 
 REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
 

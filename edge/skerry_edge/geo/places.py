@@ -23,7 +23,7 @@ from skerry_edge.geo.ranking import (
     shed,
     up,
 )
-from skerry_regions.topology import Region
+from skerry_regions.topology.spec import Region
 
 TTL = 30  # seconds: with 6 s to notice a death, a client moves within 36 s
 MAX_SCOPE = {4: 24, 6: 56}  # resolvers cache no longer prefixes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from skerry_regions.topology import Region, distance_km, distance_prior
+from skerry_regions.topology.spec import Region, distance_km, distance_prior
 
 Location = tuple[float, float]  # latitude, longitude; degrees
 

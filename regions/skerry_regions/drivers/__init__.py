@@ -1,1 +1,1 @@
-"""Drivers: one interface each, several ways to run it, chosen in YAML."""
+"""Registries and queues, one file per driver. May import the hall."""

@@ -11,7 +11,7 @@ from tests.edge.support import ALIAS, CHAT, MODEL, specs
 from skerry_edge.batch.input_file import InputFile
 from skerry_edge.batch.parts import BatchLimits
 from skerry_edge.batch.wire import LineError
-from skerry_regions.catalog import Catalog
+from skerry_regions.models.catalog import Catalog
 
 URL = "/v1/chat/completions"
 LIMITS = BatchLimits(file_lines=3, line_bytes=400, reported_errors=2)

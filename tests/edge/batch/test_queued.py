@@ -11,8 +11,8 @@ from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, answer, eventua
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded
 from skerry_edge.batch.target import decode_target
 from skerry_edge.usage_report import journals
-from skerry_regions.protocol import Submit
 from skerry_regions.queue import Claim
+from skerry_regions.wire.protocol import Submit
 
 
 def queue(edge: Deployment, body: Any, **options: Any) -> httpx.Response:

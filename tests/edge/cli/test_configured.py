@@ -18,7 +18,7 @@ from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
 from skerry_edge.limits import Limits
 from skerry_edge.spending import Spending
-from skerry_regions.catalog import Catalog, Price
+from skerry_regions.models.catalog import Catalog, Price
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 CATALOG = Catalog(specs())

@@ -15,9 +15,9 @@ from skerry_edge.cli.parts import read_topology
 from skerry_edge.cli.report import PipeReporter
 from skerry_edge.cli.sockets import MAX_PATH_BYTES, SocketFolder
 from skerry_edge.cli.state import Home
-from skerry_regions.catalog import Catalog
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.topology import Pool, load_topology
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.topology.spec import Pool, load_topology
 
 
 def pool(threads: int | None = None) -> Pool:

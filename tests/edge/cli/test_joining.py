@@ -23,9 +23,9 @@ from skerry_edge.cli.joining import CannotJoin, Orders, assigned, enrolled, host
 from skerry_edge.cli.state import Home, StateError
 from skerry_edge.limits import Limits
 from skerry_edge.server import serve
-from skerry_regions.control_link import ControlAway
-from skerry_regions.machine_messages import Credentials, EdgeAssignment, NodeAssignment
-from skerry_regions.startup import stop_on_signals
+from skerry_regions.control.machines.link import ControlAway
+from skerry_regions.control.machines.messages import Credentials, EdgeAssignment, NodeAssignment
+from skerry_regions.process.startup import stop_on_signals
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.regions.control.support import Api
 
 from skerry_edge.cli import main
 from skerry_edge.limits import Limits
-from skerry_regions.control.api import create_app
+from skerry_regions.control.api.app import create_app
 
 SECONDS = 60.0
 TOPOLOGY = """\

@@ -23,7 +23,7 @@ from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.zone import Zone
 from skerry_edge.geo.zone_key import ZoneKey
 from skerry_edge.geo.zone_keys import KeyFiles, ZoneKeys
-from skerry_regions.topology import Topology, decode_topology
+from skerry_regions.topology.spec import Topology, decode_topology
 
 SOMEBODY = ipaddress.ip_address("192.0.2.99")
 START = 1_800_000_000.0

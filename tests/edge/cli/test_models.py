@@ -10,7 +10,7 @@ import pytest
 from tests.regions.tiny_model import write_bpe
 
 from skerry_edge.cli import main
-from skerry_regions.catalog import Catalog
+from skerry_regions.models.catalog import Catalog
 
 DEFAULT = "@cf/huggingfacetb/smollm2-135m-instruct"
 

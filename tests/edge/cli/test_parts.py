@@ -18,8 +18,8 @@ from skerry_edge.cli.parts import (
 from skerry_edge.cli.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_edge.server import listen
-from skerry_regions.catalog import Catalog, ModelFile, ModelSpec, add_model
-from skerry_regions.store import ModelStore
+from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, add_model
+from skerry_regions.models.store import ModelStore
 
 URL = "http://127.0.0.1:8787"
 OWN = ModelSpec(

@@ -8,8 +8,8 @@ import pytest
 
 from skerry_edge.cli.prompts import PromptsError, read_prompts, tokenize
 from skerry_edge.text import TextModel
-from skerry_regions.catalog import Catalog
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.model_files import ModelFiles
 
 SYSTEM = "You answer questions about tides, in one sentence, and cite the year of the almanac."
 

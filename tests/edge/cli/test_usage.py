@@ -11,7 +11,7 @@ import pytest
 
 from skerry_edge.cli import main
 from skerry_edge.usage_journal import Amount, UsageJournal
-from skerry_regions.catalog import Price
+from skerry_regions.models.catalog import Price
 
 TENANT = "0" * 32
 

@@ -16,7 +16,7 @@ from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
 from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.zone import Zone
-from skerry_regions.topology import Region
+from skerry_regions.topology.spec import Region
 
 ORIGIN = dns.name.from_text("example.test")
 ZONE = """\

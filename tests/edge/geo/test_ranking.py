@@ -15,7 +15,7 @@ from skerry_edge.geo.ranking import (
     shed,
     up,
 )
-from skerry_regions.topology import Region
+from skerry_regions.topology.spec import Region
 
 FRA = Region(name="fra", iata="FRA", residency="eu")
 IAD = Region(name="iad", iata="IAD", residency="us")

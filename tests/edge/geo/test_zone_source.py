@@ -14,8 +14,8 @@ from tests.regions.control.support import Api
 
 from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
 from skerry_edge.limits import Limits
-from skerry_regions.control.api import create_app
-from skerry_regions.topology import Topology
+from skerry_regions.control.api.app import create_app
+from skerry_regions.topology.spec import Topology
 
 pytestmark = pytest.mark.anyio
 

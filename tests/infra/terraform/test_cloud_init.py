@@ -19,7 +19,7 @@ from tests.infra.test_systemd import SKERRY, settings
 
 from skerry import AI
 from skerry_edge.cli import build_parser
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 INFRA = Path(__file__).parents[3] / "infra"
 FOLDERS = ("/etc/skerry", "/etc/systemd", "/opt/skerry", "/usr/local/sbin", "/var/lib/skerry")

@@ -13,7 +13,7 @@ from tests.e2e.control_client import ControlPlane
 from tests.infra.terraform.command import Terraform, plugins_of, terraform_binary
 
 from skerry import AI
-from skerry_regions.model_files import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 from skerry_terraform.install import COMMAND, PLATFORMS, SOURCE, install, installed_plugin
 
 pytestmark = pytest.mark.model

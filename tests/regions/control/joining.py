@@ -14,17 +14,17 @@ from tests.edge.serving import serving
 from tests.regions.control.support import MODEL, new
 
 from skerry_edge.limits import Limits
-from skerry_regions.control.authority import Authority, ListenerTLS
-from skerry_regions.control.join_tokens import JoinTokens
-from skerry_regions.control.joined import JoinedMachines, Wanted
-from skerry_regions.control.machine_api import Admit, MachineControl, create_machine_app
-from skerry_regions.control.machines import Machines
-from skerry_regions.control.plan import Group
-from skerry_regions.control.store import Store
-from skerry_regions.control.wanted import ModelState, wanted
-from skerry_regions.control_link import ControlLink, join
+from skerry_regions.control.api.machine_api import Admit, MachineControl, create_machine_app
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.machines.authority import Authority, ListenerTLS
+from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.join_tokens import JoinTokens
+from skerry_regions.control.machines.joined import JoinedMachines, Wanted
+from skerry_regions.control.machines.link import ControlLink, join
+from skerry_regions.control.machines.messages import Announcement, Credentials, Orders
+from skerry_regions.control.planning.plan import Group
+from skerry_regions.control.planning.wanted import ModelState, wanted
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.machine_messages import Announcement, Credentials, Orders
 from skerry_regions.registry import Member, Registry
 
 CLUSTER_KEY = b"k" * 32

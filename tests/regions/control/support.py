@@ -9,18 +9,18 @@ from typing import Any
 import httpx
 
 from skerry_edge.geo.zone_answers import ZoneAnswers
-from skerry_regions.control.api import create_app
-from skerry_regions.control.authority import Authority
-from skerry_regions.control.changes import Changes
-from skerry_regions.control.desired import Record
-from skerry_regions.control.join_tokens import JoinTokens
-from skerry_regions.control.joined import JoinedMachines
-from skerry_regions.control.joining import Joining
-from skerry_regions.control.machines import Machines
-from skerry_regions.control.requests import Caller, Control
-from skerry_regions.control.resources import KINDS, ApiTokenSpec, Kind, Status
-from skerry_regions.control.store import Store
-from skerry_regions.control.views import NodeView
+from skerry_regions.control.api.app import create_app
+from skerry_regions.control.api.requests import Caller, Control
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.desired import Record
+from skerry_regions.control.desired.resources import KINDS, ApiTokenSpec, Kind, Status
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.desired.views import NodeView
+from skerry_regions.control.machines.authority import Authority
+from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.join_tokens import JoinTokens
+from skerry_regions.control.machines.joined import JoinedMachines
+from skerry_regions.control.machines.joining import Joining
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 
 ACCOUNT = "a" * 32

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from skerry_regions.control.autoscaler import LATENCY_WINDOW, Demand, Scale, decide
-from skerry_regions.control.resources import PoolSpec
+from skerry_regions.control.desired.resources import PoolSpec
+from skerry_regions.control.planning.autoscaler import LATENCY_WINDOW, Demand, Scale, decide
 
 
 def pool(**more: Any) -> PoolSpec:

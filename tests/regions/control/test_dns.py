@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.regions.control.support import Api
 
-from skerry_regions.control import from_topology
-from skerry_regions.control.dns_specs import MAX_RECORDS, MAX_VALUES
+from skerry_regions.control.desired import from_topology
+from skerry_regions.control.desired.dns_specs import MAX_RECORDS, MAX_VALUES
+from skerry_regions.control.desired.resources import EDGE_NODE
 from skerry_regions.control.errors import Invalid
-from skerry_regions.control.reconciler import PORT
-from skerry_regions.control.resources import EDGE_NODE
-from skerry_regions.topology import Topology, decode_topology, parse_topology
+from skerry_regions.control.reconcile.reconciler import PORT
+from skerry_regions.topology.spec import Topology, decode_topology, parse_topology
 
 pytestmark = pytest.mark.anyio
 

@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 from tests.regions.control.support import MODEL, new
 
-from skerry_regions import control_link
 from skerry_regions.control.errors import Invalid, Unauthorized
-from skerry_regions.control.machines import view
-from skerry_regions.control_link import join
-from skerry_regions.machine_folder import JoinError, certificate_request
-from skerry_regions.machine_messages import JoinRequest
+from skerry_regions.control.machines import link as control_link
+from skerry_regions.control.machines.book import view
+from skerry_regions.control.machines.folder import JoinError, certificate_request
+from skerry_regions.control.machines.link import join
+from skerry_regions.control.machines.messages import JoinRequest
 
 
 @pytest.fixture

@@ -15,15 +15,14 @@ from tests.regions.control.joining import POOL, Platform, announce, platform
 from tests.regions.control.support import MODEL, Tokens
 from tests.regions.toy_nodes import until
 
-from skerry_regions import control_link
-from skerry_regions.control.changes import Changes
-from skerry_regions.control.joined import LAST_INCARNATION, admitted, keep_telling_revoked
-from skerry_regions.control.joining import Joining
-from skerry_regions.control.resources import POOL as POOL_KIND
-from skerry_regions.control.wanted import ModelState, wanted
-from skerry_regions.control_link import ControlLink, ControlRefused, join
-from skerry_regions.drivers.https_registry import HttpsRegistry
-from skerry_regions.machine_messages import (
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.resources import POOL as POOL_KIND
+from skerry_regions.control.machines import link as control_link
+from skerry_regions.control.machines.https_registry import HttpsRegistry
+from skerry_regions.control.machines.joined import LAST_INCARNATION, admitted, keep_telling_revoked
+from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.machines.link import ControlLink, ControlRefused, join
+from skerry_regions.control.machines.messages import (
     Credentials,
     EdgeAssignment,
     NodeAssignment,
@@ -31,6 +30,7 @@ from skerry_regions.machine_messages import (
     Paused,
     Withdrawal,
 )
+from skerry_regions.control.planning.wanted import ModelState, wanted
 from skerry_regions.registry import Member, RegistryUnavailable
 
 

@@ -13,19 +13,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.regions.control.joining import Platform, platform
 from tests.regions.control.support import MODEL, new
 
-from skerry_regions import control_link
-from skerry_regions.control import authority
-from skerry_regions.control.authority import (
+from skerry_regions.control.machines import authority
+from skerry_regions.control.machines import link as control_link
+from skerry_regions.control.machines.authority import (
     MACHINE_SECONDS,
     SERVER_SECONDS,
     Authority,
     AuthorityError,
     ListenerTLS,
 )
-from skerry_regions.control.machines import RENEWABLE_SECONDS
-from skerry_regions.control_link import ControlLink, ControlRefused, join
-from skerry_regions.machine_folder import JoinError, certificate_request
-from skerry_regions.machine_messages import (
+from skerry_regions.control.machines.book import RENEWABLE_SECONDS
+from skerry_regions.control.machines.folder import JoinError, certificate_request
+from skerry_regions.control.machines.link import ControlLink, ControlRefused, join
+from skerry_regions.control.machines.messages import (
     SERVER_NAME,
     JoinRequest,
     NodeAssignment,

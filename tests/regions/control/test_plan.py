@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_regions.control.launcher import NodeSettings, Running, fingerprint
-from skerry_regions.control.plan import (
+from skerry_regions.control.planning.launcher import NodeSettings, Running, fingerprint
+from skerry_regions.control.planning.plan import (
     DRAIN_SECONDS,
     ILL_SECONDS,
     Action,

@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 from tests.regions.control.support import MODEL, Clock, Tokens, new
 
-from skerry_regions.control.changes import Changes
-from skerry_regions.control.desired import Record
-from skerry_regions.control.launcher import (
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.desired import Record
+from skerry_regions.control.desired.resources import (
+    BY_NAME,
+    DeploymentStatus,
+    EdgeNodeStatus,
+    PoolStatus,
+    RegionStatus,
+)
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.planning.launcher import (
     EdgeSettings,
     Ended,
     Launch,
@@ -23,16 +31,8 @@ from skerry_regions.control.launcher import (
     Running,
     fingerprint,
 )
-from skerry_regions.control.reconciler import Reconciler
-from skerry_regions.control.resources import (
-    BY_NAME,
-    DeploymentStatus,
-    EdgeNodeStatus,
-    PoolStatus,
-    RegionStatus,
-)
-from skerry_regions.control.store import Store
-from skerry_regions.control.wanted import ModelState
+from skerry_regions.control.planning.wanted import ModelState
+from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.registry import Member
 
 pytestmark = pytest.mark.anyio

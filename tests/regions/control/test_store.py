@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.regions.control.support import MODEL, Clock, Tokens, new
 
-from skerry_regions.control import from_topology
-from skerry_regions.control.backup import BackupError, backup, restore
-from skerry_regions.control.changes import Changes
-from skerry_regions.control.migrations import VERSION, NewerSchema, migrate, version_of
-from skerry_regions.control.resources import POOL, REGION
-from skerry_regions.control.store import Store
-from skerry_regions.topology import parse_topology
+from skerry_regions.control.desired import from_topology
+from skerry_regions.control.desired.backup import BackupError, backup, restore
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.migrations import VERSION, NewerSchema, migrate, version_of
+from skerry_regions.control.desired.resources import POOL, REGION
+from skerry_regions.control.desired.store import Store
+from skerry_regions.topology.spec import parse_topology
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ WRITER = """
 import sys, itertools
 from pathlib import Path
 from tests.regions.control.support import new
-from skerry_regions.control.store import Store
+from skerry_regions.control.desired.store import Store
 store = Store(Path(sys.argv[1]))
 for number in itertools.count():
     new(store, "regions", name=f"r{number}", iata="FRA")

@@ -1,0 +1,1 @@
+"""The control API and the API of machines over HTTP. The topmost room of control."""

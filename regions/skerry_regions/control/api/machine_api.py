@@ -1,0 +1,263 @@
+"""What machines call: `/machines/v1`, on a listener of its own that asks for their certificates.
+
+Everything but the authority's certificate and joining wants a certificate of ours, of a machine
+that was not revoked. Messages are those of `machine_messages`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from skerry import __version__
+from skerry_regions.control.api.requests import body_of, json_answer, refusal
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.errors import (
+    Busy,
+    ControlError,
+    Forbidden,
+    Malformed,
+    NotFound,
+    Unauthorized,
+    VersionMismatch,
+)
+from skerry_regions.control.machines.authority import Authority, Peer
+from skerry_regions.control.machines.book import RENEWABLE_SECONDS, Machine, Machines
+from skerry_regions.control.machines.joined import JoinedMachines, admitted, reachable
+from skerry_regions.control.machines.messages import (
+    PREFIX,
+    VERSIONS_HEADER,
+    Announcement,
+    AssignmentAnswer,
+    Credentials,
+    Joined,
+    JoinRequest,
+    NodeAssignment,
+    Orders,
+    RenewRequest,
+    Withdrawal,
+    common_version,
+    versions_text,
+)
+from skerry_regions.registry import Member, Registry, RegistryUnavailable
+
+NUM_PEERS = 4096  # certificates whose signature is remembered
+UNKNOWN = frozenset({f"{PREFIX}/ca", f"{PREFIX}/join"})  # what is told to whom we do not know
+
+T = TypeVar("T")
+Admit = Callable[[Machine, Member], Member]
+"""A member as a machine may announce it. Raises Forbidden."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineControl:
+    """What the machines' API works on."""
+
+    store: Store
+    authority: Authority
+    machines: Machines
+    joined: JoinedMachines
+    registry: Registry
+    cluster_key: bytes
+    credentials: Callable[[], Credentials]  # of edges
+    admit: Admit | None = None  # None: what it says of itself, where it may
+
+    def admitted(self, machine: Machine, member: Member) -> Member:
+        if self.admit is not None:
+            return self.admit(machine, member)
+        return admitted(machine, member, self.store.desired)
+
+
+def create_machine_app(control: MachineControl) -> Starlette:
+    """The ASGI application, to be served over TLS that tells of client certificates."""
+    routes = [
+        Route(f"{PREFIX}/ca", _ca),
+        Route(f"{PREFIX}/join", _join, methods=["POST"]),
+        Route(f"{PREFIX}/renew", _renew, methods=["POST"]),
+        Route(f"{PREFIX}/assignment", _assignment),
+        Route(f"{PREFIX}/member", _announce, methods=["PUT"]),
+        Route(f"{PREFIX}/withdraw", _withdraw, methods=["POST"]),
+        Route(f"{PREFIX}/members", _members),
+        Route(f"{PREFIX}/credentials", _credentials),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={ControlError: _refused, RegistryUnavailable: _away, 404: _not_routed},
+    )
+    app.state.control = control
+    app.add_middleware(KnownMachine, authority=control.authority, clock=control.store.clock)
+    return app
+
+
+class KnownMachine:
+    """ASGI middleware: deny by default, decided on the path that the router will see."""
+
+    def __init__(self, app: ASGIApp, authority: Authority, clock: Callable[[], float]) -> None:
+        self._app = app
+        self._clock = clock
+        self._peer = functools.lru_cache(NUM_PEERS)(authority.peer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                if scope["path"] != f"{PREFIX}/ca":
+                    _check_versions(scope)
+                if scope["path"] not in UNKNOWN:
+                    scope["machine"] = self._machine(scope)
+            except ControlError as error:
+                return await refusal(error)(scope, receive, send)
+        await self._app(scope, receive, send)
+
+    def _machine(self, scope: Scope) -> str:
+        """Id of the machine whose certificate was shown."""
+        shown = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
+        peer: Peer | None = self._peer(shown[0]) if shown else None
+        if peer is None:
+            raise Unauthorized("Show the certificate that joining gave you.")
+        late = self._clock() - peer.not_after
+        if late > RENEWABLE_SECONDS:
+            raise Unauthorized("The certificate ended too long ago: join again.")
+        if late > 0 and scope["path"] != f"{PREFIX}/renew":
+            raise Unauthorized("The certificate has ended: renew it.")
+        return peer.machine
+
+
+def _check_versions(scope: Scope) -> None:
+    """Raises VersionMismatch."""
+    given = [value for name, value in scope["headers"] if name == VERSIONS_HEADER.encode()]
+    theirs = given[0].decode("latin-1") if len(given) == 1 else ""
+    if common_version(theirs) is None:
+        raise VersionMismatch(
+            f"the machine speaks the protocol versions {theirs[:64] or 'of nobody'}, the control "
+            f"plane (Skerry {__version__}) {versions_text()}: update the older of the two"
+        )
+
+
+def _control(request: Request) -> MachineControl:
+    control = request.app.state.control
+    if not isinstance(control, MachineControl):
+        raise TypeError("app.state.control is not a MachineControl")
+    return control
+
+
+async def _body(request: Request, type_: type[T]) -> T:
+    """Raises Malformed or TooLarge."""
+    try:
+        return msgspec.json.decode(await body_of(request), type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"The body cannot be read: {error}") from None
+
+
+async def _ca(request: Request) -> Response:
+    return Response(_control(request).authority.pem, media_type="application/x-pem-file")
+
+
+async def _join(request: Request) -> Response:
+    control, asked = _control(request), await _body(request, JoinRequest)
+    machine, signed = await asyncio.to_thread(control.machines.join, asked)
+    return _joined(control, machine, signed.pem)
+
+
+async def _renew(request: Request) -> Response:
+    control, asked = _control(request), await _body(request, RenewRequest)
+    id = request.scope["machine"]
+    machine, signed = await asyncio.to_thread(control.machines.renew, id, asked)
+    return _joined(control, machine, signed.pem)
+
+
+def _joined(control: MachineControl, machine: Machine, certificate: str) -> Response:
+    return json_answer(
+        Joined(
+            machine=machine.id,
+            certificate=certificate,
+            not_after=machine.not_after,
+            cluster_key=control.cluster_key,
+        )
+    )
+
+
+async def _assignment(request: Request) -> Response:
+    control = _control(request)
+    machine = await asyncio.to_thread(control.machines.wanted, request.scope["machine"])
+    assignment = control.joined.assignment(machine)
+    if isinstance(assignment, NodeAssignment):
+        await asyncio.to_thread(control.machines.told_to_run, machine, assignment.settings.model)
+    return json_answer(AssignmentAnswer(assignment=assignment))
+
+
+async def _announce(request: Request) -> Response:
+    control, told = _control(request), await _body(request, Announcement)
+
+    def announce() -> Machine:
+        machine = control.machines.wanted(request.scope["machine"])
+        member = control.admitted(machine, told.member)
+        control.registry.announce(member, told.lease_seconds)
+        return machine
+
+    machine = await asyncio.to_thread(announce)
+    return json_answer(Orders(order=control.joined.order(machine, told)))
+
+
+async def _withdraw(request: Request) -> Response:
+    control, told = _control(request), await _body(request, Withdrawal)
+
+    def withdraw() -> Machine:
+        machine = control.machines.wanted(request.scope["machine"])
+        gone = control.admitted(
+            machine,
+            Member(
+                id=told.id, kind=machine.kind, region=machine.region, incarnation=told.incarnation
+            ),
+        )
+        control.registry.withdraw(gone.id, gone.incarnation)
+        return machine
+
+    control.joined.withdrawn(await asyncio.to_thread(withdraw))
+    return json_answer(Orders())
+
+
+async def _members(request: Request) -> Response:
+    control = _control(request)
+
+    def members() -> list[Member]:
+        control.machines.wanted(request.scope["machine"])
+        return reachable(control.registry.members())
+
+    return json_answer(await asyncio.to_thread(members))
+
+
+async def _credentials(request: Request) -> Response:
+    control, known = _control(request), request.query_params.get("known", "")
+
+    def credentials() -> Credentials:
+        if control.machines.wanted(request.scope["machine"]).kind != "edge":
+            raise Forbidden("credentials are for edges")
+        found = control.credentials()
+        return found if found.digest != known else replace(found, tokens=None)
+
+    return json_answer(await asyncio.to_thread(credentials))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ControlError):
+        raise error
+    return refusal(error)
+
+
+async def _away(request: Request, error: Exception) -> Response:
+    return refusal(Busy(f"the registry is away: {error}"))
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    return refusal(NotFound("there is no such route"))

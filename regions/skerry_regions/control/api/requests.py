@@ -1,0 +1,113 @@
+"""What every route of the control API needs: what it works on, who asks, and how it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.desired.views import AnswerDns, Observer
+from skerry_regions.control.errors import ControlError, Malformed, TooLarge
+from skerry_regions.control.machines.joining import Joining
+
+MAX_BODY_BYTES = 8 << 20
+DEFAULT_LIMIT, MAX_LIMIT = 100, 500  # items of one page
+MAX_KEY_LENGTH = 255  # of an idempotency key
+ETAG = re.compile(r'(?:W/)?"?([0-9]{1,19}|\*)"?')
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose token it is. `id` goes into the audit log."""
+
+    id: str
+    is_admin: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What the API works on."""
+
+    store: Store
+    changes: Changes
+    observer: Observer
+    authenticate: Callable[[str], Caller | None]  # a bearer token's owner
+    answer_dns: AnswerDns
+    account_id: str  # of the platform
+    changed: Callable[[], None]  # told on the event loop after each write
+    joining: Joining | None = None  # of a control plane that takes machines
+
+
+def control_of(request: Request) -> Control:
+    control = request.app.state.control
+    if not isinstance(control, Control):
+        raise TypeError("app.state.control is not a Control")
+    return control
+
+
+def actor_of(request: Request) -> str:
+    return str(request.scope["caller"].id)
+
+
+async def body_of(request: Request) -> bytes:
+    """Raises TooLarge, or ClientDisconnect."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > MAX_BODY_BYTES:
+            raise TooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def if_match_of(request: Request) -> str | None:
+    """The etag, without quotes. Raises Malformed."""
+    given = request.headers.get("if-match")
+    if given is None:
+        return None
+    match = ETAG.fullmatch(given.strip())
+    if match is None:
+        raise Malformed("If-Match takes one etag of this API, or *.")
+    return match[1]
+
+
+def idempotency_key_of(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise Malformed(f"Idempotency-Key takes 1 to {MAX_KEY_LENGTH} characters.")
+    return key
+
+
+def limit_of(request: Request) -> int:
+    return _number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
+
+
+def sequence_of(request: Request) -> int:
+    return _number(request, "after", 0, 0, (1 << 63) - 1)
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise Malformed(f"the query parameter {name!r} takes a number from {least} to {most}")
+    return int(text)
+
+
+def json_answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def refusal(error: ControlError) -> Response:
+    headers = {"retry-after": "1"} if error.status == 503 else {}
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(error.body(), error.status, headers, media_type="application/json")

@@ -1,0 +1,228 @@
+"""Writes to what is wanted: checked, atomic, audited, and safe to send twice.
+
+A request with an idempotency key that comes again gets the answer of the first time. Keys are kept
+hashed, for a day. A token's secret is not kept at all: it follows from the key and the platform's
+secret, so that a lost answer can be given again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from skerry_regions.control.desired.desired import Record
+from skerry_regions.control.desired.resources import (
+    API_TOKEN,
+    BY_NAME,
+    DNS_RECORD,
+    DNS_ZONE,
+    ApiTokenSpec,
+    Kind,
+    Spec,
+    new_id,
+)
+from skerry_regions.control.desired.store import Answered, Store, Writing
+from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
+from skerry_regions.control.errors import Conflict, Invalid, NotFound, StaleEtag
+
+KEEP_ANSWERS_SECONDS = 86_400.0
+MAX_RESOURCES = 10_000  # of one kind
+NOTHING_RUNS = (DNS_ZONE, DNS_RECORD)  # of these kinds: they go at once
+
+
+class TokenPublisher(Protocol):
+    """Where edges look tokens up. Every call may be repeated. Raises Busy."""
+
+    def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None: ...
+
+    def withdraw(self, id: str) -> None: ...
+
+    def is_published(self, id: str) -> bool: ...
+
+    def text(self, id: str, secret: str) -> str:
+        """The token as its bearer sends it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A resource that was created, now or by the same request before; a token with its secret."""
+
+    record: Record
+    secret: str | None = None
+
+
+class Changes:
+    """All writes of the API. `secret` is 32 bytes that only this platform has."""
+
+    def __init__(self, store: Store, tokens: TokenPublisher, secret: bytes) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._secret = secret
+        self._settling = threading.Lock()
+
+    def create(
+        self, kind: Kind, values: dict[str, Any], *, actor: str, idempotency_key: str | None
+    ) -> Made:
+        """Raises Invalid, or Conflict when it exists or the key was used for something else."""
+        spec = spec_of(kind, values)
+        key = request = ""
+        if idempotency_key is not None:
+            key = _hashed(f"{actor}\n{idempotency_key}".encode())
+            request = _hashed(kind.name.encode() + msgspec.json.encode(spec))
+        with self._store.writing() as writing:
+            answered = writing.answered(key, keep_seconds=KEEP_ANSWERS_SECONDS) if key else None
+            if answered is not None:
+                record = _answered_before(answered, request)
+            else:
+                record = _create(writing, kind, spec, actor)
+                if key:
+                    writing.answer(key, request, record, keep_seconds=KEEP_ANSWERS_SECONDS)
+            if kind is not API_TOKEN:
+                return Made(record)
+            token = self._token_secret(record.id, idempotency_key)
+            if answered is None:
+                writing.decide(kind, record.id, "digest", _hashed(token.encode()))
+        self.settle_tokens()
+        return Made(record, self._tokens.text(record.id, token))
+
+    def update(
+        self, kind: Kind, id: str, patch: dict[str, Any], *, actor: str, if_match: str | None
+    ) -> Record:
+        """Merge `patch` into the spec (RFC 7386). Raises NotFound, StaleEtag, Invalid, Conflict."""
+        with self._store.writing() as writing:
+            record = _current(writing, kind, id, if_match)
+            if record.deleting:
+                raise Conflict(f"{kind.name} {id!r} is being deleted")
+            before = msgspec.to_builtins(record.spec)
+            spec = spec_of(kind, _merged(before, patch))
+            changes = _differences(before, msgspec.to_builtins(spec))
+            for field in changes:
+                if field in kind.fixed:
+                    raise Invalid(
+                        f"{field} cannot be changed: create another {kind.name}", field=field
+                    )
+            if not changes:
+                return record
+            check_references(spec, id, writing.desired)
+            changed = writing.put(kind, id, spec)
+            writing.audit(actor, "update", kind, id, changed.revision, changes)
+            return changed
+
+    def delete(self, kind: Kind, id: str, *, actor: str, if_match: str | None) -> None:
+        """It goes once all of it has drained; one with nothing to drain at once.
+
+        Deleting what is being deleted changes nothing. Raises NotFound, StaleEtag or Conflict.
+        """
+        with self._store.writing() as writing:
+            record = _current(writing, kind, id, if_match)
+            if record.deleting:
+                return
+            check_deletable(record, writing.desired)
+            revision = writing.mark_deleting(record)
+            if kind in NOTHING_RUNS:
+                writing.remove(kind, id)
+            writing.audit(actor, "delete", kind, id, revision, {})
+        if kind is API_TOKEN:
+            self.settle_tokens()
+
+    def settle_tokens(self) -> None:
+        """Publish tokens that are new, withdraw those that go. Raises Busy.
+
+        One that was published and is no more has been revoked elsewhere: it is forgotten, never
+        brought back.
+        """
+        with self._settling:
+            self._settle_tokens()
+
+    def _settle_tokens(self) -> None:
+        digests, published = (self._store.decisions(name) for name in ("digest", "published"))
+        for record in self._store.desired.of(API_TOKEN):
+            was_published = (API_TOKEN.name, record.id) in published
+            if record.deleting:
+                self._tokens.withdraw(record.id)
+                self._forget_token(record.id)
+            elif was_published and not self._tokens.is_published(record.id):
+                self._forget_token(record.id)
+            elif not was_published and isinstance(record.spec, ApiTokenSpec):
+                digest = digests[API_TOKEN.name, record.id]
+                self._tokens.publish(record.id, digest, record.spec, int(record.created_at))
+                with self._store.writing() as writing:
+                    writing.decide(API_TOKEN, record.id, "published", True)
+
+    def _forget_token(self, id: str) -> None:
+        with self._store.writing() as writing:
+            writing.remove(API_TOKEN, id)
+
+    def _token_secret(self, id: str, idempotency_key: str | None) -> str:
+        """256 bits: drawn, or of the request's own key, so that they can be told again."""
+        if idempotency_key is None:
+            return secrets.token_urlsafe(32)
+        message = f"api token {id}\n{idempotency_key}".encode()
+        key = hmac.digest(self._secret, message, "sha256")
+        return base64.urlsafe_b64encode(key).rstrip(b"=").decode()
+
+
+def _create(writing: Writing, kind: Kind, spec: Spec, actor: str) -> Record:
+    id = new_id(spec)
+    if (existing := writing.desired.get(kind, id)) is not None:
+        state = "is being deleted" if existing.deleting else "exists already"
+        raise Conflict(f"{kind.name} {id!r} {state}", field="name")
+    if len(writing.desired.of(kind)) >= MAX_RESOURCES:
+        raise Conflict(f"there are {MAX_RESOURCES} resources of the kind {kind.name} already")
+    check_references(spec, id, writing.desired)
+    record = writing.put(kind, id, spec)
+    after = {name: [None, value] for name, value in msgspec.to_builtins(spec).items()}
+    writing.audit(actor, "create", kind, id, record.revision, after)
+    return record
+
+
+def _answered_before(answered: Answered, request: str) -> Record:
+    if answered.request != request:
+        raise Conflict("this idempotency key was used for another request")
+    kind = BY_NAME[answered.kind]
+    return Record(
+        kind=kind,
+        id=answered.id,
+        spec=msgspec.json.decode(answered.spec, type=kind.spec),
+        revision=answered.revision,
+        created_at=answered.at,
+        updated_at=answered.at,
+    )
+
+
+def _current(writing: Writing, kind: Kind, id: str, if_match: str | None) -> Record:
+    record = writing.desired.get(kind, id)
+    if record is None:
+        raise NotFound(f"there is no {kind.name} {id!r}")
+    if if_match not in (None, "*", record.etag):
+        raise StaleEtag(
+            f"{kind.name} {id!r} was changed since it was read: its etag is {record.etag}"
+        )
+    return record
+
+
+def _merged(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """RFC 7386 for flat objects: null takes a field back to its default."""
+    merged = before | patch
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    names = [*after, *(name for name in before if name not in after)]
+    return {
+        name: [before.get(name), after.get(name)]
+        for name in names
+        if before.get(name) != after.get(name)
+    }
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

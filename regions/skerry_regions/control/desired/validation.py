@@ -1,0 +1,239 @@
+"""What the types cannot say of a spec: what must agree inside it, and with what is there."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Any
+
+import msgspec
+
+from skerry_regions.control.desired.desired import Desired, Record
+from skerry_regions.control.desired.dns_checks import check_beside, check_record, check_zone
+from skerry_regions.control.desired.dns_specs import DnsRecordSpec, DnsZoneSpec
+from skerry_regions.control.desired.resources import (
+    DNS_ZONE,
+    POOL,
+    REGION,
+    ApiTokenSpec,
+    DeploymentSpec,
+    EdgeNodeSpec,
+    Kind,
+    PoolSpec,
+    RegionSpec,
+    Spec,
+)
+from skerry_regions.control.errors import Conflict, Invalid, Malformed
+from skerry_regions.topology.airports import AIRPORTS
+
+MAX_NAMED = 10  # users of one resource, in a refusal
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`$")
+_MISSING = re.compile(r"Object missing required field `(.+)`$")
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises Malformed."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"The body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Malformed("The body must be a JSON object.")
+    return value
+
+
+def spec_of(kind: Kind, values: dict[str, Any]) -> Spec:
+    """`values` as the kind's spec, checked by itself. Raises Invalid with the field's path."""
+    spec: Spec = converted(kind.spec, values)
+    _check_alone(spec)
+    return spec
+
+
+def converted(type_: type[Any], values: Any) -> Any:
+    """Values that came from outside as a struct. Raises Invalid with the field's path."""
+    try:
+        return msgspec.convert(values, type_)
+    except msgspec.ValidationError as error:
+        raise _located(str(error)) from None
+
+
+def _located(told: str) -> Invalid:
+    """msgspec's messages end in the place, as in "Expected `int` >= 1 - at `$.pools[0]`"."""
+    match = _PLACE.match(told)
+    what, path = (match["what"], match["path"] or "") if match else (told, "")
+    for form in (_UNKNOWN, _MISSING):
+        if named := form.match(what):
+            path = f"{path}.{named[1]}".lstrip(".")
+            what = "there is no such field" if form is _UNKNOWN else "the field is required"
+    return Invalid(f"{path}: {what}" if path else what, field=path or None)
+
+
+def _check_alone(spec: Spec) -> None:
+    match spec:
+        case RegionSpec():
+            _check_place(spec)
+        case PoolSpec():
+            _check_replicas(spec)
+        case EdgeNodeSpec():
+            _check_host(spec)
+        case DeploymentSpec():
+            _check_unique("pools", spec.pools)
+        case ApiTokenSpec():
+            _check_unique("scopes", spec.scopes)
+        case DnsRecordSpec():
+            check_record(spec)
+        case DnsZoneSpec():
+            pass  # all of it depends on regions
+
+
+def _check_place(spec: RegionSpec) -> None:
+    if (spec.latitude is None) != (spec.longitude is None):
+        missing = "latitude" if spec.latitude is None else "longitude"
+        raise Invalid("latitude and longitude belong together", field=missing)
+    if spec.latitude is None and spec.iata is None:
+        raise Invalid("give an airport, or latitude and longitude", field="iata")
+    if spec.latitude is None and spec.iata not in AIRPORTS:
+        raise Invalid(
+            f"the airport {spec.iata!r} is not in our list; give latitude and longitude",
+            field="iata",
+        )
+
+
+def _check_replicas(spec: PoolSpec) -> None:
+    if not spec.is_autoscaled:
+        if spec.min_replicas is not None:
+            raise Invalid("min_replicas needs max_replicas", field="min_replicas")
+        return
+    if spec.replicas is not None:
+        raise Invalid("replicas and max_replicas exclude each other", field="replicas")
+    if (spec.min_replicas or 0) > (spec.max_replicas or 0):
+        raise Invalid("min_replicas is above max_replicas", field="min_replicas")
+
+
+def _check_host(spec: EdgeNodeSpec) -> None:
+    try:
+        if ipaddress.ip_address(spec.host).is_unspecified:
+            raise Invalid("give the one address to listen on, not a wildcard", field="host")
+    except ValueError:
+        raise Invalid(f"{spec.host!r} is not an IP address", field="host") from None
+    for i, address in enumerate(spec.addresses):
+        try:
+            ipaddress.ip_address(address)
+        except ValueError as error:
+            raise Invalid(str(error), field=f"addresses[{i}]") from None
+
+
+def _check_unique(field: str, values: tuple[str, ...]) -> None:
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise Invalid(f"{value!r} is there twice", field=f"{field}[{i}]")
+
+
+# --- against what is there -----------------------------------------------------------------------
+
+
+def check_references(spec: Spec, id: str, desired: Desired) -> None:
+    """What a new or changed spec says of others. Raises Invalid, or Conflict for a taken name."""
+    match spec:
+        case EdgeNodeSpec():
+            _check_region(spec.region, desired)
+            _check_port(spec, id, desired)
+            for pool in desired.pools():
+                _check_names(id, pool)
+        case PoolSpec():
+            _check_region(spec.region, desired)
+            for edge in desired.edge_nodes():
+                _check_names(edge, id)
+            if (deployment := desired.deployment_of(id)) is not None:
+                _check_model(spec, desired.deployments()[deployment].model, "model")
+        case DeploymentSpec():
+            _check_pools(spec, id, desired)
+        case DnsZoneSpec():
+            zones = {name: region.residency for name, region in desired.regions().items()}
+            check_zone(spec, zones, desired.dns_records(id).values())
+        case DnsRecordSpec():
+            _check_record_beside(spec, id, desired)
+        case _:
+            pass
+
+
+def _check_record_beside(spec: DnsRecordSpec, id: str, desired: Desired) -> None:
+    zone = desired.dns_zones().get(spec.zone)
+    if zone is None:
+        raise Invalid(f"there is no DNS zone {spec.zone!r}", field="zone")
+    records = desired.dns_records(spec.zone)
+    check_beside(spec, zone, (other for key, other in records.items() if key != id))
+
+
+def _check_region(name: str, desired: Desired) -> None:
+    if desired.get(REGION, name) is None:
+        raise Invalid(f"there is no region {name!r}", field="region")
+    if desired.is_deleting(REGION, name):
+        raise Invalid(f"the region {name!r} is being deleted", field="region")
+
+
+def _check_port(spec: EdgeNodeSpec, id: str, desired: Desired) -> None:
+    """Two could listen at one port, and callers would reach either."""
+    for other, edge in desired.edge_nodes().items():
+        if other != id and spec.port and (spec.host, spec.port) == (edge.host, edge.port):
+            raise Invalid(f"the edge node {other!r} has this port", field="port")
+
+
+def _check_names(edge: str, pool: str) -> None:
+    """Processes of both are called by name and number, in one registry."""
+    if edge == pool:
+        raise Conflict(f"an edge node and a pool would both be called {edge!r}", field="name")
+
+
+def _check_pools(spec: DeploymentSpec, id: str, desired: Desired) -> None:
+    pools = desired.pools()
+    for i, pool in enumerate(spec.pools):
+        field = f"pools[{i}]"
+        if pool not in pools or desired.is_deleting(POOL, pool):
+            raise Invalid(f"there is no pool {pool!r}", field=field)
+        if (other := desired.deployment_of(pool)) not in (None, id):
+            raise Invalid(f"the pool {pool!r} serves the deployment {other!r}", field=field)
+        _check_model(pools[pool], spec.model, field)
+    if all(pools[pool].role == "prefill" for pool in spec.pools):
+        raise Invalid("none of these pools decodes", field="pools")
+
+
+def _check_model(pool: PoolSpec, model: str, field: str) -> None:
+    if pool.model not in (None, model):
+        raise Invalid(
+            f"the pool has the model {pool.model!r} of its own, the deployment {model!r}",
+            field=field,
+        )
+
+
+def check_deletable(record: Record, desired: Desired) -> None:
+    """Raises Conflict while it is protected, or something that is to stay needs it."""
+    if isinstance(record.spec, PoolSpec) and record.spec.deletion_protection:
+        raise Conflict(
+            "the pool is protected; set deletion_protection to false first",
+            field="deletion_protection",
+        )
+    users = [
+        f"{other.kind.name} {other.id!r}"
+        for other in desired.records.values()
+        if not other.deleting and _needs(other.spec, record)
+    ]
+    if users:
+        named = ", ".join(sorted(users)[:MAX_NAMED])
+        raise Conflict(f"{record.kind.name} {record.id!r} is still used by {named}")
+
+
+def _needs(spec: Spec, record: Record) -> bool:
+    match spec:
+        case PoolSpec() | EdgeNodeSpec():
+            return record.kind is REGION and record.id == spec.region
+        case DeploymentSpec():
+            return record.kind is POOL and record.id in spec.pools
+        case DnsZoneSpec():
+            return record.kind is REGION and any(net.region == record.id for net in spec.nets)
+        case DnsRecordSpec():
+            return record.kind is DNS_ZONE and record.id == spec.zone
+        case _:
+            return False

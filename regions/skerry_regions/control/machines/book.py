@@ -1,0 +1,265 @@
+"""Machines that joined: who they are, and that they are no longer wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from skerry_regions.control.desired.desired import Desired
+from skerry_regions.control.desired.store import Store, Writing
+from skerry_regions.control.desired.views import rfc3339
+from skerry_regions.control.errors import Conflict, Forbidden, Invalid, NotFound
+from skerry_regions.control.machines import join_tokens
+from skerry_regions.control.machines.authority import (
+    Authority,
+    BadRequest,
+    Signed,
+    key_digest,
+    read_request,
+)
+from skerry_regions.control.machines.join_tokens import JoinTokenSpec, Select
+from skerry_regions.control.machines.messages import JoinRequest, RenewRequest
+
+KIND = "machine"
+MAX_MACHINES = 100_000
+RENEWABLE_SECONDS = 30 * 86_400.0  # after its end, a certificate may still be renewed
+COLUMNS = (
+    "id, kind, pool, region, model, hostname, version, token, key_digest, joined_at, not_after, "
+    "revoked_at"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine as it is stored. Times are Unix seconds."""
+
+    id: str
+    kind: Literal["node", "edge"]
+    pool: str  # of a node
+    region: str
+    model: str  # of a node: catalog id of what it was told to run last; empty before it has asked
+    hostname: str
+    version: str  # of Skerry, when it last renewed
+    token: str  # id of the join token
+    key_digest: str
+    joined_at: float
+    not_after: float  # of its certificate
+    revoked_at: float | None
+
+
+class MachineView(Struct, frozen=True, kw_only=True):
+    """A machine as it is told. What runs on it is among the nodes, by the same id."""
+
+    id: str
+    kind: Literal["node", "edge"]
+    pool: str | None
+    region: str
+    hostname: str
+    version: str
+    join_token: str  # id of the one that it joined with
+    joined_at: str  # RFC 3339, UTC
+    certificate_until: str
+    revoked_at: str | None
+
+
+class Machines:
+    """The machines of one store. Methods block for milliseconds: call them on a thread."""
+
+    def __init__(self, store: Store, authority: Authority) -> None:
+        self._store = store
+        self._authority = authority
+
+    def join(self, request: JoinRequest) -> tuple[Machine, Signed]:
+        """Spend a token. A machine that lost the answer gets it again for the same key.
+
+        Raises Unauthorized, Forbidden, Invalid or Conflict.
+        """
+        join_tokens.proven(self._store.select, request.token)  # before it costs us anything
+        csr = _request_of(request)
+        digest = key_digest(csr)
+        with self._store.writing() as writing:
+            token = join_tokens.proven(writing.execute, request.token)
+            machine = _of_key(writing, token.id, digest)
+            if machine is None:
+                join_tokens.spend(writing, token)
+                machine = _new(writing, token.spec, request, token.id, digest)
+            _wanted(machine, machine.id)
+            signed = self._authority.sign(csr, machine.id)
+            return _renewed(writing, machine, signed, request.version), signed
+
+    def renew(self, id: str, request: RenewRequest) -> tuple[Machine, Signed]:
+        """Another certificate for a machine that is wanted. Raises Forbidden or Invalid."""
+        csr = _request_of(request)
+        with self._store.writing() as writing:
+            machine = _wanted(_find(writing.execute, id), id)
+            signed = self._authority.sign(csr, id)
+            return _renewed(writing, machine, signed, request.version), signed
+
+    def wanted(self, id: str) -> Machine:
+        """Raises Forbidden for one that was revoked, or that nobody knows."""
+        return _wanted(_find(self._store.select, id), id)
+
+    def told_to_run(self, machine: Machine, model: str) -> None:
+        """From now on this is what it may claim to serve."""
+        if machine.model != model:
+            with self._store.writing() as writing:
+                writing.execute("UPDATE machines SET model = ? WHERE id = ?", (model, machine.id))
+
+    def all(self) -> list[Machine]:
+        """By id, those that were revoked too."""
+        rows = self._store.select(f"SELECT {COLUMNS} FROM machines ORDER BY id")
+        return [_machine(row) for row in rows]
+
+    def get(self, id: str) -> Machine:
+        """Raises NotFound."""
+        machine = _find(self._store.select, id)
+        if machine is None:
+            raise NotFound(f"there is no machine {id!r}")
+        return machine
+
+    def revoke(self, id: str, *, actor: str) -> Machine:
+        """From now on it is refused. Idempotent. Raises NotFound."""
+        with self._store.writing() as writing:
+            machine = _find(writing.execute, id)
+            if machine is None:
+                raise NotFound(f"there is no machine {id!r}")
+            if machine.revoked_at is None:
+                writing.execute(
+                    "UPDATE machines SET revoked_at = ? WHERE id = ?", (writing.now, id)
+                )
+                writing.audit(actor, "revoke", KIND, id, writing.desired.revision, {})
+        return self.get(id)
+
+
+def view(machine: Machine) -> MachineView:
+    revoked = machine.revoked_at
+    return MachineView(
+        id=machine.id,
+        kind=machine.kind,
+        pool=machine.pool or None,
+        region=machine.region,
+        hostname=machine.hostname,
+        version=machine.version,
+        join_token=machine.token,
+        joined_at=rfc3339(machine.joined_at),
+        certificate_until=rfc3339(machine.not_after),
+        revoked_at=None if revoked is None else rfc3339(revoked),
+    )
+
+
+def _request_of(request: JoinRequest | RenewRequest) -> Any:
+    try:
+        return read_request(request.csr)
+    except BadRequest as error:
+        raise Invalid(str(error), field="csr") from None
+
+
+def _wanted(machine: Machine | None, id: str) -> Machine:
+    if machine is None or machine.revoked_at is not None:
+        raise Forbidden(f"the machine {id!r} was revoked; let it join again with a new token")
+    return machine
+
+
+def _of_key(writing: Writing, token: str, digest: str) -> Machine | None:
+    rows = writing.execute(
+        f"SELECT {COLUMNS} FROM machines WHERE token = ? AND key_digest = ?",
+        (token, digest),
+    )
+    return _machine(rows[0]) if rows else None
+
+
+def _new(
+    writing: Writing, spec: JoinTokenSpec, request: JoinRequest, token: str, digest: str
+) -> Machine:
+    long_gone = writing.now - RENEWABLE_SECONDS  # whose certificate cannot be renewed any more
+    writing.execute("DELETE FROM machines WHERE not_after < ?", (long_gone,))
+    [(number,)] = writing.execute("SELECT count(*) FROM machines", ())
+    if number >= MAX_MACHINES:
+        raise Conflict(f"there are {MAX_MACHINES} machines already")
+    if request.kind == "node":
+        pool = _pool_of(spec, request.pool, writing.desired)
+        region = writing.desired.pools()[pool].region
+    else:
+        pool, region = "", _region_of(spec, request.pool, writing.desired)
+    machine = Machine(
+        id=f"{pool or f'{region}-edge'}-{secrets.token_hex(4)}",
+        kind=request.kind,
+        pool=pool,
+        region=region,
+        model="",
+        hostname=_shown(request.hostname),
+        version=_shown(request.version),
+        token=token,
+        key_digest=digest,
+        joined_at=writing.now,
+        not_after=writing.now,
+        revoked_at=None,
+    )
+    writing.execute(
+        f"INSERT INTO machines ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        dataclasses.astuple(machine),
+    )
+    changes = {
+        name: [None, getattr(machine, name)] for name in ("kind", "pool", "region", "hostname")
+    }
+    actor = f"{join_tokens.KIND} {token}"
+    writing.audit(actor, "join", KIND, machine.id, writing.desired.revision, changes)
+    return machine
+
+
+def _pool_of(spec: JoinTokenSpec, asked: str, desired: Desired) -> str:
+    """The pool that a node joins. Raises Invalid."""
+    pools = {
+        id
+        for id, pool in desired.pools().items()
+        if id == spec.pool
+        or (pool.region == spec.region and (not spec.roles or pool.role in spec.roles))
+    }
+    if asked:
+        if asked not in pools:
+            raise Invalid(f"the join token is not for a pool {asked!r}", field="pool")
+        return asked
+    if len(pools) != 1:
+        choice = ", ".join(sorted(pools)[:10]) or "none"
+        raise Invalid(f"name a pool that the join token is for: {choice}", field="pool")
+    return pools.pop()
+
+
+def _region_of(spec: JoinTokenSpec, pool: str, desired: Desired) -> str:
+    """The region that an edge joins. Raises Invalid."""
+    if spec.region is None or (spec.roles and "edge" not in spec.roles):
+        raise Invalid("the join token is not for an edge", field="kind")
+    if pool:
+        raise Invalid("an edge joins a region, not a pool", field="pool")
+    if spec.region not in desired.regions():
+        raise Invalid(f"there is no region {spec.region!r} any more", field="kind")
+    return spec.region
+
+
+def _renewed(writing: Writing, machine: Machine, signed: Signed, version: str) -> Machine:
+    writing.execute(
+        "UPDATE machines SET not_after = ?, version = ? WHERE id = ?",
+        (signed.not_after, _shown(version), machine.id),
+    )
+    found = _find(writing.execute, machine.id)
+    assert found is not None
+    return found
+
+
+def _shown(text: str) -> str:
+    """What a machine says of itself, as it may be shown on a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _find(select: Select, id: str) -> Machine | None:
+    rows = select(f"SELECT {COLUMNS} FROM machines WHERE id = ?", (id,))
+    return _machine(rows[0]) if rows else None
+
+
+def _machine(values: Sequence[Any]) -> Machine:
+    return Machine(**dict(zip(COLUMNS.split(", "), values, strict=True)))

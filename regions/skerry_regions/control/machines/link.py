@@ -1,0 +1,318 @@
+"""A machine's side of the control plane: it joins once, then calls with its certificate.
+
+FOLDER/key.pem            its private key, made here, and told to nobody
+FOLDER/certificate.pem    short-lived; renewed when half its time is over
+FOLDER/authority.pem      whom it believes, as the join token's fingerprint said
+FOLDER/machine.json       who it is, and what it ran last: enough to start without the control
+                          plane
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from skerry import __version__
+from skerry_regions.control.machines.folder import (
+    JoinError,
+    certificate_request,
+    kept_key,
+    load_key,
+)
+from skerry_regions.control.machines.messages import (
+    MAX_PEM,
+    PREFIX,
+    SERVER_NAME,
+    VERSIONS_HEADER,
+    Assignment,
+    AssignmentAnswer,
+    Joined,
+    JoinRequest,
+    Kind,
+    RenewRequest,
+    versions_text,
+)
+from skerry_regions.private_files import replace_file
+
+ANSWER_SECONDS = 5.0
+MAX_ANSWER_BYTES = 64 << 20
+RETRY_SECONDS = 60.0  # after a renewal that failed
+MAX_URL = 2048
+
+T = TypeVar("T")
+ASSIGNMENT: msgspec.json.Decoder[Assignment | None] = msgspec.json.Decoder(Assignment | None)
+
+logger = logging.getLogger(__name__)
+
+
+class ControlAway(Exception):
+    """The control plane does not answer now."""
+
+
+class ControlRefused(Exception):
+    """The control plane refuses; the message says why."""
+
+
+class Enrolment(Struct, frozen=True, kw_only=True):
+    """Who this machine is. Times are Unix seconds, by its own clock but for `not_after`."""
+
+    url: str
+    machine: str
+    kind: Kind
+    renewed_at: float
+    not_after: float  # of the certificate
+    assignment: msgspec.Raw = msgspec.Raw(b"null")  # that it ran last; of any version of Skerry
+
+
+class ControlLink:
+    """Calls the control plane as the machine that joined. Safe to use from several threads."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        """Raises JoinError when no machine has joined here."""
+        self._folder = folder
+        self._clock = clock
+        self._lock = threading.RLock()  # one call at a time, over one connection
+        self._not_before = 0.0  # of the next attempt to renew
+        try:
+            data = (folder / "machine.json").read_bytes()
+            self._enrolment = msgspec.json.decode(data, type=Enrolment)
+            self._client = self._connected()
+        except (OSError, msgspec.DecodeError, ssl.SSLError) as error:
+            raise JoinError(f"{folder}: {error}; delete it and join again") from None
+
+    @property
+    def url(self) -> str:
+        return self._enrolment.url
+
+    @property
+    def machine(self) -> str:
+        return self._enrolment.machine
+
+    @property
+    def kind(self) -> Kind:
+        return self._enrolment.kind
+
+    @property
+    def last_assignment(self) -> Assignment | None:
+        try:
+            return ASSIGNMENT.decode(self._enrolment.assignment)
+        except msgspec.DecodeError:
+            return None
+
+    def assignment(self) -> Assignment:
+        """What to run now; kept, so that the machine can start with it while the control plane is
+        away. Raises ControlAway or ControlRefused."""
+        with self._lock:
+            found = self.call("GET", "/assignment", AssignmentAnswer).assignment
+            kept = msgspec.Raw(msgspec.json.encode(found))
+            try:
+                if bytes(kept) != bytes(self._enrolment.assignment):
+                    self._keep(replace(self._enrolment, assignment=kept))
+            except OSError as error:  # a full disk is no reason not to serve
+                logger.warning("what to run is not kept: %s", error)
+        return found
+
+    def call(self, method: str, path: str, type_: type[T], body: Struct | None = None) -> T:
+        """Raises ControlAway or ControlRefused."""
+        with self._lock:
+            self._renew_when_due()
+            return self._call(method, path, type_, body)
+
+    def renew(self) -> Joined:
+        """Get another certificate now. Raises ControlAway, ControlRefused, JoinError or OSError."""
+        with self._lock:
+            key = load_key(self._folder / "key.pem")
+            request = RenewRequest(csr=certificate_request(key), version=__version__)
+            joined = self._call("POST", "/renew", Joined, request)
+            replace_file(self._folder / "certificate.pem", joined.certificate.encode())
+            self._keep(
+                replace(self._enrolment, renewed_at=self._clock(), not_after=joined.not_after)
+            )
+            former, self._client = self._client, self._connected()
+            former.close()
+        logger.info("the certificate of %s was renewed", self.machine)
+        return joined
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _renew_when_due(self) -> None:
+        now, enrolment = self._clock(), self._enrolment
+        due = (enrolment.renewed_at + enrolment.not_after) / 2
+        if now < max(due, self._not_before):
+            return
+        self._not_before = now + RETRY_SECONDS
+        try:
+            self.renew()
+        except (ControlAway, ControlRefused, JoinError, OSError) as error:
+            logger.warning("the certificate of %s was not renewed: %s", self.machine, error)
+
+    def _call(self, method: str, path: str, type_: type[T], body: Struct | None) -> T:
+        return _exchange(self._client, method, f"{self.url}{PREFIX}{path}", type_, body)
+
+    def _connected(self) -> httpx.Client:
+        context = _trusting((self._folder / "authority.pem").read_text())
+        context.load_cert_chain(self._folder / "certificate.pem", self._folder / "key.pem")
+        return _client(context)
+
+    def _keep(self, enrolment: Enrolment) -> None:
+        """Raises OSError; then it is to be kept again."""
+        replace_file(self._folder / "machine.json", msgspec.json.encode(enrolment))
+        self._enrolment = enrolment
+
+
+def has_joined(folder: Path) -> bool:
+    return (folder / "machine.json").exists()
+
+
+def join(
+    folder: Path,
+    url: str,
+    token: str,
+    *,
+    kind: Kind,
+    pool: str = "",
+    keep: Callable[[Joined], None] = lambda _: None,
+    clock: Callable[[], float] = time.time,
+) -> Joined:
+    """Become a machine of the platform, and keep in `folder` what that takes. Raises JoinError.
+
+    `keep` keeps the rest; when it fails, the machine has not joined. Asked again with the same
+    token, as after a lost answer, it becomes the same machine.
+    """
+    url = checked_url(url)
+    fingerprint = _fingerprint_in(token)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = kept_key(folder / "key.pem")
+        authority = _authority(url, fingerprint)
+        with _client(_trusting(authority)) as client:
+            request = JoinRequest(
+                token=token, csr=certificate_request(key), kind=kind, pool=pool,
+                hostname=platform.node()[:256], version=__version__,
+            )  # fmt: skip
+            joined = _exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
+        replace_file(folder / "authority.pem", authority.encode())
+        replace_file(folder / "certificate.pem", joined.certificate.encode())
+        keep(joined)
+        enrolment = Enrolment(
+            url=url, machine=joined.machine, kind=kind, renewed_at=clock(),
+            not_after=joined.not_after,
+        )  # fmt: skip
+        replace_file(folder / "machine.json", msgspec.json.encode(enrolment))
+    except ControlAway as error:
+        raise JoinError(f"{url} does not answer: {error}") from None
+    except ControlRefused as error:
+        raise JoinError(f"{url} refuses: {error}") from None
+    except OSError as error:
+        raise JoinError(f"{error.filename}: {error.strerror}") from None
+    return joined
+
+
+def checked_url(url: str) -> str:
+    """Without a path. Raises JoinError."""
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port above 65535
+        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT") from None
+    more = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if len(url) > MAX_URL or not is_whole or more:
+        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT")
+    return f"https://{parts.netloc}"
+
+
+def _fingerprint_in(token: str) -> str:
+    from skerry_regions.control.machines.join_tokens import parse
+
+    try:
+        return parse(token).fingerprint
+    except ValueError as error:
+        raise JoinError(str(error)) from None
+
+
+def _authority(url: str, fingerprint: str) -> str:
+    """The certificate that the token names. Nothing is told to whoever shows another one."""
+    unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unproven.check_hostname = False
+    unproven.verify_mode = ssl.CERT_NONE  # what comes is held against the fingerprint
+    with _client(unproven) as client:
+        pem = _read(client, "GET", f"{url}{PREFIX}/ca", b"")[:MAX_PEM].decode("ascii", "replace")
+    try:
+        certificate = ssl.PEM_cert_to_DER_cert(pem)
+        shown = hashlib.sha256(certificate).hexdigest()
+    except ValueError:
+        certificate, shown = b"", ""
+    if shown != fingerprint:
+        raise JoinError(
+            f"{url} is not the control plane that made the join token: its authority has the "
+            f"fingerprint {shown or 'of no certificate'}, the token names {fingerprint}"
+        )
+    return ssl.DER_cert_to_PEM_cert(certificate)  # alone: what came behind it was not looked at
+
+
+def _client(context: ssl.SSLContext) -> httpx.Client:
+    return httpx.Client(
+        verify=context,
+        timeout=ANSWER_SECONDS,
+        trust_env=False,
+        headers={VERSIONS_HEADER: versions_text(), "user-agent": f"skerry/{__version__}"},
+    )
+
+
+def _trusting(authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name, asks for a certificate
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def _exchange(
+    client: httpx.Client, method: str, url: str, type_: type[T], body: Struct | None
+) -> T:
+    data = _read(client, method, url, b"" if body is None else msgspec.json.encode(body))
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ControlAway(f"the answer cannot be read: {error}") from None
+
+
+def _read(client: httpx.Client, method: str, url: str, body: bytes) -> bytes:
+    """Raises ControlAway or ControlRefused."""
+    extensions = {"sni_hostname": SERVER_NAME}
+    try:
+        with client.stream(method, url, content=body, extensions=extensions) as answer:
+            data = b""
+            for piece in answer.iter_bytes():
+                data += piece
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise ControlAway(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+    except httpx.HTTPError as error:
+        raise ControlAway(str(error) or type(error).__name__) from None
+    except RuntimeError as error:  # the client was closed
+        raise ControlAway(str(error)) from None
+    if answer.is_success:
+        return data
+    message = _told(data) or f"HTTP status {answer.status_code}"
+    raise ControlAway(message) if answer.status_code >= 500 else ControlRefused(message)
+
+
+def _told(data: bytes) -> str:
+    """The message of a refusal."""
+    try:
+        return str(msgspec.json.decode(data)["error"]["message"])[:1024]
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
+        return ""

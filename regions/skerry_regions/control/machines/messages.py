@@ -1,0 +1,136 @@
+"""What machines and the control plane say to each other, over HTTPS below `/machines/v1`.
+
+    GET  /ca           the authority's certificate, as PEM; its fingerprint is in the join token
+    POST /join         JoinRequest -> Joined           with a join token
+    POST /renew        RenewRequest -> Joined          from here on with the certificate
+    GET  /assignment   AssignmentAnswer                what the machine is to run
+    PUT  /member       Announcement -> Orders          registry: I am here
+    POST /withdraw     Withdrawal                      registry: I am gone
+    GET  /members      [Member]                        registry: who is there
+    GET  /credentials  Credentials                     edges only
+
+Every request names the versions that the machine speaks in the header `skerry-versions`; there is
+no answer without a common one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from skerry_regions.control.planning.launcher import NodeSettings
+from skerry_regions.registry import Count, Member
+
+PREFIX = "/machines/v1"
+SERVER_NAME = "control.skerry.internal"  # in the listener's certificate, wherever it is reached
+VERSIONS = (1,)
+VERSIONS_HEADER = "skerry-versions"
+MAX_PEM = 16_384
+MAX_REQUEST_BYTES = 1 << 20  # what edges say of a thousand models has a fifth of it
+MAX_LEASE_SECONDS = 3600.0
+MAX_REASON = 1024
+
+Kind = Literal["node", "edge"]
+Pem = Annotated[str, Meta(max_length=MAX_PEM)]
+Short = Annotated[str, Meta(max_length=256)]
+Key = Annotated[bytes, Meta(max_length=64)]
+
+
+class JoinRequest(Struct, frozen=True, kw_only=True):
+    """`pool` is needed where the token leaves a choice."""
+
+    token: Annotated[str, Meta(max_length=512)]
+    csr: Pem
+    kind: Kind
+    pool: Short = ""
+    hostname: Short = ""
+    version: Short = ""  # of Skerry
+
+
+class RenewRequest(Struct, frozen=True, kw_only=True):
+    csr: Pem
+    version: Short = ""
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """What a machine keeps."""
+
+    machine: Short
+    certificate: Pem
+    not_after: float  # Unix seconds
+    cluster_key: Key  # that links over TCP prove to hold
+
+
+class NodeAssignment(Struct, frozen=True, kw_only=True, tag="node"):
+    """What a machine of a pool runs."""
+
+    settings: NodeSettings
+    fingerprint: Short
+
+
+class EdgeAssignment(Struct, frozen=True, kw_only=True, tag="edge"):
+    """What an edge of a region offers. `topology` is the regions there are, as a YAML file."""
+
+    region: Short
+    residency: Short
+    models: Annotated[tuple[Short, ...], Meta(max_length=1024)]  # catalog ids
+    topology: Annotated[str, Meta(max_length=1 << 20)]
+    fingerprint: Short
+
+
+class Paused(Struct, frozen=True, kw_only=True, tag="paused"):
+    """It runs nothing for now."""
+
+    reason: Annotated[str, Meta(max_length=MAX_REASON)]
+
+
+Assignment = NodeAssignment | EdgeAssignment | Paused
+
+
+class AssignmentAnswer(Struct, frozen=True, kw_only=True):
+    assignment: Assignment
+
+
+class Announcement(Struct, frozen=True, kw_only=True):
+    """`fingerprint` is that of the assignment that the machine runs."""
+
+    member: Member
+    lease_seconds: Annotated[float, Meta(gt=0.0, le=MAX_LEASE_SECONDS)]
+    fingerprint: Short = ""
+
+
+Order = Literal["serve", "renew"]
+"""`renew`: drain, and ask for the assignment again."""
+
+
+class Orders(Struct, frozen=True, kw_only=True):
+    order: Order = "serve"
+
+
+class Withdrawal(Struct, frozen=True, kw_only=True):
+    id: Short
+    incarnation: Count
+
+
+class Credentials(Struct, frozen=True, kw_only=True):
+    """What all edges share: the root of cache keys, the file of hashed API tokens.
+
+    `tokens` is absent where the edge knows them, by `digest` in the query parameter `known`.
+    """
+
+    secret: Key
+    digest: Short
+    tokens: Annotated[bytes, Meta(max_length=64 << 20)] | None
+
+
+def common_version(theirs: str, ours: Sequence[int] = VERSIONS) -> int | None:
+    """The highest version that both speak, by the header; None when there is none."""
+    numbers = [int(each) for each in theirs[:64].split(",") if each.strip().isdecimal()]
+    return max(set(numbers) & set(ours), default=None)
+
+
+def versions_text(versions: Sequence[int] = VERSIONS) -> str:
+    """As the header has them."""
+    return ",".join(map(str, versions))

@@ -1,0 +1,1 @@
+"""From what is wanted to what is to be done. Pure. May import desired."""

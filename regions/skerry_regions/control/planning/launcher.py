@@ -1,0 +1,126 @@
+"""What a reconciler asks of whoever starts processes, and is told of what runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import Meta, Struct
+
+from skerry_regions.control.desired.resources import RoleName, RunnerName
+from skerry_regions.registry import Member
+
+Name = Annotated[str, Meta(max_length=256)]
+ProcessState = Literal["starting", "ready", "draining", "failed"]
+
+
+class NodeSettings(Struct, frozen=True, kw_only=True, tag="node"):
+    """All that decides what a node is. Another value is another node."""
+
+    region: Name
+    residency: Name = "global"
+    role: RoleName
+    model: Name  # catalog id
+    runner: RunnerName
+    threads: int | None = None
+    kv_blocks: int | None = None
+    file_tier: str | None = None
+    system_prompts: tuple[str, ...] = ()
+
+
+class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge"):
+    """All that decides what an edge is."""
+
+    region: Name
+    residency: Name = "global"
+    host: Name
+    models: tuple[str, ...]  # catalog ids
+
+
+Settings = NodeSettings | EdgeSettings
+
+
+def fingerprint(settings: Settings) -> str:
+    """Equal for equal settings, in every process."""
+    return hashlib.blake2b(msgspec.json.encode(settings), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One process to start."""
+
+    id: str
+    owner: str  # id of its pool or edge node
+    settings: Settings
+    port: int = 0  # of an edge; 0: any free one
+    num_sharing: int = 1  # nodes that share this machine's cores
+    topology: bytes = b""  # of an edge: the regions there are, as a topology file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """One process that runs, whoever started it.
+
+    It is ready by its own word under a running lease, and failed when it was, and is no more.
+    """
+
+    id: str
+    owner: str
+    kind: Literal["node", "edge"]
+    region: str
+    fingerprint: str
+    pid: int
+    state: ProcessState
+    seconds: float = 0.0  # in this state
+    streams: int = 0
+    address: str = ""
+    control: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One process that ended since the last look. `asked`: it had been told to."""
+
+    id: str
+    owner: str
+    asked: bool
+    ran_seconds: float
+    last_words: str = ""  # the end of its log
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What runs now, and what ended since the last look."""
+
+    running: Mapping[str, Running] = field(default_factory=dict[str, Running])
+    ended: tuple[Ended, ...] = ()
+    members: tuple[Member, ...] = ()  # as they describe themselves, of all machines
+
+
+class LaunchFailed(Exception):
+    """A process cannot be started; the message says why."""
+
+
+class Launcher(Protocol):
+    """Starts and stops processes. What it started outlives it, and is found again by the next."""
+
+    async def observe(self) -> Observation: ...
+
+    async def start(self, launch: Launch) -> int:
+        """Start it; an edge's port. Never a second one of an id that runs. Raises LaunchFailed."""
+        ...
+
+    async def drain(self, id: str, *, patiently: bool) -> None:
+        """It takes nothing new, and ends when its streams have. Of none such: nothing.
+
+        Nodes hand back what takes too long; an edge has nobody to hand it to, and breaks it off
+        after half a minute unless `patiently`.
+        """
+        ...
+
+    async def kill(self, id: str) -> None:
+        """End it at once."""
+        ...

@@ -1,0 +1,137 @@
+"""From what is wanted and what runs to what is to be done now. Pure, and level-triggered: the same
+picture gives the same actions, however it came about, so a lost or repeated action is made good at
+the next look.
+
+    too few    start, lowest free number first
+    changed    start one more of the new kind, and when it is ready drain one of the old: at no
+               moment are fewer ready than wanted
+    too many   drain: who is not ready yet first, then who has the fewest streams
+    stuck      kill: who was drained, or has been starting, for too long, or is ill
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from skerry_regions.control.planning.launcher import Launch, Running, Settings, fingerprint
+
+SURGE = 1  # processes beyond what is wanted, while they are replaced
+DRAIN_SECONDS = 75.0  # more than a node gives its streams and itself
+EDGE_DRAIN_SECONDS = 660.0  # more than the longest stream
+START_SECONDS = 1800.0  # the first start of a large model compiles, and reads hundreds of gigabytes
+ILL_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Equal processes: the nodes of a pool, or an edge node's one."""
+
+    id: str
+    replicas: int
+    settings: Settings
+    port: int = 0  # of an edge; 0: any free one
+    blocked: str = ""  # why none can be started now
+
+    def launch(self, number: int) -> Launch:
+        return Launch(
+            id=f"{self.id}-{number}", owner=self.id, settings=self.settings, port=self.port
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    id: str
+    reason: str
+
+
+Action = Start | Drain | Kill
+
+
+def plan(
+    groups: Mapping[str, Group], running: Iterable[Running], held: Collection[str] = frozenset()
+) -> list[Action]:
+    """What to do now. `held` are ids of processes that failed lately: not to be started yet.
+
+    A process whose group is not wanted any more is drained.
+    """
+    actions: list[Action] = []
+    living: dict[str, list[Running]] = {id: [] for id in groups}
+    taken: set[str] = set()
+    for process in sorted(running, key=lambda each: each.id):
+        taken.add(process.id)
+        if reason := _stuck(process):
+            actions.append(Kill(process.id, reason))
+        elif process.state != "draining":
+            if process.owner in living:
+                living[process.owner].append(process)
+            else:
+                actions.append(Drain(process.id))
+    for id, group in sorted(groups.items()):
+        actions += _of_group(group, living[id], taken, held)
+    return actions
+
+
+def _stuck(process: Running) -> str:
+    """Why it must be killed; nothing when it need not be."""
+    drain_seconds = DRAIN_SECONDS if process.kind == "node" else EDGE_DRAIN_SECONDS
+    limits = {
+        "draining": (drain_seconds, "it did not end when it was drained"),
+        "starting": (START_SECONDS, "it did not become ready"),
+        "failed": (ILL_SECONDS, "it answers no health check"),
+    }
+    seconds, reason = limits.get(process.state, (0.0, ""))
+    return reason if reason and process.seconds > seconds else ""
+
+
+def _of_group(
+    group: Group, living: Sequence[Running], taken: Collection[str], held: Collection[str]
+) -> list[Action]:
+    wanted = fingerprint(group.settings)
+    by_worth = sorted(living, key=_worth, reverse=True)
+    current = [process for process in by_worth if process.fingerprint == wanted]
+    old = [process for process in by_worth if process.fingerprint != wanted]
+    kept = current[: group.replicas]
+    num_ready = sum(process.state == "ready" for process in kept)
+    num_needed = max(0, group.replicas - num_ready)  # of the old, until the new are ready
+    dispensable = [*current[group.replicas :], *old[num_needed:]]
+    actions: list[Action] = [Drain(process.id) for process in dispensable]
+    room = group.replicas + (SURGE if old else 0) - len(living)
+    missing = min(group.replicas - len(kept), room)
+    if missing > 0 and not group.blocked:
+        actions += _starts(group, missing, taken, held)
+    return actions
+
+
+def _worth(process: Running) -> tuple[bool, int, int]:
+    """Whom to keep: by what it serves, and of equals the lowest number."""
+    number = int(process.id.rpartition("-")[2])
+    return process.state == "ready", process.streams, -number
+
+
+def _starts(
+    group: Group, missing: int, taken: Collection[str], held: Collection[str]
+) -> list[Action]:
+    """The lowest free numbers. One that is held is waited for, or a crash loop would wander."""
+    actions: list[Action] = []
+    for number in count():
+        if not missing:
+            return actions
+        launch = group.launch(number)
+        if launch.id in taken:
+            continue
+        missing -= 1
+        if launch.id not in held:
+            actions.append(Start(launch))
+    return actions

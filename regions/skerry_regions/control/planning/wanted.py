@@ -1,0 +1,144 @@
+"""From resources to processes: which groups there should be, and how many of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from skerry_regions.control.desired.desired import Desired
+from skerry_regions.control.desired.resources import (
+    EDGE_NODE,
+    POOL,
+    REGION,
+    Kind,
+    PoolSpec,
+    RegionSpec,
+)
+from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
+from skerry_regions.control.planning.plan import Group
+from skerry_regions.topology.spec import Region
+from skerry_regions.zones import GLOBAL
+
+INSTALLING = "the model is being installed"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A model's files on this machine. Installed, on their way, or not to be had."""
+
+    id: str  # of the catalog, once it is known
+    blocked: str = ""  # why no node can load it now
+
+
+Models = Callable[[str], ModelState]
+"""The state of a model by id or alias."""
+
+NO_DECISIONS: Mapping[str, int] = MappingProxyType({})
+
+
+def wanted(
+    desired: Desired,
+    models: Models,
+    *,
+    scales: Mapping[str, int] = NO_DECISIONS,
+    ports: Mapping[str, int] = NO_DECISIONS,
+) -> dict[str, Group]:
+    """Groups by id of their pool or edge node.
+
+    `scales` are the replicas that the autoscaler decided on, by pool; `ports` those that edge nodes
+    were given, by edge node.
+    """
+    groups: dict[str, Group] = {}
+    offered: set[str] = set()
+    for id, pool in desired.pools().items():
+        if (name := desired.model_of(id)) is not None:
+            model = models(name)
+            groups[id] = _node_group(desired, id, pool, model, scales.get(id))
+            if model.id and not desired.is_deleting(POOL, id):
+                offered.add(model.id)
+    for id in desired.edge_nodes():
+        groups[id] = _edge_group(desired, id, tuple(sorted(offered)), ports.get(id, 0))
+    return groups
+
+
+def _node_group(
+    desired: Desired, id: str, pool: PoolSpec, model: ModelState, scale: int | None
+) -> Group:
+    leaving = _is_leaving(desired, POOL, id, pool.region)
+    settings = NodeSettings(
+        region=pool.region,
+        residency=_residency(desired, pool.region),
+        role=pool.role,
+        model=model.id or pool.model or "",
+        runner=pool.runner,
+        threads=pool.threads,
+        kv_blocks=pool.kv_blocks,
+        file_tier=pool.file_tier,
+        system_prompts=_system_prompts(desired, id),
+    )
+    replicas = 0 if leaving else replicas_of(pool, scale)
+    return Group(id=id, replicas=replicas, settings=settings, blocked=model.blocked)
+
+
+def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -> Group:
+    """Without models to offer none runs."""
+    edge = desired.edge_nodes()[id]
+    leaving = edge.draining or _is_leaving(desired, EDGE_NODE, id, edge.region)
+    settings = EdgeSettings(
+        region=edge.region,
+        residency=_residency(desired, edge.region),
+        host=edge.host,
+        models=models,
+    )
+    replicas = 0 if leaving or not models else 1
+    return Group(id=id, replicas=replicas, settings=settings, port=edge.port or port)
+
+
+def replicas_of(pool: PoolSpec, scale: int | None) -> int:
+    """As written; of an autoscaled pool as decided, within its limits."""
+    if pool.max_replicas is None:
+        return 1 if pool.replicas is None else pool.replicas
+    least = pool.min_replicas or 0
+    return min(max(scale if scale is not None else least, least), pool.max_replicas)
+
+
+def _is_leaving(desired: Desired, kind: Kind, id: str, region: str) -> bool:
+    record = desired.get(kind, id)
+    spec = desired.regions().get(region)
+    return (
+        record is None
+        or record.deleting
+        or spec is None
+        or spec.draining
+        or desired.is_deleting(REGION, region)
+    )
+
+
+def _system_prompts(desired: Desired, pool: str) -> tuple[str, ...]:
+    deployment = desired.deployment_of(pool)
+    return () if deployment is None else desired.deployments()[deployment].system_prompts
+
+
+def _residency(desired: Desired, region: str) -> str:
+    spec = desired.regions().get(region)
+    return spec.residency if spec is not None else GLOBAL
+
+
+def topology_of(desired: Desired) -> bytes:
+    """The regions, as a topology file that edges read: what paths cost before they are measured."""
+    regions = [region_of(spec) for spec in desired.regions().values()]
+    return msgspec.json.encode({"regions": regions})  # JSON is YAML
+
+
+def region_of(spec: RegionSpec) -> Region:
+    """As a topology file has it."""
+    place = (spec.latitude, spec.longitude)
+    return Region(
+        name=spec.name,
+        iata=spec.iata,
+        coordinates=None if place[0] is None or place[1] is None else (place[0], place[1]),
+        residency=spec.residency,
+    )

@@ -1,0 +1,54 @@
+"""What is kept of each launched process, and how it is doing by that. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from skerry_regions.control.planning.launcher import ProcessState, Running
+from skerry_regions.registry import Member
+
+AILING_SECONDS = 6.0  # without a healthy answer, before it counts as failed
+
+
+class LaunchRecord(Struct, frozen=True, kw_only=True):
+    """What a process was launched as. Times are the machine's boot clock's."""
+
+    id: str
+    owner: str
+    kind: Literal["node", "edge"]
+    region: str
+    fingerprint: str
+    address: str
+    control: str  # where it answers health checks
+    started: float
+    was_ready: bool = False
+    draining_since: float | None = None
+
+
+def judged(
+    record: LaunchRecord, pid: int, member: Member | None, now: float, *, silence: float
+) -> Running:
+    """`member` is its own word under a running lease; `silence` since it last was healthy."""
+    state: ProcessState = "starting"
+    seconds = now - record.started
+    if record.draining_since is not None:
+        state, seconds = "draining", now - record.draining_since
+    elif member is not None and member.state == "ready" and silence < AILING_SECONDS:
+        state = "ready"
+    elif record.was_ready:
+        state, seconds = "failed", silence
+    return Running(
+        id=record.id,
+        owner=record.owner,
+        kind=record.kind,
+        region=record.region,
+        fingerprint=record.fingerprint,
+        pid=pid,
+        state=state,
+        seconds=seconds,
+        streams=member.streams if member is not None else 0,
+        address=member.address if member is not None else record.address,
+        control=record.control,
+    )

@@ -1,0 +1,330 @@
+"""Makes what is wanted so, and keeps it so.
+
+    look ─▶ plan ─▶ act ─▶ tell ─▶ wait for a change, or half a second
+      ▲                                         │
+      └─────────────────────────────────────────┘
+
+It remembers nothing that matters: after a restart the first look shows what runs. What it does
+remember, such as who failed lately, only spares work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable
+from random import Random
+
+from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.desired import Desired, Record
+from skerry_regions.control.desired.resources import (
+    DEPLOYMENT,
+    EDGE_NODE,
+    POOL,
+    REGION,
+    Kind,
+    Status,
+)
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.desired.views import NodeView
+from skerry_regions.control.errors import ControlError
+from skerry_regions.control.machines.joined import Wanted
+from skerry_regions.control.planning.autoscaler import Scale, decide
+from skerry_regions.control.planning.demand import demands
+from skerry_regions.control.planning.launcher import (
+    Ended,
+    Launcher,
+    LaunchFailed,
+    NodeSettings,
+    Observation,
+    Running,
+)
+from skerry_regions.control.planning.plan import Action, Drain, Group, Kill, Start, plan
+from skerry_regions.control.planning.wanted import Models, topology_of, wanted
+from skerry_regions.control.reconcile.observed import Picture, node_views, statuses
+from skerry_regions.process.backoff import Backoff, RestartPolicy
+from skerry_regions.registry import Member
+
+LOOK_SECONDS = 0.5
+PORT, REPLICAS = "port", "replicas"  # names of decisions
+
+JoinedRunning = Callable[[Iterable[Member]], list[Running]]
+"""Of all members, what runs on machines that joined."""
+
+logger = logging.getLogger(__name__)
+
+
+def nobody(members: Iterable[Member]) -> list[Running]:
+    """No machine joins."""
+    return []
+
+
+class Reconciler:
+    """See `Observer`. Lives on one event loop, with the launcher."""
+
+    def __init__(
+        self,
+        store: Store,
+        changes: Changes,
+        launcher: Launcher,
+        models: Models,
+        *,
+        wake: asyncio.Event,
+        rng: Random | None = None,
+        clock: Callable[[], float] | None = None,
+        look_seconds: float = LOOK_SECONDS,
+        joined: JoinedRunning = nobody,
+    ) -> None:
+        """`wake` is set by whoever has changed something: it need not wait for the next look."""
+        self._joined_of = joined
+        self._joined: list[Running] = []  # what runs on machines that joined
+        self._store = store
+        self._changes = changes
+        self._launcher = launcher
+        self._models = models
+        self._rng = rng or Random()
+        self._clock = clock or asyncio.get_running_loop().time
+        self._look_seconds = look_seconds
+        self._wake = wake
+        self._backoffs: dict[str, Backoff] = {}  # by process id
+        self._held: dict[str, float] = {}  # by process id: not before then
+        self._failing: dict[str, str] = {}  # by owner: what its last process died of
+        self._groups: dict[str, Group] = {}
+        self._scales: dict[str, Scale] = {}  # of autoscaled pools
+        self._observation = Observation()
+        self._statuses: dict[tuple[str, str], Status] = {}
+        self._revision = 0
+        self._is_closing = False
+
+    # --- what others see -------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    def status(self, record: Record) -> Status | None:
+        return self._statuses.get((record.kind.name, record.id))
+
+    def nodes(self) -> list[NodeView]:
+        return node_views(self._groups, [*self._observation.running.values(), *self._joined])
+
+    def wanted(self) -> Wanted | None:
+        """None before the first look."""
+        return Wanted(self._store.desired, self._groups) if self._revision else None
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until it is cancelled. What fails once is tried again."""
+        while True:
+            await self._try_step()
+            await self._wait()
+
+    async def drain_all(self) -> None:
+        """End everything that runs, edges first; what is wanted stays written down."""
+        self._is_closing = True
+        await self._try_step()
+        for process in self._observation.running.values():
+            if process.kind == "edge":
+                await self._launcher.drain(process.id, patiently=False)
+        while self._observation.running:
+            await self._wait()
+            await self._try_step()
+
+    async def _try_step(self) -> None:
+        self._wake.clear()
+        try:
+            await self.step()
+        except (OSError, sqlite3.Error, ControlError):
+            logger.exception("could not reconcile; trying again")
+
+    async def step(self) -> None:
+        """Look once, and do what there is to do."""
+        desired = self._store.desired
+        self._observation = await self._launcher.observe()
+        self._joined = self._joined_of(self._observation.members)
+        for ended in self._observation.ended:
+            await self._take_end(ended)
+        self._groups = self._wanted(desired)
+        await asyncio.to_thread(self._scale, desired)
+        self._groups = self._wanted(desired)
+        running = self._observation.running
+        held = self._still_held()
+        groups = self._groups if not self._is_closing else self._closing_groups()
+        for action in plan(groups, running.values(), held):
+            await self._act(action)
+        await asyncio.to_thread(self._settle, desired)
+        self._tell(desired)
+
+    def _still_held(self) -> set[str]:
+        """Who failed lately. Failures of groups that are wanted no more are forgotten."""
+        now = self._clock()
+        self._held = {id: until for id, until in self._held.items() if now < until}
+        self._backoffs = {
+            id: backoff
+            for id, backoff in self._backoffs.items()
+            if id.rpartition("-")[0] in self._groups
+        }
+        return set(self._held)
+
+    async def _wait(self) -> None:
+        waiting = asyncio.ensure_future(self._wake.wait())
+        await asyncio.wait((waiting,), timeout=self._look_seconds)
+        waiting.cancel()
+
+    def _wanted(self, desired: Desired) -> dict[str, Group]:
+        ports = {
+            id: int(port)
+            for (kind, id), port in self._store.decisions(PORT).items()
+            if kind == EDGE_NODE.name
+        }
+        scales = {id: scale.replicas for id, scale in self._scales.items()}
+        return wanted(desired, self._models, scales=scales, ports=ports)
+
+    def _scale(self, desired: Desired) -> None:
+        """Decide on autoscaled pools. Decisions outlive us."""
+        observation, now = self._observation, self._clock()
+        asked = demands(desired, self._groups, observation.running.values(), observation.members)
+        pools = desired.pools()
+        self._scales = {id: scale for id, scale in self._scales.items() if id in asked}
+        changed = []
+        for id, demand in asked.items():
+            before = self._scales.get(id) or Scale(self._kept_scale(id))
+            scale = self._scales[id] = decide(pools[id], demand, before, now)
+            if scale.replicas != before.replicas:
+                changed.append((id, before.replicas, scale))
+        if changed:
+            with self._store.writing() as writing:
+                for id, replicas, scale in changed:
+                    if writing.desired.get(POOL, id) is not None:
+                        writing.decide(POOL, id, REPLICAS, scale.replicas)
+                        message = f"from {replicas} to {scale.replicas}: {scale.reason}"
+                        writing.event(POOL, id, "normal", "Scaled", message)
+
+    def _kept_scale(self, pool: str) -> int:
+        """What an earlier control plane decided."""
+        return int(self._store.decisions(REPLICAS).get((POOL.name, pool), 0))
+
+    def _closing_groups(self) -> dict[str, Group]:
+        """Nothing; but nodes compute on while an edge still has streams."""
+        if any(process.kind == "edge" for process in self._observation.running.values()):
+            return {
+                id: dataclasses.replace(group, blocked="the platform is ending")
+                for id, group in self._groups.items()
+                if isinstance(group.settings, NodeSettings)
+            }
+        return {}
+
+    # --- acting ----------------------------------------------------------------------------------
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case Start(launch):
+                num_nodes = sum(
+                    group.replicas
+                    for group in self._groups.values()
+                    if isinstance(group.settings, NodeSettings)
+                )
+                launch = dataclasses.replace(
+                    launch,
+                    num_sharing=max(1, num_nodes),
+                    topology=topology_of(self._store.desired),
+                )
+                try:
+                    port = await self._launcher.start(launch)
+                except LaunchFailed as error:
+                    return await self._failed(launch.id, launch.owner, 0.0, str(error))
+                if port:
+                    await asyncio.to_thread(self._keep_port, launch.owner, port)
+                await self._event(launch.owner, "normal", "Started", f"{launch.id} was started")
+            case Drain(id):
+                process = self._observation.running[id]
+                await self._launcher.drain(id, patiently=not self._is_closing)
+                await self._event(
+                    process.owner, "normal", "Draining",
+                    f"{id} drains, {process.streams} streams",
+                )  # fmt: skip
+            case Kill(id, reason):
+                owner = self._observation.running[id].owner
+                await self._launcher.kill(id)
+                await self._event(owner, "warning", "Killed", f"{id} was killed: {reason}")
+
+    def _keep_port(self, edge: str, port: int) -> None:
+        with self._store.writing() as writing:
+            if writing.desired.get(EDGE_NODE, edge) is not None:
+                writing.decide(EDGE_NODE, edge, PORT, port)
+
+    async def _take_end(self, ended: Ended) -> None:
+        if ended.asked:
+            self._backoffs.pop(ended.id, None)
+            return await self._event(
+                ended.owner, "normal", "Drained", f"{ended.id} drained and ended"
+            )
+        what = f"{ended.id} ended after {ended.ran_seconds:.0f} s"
+        if ended.last_words:
+            what += f"; its log ends with: {ended.last_words}"
+        await self._failed(ended.id, ended.owner, ended.ran_seconds, what)
+
+    async def _failed(self, id: str, owner: str, ran_seconds: float, what: str) -> None:
+        """It ended unasked, or could not be started: it will be, after a growing pause."""
+        backoff = self._backoffs.setdefault(id, Backoff(RestartPolicy(), self._rng))
+        pause = backoff.failed(ran_seconds)
+        self._held[id] = self._clock() + pause
+        message = f"{what}; starting it again in {pause:.1f} s"
+        if backoff.is_crash_loop:
+            self._failing[owner] = message
+        logger.warning("%s", message)
+        await self._event(owner, "warning", "Ended", message)
+
+    async def _event(self, owner: str, type: str, reason: str, message: str) -> None:
+        desired = self._store.desired
+        kind = EDGE_NODE if desired.get(EDGE_NODE, owner) is not None else POOL
+
+        def write() -> None:
+            with self._store.writing() as writing:
+                writing.event(kind, owner, type, reason, message)
+
+        await asyncio.to_thread(write)
+
+    # --- deletions and telling -------------------------------------------------------------------
+
+    def _settle(self, desired: Desired) -> None:
+        """Remove what was to go and has nothing running any more; publish tokens."""
+        self._changes.settle_tokens()
+        processes = (*self._observation.running.values(), *self._joined)
+        owners = {process.owner for process in processes}
+        for kind in (DEPLOYMENT, EDGE_NODE, POOL, REGION):
+            for record in desired.of(kind):
+                if record.deleting and not self._is_in_use(kind, record.id, owners):
+                    with self._store.writing() as writing:
+                        writing.remove(kind, record.id)
+
+    def _is_in_use(self, kind: Kind, id: str, owners: set[str]) -> bool:
+        if kind is not REGION:
+            return id in owners
+        desired = self._store.desired  # without what was removed a moment ago
+        regions = {spec.region for spec in desired.pools().values()}
+        regions |= {spec.region for spec in desired.edge_nodes().values()}
+        return id in regions
+
+    def _tell(self, desired: Desired) -> None:
+        ready = {
+            process.owner
+            for process in self._observation.running.values()
+            if process.state == "ready" and process.seconds > RestartPolicy().steady
+        }
+        for owner in ready & self._failing.keys():
+            del self._failing[owner]
+        picture = Picture(
+            desired=desired,
+            groups=self._groups,
+            running=self._observation.running,
+            joined=self._joined,
+            failing=self._failing,
+            before=self._statuses,
+            now=self._store.clock(),
+        )
+        self._statuses = statuses(picture)
+        self._revision = desired.revision

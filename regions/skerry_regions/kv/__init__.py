@@ -1,0 +1,1 @@
+"""KV on its way from node to node. May import wire, routing and the hall."""

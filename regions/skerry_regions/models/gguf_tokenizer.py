@@ -1,0 +1,293 @@
+"""The tokenizer inside a GGUF file, as a `tokenizer.json` of HF `tokenizers`.
+
+GGUF names a byte-level BPE's pre-tokenizer instead of stating it; `_PRE_TOKENIZERS` has the regular
+expressions of the original tokenizers. A name not listed is refused: a near miss would give wrong
+tokens without any sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from skerry_regions.models.gguf_header import GGUFError, Value
+from skerry_regions.models.model_files import TokenForm
+
+Json = dict[str, Any]
+
+MAX_TOKEN_LENGTH: Final = 1024  # characters; runs of spaces are the longest seen, below 300
+
+# Values of `tokenizer.ggml.token_type`
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+# Ends of a turn or of text, by the names that published tokenizers use. A model trained to end its
+# turn with one of them often states another as its EOS, or types one as user-defined text.
+STOP_TEXTS: Final = frozenset(
+    (
+        *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"),
+        *("<end_of_turn>", "<|end_of_turn|>", "</s>", "<\uff5cend▁of▁sentence\uff5c>"),
+    )
+)
+
+_BYTE_LEVEL: Final[Json] = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
+
+
+def _split(pattern: str) -> Json:
+    """Split by a regular expression, then map bytes to GPT-2's alphabet without a second split."""
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    return _sequence(split, {**_BYTE_LEVEL, "use_regex": False})
+
+
+def _sequence(*steps: Json) -> Json:
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+_GPT2: Final = _sequence(_BYTE_LEVEL)
+_DIGITS: Final = _sequence({"type": "Digits", "individual_digits": True}, _BYTE_LEVEL)
+_LLAMA3: Final = _split(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2: Final = _split(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+_PRE_TOKENIZERS: Final[dict[str, Json]] = {
+    "gpt-2": _GPT2,
+    "phi-2": _GPT2,
+    "smollm": _DIGITS,
+    "starcoder": _DIGITS,
+    "refact": _DIGITS,
+    "codeshell": _DIGITS,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "falcon3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+}
+_WHOLE_WORDS_FIRST: Final = {"llama-bpe", "llama3", "llama-v3", "falcon3"}
+_NORMALIZED_TO_NFC: Final = {"qwen2", "deepseek-r1-qwen"}
+
+
+def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:
+    """`tokenizer.json` of a GGUF header, and its token form. Raises `GGUFError`."""
+    model = metadata.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        return _byte_level_bpe(metadata), "byte_level"
+    if model == "llama":
+        return _sentencepiece_bpe(metadata), "byte_fallback"
+    raise GGUFError(f"tokenizer {model!r} is not supported ('gpt2' and 'llama' are)")
+
+
+def control_tokens(metadata: dict[str, Value]) -> dict[str, int]:
+    """Text and id of the tokens that users' text must never turn into."""
+    control = {}
+    for id_, (text, kind) in enumerate(zip(_tokens(metadata), _token_types(metadata), strict=True)):
+        if kind in (UNKNOWN, CONTROL) or (kind == USER_DEFINED and text in STOP_TEXTS):
+            control[text] = id_
+    return control
+
+
+def _array(metadata: dict[str, Value], key: str) -> list[Any]:
+    array = metadata.get(key)
+    if not isinstance(array, list) or not array:
+        raise GGUFError(f"{key} is missing")
+    return array
+
+
+def _tokens(metadata: dict[str, Value]) -> list[str]:
+    tokens = _array(metadata, "tokenizer.ggml.tokens")
+    if not isinstance(tokens[0], str):
+        raise GGUFError("tokenizer.ggml.tokens is not made of strings")
+    if max(map(len, tokens)) > MAX_TOKEN_LENGTH:
+        raise GGUFError(f"a token has more than {MAX_TOKEN_LENGTH} characters")
+    return tokens
+
+
+def _token_types(metadata: dict[str, Value]) -> list[int]:
+    tokens = _tokens(metadata)
+    if "tokenizer.ggml.token_type" not in metadata:
+        return [NORMAL] * len(tokens)
+    types = _array(metadata, "tokenizer.ggml.token_type")
+    if len(types) != len(tokens):
+        raise GGUFError("tokenizer.ggml.token_type does not match tokenizer.ggml.tokens")
+    return types
+
+
+def _byte_level_bpe(metadata: dict[str, Value]) -> Json:
+    name = metadata.get("tokenizer.ggml.pre", "")
+    if name not in _PRE_TOKENIZERS:
+        known = ", ".join(sorted(_PRE_TOKENIZERS))
+        raise GGUFError(f"pre-tokenizer {name!r} is not supported ({known} are)")
+    added = _added_tokens(metadata)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"} if name in _NORMALIZED_TO_NFC else None,
+        "pre_tokenizer": _PRE_TOKENIZERS[str(name)],
+        "post_processor": _post_processor(metadata) or {**_BYTE_LEVEL, "trim_offsets": False},
+        "decoder": _BYTE_LEVEL,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": name in _WHOLE_WORDS_FIRST,
+            "vocab": (vocab := _vocab(metadata, added)),
+            "merges": _merges(metadata, vocab),
+        },
+    }
+
+
+def _sentencepiece_bpe(metadata: dict[str, Value]) -> Json:
+    """SentencePiece's BPE: scores rank the merges; unknown characters fall back to byte tokens."""
+    added = _added_tokens(metadata)
+    tokens = _tokens(metadata)
+    vocab = _vocab(metadata, added)
+    spaces: Json = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    normalizers = [spaces]
+    decoders: list[Json] = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if metadata.get("tokenizer.ggml.add_space_prefix", True):
+        normalizers.insert(0, {"type": "Prepend", "prepend": "▁"})
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    if not isinstance(unknown, int) or not 0 <= unknown < len(tokens):
+        raise GGUFError("tokenizer.ggml.unknown_token_id is not a token")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "post_processor": _post_processor(metadata),
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": tokens[unknown],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": _scored_merges(metadata),
+        },
+    }
+
+
+def _added_tokens(metadata: dict[str, Value]) -> list[Json]:
+    """Tokens found as whole strings before BPE: control tokens (special) and user-defined ones."""
+    tokens, types = _tokens(metadata), _token_types(metadata)
+    control = control_tokens(metadata)
+    return [
+        {
+            "id": id_,
+            "content": tokens[id_],
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": tokens[id_] in control,
+        }
+        for id_, kind in enumerate(types)
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED) and tokens[id_]
+    ]
+
+
+def _vocab(metadata: dict[str, Value], added: list[Json]) -> dict[str, int]:
+    """BPE's own vocabulary: without the added tokens at its end, which `tokenizers` numbers itself.
+
+    An added token among them could otherwise come out of plain text where whole words come first.
+    """
+    tokens = _tokens(metadata)
+    end = len(tokens)
+    for token in reversed(added):
+        if token["id"] != end - 1:
+            break
+        end -= 1
+    vocab = {text: id_ for id_, text in enumerate(tokens[:end])}
+    if len({*vocab, *tokens[end:]}) != len(tokens):
+        raise GGUFError("tokenizer.ggml.tokens has the same text twice")
+    return vocab
+
+
+def _merges(metadata: dict[str, Value], vocab: dict[str, int]) -> list[tuple[str, str]]:
+    merges: list[tuple[str, str]] = []
+    for text in _array(metadata, "tokenizer.ggml.merges"):
+        left, _, right = str(text).partition(" ")
+        if not (left in vocab and right in vocab and left + right in vocab):
+            raise GGUFError(f"merge {text!r} is not made of tokens")
+        merges.append((left, right))
+    return merges
+
+
+def _scored_merges(metadata: dict[str, Value]) -> list[tuple[str, str]]:
+    """Every way to make a token of two others, best score of the result first.
+
+    SentencePiece merges the neighbours whose union has the best score, so the score is the rank.
+    """
+    scores = _array(metadata, "tokenizer.ggml.scores")
+    tokens, types = _tokens(metadata), _token_types(metadata)
+    if len(scores) != len(tokens):
+        raise GGUFError("tokenizer.ggml.scores does not match tokenizer.ggml.tokens")
+    ids = {tokens[i]: i for i, kind in enumerate(types) if kind in (NORMAL, USER_DEFINED, UNUSED)}
+    ranked: list[tuple[float, int, int]] = []
+    for text, id_ in ids.items():
+        for left, right in _halves(text):
+            if left in ids and right in ids:
+                ranked.append((-float(scores[id_]), ids[left], ids[right]))
+    ranked.sort()
+    return [(tokens[left], tokens[right]) for _, left, right in ranked]
+
+
+def _halves(text: str) -> Iterable[tuple[str, str]]:
+    return ((text[:i], text[i:]) for i in range(1, len(text)))
+
+
+def _post_processor(metadata: dict[str, Value]) -> Json | None:
+    """Put BOS in front where the model wants it."""
+    if not adds_bos(metadata):
+        return None
+    id_ = int(metadata.get("tokenizer.ggml.bos_token_id", 1))  # type: ignore[arg-type]
+    bos = _tokens(metadata)[id_]
+    special = {"SpecialToken": {"id": bos, "type_id": 0}}
+    first = {"Sequence": {"id": "A", "type_id": 0}}
+    second = {"Sequence": {"id": "B", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [special, first],
+        "pair": [special, first, special, second],
+        "special_tokens": {bos: {"id": bos, "ids": [id_], "tokens": [bos]}},
+    }
+
+
+def adds_bos(metadata: dict[str, Value]) -> bool:
+    """Whether plain text starts with BOS: stated, or by the habit of the tokenizer's family."""
+    by_family = (
+        metadata.get("tokenizer.ggml.model") == "llama"
+        or metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS_FIRST
+    )
+    return bool(metadata.get("tokenizer.ggml.add_bos_token", by_family))

@@ -1,0 +1,205 @@
+"""A catalog entry for model files of one's own: a GGUF file, or a safetensors folder.
+
+A folder with a BERT-like encoder becomes a model that embeds texts; how, is read from what
+sentence-transformers leaves beside it: `modules.json`, `1_Pooling/config.json` and
+`sentence_bert_config.json`. One whose architecture is `…ForSequenceClassification` becomes a model
+that classifies or, with one label, ranks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from skerry_regions.models.catalog import (
+    CatalogError,
+    Classification,
+    Embedding,
+    ModelFile,
+    ModelSpec,
+    Pooling,
+    Task,
+)
+from skerry_regions.models.gguf_header import GGUFError, read_metadata
+from skerry_regions.models.sources import Progress
+from skerry_regions.models.store import hash_file
+from skerry_regions.models.tokenizer_files import MAX_JSON_SIZE, UnsupportedModel
+
+Json = dict[str, Any]
+
+_NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_NEEDED_BY_ENCODERS = ("config.json", "tokenizer.json", "model.safetensors")
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")  # config.json's `model_type`
+_COUNT_PADDING = ("roberta", "xlm-roberta")  # positions begin behind the padding's id
+_CLASSIFIER = "ForSequenceClassification"
+_DEFAULT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}  # which transformers does not write down
+_POOLINGS: dict[str, Pooling] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
+_OPTIONAL = ("generation_config.json", "chat_template.jinja", "model.safetensors.index.json")
+
+
+def describe(
+    path: Path,
+    model_id: str,
+    *,
+    aliases: Sequence[str] = (),
+    created: datetime.date | None = None,
+    progress: Progress | None = None,
+) -> ModelSpec:
+    """What the catalog must say to serve `path` in place as `model_id`. Hashes every file.
+
+    Raises `UnsupportedModel` for files of another kind, `CatalogError` for an id or file name that
+    the catalog does not take, and `OSError`.
+    """
+    folder = path.resolve() if path.is_dir() else path.resolve().parent
+    task: Task = "text-generation"
+    embedding: Embedding | None = None
+    classification: Classification | None = None
+    if not path.is_dir():
+        names, context, description = _gguf(path)
+    elif (config := _config(folder)).get("model_type") in _ENCODERS:
+        names, context, description = _encoder(folder, config)
+        if _classifies(config):
+            task, classification = "text-classification", _classification(folder, config)
+        else:
+            task, embedding = "text-embeddings", _embedding(folder, config)
+    else:
+        names, context, description = _safetensors(folder, config)
+    files = tuple(
+        ModelFile(name, (folder / name).stat().st_size, hash_file(folder / name, progress))
+        for name in names
+    )
+    spec = ModelSpec(
+        id=model_id,
+        aliases=tuple(aliases),
+        description=description,
+        created=created,
+        source=f"file:{folder}",
+        files=files,
+        context_window=context,
+        task=task,
+        embedding=embedding,
+        classification=classification,
+    )
+    try:
+        return msgspec.convert(msgspec.to_builtins(spec), ModelSpec)
+    except msgspec.ValidationError as error:
+        raise CatalogError(f"{model_id}: {error}") from None
+
+
+def _gguf(path: Path) -> tuple[list[str], int, str]:
+    try:
+        header = read_metadata(path)
+    except GGUFError as error:
+        raise UnsupportedModel(str(error)) from None
+    context = header.get(f"{header.get('general.architecture')}.context_length")
+    if not isinstance(context, int):
+        raise UnsupportedModel(f"{path.name} does not state its context length")
+    name = header.get("general.name")
+    return [path.name], context, name if isinstance(name, str) else ""
+
+
+def _safetensors(folder: Path, config: Json) -> tuple[list[str], int, str]:
+    weights = sorted(file.name for file in folder.glob("*.safetensors"))
+    missing = [name for name in _NEEDED if not (folder / name).is_file()]
+    if not weights or missing:
+        lacking = ", ".join(missing) or "*.safetensors"
+        raise UnsupportedModel(f"{folder} is not a model: it has no {lacking}")
+    optional = [name for name in _OPTIONAL if (folder / name).is_file()]
+    return [*_NEEDED, *optional, *weights], _context(folder, config), folder.name
+
+
+def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
+    missing = [name for name in _NEEDED_BY_ENCODERS if not (folder / name).is_file()]
+    if missing:
+        raise UnsupportedModel(f"{folder} is not an encoder: it has no {', '.join(missing)}")
+    context = _context(folder, config)
+    if config["model_type"] in _COUNT_PADDING:
+        padding = config.get("pad_token_id")
+        context -= 1 + (padding if isinstance(padding, int) else 0)
+    stated = _read_optional(folder / "sentence_bert_config.json")
+    limit = stated.get("max_seq_length") if isinstance(stated, dict) else None
+    shorter = min(limit, context) if isinstance(limit, int) else context
+    return list(_NEEDED_BY_ENCODERS), shorter, folder.name
+
+
+def _embedding(folder: Path, config: Json) -> Embedding:
+    """What sentence-transformers would do with the encoder's states; else their normalised mean."""
+    modules = _read_optional(folder / "modules.json")
+    stated = _read_optional(folder / "1_Pooling" / "config.json")
+    kinds = [
+        str(module.get("type", "")).rpartition(".")[2]
+        for module in (modules if isinstance(modules, list) else [])
+        if isinstance(module, dict)
+    ]
+    if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+        raise UnsupportedModel(f"{folder}: modules.json has {', '.join(sorted(unknown))}")
+    pooling: Pooling = "mean"
+    if isinstance(stated, dict):
+        modes = {key for key, value in stated.items() if key in _POOLINGS and value is True}
+        others = {key for key, value in stated.items() if key.startswith("pooling_mode_") and value}
+        if len(modes) != 1 or others != modes:
+            raise UnsupportedModel(f"{folder}: 1_Pooling is not one of mean, cls and max")
+        pooling = _POOLINGS[modes.pop()]
+    dimensions = config.get("hidden_size", config.get("dim"))
+    if not isinstance(dimensions, int):
+        raise UnsupportedModel(f"{folder / 'config.json'} does not state hidden_size")
+    return Embedding(
+        dimensions=dimensions, pooling=pooling, normalize=not kinds or "Normalize" in kinds
+    )
+
+
+def _classifies(config: Json) -> bool:
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and any(
+        isinstance(name, str) and name.endswith(_CLASSIFIER) for name in architectures
+    )
+
+
+def _classification(folder: Path, config: Json) -> Classification:
+    """Labels in the order of their numbers, as transformers' `id2label` has them."""
+    names = config.get("id2label", _DEFAULT_LABELS)
+    if not isinstance(names, dict) or set(names) != {str(n) for n in range(len(names))}:
+        raise UnsupportedModel(f"{folder / 'config.json'}: id2label does not number labels from 0")
+    labels = tuple(str(names[str(number)]) for number in range(len(names)))
+    kind = config.get("problem_type")
+    if kind == "regression" and len(labels) > 1:
+        raise UnsupportedModel(f"{folder}: a regression over {len(labels)} values")
+    return Classification(labels=labels, multi_label=kind == "multi_label_classification")
+
+
+def _config(folder: Path) -> Json:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UnsupportedModel(f"{folder} is not a model: it has no config.json")
+    content = _read_optional(path)
+    if not isinstance(content, dict):
+        raise UnsupportedModel(f"{path} is not a JSON object")
+    return content
+
+
+def _context(folder: Path, config: Json) -> int:
+    context = config.get("max_position_embeddings")
+    if not isinstance(context, int):
+        raise UnsupportedModel(f"{folder / 'config.json'} does not state max_position_embeddings")
+    return context
+
+
+def _read_optional(path: Path) -> Any:
+    """The content of a JSON file; None when it is not there. Raises `UnsupportedModel`."""
+    try:
+        if path.stat().st_size > MAX_JSON_SIZE:
+            raise UnsupportedModel(f"{path} is too large")
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path} is not JSON: {error}") from None

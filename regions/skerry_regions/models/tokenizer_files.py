@@ -1,0 +1,281 @@
+"""At installation: write a model's tokenizer once as `tokenizer.json`, and its `ModelMetadata`.
+
+Starting a server then never parses a vocabulary of GGUF strings. The directory also gets a
+`tokenizer_config.json`, so that transformers' `AutoTokenizer.from_pretrained` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from skerry_regions.models import gguf_tokenizer
+from skerry_regions.models.gguf_header import GGUFError, Value, read_metadata
+from skerry_regions.models.model_files import ModelMetadata, TokenForm, digest
+
+Json = dict[str, Any]
+
+MAX_JSON_SIZE: Final = 128 << 20  # bytes; tokenizer.json of the largest vocabularies is 34 MB
+MAX_TEMPLATE_LENGTH: Final = 64 << 10  # characters
+
+
+class UnsupportedModel(ValueError):
+    """Files that are whole, but of a kind that Skerry cannot serve; the message says which."""
+
+
+def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> ModelMetadata:
+    """Convert the tokenizer of a GGUF file into `directory`. Raises `UnsupportedModel`."""
+    try:
+        header = read_metadata(weights)
+        tokenizer, token_form = gguf_tokenizer.convert(header)
+    except GGUFError as error:
+        raise UnsupportedModel(str(error)) from None
+    control = gguf_tokenizer.control_tokens(header)
+    vocab_size = len(header["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    spm = token_form == "byte_fallback"
+    ids = {
+        name: _token_id(header, f"tokenizer.ggml.{key}_token_id", vocab_size, default)
+        for name, key, default in (
+            ("bos", "bos", 1 if spm else None),
+            ("eos", "eos", 2 if spm else None),
+            ("pad", "padding", None),
+            ("unk", "unknown", 0 if spm else None),
+            ("eot", "eot", None),
+            ("eom", "eom", None),
+        )
+    }
+    architecture = str(header.get("general.architecture", ""))
+    template = header.get("tokenizer.chat_template")
+    _write_json(directory / "tokenizer.json", tokenizer)
+    return _finish(
+        directory,
+        architecture=architecture,
+        context_length=_positive(header.get(f"{architecture}.context_length"), weights.name),
+        vocab_size=vocab_size,
+        token_form=token_form,
+        strips_space=_strips_space(tokenizer),
+        chat_template=template if isinstance(template, str) else None,
+        ids=ids,
+        add_bos=gguf_tokenizer.adds_bos(header),
+        end_ids=[ids["eos"], ids["eot"], ids["eom"]],
+        control=control,
+        weights_digest=weights_digest,
+    )
+
+
+def write_from_directory(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
+    """Take over the tokenizer of a safetensors directory. Raises `UnsupportedModel`."""
+    try:
+        return _take_over(source, directory, weights_digest)
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        raise UnsupportedModel(
+            f"config.json, tokenizer.json or tokenizer_config.json has another form ({error})"
+        ) from None
+
+
+def write_from_encoder(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
+    """Take over the tokenizer of an encoder's directory, as it is. Raises `UnsupportedModel`."""
+    config = _read_json(source / "config.json")
+    _read_json(source / "tokenizer.json")
+    _copy_tokenizer(source, directory)
+    return ModelMetadata(
+        architecture=str(config.get("model_type", "")),
+        context_length=_positive(config.get("max_position_embeddings"), "config.json"),
+        vocab_size=_positive(config.get("vocab_size"), "config.json"),
+        token_form="one_way",
+        strips_space=False,
+        chat_template=None,
+        bos_id=None,
+        eos_id=None,
+        pad_id=None,
+        unk_id=None,
+        add_bos=False,
+        stop_token_ids=(),
+        tokenizer_digest=digest((directory / "tokenizer.json").read_bytes()),
+        template_digest=digest(b""),
+        weights_digest=weights_digest,
+    )
+
+
+def _copy_tokenizer(source: Path, directory: Path) -> None:
+    """Of a model from a hub, whose files lie in the store itself, there is nothing to copy."""
+    if source != directory:
+        shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
+
+
+def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
+    config = _read_json(source / "config.json")
+    settings = _read_json(source / "tokenizer_config.json")
+    tokenizer = _read_json(source / "tokenizer.json")
+    generation_file = source / "generation_config.json"
+    generation = _read_json(generation_file) if generation_file.exists() else {}
+    vocab = _vocab(tokenizer)
+    named = {key: _token_text(settings.get(f"{key}_token")) for key in ("bos", "eos", "pad", "unk")}
+    ids = {key: vocab.get(text) if text else None for key, text in named.items()}
+    stated = [each.get("eos_token_id") for each in (generation, config)]
+    end_ids = [id_ for each in stated for id_ in (each if isinstance(each, list) else [each])]
+    _copy_tokenizer(source, directory)
+    return _finish(
+        directory,
+        architecture=str(config.get("model_type", "")),
+        context_length=_positive(config.get("max_position_embeddings"), "config.json"),
+        vocab_size=_positive(config.get("vocab_size"), "config.json"),
+        token_form=_token_form(tokenizer),
+        strips_space=_strips_space(tokenizer),
+        chat_template=_chat_template(source, settings),
+        ids=ids,
+        add_bos=bool(settings.get("add_bos_token", _prepends(tokenizer, named["bos"]))),
+        end_ids=[ids["eos"], *end_ids],
+        control={
+            token["content"]: token["id"]
+            for token in tokenizer.get("added_tokens", [])
+            if token.get("special")
+        },
+        weights_digest=weights_digest,
+        writes_config=source != directory,  # of a hub's model it must stay as it came
+    )
+
+
+def _finish(
+    directory: Path,
+    *,
+    architecture: str,
+    context_length: int,
+    vocab_size: int,
+    token_form: TokenForm,
+    strips_space: bool,
+    chat_template: str | None,
+    ids: dict[str, int | None],
+    add_bos: bool,
+    end_ids: Sequence[object],
+    control: dict[str, int],
+    weights_digest: str,
+    writes_config: bool = True,
+) -> ModelMetadata:
+    """Write tokenizer_config.json, unless it lies there already; state all in one struct."""
+    if chat_template is not None and len(chat_template) > MAX_TEMPLATE_LENGTH:
+        raise UnsupportedModel(f"the chat template is longer than {MAX_TEMPLATE_LENGTH} characters")
+    stops = {id_ for id_ in end_ids if isinstance(id_, int) and 0 <= id_ < vocab_size}
+    stops.update(control[text] for text in gguf_tokenizer.STOP_TEXTS if text in control)
+    texts = {id_: text for text, id_ in control.items()}
+    settings: Json = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context_length,
+        "clean_up_tokenization_spaces": False,
+        "add_bos_token": add_bos,
+        "chat_template": chat_template,
+    }
+    for key in ("bos", "eos", "pad", "unk"):
+        settings[f"{key}_token"] = texts.get(ids[key]) if ids[key] is not None else None  # type: ignore[arg-type]
+    if writes_config:
+        _write_json(directory / "tokenizer_config.json", settings)
+    return ModelMetadata(
+        architecture=architecture,
+        context_length=context_length,
+        vocab_size=vocab_size,
+        token_form=token_form,
+        strips_space=strips_space,
+        chat_template=chat_template,
+        bos_id=ids["bos"],
+        eos_id=ids["eos"],
+        pad_id=ids["pad"],
+        unk_id=ids["unk"],
+        add_bos=add_bos and ids["bos"] is not None,
+        stop_token_ids=tuple(sorted(stops)),
+        tokenizer_digest=digest((directory / "tokenizer.json").read_bytes()),
+        template_digest=digest((chat_template or "").encode()),
+        weights_digest=weights_digest,
+    )
+
+
+def _token_id(
+    header: dict[str, Value], key: str, vocab_size: int, default: int | None
+) -> int | None:
+    id_ = header.get(key, default)
+    return id_ if isinstance(id_, int) and 0 <= id_ < vocab_size else None
+
+
+def _positive(value: object, where: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise UnsupportedModel(f"{where}: the context length or vocabulary size is missing")
+    return value
+
+
+def _read_json(path: Path) -> Json:
+    try:
+        if path.stat().st_size > MAX_JSON_SIZE:
+            raise UnsupportedModel(f"{path.name} is larger than {MAX_JSON_SIZE} bytes")
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UnsupportedModel(f"{path.name} is missing beside the weights") from None
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path.name} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UnsupportedModel(f"{path.name} is not a JSON object")
+    return content
+
+
+def _write_json(path: Path, content: Json) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _vocab(tokenizer: Json) -> dict[str, int]:
+    vocab = tokenizer.get("model", {}).get("vocab")
+    if not isinstance(vocab, dict):
+        raise UnsupportedModel("tokenizer.json holds no BPE vocabulary")
+    return {**vocab, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}}
+
+
+def _decoder_steps(tokenizer: Json) -> list[Json]:
+    decoder = tokenizer.get("decoder") or {}
+    return [decoder, *decoder.get("decoders", [])]
+
+
+def _strips_space(tokenizer: Json) -> bool:
+    return any(
+        (step.get("type") == "Strip" and step.get("start", 0) > 0)
+        or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        for step in _decoder_steps(tokenizer)
+    )
+
+
+def _token_form(tokenizer: Json) -> TokenForm:
+    """By the decoder, which is what turns tokens into text."""
+    kinds = {step.get("type") for step in _decoder_steps(tokenizer)}
+    if "ByteLevel" in kinds:
+        return "byte_level"
+    if "ByteFallback" in kinds:
+        return "byte_fallback"
+    raise UnsupportedModel(f"tokenizer.json decodes by {sorted(map(str, kinds))}, not by bytes")
+
+
+def _token_text(token: object) -> str | None:
+    """A token of tokenizer_config.json: a string, or an object with `content`."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def _prepends(tokenizer: Json, bos: str | None) -> bool:
+    """Whether the post-processor puts BOS in front of plain text."""
+    processor = tokenizer.get("post_processor") or {}
+    for step in (processor, *processor.get("processors", [])):
+        single = step.get("single") or []
+        if single and single[0].get("SpecialToken", {}).get("id") == bos:
+            return True
+    return False
+
+
+def _chat_template(source: Path, settings: Json) -> str | None:
+    """`chat_template.jinja`, or tokenizer_config's: one template, or a list with a default."""
+    file = source / "chat_template.jinja"
+    if file.exists():
+        with file.open(encoding="utf-8") as stream:
+            return stream.read(MAX_TEMPLATE_LENGTH + 1)
+    stated = settings.get("chat_template")
+    if isinstance(stated, list):
+        named = {each.get("name"): each.get("template") for each in stated}
+        stated = named.get("default")
+    return stated if isinstance(stated, str) else None

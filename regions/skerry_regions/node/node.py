@@ -1,0 +1,180 @@
+"""One node: models on their worker threads, streams between them and whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from skerry.errors import ModelNotFound
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.figures import Statistics
+from skerry_regions import zones as residency
+from skerry_regions.kv.desk import KVDesk
+from skerry_regions.node.encoders import Encoding, ServedEncoder
+from skerry_regions.node.encoders import Sink as EncoderSink
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.metrics import NodeMetrics
+from skerry_regions.node.rejections import State
+from skerry_regions.node.reporting import Reporter
+from skerry_regions.node.served_model import ServedModel
+from skerry_regions.node.stream import NodeStream, Sink
+from skerry_regions.view import Role
+from skerry_regions.wire.protocol import Embed, EngineBeat, Report, ShareKV, Submit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus:
+    """One model of a node as `skerry status` shows it."""
+
+    node: str
+    pid: int
+    role: Role
+    region: str
+    model: str
+    state: State
+    streams: int
+
+
+class Node:
+    """Some models, each with its engine on a thread of its own.
+
+    Create it, and call it, on the thread of `loop`.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        region: str,
+        loop: asyncio.AbstractEventLoop,
+        role: Role = "hybrid",
+        incarnation: int = 0,
+        zone: str = residency.GLOBAL,
+    ) -> None:
+        self.id = id
+        self.incarnation = incarnation  # grows each time a node of this id starts
+        self.region = region
+        self.zone = zone
+        self.role: Role = role
+        self._loop = loop
+        self._served: dict[str, ServedModel] = {}
+        self._encoders: dict[str, ServedEncoder] = {}
+        self.metrics = NodeMetrics(self.statistics)
+
+    def statistics(self) -> dict[str, Statistics]:
+        """Figures of each engine, by model."""
+        return {model: served.statistics() for model, served in self._served.items()}
+
+    def serve(self, model: str, engine: Engine, grammars: Grammars | None = None) -> None:
+        """Start the engine's worker; from now on `model` (a catalog id) takes streams.
+
+        Without `grammars`, which the node then owns, it takes none that must follow one.
+        """
+        self._check_new(model)
+        reporter = Reporter(self.id, self.incarnation, model, engine)
+        self._served[model] = ServedModel(
+            model, engine, reporter, grammars, self._loop, self.metrics
+        )
+
+    def serve_encoder(self, model: str, encoder: Encoder) -> None:
+        """Start the encoder's worker; from now on `model` takes texts to embed."""
+        self._check_new(model)
+        self._encoders[model] = ServedEncoder(model, encoder, self._loop)
+
+    @property
+    def encoders(self) -> frozenset[str]:
+        """Models that embed."""
+        return frozenset(self._encoders)
+
+    def _check_new(self, model: str) -> None:
+        if model in self._served or model in self._encoders:
+            raise ValueError(f"{model} is served already")
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Models that take streams now."""
+        return frozenset(served.model for served in self._all() if served.state == "ready")
+
+    def submit(self, submit: Submit, sink: Sink) -> NodeStream:
+        """Start a stream; its events go to `sink`, never before this returns.
+
+        Raises `ModelNotFound`, `InvalidInput`, `PromptTooLong`, `Overloaded` (with `retry_after`),
+        `RequestTimeout` (no seconds left), `Unavailable` (the engine is gone) or `ResidencyUnmet`.
+        A stream of the same request with a lower epoch is an attempt given up elsewhere: it is
+        aborted.
+        """
+        residency.check(submit.residency, self.zone, f"node {self.id}")
+        return self._taking(submit.model).submit(submit, sink)
+
+    def _taking(self, model: str) -> ServedModel:
+        """Raises ModelNotFound."""
+        served = self._served.get(model)
+        if served is None:
+            known = ", ".join(sorted(self._served)) or "no model"
+            raise ModelNotFound(f"this node serves {known}, not {model}", param="model")
+        return served
+
+    def embed(self, embed: Embed, sink: EncoderSink) -> Encoding:
+        """Start to embed; the one event goes to `sink`, never before this returns.
+
+        Raises `ModelNotFound`, `InvalidInput`, `Overloaded` (with `retry_after`), `Unavailable` or
+        `ResidencyUnmet`.
+        """
+        residency.check(embed.residency, self.zone, f"node {self.id}")
+        encoder = self._encoders.get(embed.model)
+        if encoder is None:
+            known = ", ".join(sorted(self._encoders)) or "no model"
+            raise ModelNotFound(f"this node embeds by {known}, not {embed.model}", param="model")
+        return encoder.submit(embed, sink)
+
+    def share(self, share: ShareKV) -> None:
+        """Start to send cached KV to another node. Raises `ModelNotFound`, `InvalidInput` (a wrong
+        address) or `ResidencyUnmet`."""
+        residency.check(share.residency, self.zone, f"node {self.id}")
+        self._taking(share.model).desk.share(share)
+
+    def desk(self, model: str) -> KVDesk:
+        """Hand-over of a served model; its `incoming` must listen before edges name it."""
+        return self._served[model].desk
+
+    def reports(self) -> list[Report]:
+        """What is new of each engine since the last time of asking."""
+        return [served.reporter.report() for served in self._served.values()]
+
+    def queue_seconds(self) -> float:
+        """How long the longest queue of an engine takes."""
+        queues = (served.reporter.queue_seconds() for served in self._served.values())
+        return max(queues, default=0.0)
+
+    def snapshots(self) -> list[Report]:
+        """Everything of each engine; `reports` go on from there."""
+        return [served.reporter.snapshot() for served in self._served.values()]
+
+    def beats(self) -> list[EngineBeat]:
+        """The pulse of each engine: one that has work and makes no steps hangs."""
+        return [served.beat() for served in self._all()]
+
+    def status(self) -> list[ModelStatus]:
+        return [
+            ModelStatus(
+                node=self.id,
+                pid=os.getpid(),
+                role=self.role,
+                region=self.region,
+                model=served.model,
+                state=served.state,
+                streams=served.num_streams,
+            )
+            for served in self._all()
+        ]
+
+    async def close(self) -> None:
+        """Fail what runs with `Unavailable`, stop the engines' threads and free their memory."""
+        await asyncio.gather(*(served.close() for served in self._all()))
+
+    def _all(self) -> Iterator[ServedModel | ServedEncoder]:
+        yield from self._served.values()
+        yield from self._encoders.values()

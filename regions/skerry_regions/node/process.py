@@ -1,0 +1,291 @@
+"""One node as a process: load the model, serve it, be known, and go without losing a stream.
+
+starting ──▶ ready ──SIGTERM, POST /drain, supervisor gone──▶ draining ──▶ exit 0
+               └──engine crashed──▶ exit 1 (`EngineLost`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from skerry.errors import SkerryError
+from skerry_core.config import BLOCK_SIZE, ConfigError
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.runner import Progress
+from skerry_core.weights.file import WeightsError
+from skerry_regions.address import Address, AddressError
+from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.models.store import ModelCorrupt, ModelFiles, ModelNotInstalled, ModelStore
+from skerry_regions.node.announcer import Announcer, new_incarnation
+from skerry_regions.node.canary import Canary
+from skerry_regions.node.control_api import ControlAPI
+from skerry_regions.node.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
+from skerry_regions.node.grammar.grammars import grammars_of
+from skerry_regions.node.node import Node
+from skerry_regions.node.warm_up import warm_up
+from skerry_regions.process.startup import on_thread, unless
+from skerry_regions.registry import Member, Registry
+from skerry_regions.view import Role
+from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.listener import NodeServer
+from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.2  # between looks at the engine: it cannot tell its crash by itself
+CLOSE_SECONDS = 10.0  # beyond the drain, to let go of everything
+EXIT_STUCK = 70  # status of a node that could not end in time
+
+
+class NodeCannotStart(Exception):
+    """The message says why and what to do."""
+
+
+class EngineLost(Exception):
+    """The engine stopped on an error of its own; the log has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What a node is asked to be."""
+
+    id: str
+    region: str
+    zone: str  # of residency
+    role: Role
+    model: str  # catalog id or alias; its files must be installed
+    runner: RunnerKind
+    threads: int
+    num_blocks: int  # of KV, 64 tokens each
+    file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
+    address: Address  # for edges
+    transfer: Address  # for KV of other nodes
+    advertise: str = ""  # host where others reach both; empty: where they listen
+    key: LinkKey | None = None  # that edges and nodes prove to each other over TCP
+    control: Address  # HTTP, unix or loopback
+    home: Path
+    drain_seconds: float
+    warm_up: tuple[str, ...] = ()  # system prompts to compute before it is ready
+
+
+Tokenize = Callable[[ModelSpec, ModelFiles, Sequence[str]], list[list[int]]]
+"""System prompts to what every conversation with them begins with. May raise SkerryError."""
+
+
+class NodeProcess:
+    """Runs one node from its start to its end. Create it on the event loop that it is to use."""
+
+    def __init__(
+        self, options: NodeOptions, registry: Registry, stop: asyncio.Event, tokenize: Tokenize
+    ) -> None:
+        self._options = options
+        self._tokenize = tokenize
+        self._registry = registry
+        self._stop = stop
+        self._node: Node | None = None
+        self._server: NodeServer | None = None
+        self._member = Member(
+            id=options.id,
+            kind="node",
+            region=options.region,
+            residency=options.zone,
+            pid=os.getpid(),
+            incarnation=new_incarnation(),
+            role=options.role,
+            runner=options.runner,
+            state="starting",
+        )
+
+    def member(self) -> Member:
+        """The node as it announces itself now."""
+        if self._server is None or self._node is None:
+            return self._member
+        streams, queue = self._server.num_streams, self._node.queue_seconds()
+        return replace(self._member, streams=streams, queue_seconds=queue)
+
+    async def run(self, *, progress: Progress, ready: Callable[[Member], None]) -> None:
+        """Serve until `stop` is set and the node has drained.
+
+        Raises NodeCannotStart, Interrupted (stopped before it was ready) or EngineLost.
+        """
+        announcer = Announcer(self._registry, self.member)
+        try:
+            loading = on_thread(lambda: load(self._options, progress))
+            spec, files, model = await unless(self._stop, loading)
+            async with contextlib.AsyncExitStack() as stack:
+                node, server = await self._open(stack, spec, files, model, progress)
+                announcer.announce_now()
+                ready(self.member())
+                await self._until_stopped(node)
+                self._member = replace(self._member, state="draining")
+                announcer.announce_now()
+                _end_at_the_latest(self._options.drain_seconds + CLOSE_SECONDS)
+                await server.drain(self._options.drain_seconds)
+        finally:
+            await announcer.withdraw()
+
+    async def _open(
+        self,
+        stack: contextlib.AsyncExitStack,
+        spec: ModelSpec,
+        files: ModelFiles,
+        model: Engine | Encoder,
+        progress: Progress,
+    ) -> tuple[Node, NodeServer]:
+        """Listen everywhere; from now on the node takes streams."""
+        options = self._options
+        stack.callback(_remove_sockets, options)
+        loop = asyncio.get_running_loop()
+        node = self._node = Node(
+            id=options.id,
+            region=options.region,
+            loop=loop,
+            role=options.role,
+            incarnation=self._member.incarnation,
+            zone=options.zone,
+        )
+        stack.push_async_callback(node.close)
+        engine = model if isinstance(model, Engine) else None
+        if isinstance(model, Engine):
+            prompts = await unless(self._stop, on_thread(lambda: self._share(spec, files, model)))
+            node.serve(spec.id, model, grammars_of(files, model))
+            warming = asyncio.ensure_future(warm_up(node, spec.id, prompts, progress))
+            await unless(self._stop, warming)
+        else:
+            node.serve_encoder(spec.id, model)
+        build = engine.runner.numeric_build if engine is not None else ""
+        server = self._server = NodeServer(node, _hello(options, spec, files, build))
+        stack.push_async_callback(server.close)
+        control = ControlAPI(
+            describe=self.member,
+            statistics=node.statistics,
+            metrics=node.metrics.families,
+            canary=Canary(node),
+            drain=self._stop.set,
+        )
+        stack.push_async_callback(control.close)
+        try:
+            if engine is not None:
+                desk = node.desk(spec.id)
+                desk.key = options.key
+                transfer = await desk.incoming.listen(options.transfer, options.key)
+                self._member = replace(
+                    _described(self._member, engine),
+                    transfer_address=str(transfer.advertised(options.advertise)),
+                )
+            address = await server.listen(options.address, options.key)
+            await control.listen(options.control)
+        except (OSError, AddressError) as error:
+            raise NodeCannotStart(f"cannot listen: {error}") from None
+        told = str(address.advertised(options.advertise))
+        self._member = replace(self._member, address=told, model=spec.id, state="ready")
+        return node, server
+
+    def _share(self, spec: ModelSpec, files: ModelFiles, engine: Engine) -> list[list[int]]:
+        """The operator's prompts as token ids, declared to the engine. Raises NodeCannotStart."""
+        if not self._options.warm_up:
+            return []
+        try:
+            prompts = self._tokenize(spec, files, self._options.warm_up)
+        except SkerryError as error:
+            raise NodeCannotStart(f"prompts to warm up: {error.message}") from None
+        for number, prompt in enumerate(prompts):
+            if not engine.share(prompt):
+                logger.warning(
+                    "prompt %d to warm up has %d tokens, less than a block of %d",
+                    number,
+                    len(prompt),
+                    BLOCK_SIZE,
+                )
+        return prompts
+
+    async def _until_stopped(self, node: Node) -> None:
+        """Raises EngineLost when the engine goes first."""
+        while not self._stop.is_set():
+            if not node.models:
+                raise EngineLost(f"the engine of node {self._options.id} stopped on an error")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), LOOK_SECONDS)
+
+
+def load(
+    options: NodeOptions, progress: Progress
+) -> tuple[ModelSpec, ModelFiles, Engine | Encoder]:
+    """Open the model, by an engine or, if it embeds, by an encoder. Raises NodeCannotStart."""
+    try:
+        spec = Catalog.load(options.home).resolve(options.model)
+        files = ModelStore(options.home).open(spec, progress)
+        cache_dir = options.home / "cache"
+        if spec.is_encoder:
+            encoder = open_encoder(spec, files, threads=options.threads, cache_dir=cache_dir)
+            return spec, files, encoder
+        engine = open_engine(
+            spec,
+            files,
+            runner=options.runner,
+            num_blocks=options.num_blocks,
+            threads=options.threads,
+            cache_dir=cache_dir,
+            file_tier=_file_tier(options),
+            progress=progress,
+        )
+    except SkerryError as error:
+        raise NodeCannotStart(error.message) from None
+    except (CatalogError, ConfigError, ModelCorrupt, ModelNotInstalled, WeightsError) as error:
+        raise NodeCannotStart(str(error)) from None
+    return spec, files, engine
+
+
+def _file_tier(options: NodeOptions) -> FileTierOptions | None:
+    """A file per node: no two processes may use one."""
+    if not options.file_tier_bytes:
+        return None
+    name = hashlib.blake2b(options.id.encode(), digest_size=8).hexdigest()  # an id may be no name
+    return FileTierOptions(options.home / "cache" / "kv" / name, options.file_tier_bytes)
+
+
+def _described(member: Member, engine: Engine) -> Member:
+    """What routers need to know of an engine."""
+    kv_format = engine.runner.kv_format
+    return replace(
+        member,
+        numeric_build=engine.runner.numeric_build,
+        kv_format=f"{kv_format.dtype}{list(kv_format.shape)}",
+        kv_bytes_per_token=kv_format.block_bytes / BLOCK_SIZE,
+        cache_tokens=engine.runner.num_blocks * BLOCK_SIZE,
+        batch_invariant=engine.runner.batch_invariant,
+    )
+
+
+def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, numeric_build: str) -> Hello:
+    build = ModelBuild(
+        id=spec.id,
+        tokenizer=files.tokenizer_digest,
+        template=files.template_digest,
+        numeric_build=numeric_build,
+    )
+    return Hello(versions=[PROTOCOL_VERSION], id=options.id, models=[build])
+
+
+def _remove_sockets(options: NodeOptions) -> None:
+    for address in (options.address, options.transfer, options.control):
+        if address.path:
+            Path(address.path).unlink(missing_ok=True)
+
+
+def _end_at_the_latest(seconds: float) -> None:
+    """A hung engine must not keep a drained process alive."""
+    timer = threading.Timer(seconds, os._exit, (EXIT_STUCK,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,1 @@
+"""Processes: supervision, succession, backing off, health. May import the hall."""

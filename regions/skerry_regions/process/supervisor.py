@@ -1,0 +1,238 @@
+"""Keeps processes of this machine alive: starts them, sees them ready, restarts and stops them.
+
+A process that ends unasked is started again after a growing, jittered pause; one that lives but
+answers no health check for too long is killed first. Stopping is SIGTERM, which drains, and after
+a deadline SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from skerry_regions.process.backoff import Backoff, RestartPolicy
+
+logger = logging.getLogger(__name__)
+
+MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
+LOG_TAIL = 15  # lines told when a first start fails
+
+State = Literal["starting", "ready", "draining", "failed", "stopped"]
+Health = Callable[[], Awaitable[bool]]
+Progress = Callable[[str, float], None]
+
+
+class FirstStartFailed(Exception):
+    """A process ended before it was ever ready; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthPolicy:
+    """Seconds between health checks of a ready process, and of patience with an ill one."""
+
+    every: float = 2.0
+    patience: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """How to start one process. The descriptor of its lifeline is appended to `command`."""
+
+    id: str
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    log: Path
+    descriptors: Sequence[int] = ()  # to inherit
+    healthy: Health | None = None
+
+
+class Supervised:
+    """One process that is kept alive. Lives on one event loop."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        *,
+        progress: Progress = lambda what, share: None,
+        restarts: RestartPolicy | None = None,
+        health: HealthPolicy | None = None,
+        rng: Random | None = None,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.spec = spec
+        self.state: State = "starting"
+        self.restarts = 0
+        self.last_exit: int | None = None  # status of the last run that ended; -9: by SIGKILL
+        self.report: dict[str, Any] = {}  # what it said when it was ready
+        self._progress = progress
+        self._health = health or HealthPolicy()
+        self._backoff = Backoff(restarts or RestartPolicy(), rng or Random())
+        self._clock = clock or asyncio.get_running_loop().time
+        self._sleep = sleep
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._task = asyncio.create_task(self._keep_alive(), name=f"supervise {spec.id}")
+
+    @property
+    def pid(self) -> int:
+        """0 while no process runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else 0
+
+    @property
+    def is_crash_loop(self) -> bool:
+        return self._backoff.is_crash_loop
+
+    async def wait_until_ready(self) -> None:
+        """The first time. Raises FirstStartFailed."""
+        ready = asyncio.ensure_future(self._ready.wait())
+        await asyncio.wait((ready, self._task), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not self._ready.is_set():
+            raise FirstStartFailed(
+                f"{self.spec.id} did not start; {self.spec.log} ends with:\n{tail(self.spec.log)}"
+            )
+
+    def retire(self) -> None:
+        """Do not start it again when it ends."""
+        self._stopping.set()
+
+    async def stop(self, seconds: float, how: signal.Signals = signal.SIGTERM) -> None:
+        """Tell it to drain and end; kill it after `seconds`. Idempotent."""
+        self.retire()
+        if self.state in ("ready", "starting"):
+            self.state = "draining"
+        self._signal(how)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._task), seconds)
+        except TimeoutError:
+            logger.warning("%s has not ended within %g s: killing it", self.spec.id, seconds)
+            self._signal(signal.SIGKILL)
+            await self._task
+        self.state = "stopped"
+
+    def kill(self) -> None:
+        """At once; it is started again unless it is being stopped."""
+        self._signal(signal.SIGKILL)
+
+    # --- one process after the other -------------------------------------------------------------
+
+    async def _keep_alive(self) -> None:
+        while not self._stopping.is_set():
+            started = self._clock()
+            self.state = "starting"
+            await self._run_once()
+            if self._stopping.is_set() or not self._ready.is_set():
+                return
+            self.state = "failed"
+            delay = self._backoff.failed(self._clock() - started)
+            logger.warning(
+                "%s ended with status %s; starting it again in %.1f s",
+                self.spec.id, self.last_exit, delay,
+            )  # fmt: skip
+            await self._pause(delay)
+            self.restarts += 1
+
+    async def _pause(self, seconds: float) -> None:
+        """Until it is time, or time to stop."""
+        waits = [asyncio.ensure_future(self._sleep(seconds)),
+                 asyncio.ensure_future(self._stopping.wait())]  # fmt: skip
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def _run_once(self) -> None:
+        """From the start of a process to its end."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                try:
+                    self._process = await self._spawn(theirs.fileno())
+                except OSError as error:  # no memory, too many processes: it may pass
+                    logger.error("%s cannot be started: %s", self.spec.id, error)
+                    return
+            if self._stopping.is_set():  # asked while it was being started
+                self._signal(signal.SIGTERM)
+            following = asyncio.create_task(self._follow(ours))
+            watching = asyncio.create_task(self._watch_health())
+            try:
+                self.last_exit = await self._process.wait()
+                await following
+            finally:
+                watching.cancel()
+                following.cancel()
+
+    async def _spawn(self, lifeline: int) -> asyncio.subprocess.Process:
+        with open_log(self.spec.log) as log:
+            return await asyncio.create_subprocess_exec(
+                *self.spec.command,
+                str(lifeline),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.spec.environ,
+                pass_fds=(*self.spec.descriptors, lifeline),
+                start_new_session=True,  # Ctrl-C is ours: it must not end all at once
+            )
+
+    async def _follow(self, lifeline: socket.socket) -> None:
+        """Take in what the process reports, until its end closes."""
+        reader, writer = await asyncio.open_connection(sock=lifeline.dup())
+        try:
+            with contextlib.suppress(ConnectionError):
+                async for line in reader:
+                    self._heard(json.loads(line))
+        finally:
+            writer.close()
+
+    def _heard(self, line: dict[str, Any]) -> None:
+        if "ready" in line:
+            self.report = line["ready"]
+            self._ready.set()
+            if not self._stopping.is_set():
+                self.state = "ready"
+        elif not self._ready.is_set():  # of a first start; nobody waits for the others
+            self._progress(f"{self.spec.id}: {line['what']}", line["share"])
+
+    async def _watch_health(self) -> None:
+        """Kill the process once it has answered no check for too long."""
+        if self.spec.healthy is None:
+            return
+        healthy_at = self._clock()
+        while True:
+            await asyncio.sleep(self._health.every)
+            if self.state != "ready" or await self.spec.healthy():
+                healthy_at = self._clock()
+            elif self._clock() - healthy_at > self._health.patience:
+                logger.warning("%s answers no health check: killing it", self.spec.id)
+                return self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+
+def open_log(path: Path) -> Any:
+    """For appending; begun anew when it has grown too long."""
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+        path.unlink()
+    return path.open("ab")
+
+
+def tail(path: Path) -> str:
+    """The last lines of a log, indented."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

@@ -1,0 +1,218 @@
+"""An edge's knowledge of nodes and of other regions: who is there by the registry, and a connection
+to each.
+
+The nodes of the edge's own region are known one by one. Another region is known by its edges, which
+stand for it (`gateway`); while none of them answers, by its nodes as well.
+
+What was read last stays true while the registry is away. A lease that lapsed removes a member only
+when its connection is down as well: a registry that was wiped costs no stream, a frozen node loses
+both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from skerry_regions.address import Address, AddressError
+from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUnavailable
+from skerry_regions.wire.link import NodeLink, Patience
+from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.protocol import Hello
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.02  # between looks at links that come up
+LONGEST_PAUSE = 5.0  # seconds between readings while each fails by a bug of ours
+GATEWAY_SECONDS = 2.0  # that a region's edges may be silent before its nodes are asked
+
+Reach = Callable[[str, str, str], str]
+"""An address, the region it is in, and that of who wants it: where it is reached from there."""
+
+
+def directly(address: str, region: str, source: str) -> str:
+    """At its own address."""
+    return address
+
+
+class Directory:
+    """Links by member id. Lives on one event loop.
+
+    `region` is that of the edge; None knows every node of every region one by one.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        hello: Hello,
+        *,
+        region: str | None = None,
+        reach: Reach = directly,
+        key: LinkKey | None = None,
+        patience: Patience | None = None,
+        poll_seconds: float = RENEW_SECONDS / 2,
+    ) -> None:
+        self._registry = registry
+        self._hello = hello
+        self._region = region
+        self._reach = reach
+        self._key = key
+        self._patience = patience
+        self._poll_seconds = poll_seconds
+        self.on_change: Callable[[], None] = lambda: None  # set by who wants to know
+        self._read: list[Member] = []  # last, from the registry
+        self._members: dict[str, Member] = {}
+        self._links: dict[str, NodeLink] = {}
+        self._heard: dict[str, float] = {}  # of gateways, when their link was last up
+        self._unreachable: dict[str, str] = {}  # by id: an address that is none, and this was told
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_away = False
+        self._task = asyncio.create_task(self._follow(), name="directory")
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """Nodes and edges that there is a link to, as they last described themselves."""
+        return MappingProxyType(self._members)
+
+    @property
+    def edges(self) -> list[Member]:
+        """Of all regions, by the registry's last word."""
+        return [member for member in self._read if member.kind == "edge"]
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edges)
+
+    def links(self) -> list[NodeLink]:
+        return list(self._links.values())
+
+    def links_here(self) -> list[NodeLink]:
+        """To the nodes of this edge's region."""
+        return [
+            link
+            for id_, link in self._links.items()
+            if self._members[id_].kind == "node" and self._members[id_].region == self._region
+        ]
+
+    def link(self, id_: str) -> NodeLink | None:
+        return self._links.get(id_)
+
+    def rtts(self) -> dict[str, float]:
+        """Seconds to each and back, of its last ping."""
+        return {id_: link.rtt for id_, link in self._links.items() if link.rtt is not None}
+
+    def transfer_address(self, node: str, source: str) -> str:
+        """Where the node `source` sends KV for `node`; empty when either is unknown."""
+        if node not in self._members or source not in self._members:
+            return ""
+        target = self._members[node]
+        return self._reach(target.transfer_address, target.region, self._members[source].region)
+
+    async def wait_until_served(self, models: frozenset[str]) -> None:
+        """Return once each of these models has a node that can be given streams."""
+        while not models <= self._served():  # noqa: ASYNC110  (many links, each with its event)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def apply(self, members: Sequence[Member]) -> None:
+        """Take in a reading of the registry."""
+        for member in members:
+            if member.state == "revoked":
+                self._forget(member.id)  # with its streams, which go on elsewhere
+        self._read = members = [member for member in members if member.state != "revoked"]
+        gateways = {member.id: member for member in members if self._is_gateway(member)}
+        covered = self._covered(gateways)
+        nodes = {member.id: member for member in members if member.kind == "node"}
+        wanted = gateways | {
+            id_: node for id_, node in nodes.items() if node.region not in covered and node.address
+        }
+        for id_ in self._members.keys() - wanted.keys():
+            link = self._links[id_]
+            if not link.is_up or (id_ in nodes and not link.num_streams):
+                self._forget(id_)
+        self._unreachable = {
+            id_: address for id_, address in self._unreachable.items() if id_ in wanted
+        }
+        for id_, member in wanted.items():
+            self._know(id_, member)
+        self.on_change()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        for id_ in list(self._links):
+            self._forget(id_)
+        await asyncio.gather(self._task, *self._closing, return_exceptions=True)
+
+    def _is_gateway(self, member: Member) -> bool:
+        return self._region not in (None, member.region) and bool(member.gateway)
+
+    def _covered(self, gateways: Mapping[str, Member]) -> set[str]:
+        """Regions with an edge that answers, or has only just been heard of."""
+        now = asyncio.get_running_loop().time()
+        self._heard = {id_: self._heard.get(id_, now) for id_ in gateways}
+        for id_ in gateways:
+            if (link := self._links.get(id_)) is not None and link.is_up:
+                self._heard[id_] = now
+        return {
+            member.region
+            for id_, member in gateways.items()
+            if now - self._heard[id_] < GATEWAY_SECONDS
+        }
+
+    def _served(self) -> frozenset[str]:
+        return frozenset(model for link in self.links() if link.is_up for model in link.models)
+
+    def _know(self, id_: str, member: Member) -> None:
+        known = self._members.get(id_)
+        if known is not None and _place(known) != _place(member):
+            self._forget(id_)
+        if id_ not in self._links:
+            written = member.gateway or member.address
+            try:
+                address = Address.parse(self._reach(written, member.region, self._region or ""))
+            except AddressError as error:
+                if self._unreachable.get(id_) != written:
+                    logger.warning("%s cannot be reached: %s", id_, error)
+                self._unreachable[id_] = written
+                return
+            self._unreachable.pop(id_, None)
+            self._links[id_] = NodeLink(
+                id_, address, self._hello, self._patience, zone=member.residency, key=self._key
+            )
+        if member.kind == "node":  # edges offer all models
+            self._links[id_].allowed = frozenset({member.model})
+        self._members[id_] = member
+
+    def _forget(self, id_: str) -> None:
+        self._members.pop(id_, None)
+        if (link := self._links.pop(id_, None)) is not None:
+            closing = asyncio.create_task(link.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _follow(self) -> None:
+        pause = self._poll_seconds
+        while True:
+            try:
+                await self._look()
+                pause = self._poll_seconds
+            except Exception:  # whatever it is: streams run on, and who is there must stay true
+                logger.exception("a reading of the registry was not taken in; trying again")
+                pause = max(self._poll_seconds, min(2 * pause, LONGEST_PAUSE))
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> None:
+        try:
+            self.apply(await asyncio.to_thread(self._registry.members))
+            self._is_away = False
+        except RegistryUnavailable as error:
+            if not self._is_away:
+                logger.warning("the registry is away, its last word stands: %s", error)
+            self._is_away = True
+            self.apply(self._read)  # connections come and go all the same
+
+
+def _place(member: Member) -> tuple[str, str, str]:
+    """What a link to it was made for."""
+    return member.address, member.gateway, member.residency

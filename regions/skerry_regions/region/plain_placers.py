@@ -1,0 +1,71 @@
+"""Two plain rules, to compare the router with: `skerry edge --placement nearest`, `round-robin`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Literal
+
+from skerry_regions import zones as residency
+from skerry_regions.region.directory import Directory
+from skerry_regions.region.routes import Past, Placer, Route
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Submit
+
+Rule = Literal["cost", "nearest", "round-robin"]
+
+
+def by_rule(rule: Rule, router: Placer, directory: Directory) -> Placer:
+    """The router, or what it is compared with."""
+    if rule == "cost":
+        return router
+    return Nearest(directory) if rule == "nearest" else RoundRobin(directory)
+
+
+class Nearest:
+    """`Placer`: the least busy node of the edge's own region; others only when all of it fails."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+        """See `Placer.place`."""
+        here = {link.node for link in self._directory.links_here()}
+
+        def distance(link: NodeLink) -> tuple[float, int]:
+            return 0.0 if link.node in here else 1.0 + (link.rtt or 0.0), link.num_streams
+
+        yield from _routes(sorted(_taking(self._directory, submit), key=distance), past)
+
+
+class RoundRobin:
+    """`Placer`: one after the other, whatever it costs."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._turns = itertools.count()
+
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+        """See `Placer.place`."""
+        links = sorted(_taking(self._directory, submit), key=lambda link: link.node)
+        first = next(self._turns) % len(links) if links else 0
+        yield from _routes([*links[first:], *links[:first]], past)
+
+
+def _taking(directory: Directory, submit: Submit) -> list[NodeLink]:
+    """Links that can be given this request."""
+    return [
+        link
+        for link in directory.links()
+        if link.is_up
+        and submit.model in link.models
+        and residency.allows(submit.residency, link.zone)
+        and directory.members[link.node].role != "prefill"
+    ]
+
+
+def _routes(links: list[NodeLink], past: Past) -> Iterator[Route]:
+    for tried in (False, True):
+        for link in links:
+            if (link.node in past.failed) is tried:
+                yield Route(decode=link)

@@ -1,0 +1,251 @@
+"""Routes: the nodes that one attempt at a request runs on, and the attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from skerry.errors import CapacityError
+from skerry_regions.region.attempts import AttemptRecord
+from skerry_regions.routing.placement import Placement, explain
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import (
+    Accepted,
+    Done,
+    Event,
+    Failed,
+    HandOverFrom,
+    HandOverTo,
+    PhaseUsage,
+    ShareKV,
+    Submit,
+    Tokens,
+)
+
+
+class RouteWatcher(Protocol):
+    """Who chose a route, and learns what became of it. Called on the event loop; must not raise."""
+
+    def started(self) -> None:
+        """The request is on its way there."""
+
+    def first_tokens(self, node: str) -> None:
+        """The first tokens of this node came. On a split route both nodes tell theirs."""
+
+    def ended(self) -> None:
+        """The route is free of the request, whichever way. Also without a start; once or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What became of a request's earlier attempts."""
+
+    failed: frozenset[str] = frozenset()  # nodes; only as a last resort
+    numeric_builds: frozenset[str] = frozenset()  # that its output so far was made with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVFetch:
+    """Blocks that another node has cached, for the one that computes the prompt."""
+
+    source: NodeLink
+    digests: list[bytes]  # of the prompt's first blocks
+    kv_address: str  # where they are taken
+    lease_seconds: float  # then it computes them itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where an attempt runs. With `prefill`, that node computes the prompt and hands it over."""
+
+    decode: NodeLink
+    prefill: NodeLink | None = None
+    kv_address: str = ""  # where the decode node takes KV
+    fetch: KVFetch | None = None
+    numeric_builds: frozenset[str] = frozenset()  # of its nodes
+    candidates: Sequence[Placement] = ()  # it, and what it was compared with
+    watcher: RouteWatcher | None = None
+
+    @property
+    def explanation(self) -> str:
+        """The terms of the decision; only the node, where there was none to make."""
+        return explain(self.candidates) or f'"{self.decode.node}"'
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (
+            (self.decode.node,) if self.prefill is None else (self.prefill.node, self.decode.node)
+        )
+
+
+class Placer(Protocol):
+    """Chooses nodes: the router, and whatever it knows of the region."""
+
+    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+        """Routes to try, best first, for a request with the output it has so far."""
+        ...
+
+
+class Attempt:
+    """One try at a request on one route, and what its nodes said that nobody has read yet.
+
+    On a split route both nodes are submitted at once, the decode node told to wait for the KV. The
+    first token comes from whoever has it first; the decode node's stream is whole by itself, so
+    once it speaks, what the prefill node fails at changes nothing. Until then either one's failure
+    is the attempt's: the KV may not have arrived.
+    """
+
+    def __init__(
+        self, route: Route, submit: Submit, lease_seconds: float, record: AttemptRecord
+    ) -> None:
+        self.route = route
+        self.record = record
+        self.prefill_usage: PhaseUsage | None = None
+        self.blamed = route.decode.node  # for a failure
+        self._events: deque[Accepted | Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._parts: list[tuple[NodeLink, int]] = []
+        self._last: Done | None = None  # of the decode node, while the prefill node owes its part
+        self._prefilling = route.prefill is not None
+        self._told_first: set[str] = set()  # nodes whose first tokens came
+        self._unaccepted = 0
+        try:
+            self._start_parts(route, submit, lease_seconds)
+        except BaseException:
+            self.forget()
+            raise
+        if route.watcher is not None:
+            route.watcher.started()
+
+    def _start_parts(self, route: Route, submit: Submit, lease_seconds: float) -> None:
+        """On one node or two. Raises CapacityError when one takes nothing."""
+        fetched = None if route.fetch is None else _fetch(route.fetch, submit)
+        if route.prefill is None:
+            self._start(route.decode, replace(submit, hand_over_from=fetched), self._push)
+            return
+        transfer, token = _new_transfer()
+        source = HandOverFrom(transfer=transfer, token=token, lease_seconds=lease_seconds)
+        self._start(route.decode, replace(submit, hand_over_from=source), self._push)
+        to = HandOverTo(address=route.kv_address, transfer=transfer, token=token)
+        max_tokens = min(len(submit.output_ids) + 1, submit.sampling.max_tokens)
+        one_token = replace(submit.sampling, max_tokens=max_tokens)
+        first = replace(submit, sampling=one_token, hand_over_to=to, hand_over_from=fetched)
+        self._start(route.prefill, first, self._push_prefill)
+
+    def _start(
+        self, link: NodeLink, submit: Submit, sink: Callable[[Accepted | Event], None]
+    ) -> None:
+        self._parts.append((link, link.submit(submit, sink)))
+        self._unaccepted += 1
+
+    async def next(self) -> Accepted | Event:
+        """The next event, in order. Cancelling the wait loses none."""
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._events.popleft()
+
+    def abort(self) -> None:
+        """Stop it; its last event still comes."""
+        for link, stream in self._parts:
+            link.abort(stream)
+
+    def forget(self) -> None:
+        """Stop it; nothing it says is wanted any more."""
+        for link, stream in self._parts:
+            link.forget(stream)
+        self._tell_end()
+
+    def _push(self, event: Accepted | Event) -> None:
+        """Of the decode node, whose last event is the attempt's."""
+        node = self.route.decode.node
+        self._tell_first(event, node)
+        if isinstance(event, Done | Failed):
+            self._tell_end()
+        if isinstance(event, Done):
+            self.record.tell(node, event.timeline)
+            self.record.end(time.monotonic(), event.finish_reason)
+        if isinstance(event, Done) and self._prefilling:
+            self._last = event
+        else:
+            self._add(event)
+
+    def _add(self, event: Accepted | Event) -> None:
+        if isinstance(event, Accepted):
+            self._unaccepted -= 1
+            if self._unaccepted:
+                return
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _push_prefill(self, event: Accepted | Event) -> None:
+        """Of the prefill node: its tokens, and a failure before the decode node has spoken."""
+        assert self.route.prefill is not None
+        node = self.route.prefill.node
+        self._tell_first(event, node)
+        match event:
+            case Done():
+                self.prefill_usage = event.usage
+                self.record.tell(node, event.timeline)
+                self._end_prefill()
+            case Failed() if self.route.decode.node in self._told_first or self._last is not None:
+                self._end_prefill()
+            case Failed():
+                self.blamed = node
+                self._add(event)
+            case _:
+                self._add(event)
+
+    def _end_prefill(self) -> None:
+        self._prefilling = False
+        if self._last is not None:
+            self._add(self._last)
+
+    def _tell_first(self, event: Accepted | Event, node: str) -> None:
+        if node in self._told_first or not (isinstance(event, Tokens) and event.token_ids):
+            return
+        self._told_first.add(node)
+        if self.record.first_tokens is None:
+            self.record.first_tokens = time.monotonic()
+        if self.route.watcher is not None:
+            self.route.watcher.first_tokens(node)
+
+    def _tell_end(self) -> None:
+        if self.route.watcher is not None:
+            self.route.watcher.ended()
+
+
+def _new_transfer() -> tuple[int, bytes]:
+    """Number and secret of a transfer of KV."""
+    return secrets.randbits(62), secrets.token_bytes(32)
+
+
+def _fetch(fetch: KVFetch, submit: Submit) -> HandOverFrom | None:
+    """Have the blocks sent, and what the node that computes must know of it; None when their holder
+    takes no word from us: then it computes all."""
+    transfer, token = _new_transfer()
+    share = ShareKV(
+        model=submit.model,
+        digests=fetch.digests,
+        to=HandOverTo(address=fetch.kv_address, transfer=transfer, token=token),
+        lease_seconds=fetch.lease_seconds,
+        residency=submit.residency,
+    )
+    try:
+        fetch.source.share_kv(share)
+    except CapacityError:
+        return None
+    return HandOverFrom(
+        transfer=transfer,
+        token=token,
+        lease_seconds=fetch.lease_seconds,
+        source=fetch.source.node,
+    )

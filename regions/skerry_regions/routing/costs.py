@@ -1,0 +1,339 @@
+"""What a placement costs: one number, in seconds, and the terms it is the sum of.
+
+A placement is (prefill node, decode node, path). Its cost is what the request waits, plus what it
+makes others wait:
+
+    network    edge to prefill node, and back from the decode node
+    queue      prefill work that is already waiting at the prefill node
+    fetch      copying cached blocks to the prefill node (from its file tier, or from a peer once
+               the step that runs there is over), beyond what the queue hides
+    prefill    computing what is not cached
+    handover   KV that reaches the decode node after the last prefill step, and the way there
+    lag        what hand-overs to the decode node took beyond that so far
+    step_wait  joining the decode node's batch: half of a running step
+    decode     the expected output, at the pace of the decode node with this request on it
+    stall      harm to running streams: those on the prefill node get slower steps while it
+               prefills, those on the decode node from then on, and what no longer fits is
+               recomputed; and to this one, while the decode node still prefills for others
+    behind     harm to requests that will queue behind this one while the node is busy
+    evict      harm to later requests: the blocks that this one displaces from full caches, at the
+               price of computing them again, times how often a stored token is found again
+    affinity   what it is worth that a session's prompts stay on one node
+
+Geography, load, warmth, affinity, hand-over and "prefill on the decode node" are such terms, not
+rules: there is no threshold below. A hot prefix spreads as soon as waiting for its holder costs
+more than computing or fetching it elsewhere.
+
+Pure: view, time and randomness are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from skerry_regions.routing.bookings import CurrentLoad
+from skerry_regions.routing.placement import Demand, Fetch, Placement, RouterConfig
+from skerry_regions.routing.prefixes import NOTHING_CACHED, CachedPrefix
+from skerry_regions.view import NodeState, View
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What matters for the cost besides view and demand."""
+
+    cached: Mapping[str, CachedPrefix]  # of the prompt, expected blocks included
+    peers: Sequence[tuple[NodeState, int]]  # nodes to fetch from: blocks that they have in memory
+    stored_tokens: Mapping[str, int]  # by node: in its cache
+    arrivals_per_node: float  # requests per second
+    reuse: float  # times that a stored token is found again
+    home: str | None = None  # the node of the request's session
+
+
+class PrefillSide(Struct):
+    """Terms of prefilling on one node, whatever the decode node."""
+
+    node: NodeState
+    fetch: Fetch | None
+    cached_tokens: int
+    network: float  # edge to here, one way
+    queue: float
+    fetching: float
+    compute: float
+    stall: float
+    behind: float
+    evict: float
+    affinity: float
+
+    @property
+    def seconds(self) -> float:
+        wait = self.network + self.queue + self.fetching + self.compute
+        return wait + self.stall + self.behind + self.evict + self.affinity
+
+
+class DecodeSide(Struct):
+    """Terms of decoding on one node, whatever the prefill node."""
+
+    node: NodeState
+    cached_tokens: int
+    network: float  # from here to the edge, one way
+    backlog: float  # seconds of prefill that wait here
+    step_wait: float
+    decode: float
+    stall: float
+
+    @property
+    def seconds(self) -> float:
+        return self.network + self.step_wait + self.decode + self.stall
+
+
+class Pair(Struct):
+    """Both sides, and what lies between them."""
+
+    prefill: PrefillSide
+    decode: DecodeSide
+    handover: float
+    lag: float
+    stall: float  # of this request on the decode node, if that is another
+    evict: float  # likewise
+    builds_before: frozenset[str]  # that made the output so far
+
+    @property
+    def builds(self) -> frozenset[str]:
+        return frozenset((self.prefill.node.numeric_build, self.decode.node.numeric_build))
+
+    @property
+    def same_build(self) -> bool:
+        """Whether the output goes on with the build that made it so far."""
+        return not self.builds_before or len(self.builds | self.builds_before) == 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it goes on with the bits of an undisturbed run."""
+        nodes = self.prefill.node, self.decode.node
+        invariant = all(node.batch_invariant for node in nodes)
+        return not self.builds_before or (self.same_build and invariant)
+
+    @property
+    def seconds(self) -> float:
+        between = self.handover + self.lag + self.stall + self.evict
+        return self.prefill.seconds + self.decode.seconds + between
+
+    def placement(self) -> Placement:
+        prefill, decode = self.prefill, self.decode
+        terms = {
+            "network": prefill.network + decode.network,
+            "queue": prefill.queue,
+            "fetch": prefill.fetching,
+            "prefill": prefill.compute,
+            "handover": self.handover,
+            "lag": self.lag,
+            "step_wait": decode.step_wait,
+            "decode": decode.decode,
+            "stall": prefill.stall + decode.stall + self.stall,
+            "behind": prefill.behind,
+            "evict": prefill.evict + self.evict,
+            "affinity": prefill.affinity,
+        }
+        return Placement(
+            prefill=prefill.node.id,
+            decode=decode.node.id,
+            fetch=prefill.fetch,
+            cached_tokens=prefill.cached_tokens,
+            terms=MappingProxyType(terms),
+            seconds=sum(terms.values()),
+            same_build=self.same_build,
+            is_exact=self.is_exact,
+            is_mixed=len(self.builds) > 1,
+        )
+
+
+class Costs:
+    """Prices one demand against one view."""
+
+    def __init__(
+        self, config: RouterConfig, view: View, demand: Demand, surroundings: Surroundings
+    ) -> None:
+        self.demand = demand
+        self._config, self._view, self._around = config, view, surroundings
+
+    def prefill(self, node: NodeState, load: CurrentLoad) -> PrefillSide:
+        """The cheapest way to prefill on `node`."""
+        options = [
+            self._prefill_after(node, load, fetch, blocks, transfer)
+            for fetch, blocks, transfer in self._sources(node)
+        ]
+        return min(options, key=lambda option: option.seconds)
+
+    def decode(self, node: NodeState, load: CurrentLoad) -> DecodeSide:
+        """Decoding on `node`."""
+        demand = self.demand
+        context = load.context + demand.prompt_tokens + demand.output_tokens / 2
+        pace = node.speed.step_seconds(load.streams + 1, context)
+        pace_before = node.speed.step_seconds(load.streams, load.context) if load.streams else 0.0
+        stall = load.streams * demand.output_tokens * (pace - pace_before)
+        if load.free_tokens is not None:
+            needed = demand.prompt_tokens + demand.output_tokens
+            preempted = max(0.0, needed - load.free_tokens)
+            stall += node.speed.prefill_seconds(int(preempted), 0)
+        return DecodeSide(
+            node=node,
+            cached_tokens=self._usable(self._cached(node).resident),
+            network=self._view.link(demand.origin, node.region).rtt / 2,
+            backlog=load.queue_seconds,
+            step_wait=pace_before / 2,
+            decode=demand.output_tokens * pace,
+            stall=self._config.stall_weight * stall,
+        )
+
+    def pair(self, prefill: PrefillSide, decode: DecodeSide) -> Pair:
+        """Both together. The caller has checked that KV may go from one to the other."""
+        if prefill.node.id == decode.node.id:
+            return Pair(
+                prefill=prefill,
+                decode=decode,
+                handover=0.0,
+                lag=0.0,
+                stall=0.0,
+                evict=0.0,
+                builds_before=self.demand.numeric_builds,
+            )
+        missing = self.demand.prompt_tokens - decode.cached_tokens
+        handover = self._handover(prefill, decode, missing)
+        lag = decode.node.handover_lag
+        arrives = prefill.queue + prefill.fetching + prefill.compute + handover + lag
+        return Pair(
+            prefill=prefill,
+            decode=decode,
+            handover=handover,
+            lag=lag,
+            stall=self._config.stall_weight * max(0.0, decode.backlog - arrives),
+            evict=self._evicted(decode.node, missing),
+            builds_before=self.demand.numeric_builds,
+        )
+
+    def least_handover(
+        self, prefills: Sequence[PrefillSide], decodes: Sequence[DecodeSide]
+    ) -> float:
+        """No hand-over between two of these nodes takes less."""
+        sources = {side.node.region for side in prefills}
+        targets = {side.node.region for side in decodes}
+        rtts = [self._view.link(source, target).rtt for source in sources for target in targets]
+        return min(rtts, default=0.0) / 2
+
+    def _prefill_after(
+        self, node: NodeState, load: CurrentLoad, fetch: Fetch | None, blocks: int, transfer: float
+    ) -> PrefillSide:
+        """Prefill with `blocks` cached, once `transfer` seconds have brought those of `fetch`."""
+        cached_tokens = self._usable(blocks)
+        compute = node.speed.prefill_seconds(
+            self.demand.prompt_tokens - cached_tokens,
+            cached_tokens,
+            streams=load.streams,
+            context=load.context,
+        )
+        # Streams go on in the same steps: what they lose is the prompt's own part of them.
+        harm = node.speed.prompt_seconds(self.demand.prompt_tokens - cached_tokens, cached_tokens)
+        # Whoever comes while the node is busy waits for this request too.
+        followers = self._around.arrivals_per_node * (load.queue_seconds + compute)
+        new_tokens = self.demand.prompt_tokens - self._usable(self._cached(node).resident)
+        return PrefillSide(
+            node=node,
+            fetch=fetch,
+            cached_tokens=cached_tokens,
+            network=self._view.link(self.demand.origin, node.region).rtt / 2,
+            queue=load.queue_seconds,
+            fetching=max(0.0, transfer - load.queue_seconds),
+            compute=compute,
+            stall=self._config.stall_weight * load.streams * harm,
+            behind=self._config.behind_weight * followers * compute,
+            evict=self._evicted(node, new_tokens),
+            affinity=self._away_from_home(node),
+        )
+
+    def _away_from_home(self, node: NodeState) -> float:
+        at_home = self._around.home in (None, node.id)
+        return 0.0 if at_home else self._config.affinity_seconds
+
+    def _sources(self, node: NodeState) -> list[tuple[Fetch | None, int, float]]:
+        """Ways to have blocks on `node`: (fetch, blocks then cached, seconds of transfer)."""
+        own = self._cached(node)
+        block_bytes = node.kv_bytes_per_token * self._config.block_size
+        options: list[tuple[Fetch | None, int, float]] = [(None, own.resident, 0.0)]
+        if own.in_file and node.file_bandwidth > 0:
+            fetch = Fetch(source=node.id, first=own.resident, last=own.blocks)
+            options.append((fetch, own.blocks, own.in_file * block_bytes / node.file_bandwidth))
+        for peer, held in self._around.peers:
+            if held <= own.resident or not _may_fetch(peer, node, self.demand):
+                continue
+            link = self._view.link(peer.region, node.region)
+            seconds = _running_step(peer) / 2 + link.transfer_seconds(
+                (held - own.resident) * block_bytes
+            )
+            options.append((Fetch(source=peer.id, first=own.resident, last=held), held, seconds))
+        return options
+
+    def _handover(self, prefill: PrefillSide, decode: DecodeSide, missing: int) -> float:
+        """Seconds from the last prefill step until the decode node has all blocks."""
+        link = self._view.link(prefill.node.region, decode.node.region)
+        per_token = prefill.node.kv_bytes_per_token
+        chunk = min(
+            prefill.node.speed.chunk_tokens,
+            self.demand.prompt_tokens - prefill.cached_tokens,
+            missing,
+        )
+        # Blocks are pushed as they are sealed: what the link could not keep up with is late, and
+        # at least the last chunk.
+        hidden = prefill.queue + prefill.fetching + prefill.compute
+        behind = missing * per_token / link.bandwidth - hidden
+        return link.rtt / 2 + max(behind, chunk * per_token / link.bandwidth)
+
+    def _evicted(self, node: NodeState, new_tokens: int) -> float:
+        """Harm of storing `new_tokens` on a node: computing again what must go for them."""
+        if node.cache_tokens is None:
+            return 0.0
+        room = max(node.cache_tokens - self._around.stored_tokens.get(node.id, 0), 0)
+        displaced = max(new_tokens - room, 0)
+        again = displaced * node.speed.per_token * self._around.reuse
+        return self._config.evict_weight * again
+
+    def _cached(self, node: NodeState) -> CachedPrefix:
+        return self._around.cached.get(node.id, NOTHING_CACHED)
+
+    def _usable(self, blocks: int) -> int:
+        """Tokens that need no computing; the last one always runs."""
+        return min(blocks * self._config.block_size, self.demand.prompt_tokens - 1)
+
+
+def may_copy(source: NodeState, target: NodeState, demand: Demand) -> bool:
+    """Whether KV may go from `source` to `target`: zone kept, builds alike or waived."""
+    if source.model != target.model or source.suspect or source.id in demand.exclude:
+        return False
+    if not target.takes_kv:
+        return False
+    if demand.residency not in (None, source.residency):
+        return False
+    return _same_build(source, target) or demand.mixed_builds
+
+
+def _may_fetch(source: NodeState, target: NodeState, demand: Demand) -> bool:
+    """As `may_copy`, of one build whatever the demand: a fetched block is a cache hit, and one of
+    another build has another name."""
+    return may_copy(source, target, demand) and _same_build(source, target)
+
+
+def _same_build(a: NodeState, b: NodeState) -> bool:
+    return (a.numeric_build, a.kv_format) == (b.numeric_build, b.kv_format)
+
+
+def _running_step(node: NodeState) -> float:
+    """Seconds of a step as the node makes them now: a chunk of prefill beside its streams."""
+    load, speed = node.load, node.speed
+    if not load.streams:
+        chunk = min(load.prefill_tokens, speed.chunk_tokens)
+        return speed.base + speed.per_token * chunk if chunk else 0.0
+    room = speed.room_seconds(load.streams, load.context_tokens)
+    return speed.step_seconds(load.streams, load.context_tokens) + min(
+        speed.per_token * load.prefill_tokens, room
+    )

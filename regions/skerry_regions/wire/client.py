@@ -1,0 +1,87 @@
+"""What the edge knows of a region: submit token ids, receive token ids.
+
+`LocalRegion` (in process) and remote regions implement the same protocol, so the edge cannot tell
+them apart. Aborting is a plain call, because an `await` during cancellation is cancelled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol, runtime_checkable
+
+from skerry.errors import InternalError, SkerryError
+from skerry_regions.wire.protocol import MAX_MESSAGE, Done, Embed, Embedded, Failed, Submit, Tokens
+
+
+class TokenStream(Protocol):
+    """Events of one attempt: `Tokens` zero or more times, then `Done`, also after `abort`.
+
+    A failure is raised from the iterator as a `skerry.errors.SkerryError`.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Tokens | Done]: ...
+
+    def abort(self) -> None:
+        """Tell the node to stop and free its blocks. Idempotent, synchronous, never fails."""
+        ...
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A stream whose nodes were chosen among several."""
+
+    @property
+    def explanation(self) -> str:
+        """The terms of the decision, best placement first; an RFC 8941 list, printable ASCII."""
+        ...
+
+
+class RegionClient(Protocol):
+    """A region, or the one node of a laptop."""
+
+    async def generate(self, submit: Submit) -> TokenStream:
+        """Start a stream. `submit.stream` is assigned by the client; pass 1.
+
+        Raises before any token: `ModelNotFound`, `PromptTooLong`, `InvalidInput`, `Overloaded`
+        (with `retry_after`), `Unavailable`.
+        """
+        ...
+
+    async def embed(self, embed: Embed) -> bytes:
+        """Vectors of texts: f32[texts, dimensions], little-endian, in the texts' order.
+
+        `embed.stream` is assigned by the client; pass 1. Cancelling it stops the node. Raises
+        `ModelNotFound`, `InvalidInput`, `Overloaded` (with `retry_after`) or `Unavailable`.
+        """
+        ...
+
+    def models(self) -> frozenset[str]:
+        """Catalog ids (not aliases) that this region serves now."""
+        ...
+
+    async def close(self) -> None:
+        """Abort what runs and release connections."""
+        ...
+
+
+def error_of(failed: Failed) -> SkerryError:
+    """The exception that a node's `Failed` stands for. An unknown code is a bug of the node's."""
+    kind = SkerryError.by_code.get(failed.code, InternalError)
+    return kind(failed.message, retry_after=failed.retry_after)
+
+
+def failed_event(stream: int, error: SkerryError) -> Failed:
+    """The last event of a stream that ends with `error`."""
+    return Failed(
+        stream=stream,
+        code=error.code,
+        message=error.message[:MAX_MESSAGE],
+        retry_after=error.retry_after,
+    )
+
+
+def vectors_of(event: Embedded | Failed) -> bytes:
+    """What an embedding ended with. Raises the node's error."""
+    if isinstance(event, Failed):
+        raise error_of(event)
+    return event.vectors

@@ -1,0 +1,263 @@
+"""A node's listening side: edges connect, submit streams and read tokens.
+
+One `NodeConnection` per edge holds the rules; here are only the socket, the flush and the drain.
+What a step delivers to many streams of one edge leaves in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from msgspec.structs import replace
+
+from skerry.errors import SkerryError, Unavailable
+from skerry_regions.address import Address
+from skerry_regions.wire import link_auth
+from skerry_regions.wire.client import failed_event
+from skerry_regions.wire.connection import NodeConnection
+from skerry_regions.wire.frames import MessageTooLarge, ProtocolError
+from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.protocol import (
+    REPORT_SECONDS,
+    Abort,
+    Accepted,
+    AnyEvent,
+    Done,
+    Embed,
+    Embedded,
+    EngineBeat,
+    Failed,
+    Hello,
+    Ping,
+    Report,
+    ShareKV,
+    SnapshotWanted,
+    Submit,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_EDGES = 256  # connections at once
+
+
+class Abortable(Protocol):
+    """One request of a `Serving`; its last event comes whatever happens."""
+
+    def abort(self) -> None:
+        """Stop it. Idempotent, never fails."""
+        ...
+
+
+class Running(Abortable, Protocol):
+    """A stream of tokens."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """From the start; else `Accepted` comes, or `Failed`."""
+        ...
+
+
+class Serving(Protocol):
+    """Who takes the streams: a node, or an edge that stands for its region. See `Node`."""
+
+    def submit(self, submit: Submit, sink: Callable[[Accepted | AnyEvent], None]) -> Running: ...
+
+    def embed(self, embed: Embed, sink: Callable[[Embedded | Failed], None]) -> Abortable: ...
+
+    def share(self, share: ShareKV) -> None: ...
+
+    def beats(self) -> list[EngineBeat]: ...
+
+    def reports(self) -> list[Report]: ...
+
+    def snapshots(self) -> list[Report]: ...
+
+
+class NodeServer:
+    """Accepts edges for one node. `drain` before `close` loses no stream."""
+
+    def __init__(self, node: Serving, hello: Hello, report_seconds: float = REPORT_SECONDS) -> None:
+        self.node = node
+        self.hello = hello
+        self._report_seconds = report_seconds
+        self.draining = False
+        self.links: set[EdgeLink] = set()
+        self.stream_ended = asyncio.Event()
+        self._server: asyncio.AbstractServer | None = None
+        self._reporting: asyncio.Task[None] | None = None
+
+    async def listen(self, address: Address, key: LinkKey | None = None) -> Address:
+        """Start accepting; returns where. Raises what `link_auth.listen` raises."""
+        self._server, bound = await link_auth.listen(
+            address, lambda: EdgeLink(self), key, "streams"
+        )
+        self._reporting = asyncio.create_task(self._report(), name="reports")
+        return bound
+
+    @property
+    def num_streams(self) -> int:
+        return sum(link.num_streams for link in self.links)
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new; after `seconds` hand what still runs back to its edges.
+
+        A stream handed back ends with `unavailable`, and its edge goes on elsewhere: the client
+        sees no gap but time.
+        """
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                while self.num_streams:
+                    self.stream_ended.clear()
+                    await self.stream_ended.wait()
+        except TimeoutError:
+            for link in self.links:
+                link.hand_back()
+            await asyncio.sleep(0)  # one turn of the loop, in which the links flush
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection."""
+        if self._reporting is not None:
+            self._reporting.cancel()
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.drop()
+        await asyncio.sleep(0)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(self._report_seconds)
+            reports = self.node.reports()
+            for link in self.links:
+                link.tell(reports)
+
+
+class EdgeLink(asyncio.Protocol):
+    """One edge's connection, seen from the node."""
+
+    def __init__(self, server: NodeServer) -> None:
+        self._server = server
+        self._connection = NodeConnection(server.hello)
+        self._streams: dict[int, Abortable] = {}
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        if len(self._server.links) >= MAX_EDGES:
+            logger.warning("refused an edge: %d are connected", MAX_EDGES)
+            self._transport.abort()
+            return
+        self._server.links.add(self)
+        self._schedule_flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._connection.receive(data):
+                match message:
+                    case Submit() | Embed():
+                        self._submit(message)
+                    case ShareKV():
+                        self._share(message)
+                    case Abort():
+                        self._streams[message.stream].abort()
+                    case Hello() | SnapshotWanted():
+                        self._tell(self._server.node.snapshots())
+                    case Ping():
+                        self._connection.pong(message.nonce, self._server.node.beats())
+        except ProtocolError as error:
+            logger.warning("an edge broke the protocol: %s", error)
+            self.drop()
+        self._schedule_flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The edge is gone: so is whoever wanted these tokens."""
+        self._server.links.discard(self)
+        self._transport = None
+        for stream in list(self._streams.values()):
+            stream.abort()
+
+    def tell(self, reports: list[Report]) -> None:
+        """Pass reports on to an edge that knows what they continue."""
+        if self._connection.agreement is not None:
+            self._tell(reports)
+            self._schedule_flush()
+
+    def hand_back(self) -> None:
+        """End every running stream with `unavailable`."""
+        error = Unavailable("the node is draining")
+        for number, stream in list(self._streams.items()):
+            self._push(failed_event(number, error))
+            stream.abort()  # its own last event comes too late to be told
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _tell(self, reports: list[Report]) -> None:
+        for report in reports:
+            try:
+                self._connection.report(report)
+            except MessageTooLarge:  # more cached blocks than a frame can name: load still counts
+                self._connection.report(replace(report, prefixes=None))
+
+    def _submit(self, submit: Submit | Embed) -> None:
+        try:
+            if self._server.draining:
+                raise Unavailable("the node is draining")
+            if isinstance(submit, Embed):
+                self._streams[submit.stream] = self._server.node.embed(submit, self._push)
+                return
+            stream = self._streams[submit.stream] = self._server.node.submit(submit, self._push)
+            if stream.is_accepted:
+                self._connection.accept(submit.stream)
+        except SkerryError as error:
+            self._connection.send(failed_event(submit.stream, error))
+
+    def _share(self, share: ShareKV) -> None:
+        """Also while draining: it costs no step, and spares another node many."""
+        try:
+            self._server.node.share(share)
+        except SkerryError as error:  # its peer computes when the lease lapses
+            logger.warning("KV is not shared: %s", error.message)
+
+    def _push(self, event: Accepted | AnyEvent) -> None:
+        """The node's sink, called once per stream and step."""
+        if isinstance(event, Accepted):
+            if self._transport is not None and event.stream in self._streams:
+                self._connection.accept(event.stream)
+                self._schedule_flush()
+            return
+        is_last = isinstance(event, Done | Embedded | Failed)
+        if is_last and self._streams.pop(event.stream, None) is None:
+            return  # ended here before, by a hand-back
+        if is_last:
+            self._server.stream_ended.set()
+        if self._transport is None:
+            return
+        try:
+            self._connection.send(event)
+        except MessageTooLarge as error:
+            logger.exception("stream %d: an event no frame can hold", event.stream)
+            self._connection.send(
+                Failed(stream=event.stream, code="internal_error", message=str(error))
+            )
+        self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._transport is not None and (data := self._connection.data_to_send()):
+            self._transport.write(data)
