@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine, stats
-from skerry_edge.geo.ranking import Candidate, Client, nearest, rank, up
 from skerry_edge.geo.rtt import MeasuredRtt
+from skerry_regions.geo.ranking import Candidate, Client, nearest, rank, up
 from skerry_regions.topology.spec import Region
 
 MATRIX = Path(__file__).parent / "data" / "ibm_vpc_inter_region_rtt_2024-03.csv"

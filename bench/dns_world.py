@@ -10,10 +10,10 @@ import ipaddress
 
 import dns.name
 
-from skerry_edge.geo.networks import Network
-from skerry_edge.geo.places import Places, Site
-from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import Zone
+from skerry_regions.geo.networks import Network
+from skerry_regions.geo.places import Places, Site
+from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import Region
 
 ORIGIN = "example.test"

@@ -20,7 +20,7 @@ import dns.rrset
 import uvloop
 
 from bench.dns_world import NAME, NETWORKS, ORIGIN, REGIONS, TTL, zone
-from skerry_edge.geo.networks import Address, Networks
+from skerry_regions.geo.networks import Address, Networks
 
 GEO_NAME, ZONE_NAME = dns.name.from_text(NAME), dns.name.from_text(ORIGIN)
 ANSWERS = {

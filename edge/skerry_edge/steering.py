@@ -20,16 +20,16 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.responses import Response
 
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.ranking import Client, seconds_to
 from skerry_edge.inside import inside_call
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.ranking import Client, seconds_to
 from skerry_regions.registry import Member
 from skerry_regions.topology.spec import Steer, Topology
 
 if TYPE_CHECKING:  # edges without a policy need no DNS library
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from skerry_edge.geo.places import Places
+    from skerry_regions.geo.places import Places
 
 HOPS = "skerry-hops"  # in the query of where a request is sent on to
 HOPS_HEADER = "x-skerry-hops"

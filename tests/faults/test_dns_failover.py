@@ -28,7 +28,7 @@ import pytest
 from tests.e2e.command import MODEL, Skerry
 
 from skerry_edge.geo.health import INTERVAL, PROBE_SECONDS, SUCCESSES
-from skerry_edge.geo.places import TTL
+from skerry_regions.geo.places import TTL
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -17,9 +17,9 @@ import dns.tsig
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
-from skerry_edge.geo.places import Places
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
+from skerry_regions.geo.places import Places
 from skerry_regions.topology.zone_spec import DnsSpec
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from skerry_edge.cli.geo_install import open_geo_data
 from skerry_edge.cli.output import note, say
 from skerry_edge.cli.state import Home
 from skerry_edge.geo.from_topology import net_of, places_of
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.ranking import Client, seconds_to
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.ranking import Client, seconds_to
 from skerry_regions.topology.spec import Topology
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.geo_data import GeoData
+    from skerry_regions.geo.geo_data import GeoData
 
 
 def explain(topology: Topology, address: Address, home: Home) -> None:

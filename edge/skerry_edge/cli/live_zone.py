@@ -25,12 +25,12 @@ from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.from_topology import public_addresses
 from skerry_edge.geo.health import PROBE_SECONDS, HealthWatch, Probe
-from skerry_edge.geo.places import Places
 from skerry_edge.geo.region_watch import Ask, RegionWatch, Rtts, ask_edge
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
 from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
+from skerry_regions.geo.places import Places
 from skerry_regions.process.health import is_healthy
 from skerry_regions.topology.spec import EdgeSpec, Topology
 

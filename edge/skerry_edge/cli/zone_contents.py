@@ -21,16 +21,16 @@ from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
 from skerry_edge.geo.from_topology import origin_of, places_of, zone_of
 from skerry_edge.geo.notify import Notification, notify
-from skerry_edge.geo.places import Places
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
+from skerry_regions.geo.places import Places
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.geo_data import GeoData
     from skerry_edge.geo.signed_zone import SignedZone
     from skerry_edge.geo.zone_keys import ZoneKeys
+    from skerry_regions.geo.geo_data import GeoData
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import struct
 
-from skerry_edge.geo.networks import Address
+from skerry_regions.geo.networks import Address
 
 LIFETIME = 3600  # seconds that a cookie is good for …
 RENEWAL = 1800  # … after which age a new one is sent …

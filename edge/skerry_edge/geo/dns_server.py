@@ -12,9 +12,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from skerry_edge.geo.datagrams import bound
-from skerry_edge.geo.networks import Address
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.transfer import Frames, Transfers
+from skerry_regions.geo.networks import Address
 
 if TYPE_CHECKING:
     from skerry_edge.geo.fast.fast_path import FastPath

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import dns.exception
 import dns.name
 
-from skerry_edge.geo.networks import Address, Network
-from skerry_edge.geo.places import Places, Site, Whereabouts, widened
-from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
+from skerry_regions.geo.networks import Address, Network
+from skerry_regions.geo.places import Places, Site, Whereabouts, widened
+from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import EdgeSpec, Topology
 from skerry_regions.topology.zone_spec import ClientNet, DnsSpec
 from skerry_regions.view import LOCAL_LINK

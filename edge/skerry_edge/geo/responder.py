@@ -25,10 +25,10 @@ import dns.rrset
 
 from skerry_edge.geo import messages, wire
 from skerry_edge.geo.cookies import RENEWAL, Cookies
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.places import Places
 from skerry_edge.geo.response_rate import ResponseRate, Verdict
 from skerry_edge.geo.zone import Found, Kind, Zone
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.places import Places
 
 UDP_PAYLOAD = 1232  # bytes; never fragmented (RFC 9715)
 PLAIN_PAYLOAD = 512

@@ -12,7 +12,7 @@ import array
 import ipaddress
 from enum import Enum
 
-from skerry_edge.geo.networks import Address
+from skerry_regions.geo.networks import Address
 
 SLOTS = 1 << 16
 WINDOW = 15.0  # seconds over which a debt is remembered

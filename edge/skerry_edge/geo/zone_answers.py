@@ -9,13 +9,13 @@ import dns.name
 import dns.rdatatype
 
 from skerry_edge.geo.from_topology import places_of, zone_of
-from skerry_edge.geo.places import Places, State
-from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import Kind, Zone, ZoneError
 from skerry_regions.control.api.dns_contents import ZoneBook
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import DnsAnswer, DnsQuestion
 from skerry_regions.control.errors import Conflict, Invalid, NotFound
+from skerry_regions.geo.places import Places, State
+from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import TopologyError, decode_topology
 
 SERIAL = 1  # nobody is shown it

@@ -10,12 +10,12 @@ import dns.message
 import dns.name
 
 from skerry_edge.geo.cookies import Cookies
-from skerry_edge.geo.places import Places, Site
-from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
 from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.zone import Zone
+from skerry_regions.geo.places import Places, Site
+from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import Region
 
 ORIGIN = dns.name.from_text("example.test")

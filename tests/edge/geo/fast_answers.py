@@ -36,8 +36,8 @@ from skerry_edge.geo.fast.responding import (
     respond,
 )
 from skerry_edge.geo.fast.serving import SLOT
-from skerry_edge.geo.networks import Address
 from skerry_edge.geo.responder import Responder
+from skerry_regions.geo.networks import Address
 
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"
 PORT = 5300

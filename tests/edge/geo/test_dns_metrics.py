@@ -6,7 +6,7 @@ from tests.edge.geo.example import RESOLVER, query, responder
 
 from skerry_edge.geo.dns_metrics import DnsMetrics
 from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.places import State
+from skerry_regions.geo.places import State
 from skerry_regions.prometheus import exposition
 
 

@@ -41,12 +41,12 @@ from skerry_edge.geo.cookies import siphash as reference_siphash
 from skerry_edge.geo.fast.compiling import make_table, orders_of, read_contents
 from skerry_edge.geo.fast.cookies import siphash
 from skerry_edge.geo.fast.responding import DROPPED, IGNORED, respond
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.places import Places, Site, State
-from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.responder import NO_COOKIE_FACTOR
 from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.zone_key import ZoneKey
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.places import Places, Site, State
+from skerry_regions.geo.ranking import Client
 
 NOW = Clock.now
 DO, CO, TC = dns.flags.DO, dns.flags.CO, dns.flags.TC

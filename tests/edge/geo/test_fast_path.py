@@ -32,8 +32,8 @@ from skerry_edge.geo.fast import blocks, fast_path
 from skerry_edge.geo.fast.compiling import Contents, read_contents
 from skerry_edge.geo.fast.fast_path import Address, FastPath
 from skerry_edge.geo.fast.workers import Answer
-from skerry_edge.geo.places import Places, State
 from skerry_edge.geo.responder import Responder
+from skerry_regions.geo.places import Places, State
 from skerry_regions.prometheus import exposition
 
 LOOPBACK = "127.0.0.1"

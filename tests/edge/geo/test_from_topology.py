@@ -9,9 +9,9 @@ import dns.rdatatype
 import pytest
 
 from skerry_edge.geo.from_topology import places_of, zone_of
-from skerry_edge.geo.places import State
-from skerry_edge.geo.ranking import Client
 from skerry_edge.geo.zone import Kind, ZoneError
+from skerry_regions.geo.places import State
+from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import Topology, TopologyError, parse_topology
 from skerry_regions.topology.zone_spec import DnsSpec
 

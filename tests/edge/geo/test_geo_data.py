@@ -18,9 +18,9 @@ from netaddr import IPSet
 
 from skerry_edge.cli import main
 from skerry_edge.cli.geo_install import LICENCE, MAX_BYTES, MEMBER, PACKAGE
-from skerry_edge.geo.geo_data import GeoData, GeoDataUnusable, Place
-from skerry_edge.geo.places import Places
-from skerry_edge.geo.ranking import Client
+from skerry_regions.geo.geo_data import GeoData, GeoDataUnusable, Place
+from skerry_regions.geo.places import Places
+from skerry_regions.geo.ranking import Client
 
 GERMANY = (51.6, 9.4)
 FLAT: dict[str, Any] = {

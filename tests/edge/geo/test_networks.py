@@ -7,7 +7,7 @@ import ipaddress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_edge.geo.networks import Network, Networks
+from skerry_regions.geo.networks import Network, Networks
 
 # A small world: every prefix lies in 10.0.0.0/24, so that they overlap often.
 prefixes = st.builds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry_edge.geo.ranking import (
+from skerry_regions.geo.ranking import (
     Candidate,
     Client,
     first,

@@ -15,10 +15,10 @@ from tests.edge.geo.virtual_time import run
 
 from skerry_edge.geo.cookies import Cookies
 from skerry_edge.geo.health import FAILURES, INTERVAL, PROBE_SECONDS, SUCCESSES, HealthWatch
-from skerry_edge.geo.places import TTL, Places
 from skerry_edge.geo.region_watch import BUSY_SECONDS, EdgeFigures, RegionWatch
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.response_rate import ResponseRate
+from skerry_regions.geo.places import TTL, Places
 
 NEAR_FRA = ipaddress.ip_address("198.51.100.7")
 REGION_OF = {str(site.addresses[0]): site.region.name for site in SITES}

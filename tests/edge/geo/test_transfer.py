@@ -32,11 +32,11 @@ from tests.edge.geo.example import CLIENTS, ORIGIN, SITES, responder, zone
 
 from skerry_edge.geo.dns_server import DnsServer, StreamLimits
 from skerry_edge.geo.notify import ATTEMPTS, notify
-from skerry_edge.geo.places import Places
 from skerry_edge.geo.signed_zone import SignedZone
 from skerry_edge.geo.transfer import Transfers
 from skerry_edge.geo.zone import Zone
 from skerry_edge.geo.zone_key import ZoneKey
+from skerry_regions.geo.places import Places
 
 LOOPBACK = "127.0.0.1"
 KEY = dns.tsig.Key("transfer.example.test.", bytes(32), dns.tsig.HMAC_SHA256)

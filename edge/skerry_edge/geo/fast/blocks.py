@@ -8,9 +8,9 @@ from collections.abc import Generator
 import numpy as np
 
 from skerry_edge.geo.fast.table import Blocks
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.places import Places
-from skerry_edge.geo.ranking import Client
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.places import Places
+from skerry_regions.geo.ranking import Client
 
 MAX_BLOCKS = 1 << 22  # of one family; the world's routing tables have a quarter of that
 BLOCKS_AT_ONCE = 200  # between yields: a few milliseconds

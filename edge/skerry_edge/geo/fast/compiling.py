@@ -28,10 +28,10 @@ from skerry_edge.geo.fast.responding import BADVERS
 from skerry_edge.geo.fast.table import CHOICE_COLUMNS, SEED, Blocks, Table, hashed, slot_of
 from skerry_edge.geo.fast.templates import NotATemplate, Template, below, of_name, unused
 from skerry_edge.geo.fast.writing import REFUSED
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.places import State
 from skerry_edge.geo.responder import Responder
 from skerry_edge.geo.zone import MAX_ALIASES, Kind, Zone
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.places import State
 
 OTHER_TYPE = 65_280  # of private use (RFC 6895): stands for all that a name has no records of
 ANY = int(dns.rdatatype.ANY)

@@ -17,8 +17,8 @@ from skerry_edge.geo.fast.limiting import make_rate
 from skerry_edge.geo.fast.responding import COUNTERS, RCODES
 from skerry_edge.geo.fast.table import empty_table
 from skerry_edge.geo.fast.workers import Answer, Workers
-from skerry_edge.geo.places import State
 from skerry_edge.geo.responder import Responder
+from skerry_regions.geo.places import State
 
 LOOK_SECONDS = 0.2  # between looks whether something has changed
 ANEW_SECONDS = 6 * 3600.0  # signatures are made anew long before they end: so is what has them

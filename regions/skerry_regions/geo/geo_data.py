@@ -17,9 +17,9 @@ from pathlib import Path
 
 import maxminddb
 
-from skerry_edge.geo.countries import COUNTRIES
-from skerry_edge.geo.networks import Address
-from skerry_edge.geo.ranking import Client, Location
+from skerry_regions.geo.countries import COUNTRIES
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.ranking import Client, Location
 
 OLD_SECONDS = 60 * 86_400.0  # after which addresses have moved
 MAX_KNOWN = 65_536  # places that are kept as one object each

@@ -10,8 +10,8 @@ import dns.name
 import dns.rdatatype
 import dns.rrset
 
-from skerry_edge.geo.networks import Address, Network, Networks
-from skerry_edge.geo.ranking import (
+from skerry_regions.geo.networks import Address, Network, Networks
+from skerry_regions.geo.ranking import (
     Candidate,
     Client,
     Filter,
