@@ -20,8 +20,8 @@ from rich.console import Console
 from bench import machine, stats
 from bench.models import default_model
 from bench.server import WORDS
-from skerry_edge.prefix_memory import PrefixMemory
-from skerry_edge.text import TextModel
+from skerry_edge.text.model import TextModel
+from skerry_edge.text.token_cache import PrefixMemory
 
 LENGTHS = (2_000, 6_000, 24_000)  # characters of the system prompt
 ROUNDS = 200

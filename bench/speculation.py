@@ -27,7 +27,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_edge.text import TextModel
+from skerry_edge.text.model import TextModel
 
 WITH, WITHOUT, AGAIN = "with", "without", "without again"
 MAX_TOKENS, QUICK_TOKENS = 160, 64  # of an answer

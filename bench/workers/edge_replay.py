@@ -24,14 +24,14 @@ import uvloop
 
 from bench.models import MODEL, default_model
 from skerry.errors import ModelNotFound
-from skerry_edge.admission import Admission
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore, new_account_id
-from skerry_edge.edge import Edge
+from skerry_edge.api.app import create_app
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import TokenStore, new_account_id
+from skerry_edge.generation.edge import Edge
+from skerry_edge.http.server import serve
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
-from skerry_edge.server import serve
-from skerry_edge.stores import Stores
-from skerry_edge.text import TextModel
+from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens

@@ -20,8 +20,8 @@ from bench.models import MODEL, default_model
 from bench.workers.edge_replay import STREAMS, serve_edge
 from bench.workers.replay_node import REGION
 from skerry_edge.cli.state import Home
-from skerry_edge.stores import Stores
-from skerry_edge.text import TextModel
+from skerry_edge.ledger.stores import Stores
+from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.region.directory import Directory
 from skerry_regions.region.placer import Routed

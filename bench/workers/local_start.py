@@ -22,7 +22,7 @@ from skerry_core.kernels.simd.targets import choose_target  # noqa: E402
 from skerry_core.request import Request, SamplingParams  # noqa: E402
 from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
 from skerry_core.runners.packed import load_packed  # noqa: E402
-from skerry_edge.text import TextModel  # noqa: E402
+from skerry_edge.text.model import TextModel  # noqa: E402
 from skerry_regions.models.catalog import Catalog  # noqa: E402
 from skerry_regions.models.store import ModelStore  # noqa: E402
 

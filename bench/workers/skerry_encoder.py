@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry_core.encoder.encoder import Encoder
-from skerry_edge.encoder_text import EncoderText
+from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.models.store import ModelStore
 

@@ -163,7 +163,7 @@ def test_top_shows_regions_and_the_ways_between_them(skerry: Skerry) -> None:
 
 def _names_of_blocks(skerry: Skerry, model: ModelFiles, prompts: list[str]) -> list[bytes]:
     """What the prompts' KV blocks are called."""
-    from skerry_edge.text import TextModel
+    from skerry_edge.text.model import TextModel
 
     config = json.loads((skerry.home / "config.json").read_text())
     text = TextModel(model, context_window=2048)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.edge.support import Deployment, answer, deployed
 
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
-from skerry_edge.stores import Stores
 
 
 @pytest.fixture(scope="session")

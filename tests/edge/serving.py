@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import uvloop
 from starlette.types import ASGIApp, Receive, Send
 
+from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
-from skerry_edge.server import serve
 
 
 class Running:

@@ -24,18 +24,18 @@ from tokenizers import Tokenizer, models
 
 from skerry.errors import ModelNotFound
 from skerry.wire import Message
-from skerry_edge.admission import Admission
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
-from skerry_edge.batch.file_store import FileStore
-from skerry_edge.batch.parts import Batches
-from skerry_edge.edge import Edge
+from skerry_edge.api.app import create_app
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.generation.edge import Edge
+from skerry_edge.ledger.batches import Batches
+from skerry_edge.ledger.file_store import FileStore
+from skerry_edge.ledger.responses_store import ResponseStore
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
-from skerry_edge.prefix_memory import Borders
-from skerry_edge.prompts import content_text
-from skerry_edge.responses_store import ResponseStore
-from skerry_edge.stores import Stores
-from skerry_edge.text import TextModel
+from skerry_edge.text.model import TextModel
+from skerry_edge.text.prompts import content_text
+from skerry_edge.text.token_cache import Borders
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.region.attempts import AttemptRecord, Traced

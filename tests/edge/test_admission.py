@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry.errors import AuthenticationError, Overloaded, RateLimited, SkerryError, Unavailable
-from skerry_edge import admission as module
-from skerry_edge.admission import Admission, Demand, Place
-from skerry_edge.auth import Caps
-from skerry_edge.quotas import Allowance, ModelAllowance, Quotas, TenantAllowance
-from skerry_edge.spending import dollars
+from skerry_edge.gate import admission as module
+from skerry_edge.gate.admission import Admission, Demand, Place
+from skerry_edge.gate.auth import Caps
+from skerry_edge.gate.quotas import Allowance, ModelAllowance, Quotas, TenantAllowance
+from skerry_edge.gate.spending import dollars
 from skerry_regions.models.catalog import Price
 
 MODEL = "@cf/test/bytes"

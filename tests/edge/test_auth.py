@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.edge.support import ACCOUNT, MODEL, Deployment
 
-from skerry_edge.auth import (
+from skerry_edge.gate.auth import (
     Caps,
     Principal,
     ScopeName,

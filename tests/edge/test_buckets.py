@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_edge.buckets import WINDOW_SECONDS, Bucket, Pace
+from skerry_edge.gate.token_bucket import WINDOW_SECONDS, Bucket, Pace
 
 RATES = st.floats(0.5, 1e6)
 EVENTS = st.lists(

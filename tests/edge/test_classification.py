@@ -19,10 +19,10 @@ from tests.edge.support import ACCOUNT
 from tests.edge.test_embeddings import CAT, CLS, SEP, THE, write_tokenizer
 
 from skerry_core.encoder.encoder import Encoder
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
-from skerry_edge.edge import Edge
-from skerry_edge.encoder_text import EncoderText
+from skerry_edge.api.app import create_app
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.generation.edge import Edge
+from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Catalog, Classification
 from skerry_regions.models.local_model import describe
 from skerry_regions.models.store import ModelStore

@@ -12,13 +12,13 @@ import pytest
 from starlette.types import Message, Scope
 from tests.edge.support import ACCOUNT, MODEL, ByteText, Hold, ScriptedRegion, events, specs
 
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
-from skerry_edge.edge import Edge
+from skerry_edge.api.app import create_app
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.waiting_room import WaitingRoom
+from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.sse import Attended
 from skerry_edge.limits import Limits
-from skerry_edge.sse import Attended
-from skerry_edge.text import TextModel
-from skerry_edge.waiting_room import WaitingRoom
+from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
 
 pytestmark = pytest.mark.anyio

@@ -19,14 +19,14 @@ from tests.edge.support import ACCOUNT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from skerry_core.encoder.encoder import Encoder
-from skerry_edge.admission import Admission
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
-from skerry_edge.edge import Edge
-from skerry_edge.encoder_text import EncoderText
+from skerry_edge.api.app import create_app
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.generation.edge import Edge
+from skerry_edge.ledger.stores import Stores
+from skerry_edge.ledger.usage_report import journals, totals
 from skerry_edge.limits import Limits
-from skerry_edge.stores import Stores
-from skerry_edge.usage_report import journals, totals
+from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Catalog, Embedding, ModelSpec
 from skerry_regions.models.local_model import describe
 from skerry_regions.models.store import ModelFiles, ModelStore

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from skerry_edge.guard import MARK, Guard, dropping_marks
+from skerry_edge.text.control_tokens import MARK, Guard, dropping_marks
 
 TOKENS = ["<a>", "<a>b", "ab<"]
 PIECES = st.lists(st.text("<a>b" + MARK + "\ufdd1", max_size=8), max_size=4)

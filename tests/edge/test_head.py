@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_edge.head import Head, Refusal, check_partial, read_head
+from skerry_edge.http.head import Head, Refusal, check_partial, read_head
 from skerry_edge.limits import Limits
 
 LIMITS = Limits(header_bytes=1024, header_fields=5, target_bytes=64, body_bytes=100)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.edge.support import MODEL, Deployment, answer
 
 from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
-from skerry_edge.messages_wire import MessagesRequest
-from skerry_edge.responses_wire import ResponsesRequest
+from skerry_edge.api.anthropic.messages_wire import MessagesRequest
+from skerry_edge.api.responses.responses_wire import ResponsesRequest
 
 scalars = st.one_of(
     st.none(),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skerry_edge.head import Head, Refusal, read_head
-from skerry_edge.http_body import BodyRefused, ChunkedBody, SizedBody, body_of
+from skerry_edge.http.body import BodyRefused, ChunkedBody, SizedBody, body_of
+from skerry_edge.http.head import Head, Refusal, read_head
 from skerry_edge.limits import Limits
 
 LIMITS = Limits(body_bytes=64)

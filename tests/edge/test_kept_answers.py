@@ -25,12 +25,13 @@ from tests.edge.support import (
 )
 
 from skerry.errors import Overloaded, QuotaExceeded, Unavailable
-from skerry_edge import usage_report, usage_routes
-from skerry_edge.idempotency import IdempotencyKeys
+from skerry_edge.api.documents import usage_routes
+from skerry_edge.ledger import usage_report
+from skerry_edge.ledger.idempotency import IdempotencyKeys
+from skerry_edge.ledger.stores import Stores
+from skerry_edge.ledger.usage_journal import UsageJournal
+from skerry_edge.ledger.usage_report import Totals, journals, totals
 from skerry_edge.limits import Limits
-from skerry_edge.stores import Stores
-from skerry_edge.usage_journal import UsageJournal
-from skerry_edge.usage_report import Totals, journals, totals
 
 CACHED = {"cf-aig-cache-ttl": "600"}
 USAGE = f"/client/v4/accounts/{ACCOUNT}/ai/usage"

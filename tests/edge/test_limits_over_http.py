@@ -21,12 +21,12 @@ from tests.edge.support import (
 )
 
 from skerry.errors import AuthenticationError, Overloaded, PermissionDenied
-from skerry_edge.admission import Admission
-from skerry_edge.app import _routes
-from skerry_edge.auth import ALL_SCOPES, PUBLIC_PATHS, Caps
+from skerry_edge.api.app import _routes
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import ALL_SCOPES, PUBLIC_PATHS, Caps
+from skerry_edge.gate.quotas import Allowance, ModelAllowance, Quotas
+from skerry_edge.gate.spending import Spending
 from skerry_edge.limits import Limits
-from skerry_edge.quotas import Allowance, ModelAllowance, Quotas
-from skerry_edge.spending import Spending
 
 LIMITS = Limits(keep_alive_seconds=0.1, request_seconds=60.0, drain_seconds=1)
 PRICE = (0.5, 2.0)  # of MODEL: US$ per million tokens of prompt and output

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skerry_edge.metrics_page import MAX_HEADER, MetricsPage
+from skerry_edge.telemetry.metrics_page import MAX_HEADER, MetricsPage
 from skerry_regions.address import Address, AddressError
 from skerry_regions.prometheus import CONTENT_TYPE, Counter, exposition
 

@@ -11,7 +11,7 @@ from tests.core.random_encoders import KERNELS
 from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.encoder import Encoder
-from skerry_edge.encoder_text import EncoderText
+from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.store import ModelFiles
 
 pytestmark = pytest.mark.model

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment
 
-from skerry_edge import app
-from skerry_edge.openapi import document
-from skerry_edge.openapi_operations import ACCOUNT as ACCOUNT_PATH
-from skerry_edge.openapi_operations import OPERATIONS
+from skerry_edge.api import app
+from skerry_edge.api.documents.openapi import document
+from skerry_edge.api.documents.openapi_operations import ACCOUNT as ACCOUNT_PATH
+from skerry_edge.api.documents.openapi_operations import OPERATIONS
 
 # Served and not described: other names of what is described, and what is not JSON.
 UNDESCRIBED = {"/metrics", "/openapi.json", "/ai-api/models/search"}

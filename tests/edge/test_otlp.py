@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from tests.edge.test_tracing import split_record
 
-from skerry_edge import otlp
-from skerry_edge.tracing import TraceRecord
+from skerry_edge.telemetry import otlp
+from skerry_edge.telemetry.tracing import TraceRecord
 
 
 class Collector(ThreadingHTTPServer):

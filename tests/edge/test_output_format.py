@@ -12,7 +12,7 @@ from tests.core.schemas import Schema, schemas
 from tests.edge.support import Deployment, answer
 
 from skerry.errors import InvalidInput
-from skerry_edge.output_schema import checked
+from skerry_edge.output.schema import checked
 from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 PET = {

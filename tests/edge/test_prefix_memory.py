@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from skerry.errors import InvalidInput
-from skerry_edge.prefix_memory import ENTRY_BYTES, Borders, PrefixMemory
-from skerry_edge.text import Prompt, TextModel
+from skerry_edge.text.model import Prompt, TextModel
+from skerry_edge.text.token_cache import ENTRY_BYTES, Borders, PrefixMemory
 from skerry_regions.models.model_files import ModelFiles
 
 WORDS = "All work and no play makes Jack a dull boy. "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skerry_edge.metrics import EdgeMetrics
-from skerry_edge.pulse import EdgePulse, RecentLatency
+from skerry_edge.api.load_report import EdgePulse, RecentLatency
+from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_regions.prometheus import Histogram
 from skerry_regions.registry import Member
 

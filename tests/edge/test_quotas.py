@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.edge.support import ALIAS, MODEL, specs
 
-from skerry_edge.quotas import UNLIMITED, Allowance, Quotas, QuotasError, load_quotas
+from skerry_edge.gate.quotas import UNLIMITED, Allowance, Quotas, QuotasError, load_quotas
 from skerry_regions.models.catalog import Catalog
 
 CATALOG = Catalog(specs())

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually
 
+from skerry_edge.gate.residency import HEADER
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
-from skerry_edge.residency import HEADER
-from skerry_edge.stores import Stores
 
 SECRET = "the recipe of my grandmother"
 BOUND = {HEADER: "eu"}

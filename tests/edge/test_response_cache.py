@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import InvalidInput
-from skerry_edge.response_cache import (
+from skerry_edge.ledger.response_cache import (
     CachePolicy,
     ResponseCache,
     StoredAnswer,

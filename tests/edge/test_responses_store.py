@@ -11,7 +11,7 @@ import pytest
 
 from skerry.errors import Unavailable
 from skerry.wire import Message, TextPart
-from skerry_edge.responses_store import ResponseStore, StoredResponse
+from skerry_edge.ledger.responses_store import ResponseStore, StoredResponse
 
 A, B = "a" * 32, "b" * 32
 

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from skerry_edge.http.server import listen, serve
 from skerry_edge.limits import Limits
-from skerry_edge.server import listen, serve
 
 LIMITS = Limits(drain_seconds=1, retire_seconds=20.0)
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

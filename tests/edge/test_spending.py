@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.errors import QuotaExceeded, Unavailable
-from skerry_edge.auth import Caps
-from skerry_edge.spending import Hold, Spending, periods_at
+from skerry_edge.gate.auth import Caps
+from skerry_edge.gate.spending import Hold, Spending, periods_at
 
 TOKEN = "0123456789abcdef"
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()

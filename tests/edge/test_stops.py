@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_edge.stops import StopMatcher
+from skerry_edge.text.stops import StopMatcher
 
 WORDS = st.text("ab", max_size=6)
 

@@ -7,8 +7,8 @@ from datetime import datetime
 import jinja2
 import pytest
 
-from skerry_edge.sandbox import TemplateLimit, TemplateRefusal
-from skerry_edge.template import MAX_SOURCE, ChatTemplate, TemplateError
+from skerry_edge.text.sandbox import TemplateLimit, TemplateRefusal
+from skerry_edge.text.template import MAX_SOURCE, ChatTemplate, TemplateError
 
 HI = [{"role": "user", "content": "Hi"}]
 

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from skerry.errors import InvalidInput, TaskNotSupported
 from skerry.wire import Message, TextPart
-from skerry_edge.guard import MARK
-from skerry_edge.text import Prompt, TextModel
+from skerry_edge.text.control_tokens import MARK
+from skerry_edge.text.model import Prompt, TextModel
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model

@@ -17,9 +17,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tests.edge.serving import serving
 
+from skerry_edge.http.tls import Certificate, TLSError
 from skerry_edge.limits import Limits
 from skerry_edge.reload import Follower
-from skerry_edge.tls import Certificate, TLSError
 from skerry_regions.address import Address
 from skerry_regions.process.health import is_healthy
 

@@ -20,11 +20,11 @@ from tests.edge.support import MODEL, Deployment, answer, events
 from skerry.errors import InvalidInput, PromptTooLong
 from skerry.wire import ChatCompletionRequest, Message
 from skerry_core.grammar.matcher import GrammarError
-from skerry_edge.output_plan import OutputPlan, plan_output
-from skerry_edge.prompts import chat_prompt
-from skerry_edge.tool_parser import Calls, ToolParser
-from skerry_edge.tool_prompts import EXAMPLE, with_tools
-from skerry_edge.tools import HERMES, LLAMA, MISTRAL, TAUGHT, Family, family_of
+from skerry_edge.output.plan import OutputPlan, plan_output
+from skerry_edge.output.tool_parser import Calls, ToolParser
+from skerry_edge.output.tool_prompts import EXAMPLE, with_tools
+from skerry_edge.output.tools import HERMES, LLAMA, MISTRAL, TAUGHT, Family, family_of
+from skerry_edge.text.prompts import chat_prompt
 
 WEATHER: Schema = {
     "type": "object",

@@ -13,9 +13,9 @@ from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deploye
 from tests.edge.test_tracing import split_attempt
 
 from skerry.errors import Overloaded
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
-from skerry_edge.stores import Stores
-from skerry_edge.tracing import Span, TraceRecord
+from skerry_edge.telemetry.tracing import Span, TraceRecord
 
 SECRET = "zanzibar-nobody-may-read-this"
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

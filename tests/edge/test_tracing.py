@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from skerry_edge import tracing
-from skerry_edge.attempt_spans import add_attempts
-from skerry_edge.trace_store import TraceStore
-from skerry_edge.tracing import MAX_SPANS, Span, Trace, TraceRecord
+from skerry_edge.telemetry import tracing
+from skerry_edge.telemetry.attempt_spans import add_attempts
+from skerry_edge.telemetry.trace_store import TraceStore
+from skerry_edge.telemetry.tracing import MAX_SPANS, Span, Trace, TraceRecord
 from skerry_regions.phases import Phase, Timeline
 from skerry_regions.region.attempts import AttemptRecord
 from skerry_regions.routing.placement import Fetch, Placement

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.edge.support import EOS, ByteText
 
-from skerry_edge.transcript import Transcript
+from skerry_edge.text.transcript import Transcript
 
 text_with_stop = st.text(alphabet="ab€\n", max_size=30)
 

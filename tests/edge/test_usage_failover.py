@@ -10,12 +10,12 @@ import pytest
 from tests.edge.support import ACCOUNT, ByteText, specs
 from tests.regions.toy_nodes import MODEL, PROMPT, SAMPLINGS, InOrder, RunningNode, linked
 
-from skerry_edge.auth import TokenStore
-from skerry_edge.edge import Edge
-from skerry_edge.generation import Call, Job, start
-from skerry_edge.stores import Stores
-from skerry_edge.text import TextModel
-from skerry_edge.usage_report import Totals, journals, totals
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.generation.choices import Call, Job, start
+from skerry_edge.generation.edge import Edge
+from skerry_edge.ledger.stores import Stores
+from skerry_edge.ledger.usage_report import Totals, journals, totals
+from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.region.remote import RemoteRegion, RetryPolicy
 

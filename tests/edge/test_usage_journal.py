@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from skerry_edge.usage_journal import Amount, Outcome, UsageEntry, UsageJournal
-from skerry_edge.usage_report import Totals, dimensions_of, journals, since_of, totals
+from skerry_edge.ledger.usage_journal import Amount, Outcome, UsageEntry, UsageJournal
+from skerry_edge.ledger.usage_report import Totals, dimensions_of, journals, since_of, totals
 from skerry_regions.models.catalog import Price
 
 PRICE = Price(prompt=1.0, cached=0.25, output=4.0)
@@ -133,7 +133,7 @@ def test_of_two_that_broke_off_the_one_that_came_further_counts(journal: UsageJo
 DIES = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from skerry_edge.usage_journal import Amount, UsageJournal
+from skerry_edge.ledger.usage_journal import Amount, UsageJournal
 from skerry_regions.models.catalog import Price
 
 def admit(id):

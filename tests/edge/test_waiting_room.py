@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skerry.errors import Overloaded, RequestTimeout
-from skerry_edge.waiting_room import WaitingRoom
+from skerry_edge.gate.waiting_room import WaitingRoom
 from skerry_regions.wire.client import TokenStream
 from skerry_regions.wire.protocol import Embed, Sampling, Submit
 

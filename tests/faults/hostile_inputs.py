@@ -11,8 +11,8 @@ import msgspec
 from tests.regions.test_hostile_grammars import ebnf, expression, schema
 
 from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
-from skerry_edge.messages_wire import MessagesRequest
-from skerry_edge.responses_wire import ResponsesRequest
+from skerry_edge.api.anthropic.messages_wire import MessagesRequest
+from skerry_edge.api.responses.responses_wire import ResponsesRequest
 
 NAMES = ["add", "a" * 128, "a" * 129, "", 'quo"te', "日本", "a\nb", "</tool_call>", "\0"]
 WORDS = ["", "x", "<end>", "<tool_call>", "\ud7ff\U0010ffff", "a" * 300, '{"', "]]]", "\0\x1f", "."]

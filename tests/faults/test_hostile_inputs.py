@@ -25,11 +25,11 @@ from skerry_core.batch import Batch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
-from skerry_edge.edge import Edge
+from skerry_edge.api.app import create_app
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.generation.edge import Edge
 from skerry_edge.limits import Limits
-from skerry_edge.text import TextModel
+from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.node.grammar.grammars import Grammars

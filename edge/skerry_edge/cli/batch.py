@@ -6,7 +6,7 @@ import argparse
 import os
 from datetime import UTC, datetime
 
-from skerry_edge.batch.wire import decode_reply
+from skerry_edge.api.batch.wire import decode_reply
 from skerry_edge.cli.arguments import Commands, add_command, add_residency, count
 from skerry_edge.cli.output import complain, say
 from skerry_edge.cli.state import Home

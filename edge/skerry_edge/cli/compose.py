@@ -23,8 +23,7 @@ from skerry_core.config import ConfigError, KVFormat
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.weights.file import WeightFile, WeightsError
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
+from skerry_edge.api.app import create_app
 from skerry_edge.cli.configured import configured, open_certificate
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.control_child import control_listener, control_plane
@@ -47,11 +46,12 @@ from skerry_edge.cli.parts import (
 )
 from skerry_edge.cli.report import Reporter
 from skerry_edge.cli.state import Config, Home, Instance, announce, secret
-from skerry_edge.edge import Edge
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.generation.edge import Edge
+from skerry_edge.http.server import serve
+from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.limits import Limits
-from skerry_edge.responses_store import ResponseStore
-from skerry_edge.server import serve
-from skerry_edge.trace_store import TraceStore
+from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_regions.node.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
 from skerry_regions.node.grammar.grammars import grammars_of
 from skerry_regions.node.node import Node

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from skerry.errors import AuthenticationError
-from skerry_edge.admission import Admission
-from skerry_edge.auth import TokenStore
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
+from skerry_edge.gate.spending import Spending
+from skerry_edge.http.tls import Certificate, TLSError
 from skerry_edge.limits import Limits
-from skerry_edge.quotas import Quotas, QuotasError, load_quotas
 from skerry_edge.reload import Followed, following
-from skerry_edge.spending import Spending
-from skerry_edge.tls import Certificate, TLSError
 from skerry_regions.models.catalog import Catalog
 
 

@@ -8,8 +8,8 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 
-from skerry_edge.otlp import OTLPNotInstalled, is_configured, open_exporter
-from skerry_edge.tracing import TraceRecord
+from skerry_edge.telemetry.otlp import OTLPNotInstalled, is_configured, open_exporter
+from skerry_edge.telemetry.tracing import TraceRecord
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_edge.auth import TokenStore
 from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
 from skerry_edge.cli.control_child import control_listener, control_plane
 from skerry_edge.cli.fleet_dns import ID as DNS_ID
@@ -41,6 +40,7 @@ from skerry_edge.cli.registries import open_registry
 from skerry_edge.cli.report import Reporter
 from skerry_edge.cli.sockets import SocketFolder
 from skerry_edge.cli.state import Home, Instance, announce
+from skerry_edge.gate.auth import TokenStore
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
 from skerry_regions.models.catalog import Catalog

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from skerry_edge import tracing
+from skerry_edge.telemetry import tracing
 
 LOG_PROMPTS = "SKERRY_LOG_PROMPTS"
 

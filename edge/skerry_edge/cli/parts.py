@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skerry.errors import SkerryError
-from skerry_edge import cors
-from skerry_edge.auth import TokenStore, new_account_id
-from skerry_edge.batch.file_store import FileStore
-from skerry_edge.batch.parts import Batches
+from skerry_edge.api import cors
 from skerry_edge.cli.state import Config, Home, read_config, write_config
-from skerry_edge.encoder_text import EncoderText
+from skerry_edge.gate.auth import TokenStore, new_account_id
+from skerry_edge.http.server import listen
+from skerry_edge.ledger.batches import Batches
+from skerry_edge.ledger.file_store import FileStore
+from skerry_edge.ledger.stores import Stores, cache_ttl_from
 from skerry_edge.limits import Limits
-from skerry_edge.server import listen
-from skerry_edge.stores import Stores, cache_ttl_from
-from skerry_edge.template import TemplateError
-from skerry_edge.text import TextModel
+from skerry_edge.text.encoder import EncoderText
+from skerry_edge.text.model import TextModel
+from skerry_edge.text.template import TemplateError
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.models.sources import Hub, Progress

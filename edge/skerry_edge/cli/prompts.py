@@ -14,7 +14,7 @@ from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.topology.spec import WarmUp
 
 if TYPE_CHECKING:
-    from skerry_edge.text import TextModel
+    from skerry_edge.text.model import TextModel
 
 MAX_FILE_BYTES = 32 << 20
 FIRST_WORDS = ("a", "1")  # of users' turns, alike in no tokenizer
@@ -43,7 +43,9 @@ def tokenize(spec: ModelSpec, files: ModelFiles, prompts: Sequence[str]) -> list
 
     Raises `InvalidInput` or `TaskNotSupported` when the chat template takes no system prompt.
     """
-    from skerry_edge.text import TextModel  # heavy, and a node with no prompts has no use for it
+    from skerry_edge.text.model import (
+        TextModel,  # heavy, and a node with no prompts has no use for it
+    )
 
     text = TextModel(files, context_window=spec.context_window)
     return [_common_ids(text, prompt) for prompt in prompts]

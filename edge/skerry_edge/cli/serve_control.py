@@ -20,7 +20,6 @@ from pathlib import Path
 import uvloop
 from msgspec.structs import replace
 
-from skerry_edge.auth import TokenRecord, TokenStore, TokenStoreError, token_text
 from skerry_edge.cli.configured import open_certificate
 from skerry_edge.cli.control_home import ControlRunning, claim_control, control_database
 from skerry_edge.cli.machine import default_threads
@@ -34,9 +33,10 @@ from skerry_edge.cli.state import (
     read_config,
     write_config,
 )
+from skerry_edge.gate.auth import TokenRecord, TokenStore, TokenStoreError, token_text
 from skerry_edge.geo.zone_answers import ZoneAnswers
+from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
-from skerry_edge.server import serve
 from skerry_regions.control.api.app import create_app
 from skerry_regions.control.api.requests import Caller, Control
 from skerry_regions.control.desired import from_topology

@@ -23,7 +23,7 @@ from skerry_edge.geo.dns_server import DnsServer
 from skerry_edge.geo.from_topology import places_of
 from skerry_edge.geo.zone import ZoneError
 from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
-from skerry_edge.metrics_page import MetricsPage
+from skerry_edge.telemetry.metrics_page import MetricsPage
 from skerry_regions.address import Address, AddressError
 from skerry_regions.process.lifeline import Lifeline
 from skerry_regions.process.startup import Interrupted, on_sighup, stop_on_signals, unless

@@ -22,8 +22,8 @@ from random import Random
 import uvloop
 from msgspec.structs import replace
 
-from skerry_edge.app import create_app
-from skerry_edge.auth import TokenStore
+from skerry_edge.api.app import create_app
+from skerry_edge.api.load_report import EdgePulse
 from skerry_edge.cli.configured import configured, open_certificate
 from skerry_edge.cli.exporting import exporting
 from skerry_edge.cli.logs import logs_prompts
@@ -44,15 +44,15 @@ from skerry_edge.cli.report import Lines
 from skerry_edge.cli.serve_gateway import gateway
 from skerry_edge.cli.state import Home, cluster_key, secret
 from skerry_edge.cli.steering import lingering, open_steering
-from skerry_edge.edge import Edge
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.steering import Steering
+from skerry_edge.gate.waiting_room import WaitingRoom
+from skerry_edge.generation.edge import Edge
+from skerry_edge.http.server import serve
+from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.limits import Limits
-from skerry_edge.metrics import EdgeMetrics
-from skerry_edge.pulse import EdgePulse
-from skerry_edge.responses_store import ResponseStore
-from skerry_edge.server import serve
-from skerry_edge.steering import Steering
-from skerry_edge.trace_store import TraceStore
-from skerry_edge.waiting_room import WaitingRoom
+from skerry_edge.telemetry.metrics import EdgeMetrics
+from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_regions.address import Address
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.process.emulation import through_relays

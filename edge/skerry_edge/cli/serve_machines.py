@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
-from skerry_edge.auth import TokenFile
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, cluster_key, secret
+from skerry_edge.gate.auth import TokenFile
+from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
-from skerry_edge.server import serve
 from skerry_regions.control.api.machine_api import MachineControl, create_machine_app
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.machines.authority import Authority, AuthorityError, ListenerTLS

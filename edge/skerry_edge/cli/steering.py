@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from skerry_edge.cli.state import Home
-from skerry_edge.steering import Steering
+from skerry_edge.gate.steering import Steering
 from skerry_regions.node.announcer import Announcer
 from skerry_regions.registry import Member
 from skerry_regions.topology.spec import Topology

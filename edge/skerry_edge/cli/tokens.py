@@ -8,7 +8,10 @@ import time
 from datetime import UTC, datetime
 
 from skerry.errors import Unavailable
-from skerry_edge.auth import (
+from skerry_edge.cli.arguments import Commands, add_command, dollars_or_none
+from skerry_edge.cli.output import complain, note, say
+from skerry_edge.cli.state import Home, read_config
+from skerry_edge.gate.auth import (
     ALL_SCOPES,
     Caps,
     TokenRecord,
@@ -16,9 +19,6 @@ from skerry_edge.auth import (
     TokenStoreError,
     new_account_id,
 )
-from skerry_edge.cli.arguments import Commands, add_command, dollars_or_none
-from skerry_edge.cli.output import complain, note, say
-from skerry_edge.cli.state import Home, read_config
 
 
 def register(commands: Commands) -> None:
@@ -125,7 +125,7 @@ def _spent(home: Home, records: list[TokenRecord]) -> dict[str, list[str]]:
     capped = [each for each in records if not each.caps.is_unlimited]
     if not capped:
         return {}
-    from skerry_edge.spending import Spending
+    from skerry_edge.gate.spending import Spending
 
     spending = Spending(home.spending)
     try:

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from skerry_edge.tracing import Attributes, Candidate, Span, TraceRecord, Value
+from skerry_edge.telemetry.tracing import Attributes, Candidate, Span, TraceRecord, Value
 
 BAR_CELLS = 32
 WIDTH = 160  # of a pipe: lines are not to be broken there

@@ -80,7 +80,7 @@ def register(commands: Commands) -> None:
 def show_usage(args: argparse.Namespace) -> int:
     import msgspec
 
-    from skerry_edge.usage_report import dimensions_of, journals, since_of, totals
+    from skerry_edge.ledger.usage_report import dimensions_of, journals, since_of, totals
 
     try:
         by, since = dimensions_of(args.by), since_of(args.since, time.time())
@@ -106,8 +106,8 @@ def show_usage(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace, home: Home, since: float) -> int:
     """What a token cost here and there. Raises sqlite3.Error."""
-    from skerry_edge.usage_compare import differences, run_of
-    from skerry_edge.usage_report import journals
+    from skerry_edge.ledger.usage_compare import differences, run_of
+    from skerry_edge.ledger.usage_report import journals
 
     runs = []
     for each, nodes in (

@@ -1,6 +1,6 @@
 """What a node counts, for Prometheus: its engines' figures, and the phases of finished streams.
 
-Names and meanings are those of `skerry_edge.metrics`, seen from the node: a stream begins when it
+Names and meanings are those of `skerry_edge.telemetry.metrics`, seen from the node: a stream begins when it
 reaches it.
 """
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from tests.edge.support import CHAT, MODEL, Deployment, answer, deployed
 
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
-from skerry_edge.stores import Stores
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ import pytest
 from msgspec import Raw
 
 from skerry.errors import Unavailable
-from skerry_edge.batch.dispatcher import Defer, Dispatcher, Settle, judge
-from skerry_edge.batch.execution import Answered
-from skerry_edge.batch.file_store import FileStore
-from skerry_edge.batch.parts import Batches, BatchLimits
-from skerry_edge.batch.wire import Reply, decode_reply
+from skerry_edge.api.batch.dispatcher import Defer, Dispatcher, Settle, judge
+from skerry_edge.api.batch.execution import Answered
+from skerry_edge.api.batch.wire import Reply, decode_reply
+from skerry_edge.ledger.batches import Batches, BatchLimits
+from skerry_edge.ledger.file_store import FileStore
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.queue import BatchRecord, Claim, NewBatch, NewItem
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
-from skerry_edge.batch.file_store import PIECE_BYTES, TRANSACTION_PIECES, UPLOAD_SECONDS, FileStore
+from skerry_edge.ledger.file_store import PIECE_BYTES, TRANSACTION_PIECES, UPLOAD_SECONDS, FileStore
 
 
 class Clock:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.edge.support import ALIAS, CHAT, MODEL, specs
 
-from skerry_edge.batch.input_file import InputFile
-from skerry_edge.batch.parts import BatchLimits
-from skerry_edge.batch.wire import LineError
+from skerry_edge.api.batch.input_file import InputFile
+from skerry_edge.api.batch.wire import LineError
+from skerry_edge.ledger.batches import BatchLimits
 from skerry_regions.models.catalog import Catalog
 
 URL = "/v1/chat/completions"

@@ -9,8 +9,8 @@ import pytest
 from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, answer, eventually
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded
-from skerry_edge.batch.target import decode_target
-from skerry_edge.usage_report import journals
+from skerry_edge.api.batch.target import decode_target
+from skerry_edge.ledger.usage_report import journals
 from skerry_regions.queue import Claim
 from skerry_regions.wire.protocol import Submit
 

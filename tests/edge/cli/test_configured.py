@@ -11,13 +11,13 @@ import pytest
 from tests.edge.support import MODEL, specs
 
 from skerry.errors import SkerryError
-from skerry_edge.admission import Admission, Demand
-from skerry_edge.auth import Caps, TokenStore
 from skerry_edge.cli.configured import configured, open_certificate
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
+from skerry_edge.gate.admission import Admission, Demand
+from skerry_edge.gate.auth import Caps, TokenStore
+from skerry_edge.gate.spending import Spending
 from skerry_edge.limits import Limits
-from skerry_edge.spending import Spending
 from skerry_regions.models.catalog import Catalog, Price
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"

@@ -21,8 +21,8 @@ from skerry_edge.cli.control_join import duration
 from skerry_edge.cli.credentials import CredentialsFollower
 from skerry_edge.cli.joining import CannotJoin, Orders, assigned, enrolled, host_towards
 from skerry_edge.cli.state import Home, StateError
+from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
-from skerry_edge.server import serve
 from skerry_regions.control.machines.link import ControlAway
 from skerry_regions.control.machines.messages import Credentials, EdgeAssignment, NodeAssignment
 from skerry_regions.process.startup import stop_on_signals

@@ -13,9 +13,9 @@ import pytest
 from tests.edge.support import Deployment, deployed
 from tests.edge.test_tracing import Clock, new_trace
 
-from skerry_edge import tracing
 from skerry_edge.cli.logs import JSONFormatter
 from skerry_edge.limits import Limits
+from skerry_edge.telemetry import tracing
 
 SECRET = "zanzibar-nobody-may-read-this"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.auth import TokenStore
 from skerry_edge.cli.parts import (
     CannotStart,
     credentials,
@@ -16,8 +15,9 @@ from skerry_edge.cli.parts import (
     url_of,
 )
 from skerry_edge.cli.state import Home, read_config
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.http.server import listen
 from skerry_edge.limits import Limits
-from skerry_edge.server import listen
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, add_model
 from skerry_regions.models.store import ModelStore
 

@@ -10,8 +10,8 @@ from tests.regions.control.joining import Platform, platform
 
 from skerry_edge.cli.serve_machines import machines
 from skerry_edge.cli.state import Home
+from skerry_edge.http.server import listen
 from skerry_edge.limits import Limits
-from skerry_edge.server import listen
 from skerry_regions.registry import Member
 
 

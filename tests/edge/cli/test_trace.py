@@ -14,7 +14,7 @@ from tests.edge.test_tracing import Clock, new_trace, split_record
 from skerry_edge.cli import main
 from skerry_edge.cli.trace import is_request_id
 from skerry_edge.cli.trace_view import print_trace
-from skerry_edge.tracing import TraceRecord
+from skerry_edge.telemetry.tracing import TraceRecord
 
 
 def shown(record: TraceRecord) -> list[str]:

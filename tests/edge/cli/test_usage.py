@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skerry_edge.cli import main
-from skerry_edge.usage_journal import Amount, UsageJournal
+from skerry_edge.ledger.usage_journal import Amount, UsageJournal
 from skerry_regions.models.catalog import Price
 
 TENANT = "0" * 32

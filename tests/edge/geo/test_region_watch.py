@@ -18,7 +18,7 @@ from skerry_edge.geo.region_watch import (
     read_figures,
 )
 from skerry_edge.geo.rtt import MIN_SAMPLES
-from skerry_edge.metrics import EdgeMetrics
+from skerry_edge.telemetry.metrics import EdgeMetrics
 
 SILENT = EdgeFigures()
 

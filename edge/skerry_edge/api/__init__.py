@@ -1,0 +1,4 @@
+"""HTTP routes in their dialects; what the dialects share lies here beside them.
+
+The topmost room.
+"""

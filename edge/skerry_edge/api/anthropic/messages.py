@@ -1,0 +1,268 @@
+"""Anthropic's dialect: `/messages`, whole or as a stream of its typed events.
+
+A request becomes that of a chat completion and is prepared as one; what comes back is told in
+Anthropic's words. When the last message is the assistant's, the answer continues it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput
+from skerry.wire import ChatCompletionRequest, Message, Usage
+from skerry_edge.api.anthropic.messages_wire import (
+    CountRequest,
+    InputMessage,
+    MessagesAnswer,
+    MessagesRequest,
+    MessagesUsage,
+    StopReason,
+    TextBlock,
+    TokenCount,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from skerry_edge.api.bodies import decode, read_body
+from skerry_edge.api.handler import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.api.openai.chat import chat_job
+from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
+from skerry_edge.generation.choices import Choices, Job, Piece
+from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.output_items import Change, OutputItems, TextItem
+from skerry_edge.output.tool_parser import Call
+from skerry_edge.text.prompts import output_limit, tokenised
+
+_decoder = msgspec.json.Decoder(MessagesRequest)
+_count_decoder = msgspec.json.Decoder(CountRequest)
+
+
+async def messages(request: Request) -> Response:
+    """`POST …/v1/messages`."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    call = call_of(request, principal)
+    job = await _job(edge, asked, call.tenant)
+    choices = await begin(request, call, job)
+    head = MessagesAnswer(
+        id=f"msg_{call.request_id}",
+        type="message",
+        role="assistant",
+        model=asked.model,
+        content=[],
+        stop_reason=None,
+        stop_sequence=None,
+        usage=_usage(choices.usage()),
+    )
+    if not asked.stream:
+        return JSONBytes(encode(await attended(request, call, _collect(choices, head))))
+    return event_stream(
+        request,
+        call,
+        choices,
+        _events(choices, head),
+        lambda exc: _event("error", anthropic_error(exc, call.request_id)),
+    )
+
+
+async def count_tokens(request: Request) -> Response:
+    """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_count_decoder, await read_body(request, edge.limits.body_bytes))
+    fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
+    whole = MessagesRequest(**fields, max_tokens=1)
+    job = await _job(edge, whole, principal.account_id)
+    return JSONBytes(encode(TokenCount(len(job.prompt_ids))))
+
+
+async def _job(edge: Edge, asked: MessagesRequest, tenant: str) -> Job:
+    history, opening = list(asked.messages), ""
+    if history[-1].role == "assistant":
+        opening = _opening(history.pop())
+    job = await chat_job(edge, _chat_request(asked, history), tenant)
+    if not opening:
+        return job
+    more = await tokenised(len(opening), job.model, edge.limits, lambda: job.text.encode(opening))
+    prompt_ids = job.prompt_ids + more
+    output_limit(asked.max_tokens, len(prompt_ids), job.model, edge.limits)
+    return dataclasses.replace(job, prompt_ids=prompt_ids)
+
+
+def _opening(message: InputMessage) -> str:
+    """The beginning of the answer, which the caller wrote."""
+    if isinstance(message.content, str):
+        return message.content
+    if not all(isinstance(block, TextBlock) for block in message.content):
+        raise InvalidInput(
+            "Bad input: messages: after the assistant's tool_use a tool_result must follow",
+            param="messages",
+        )
+    return "".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
+def _chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
+    turns = [Message("system", asked.system)] if asked.system else []
+    for message in history:
+        turns += _turns(message)
+    return ChatCompletionRequest(
+        model=asked.model,
+        messages=turns,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        stop=asked.stop_sequences,
+        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tool_choice=_tool_choice(asked.tool_choice),
+        parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
+    )
+
+
+def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """A tool as chat completions have it. Anthropic's own, which it runs itself, are refused."""
+    if tool.get("type") not in (None, "custom"):
+        raise InvalidInput(
+            f"Bad input: {place}.type: only tools of the caller's own are supported",
+            param=f"{place}.type",
+        )
+    function = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+    if tool.get("input_schema") is not None:
+        function["parameters"] = tool["input_schema"]
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
+    match choice:
+        case None:
+            return None
+        case {"type": "tool", "name": str(name)}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "auto" | "any" | "none" as kind}:
+            return "required" if kind == "any" else str(kind)
+        case _:
+            raise InvalidInput(
+                "Bad input: tool_choice: expected the type auto, any, none, or tool with a name",
+                param="tool_choice",
+            )
+
+
+def _turns(message: InputMessage) -> list[Message]:
+    """A message in OpenAI's form: results of tools are turns of their own, before the text."""
+    if isinstance(message.content, str):
+        return [Message(message.role, message.content)]
+    results = [
+        Message("tool", block.content, tool_call_id=block.tool_use_id)
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    ]
+    text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+    calls = [_tool_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    if text or calls or not results:
+        results.append(Message(message.role, text, tool_calls=calls or None))
+    return results
+
+
+def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
+    arguments = encode(block.input).decode()
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
+    items = OutputItems()
+    last = Piece("", [])
+    try:
+        async for _, piece in choices.pieces():
+            items.add(piece)
+            last = piece
+    finally:
+        choices.close()
+    items.close()
+    return msgspec.structs.replace(
+        head,
+        content=[_block(item) for item in items.all],
+        stop_reason=_stop_reason(last),
+        stop_sequence=last.matched_stop,
+        usage=_usage(choices.usage()),
+    )
+
+
+def _block(item: TextItem | Call) -> TextBlock | ToolUseBlock:
+    if isinstance(item, TextItem):
+        return TextBlock(item.text)
+    try:
+        arguments = msgspec.json.decode(item.arguments, type=dict[str, Any])
+    except msgspec.DecodeError:  # it ran out of tokens within them: `stop_reason` says so
+        arguments = {}
+    return ToolUseBlock(item.id, item.name, arguments)
+
+
+async def _events(choices: Choices, head: MessagesAnswer) -> AsyncGenerator[bytes, None]:
+    """Anthropic's events, one write per step."""
+    yield _told({"type": "message_start", "message": head})
+    items = OutputItems()
+    async for _, piece in choices.pieces():
+        event = _changed(items, items.add(piece))
+        if piece.finish_reason is not None:
+            end = {"stop_reason": _stop_reason(piece), "stop_sequence": piece.matched_stop}
+            usage = _usage(choices.usage())
+            event += _changed(items, items.close())
+            event += _told({"type": "content_block_stop", "index": len(items.all) - 1})
+            event += _told({"type": "message_delta", "delta": end, "usage": usage})
+            event += _told({"type": "message_stop"})
+        if event:
+            yield event
+
+
+def _changed(items: OutputItems, changes: Sequence[Change]) -> bytes:
+    told = b""
+    for change in changes:
+        index, item = change.index, items.all[change.index]
+        if change.begins:
+            if index:
+                told += _told({"type": "content_block_stop", "index": index - 1})
+            begun = (
+                TextBlock("")
+                if isinstance(item, TextItem)
+                else ToolUseBlock(item.id, item.name, {})
+            )
+            told += _told({"type": "content_block_start", "index": index, "content_block": begun})
+        delta = {"type": "text_delta", "text": change.text}
+        if isinstance(item, Call):
+            delta = {"type": "input_json_delta", "partial_json": change.arguments}
+        if change.text or change.arguments:
+            told += _told({"type": "content_block_delta", "index": index, "delta": delta})
+    return told
+
+
+def _told(data: dict[str, Any]) -> bytes:
+    return _event(data["type"], encode(data))
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _stop_reason(last: Piece) -> StopReason:
+    if last.matched_stop is not None:
+        return "stop_sequence"
+    if last.finish_reason == "tool_calls":
+        return "tool_use"
+    return "max_tokens" if last.finish_reason == "length" else "end_turn"
+
+
+def _usage(usage: Usage) -> MessagesUsage:
+    cached = usage.prompt_tokens_details.cached_tokens
+    return MessagesUsage(
+        input_tokens=usage.prompt_tokens - cached,
+        cache_creation_input_tokens=0,
+        cache_read_input_tokens=cached,
+        output_tokens=usage.completion_tokens,
+    )

@@ -1,0 +1,218 @@
+"""OpenAI's `/v1/batches`: an input file's requests, done within a window, answered in files."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput, NotFound
+from skerry_edge.api.batch.files import list_query
+from skerry_edge.api.batch.input_file import InputFile
+from skerry_edge.api.batch.output_files import file_id
+from skerry_edge.api.batch.target import target_of
+from skerry_edge.api.batch.wire import (
+    BatchList,
+    BatchObject,
+    BatchRequest,
+    BatchStatus,
+    LineError,
+    LineErrors,
+    RequestCounts,
+)
+from skerry_edge.api.bodies import decode, read_body
+from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.envelopes import JSONBytes, encode
+from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
+from skerry_edge.ledger.idempotency import key_of
+from skerry_regions.queue import BatchRecord, NewBatch
+
+HOUR = 3600.0
+
+
+class Meta(Struct):
+    """What a batch says of itself, as the queue keeps it."""
+
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    metadata: dict[str, str] | None
+    errors: list[LineError] = []
+
+
+_request_decoder = msgspec.json.Decoder(BatchRequest)
+_meta_decoder = msgspec.json.Decoder(Meta)
+
+
+async def create(request: Request) -> Response:
+    """`POST …/v1/batches`. An input file with mistakes makes a batch that has failed; one that is
+    bound to a zone makes one that is bound to it."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    batches, tenant = batches_of(edge), principal.account_id
+    asked = decode(_request_decoder, await read_body(request, edge.limits.body_bytes))
+    window_seconds = _window(asked.completion_window, batches.limits.longest_window_hours)
+    file = await asyncio.to_thread(batches.files.get, tenant, asked.input_file_id)
+    if file is None or file.purpose != "batch":
+        raise InvalidInput(
+            f"Bad input: input_file_id: there is no file {asked.input_file_id} of the purpose "
+            "'batch'",
+            param="input_file_id",
+        )
+    content = InputFile(asked.endpoint, edge.spec, batches.limits)
+    await asyncio.to_thread(content.read, _chunks(batches, tenant, asked.input_file_id))
+    meta = Meta(
+        asked.endpoint, asked.input_file_id, asked.completion_window, asked.metadata, content.errors
+    )
+    key = key_of(request)
+    record = await batches.submit(
+        NewBatch(
+            id=f"batch_{uuid.uuid4().hex}",
+            tenant=tenant,
+            token=principal.token_id,
+            kind=OPENAI,
+            model=content.model.id if content.model else "",
+            target=target_of(
+                request,
+                f"/client/v4/accounts/{tenant}/ai{asked.endpoint}",
+                residency=file.residency,
+            ),
+            meta=encode(meta),
+            key=key.key if key else None,
+            fingerprint=key.request if key else b"",
+            window_seconds=window_seconds,
+        ),
+        [] if content.errors else content.items,
+    )
+    return JSONBytes(encode(await _shown(batches, record)))
+
+
+async def retrieve(request: Request) -> Response:
+    """`GET …/v1/batches/{id}`."""
+    batches, tenant = _caller(request)
+    record = await asyncio.to_thread(batches.queue.batch, tenant, request.path_params["id"])
+    return JSONBytes(encode(await _shown(batches, _known(record))))
+
+
+async def list_batches(request: Request) -> Response:
+    """`GET …/v1/batches`: newest first; `after` and `limit` page through them."""
+    batches, tenant = _caller(request)
+    query = list_query(request)
+    records = await asyncio.to_thread(
+        batches.queue.batches, tenant=tenant, kind=OPENAI, after=query.after, limit=query.limit + 1
+    )
+    data = [await _shown(batches, record) for record in records[: query.limit]]
+    page = BatchList(
+        data=data,
+        first_id=data[0].id if data else None,
+        last_id=data[-1].id if data else None,
+        has_more=len(records) > query.limit,
+    )
+    return JSONBytes(encode(page))
+
+
+async def cancel(request: Request) -> Response:
+    """`POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
+    batches, tenant = _caller(request)
+    id = request.path_params["id"]
+    _known(await asyncio.to_thread(batches.queue.batch, tenant, id))
+    record = await asyncio.to_thread(batches.queue.cancel, tenant, id)
+    batches.submitted.set()
+    return JSONBytes(encode(await _shown(batches, _known(record))))
+
+
+def _caller(request: Request) -> tuple[Batches, str]:
+    tenant = authorise(request, "run").account_id
+    return batches_of(edge_of(request)), tenant
+
+
+def _known(record: BatchRecord | None) -> BatchRecord:
+    if record is None or record.kind != OPENAI:
+        raise NotFound("No such batch; it may have been kept long enough.")
+    return record
+
+
+def _window(text: str, longest_hours: int) -> float:
+    """Seconds of a window such as `24h`. Raises `InvalidInput`."""
+    hours = int(text.removesuffix("h"))
+    if hours > longest_hours:
+        raise InvalidInput(
+            f"Bad input: completion_window: at most {longest_hours}h", param="completion_window"
+        )
+    return hours * HOUR
+
+
+def _chunks(batches: Batches, tenant: str, file: str) -> Iterator[bytes]:
+    position = 0
+    while (piece := batches.files.piece(tenant, file, position)) is not None:
+        yield piece
+        position += 1
+
+
+# --- how a batch is shown ------------------------------------------------------------------------
+
+
+async def _shown(batches: Batches, record: BatchRecord) -> BatchObject:
+    files = await asyncio.to_thread(_files, batches, record)
+    return batch_object(record, *files)
+
+
+def _files(batches: Batches, record: BatchRecord) -> tuple[str | None, str | None]:
+    """Ids of the output and the error file, if they are there."""
+    if record.closed_at is None:
+        return None, None
+    output, error = file_id(record.id, "output"), file_id(record.id, "error")
+    get = batches.files.get
+    return (
+        output if get(record.tenant, output) else None,
+        error if get(record.tenant, error) else None,
+    )
+
+
+def batch_object(record: BatchRecord, output: str | None, error: str | None) -> BatchObject:
+    """A batch as OpenAI's clients know it."""
+    meta = _meta_decoder.decode(record.meta)
+    status = _status(record, meta)
+    ended, closed = _seconds(record.ended_at), _seconds(record.closed_at)
+    is_cancelled = record.ending == "cancelled"
+    return BatchObject(
+        id=record.id,
+        endpoint=meta.endpoint,
+        model=record.model or None,
+        errors=LineErrors(meta.errors) if meta.errors else None,
+        input_file_id=meta.input_file_id,
+        completion_window=meta.completion_window,
+        status=status,
+        output_file_id=output,
+        error_file_id=error,
+        created_at=int(record.created_at),
+        in_progress_at=None if meta.errors else int(record.created_at),
+        expires_at=int(record.expires_at),
+        finalizing_at=ended if record.ending == "completed" and not meta.errors else None,
+        completed_at=closed if status == "completed" else None,
+        failed_at=ended if meta.errors else None,
+        expired_at=closed if status == "expired" else None,
+        cancelling_at=ended if is_cancelled else None,
+        cancelled_at=closed if is_cancelled else None,
+        request_counts=RequestCounts(record.total, record.succeeded, record.failed),
+        metadata=meta.metadata,
+    )
+
+
+def _status(record: BatchRecord, meta: Meta) -> BatchStatus:
+    if meta.errors:
+        return "failed"
+    if record.ending is None:
+        return "in_progress"
+    if record.closed_at is None:
+        return "cancelling" if record.ending == "cancelled" else "finalizing"
+    return record.ending
+
+
+def _seconds(time: float | None) -> int | None:
+    return None if time is None else int(time)

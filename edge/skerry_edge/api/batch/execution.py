@@ -1,0 +1,100 @@
+"""An item of a batch, run through the application as if its tenant had sent it now."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from msgspec import Raw
+from starlette.types import ASGIApp, Message, Scope
+
+from skerry.errors import BodyTooLarge
+from skerry_edge.api.batch.target import Target, decode_target
+from skerry_edge.api.batch.wire import Reply
+from skerry_edge.envelopes import JSONBytes, encode, error_response
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.internal import INSIDE, InsideCall
+from skerry_regions.queue import Claim
+
+MAX_ANSWER_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the application said."""
+
+    reply: Reply
+    headers: dict[str, str]
+
+
+async def execute(app: ASGIApp, tokens: TokenStore, claim: Claim) -> Answered:
+    """Run an item in the name of the token that submitted it; a revoked one gets nothing more.
+
+    Its request id is its own, the same at each attempt, so that a node takes a second attempt for
+    the first one's successor, and the usage journal counts both once.
+    """
+    inside = InsideCall(
+        request_id=f"{claim.batch}-{claim.index}",
+        principal=tokens.principal(claim.token),
+        priority="batch",
+    )
+    answer = _Answer(claim.payload)
+    target = decode_target(claim.target)
+    await app(_scope(target, len(claim.payload), inside), answer.receive, answer.send)
+    body, status = bytes(answer.body), answer.status
+    if answer.headers.get("content-type") != JSONBytes.media_type:
+        body = encode(body.decode("utf-8", "replace"))
+    if answer.is_too_large:
+        error = BodyTooLarge(f"The answer exceeds {MAX_ANSWER_BYTES} bytes.")
+        refused = error_response(error, target.path, inside.request_id)
+        body, status = bytes(refused.body), refused.status_code
+    return Answered(Reply(status, inside.request_id, Raw(body)), answer.headers)
+
+
+def _scope(target: Target, size: int, inside: InsideCall) -> Scope:
+    headers = {"content-type": "application/json", "content-length": str(size), **target.headers}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": target.path,
+        "raw_path": target.path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "client": None,
+        "server": None,
+        INSIDE: inside,
+    }
+
+
+class _Answer:
+    """The client's side: sends one body, stays, and keeps what comes back within a bound."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload: bytes | None = payload
+        self.status = 500
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.is_too_large = False
+
+    async def receive(self) -> Message:
+        if self._payload is None:
+            await asyncio.get_running_loop().create_future()  # until it is cancelled
+        body, self._payload = self._payload, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in message["headers"]
+            }
+        elif message["type"] == "http.response.body":
+            piece = message.get("body", b"")
+            self.is_too_large |= len(self.body) + len(piece) > MAX_ANSWER_BYTES
+            if not self.is_too_large:
+                self.body += piece

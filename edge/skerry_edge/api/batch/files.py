@@ -1,0 +1,166 @@
+"""OpenAI's `/v1/files`, for what batches read and write."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from skerry.errors import InvalidInput, NotFound, TaskNotSupported
+from skerry_edge.api.batch.wire import DeletedFile, FileList, FileObject
+from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.envelopes import JSONBytes, encode
+from skerry_edge.ledger.batches import Batches, batches_of
+from skerry_edge.ledger.file_store import PIECE_BYTES, StoredFile
+from skerry_edge.whole_numbers import whole_number
+
+MAX_FORM_FIELDS = 16
+MAX_FIELD_BYTES = 1024
+MAX_NAME = 255  # characters of a file's name that are kept
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+FORM = "multipart/form-data"
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """Which part of a list is asked for."""
+
+    after: str | None
+    limit: int
+
+
+async def upload(request: Request) -> Response:
+    """`POST …/v1/files`: a form with `purpose` and `file`."""
+    batches, tenant = _caller(request)
+    if not request.headers.get("content-type", "").lower().startswith(FORM):
+        raise InvalidInput(f"Bad input: a file is sent as {FORM}")
+    try:
+        async with request.form(
+            max_files=1, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_FIELD_BYTES
+        ) as form:
+            stored = await _store(batches, tenant, form, request.scope["residency"])
+    except HTTPException as error:
+        raise InvalidInput(f"Bad input: the form cannot be read: {error.detail}") from None
+    return JSONBytes(encode(_shown(stored)))
+
+
+async def _store(
+    batches: Batches, tenant: str, form: FormData, residency: str | None
+) -> StoredFile:
+    purpose, file = form.get("purpose"), form.get("file")
+    if not isinstance(file, UploadFile):
+        raise InvalidInput("Bad input: file is missing", param="file")
+    if purpose != "batch":
+        raise TaskNotSupported("Files are for batches: purpose must be 'batch'.", param="purpose")
+    name = (file.filename or "file")[:MAX_NAME]
+    return await asyncio.to_thread(
+        batches.files.put,
+        tenant,
+        f"file-{uuid.uuid4().hex}",
+        name,
+        "batch",
+        _chunks(file.file),
+        residency=residency,
+    )
+
+
+async def list_files(request: Request) -> Response:
+    """`GET …/v1/files`: newest first unless `order=asc`; `after` and `limit` page through them."""
+    batches, tenant = _caller(request)
+    query = list_query(request)
+    files = await asyncio.to_thread(
+        batches.files.page,
+        tenant,
+        purpose=request.query_params.get("purpose") or None,
+        after=query.after,
+        limit=query.limit + 1,
+        newest_first=request.query_params.get("order") != "asc",
+    )
+    data = [_shown(file) for file in files[: query.limit]]
+    page = FileList(
+        data=data,
+        first_id=data[0].id if data else None,
+        last_id=data[-1].id if data else None,
+        has_more=len(files) > query.limit,
+    )
+    return JSONBytes(encode(page))
+
+
+async def retrieve(request: Request) -> Response:
+    """`GET …/v1/files/{id}`."""
+    batches, tenant = _caller(request)
+    return JSONBytes(encode(_shown(await _file(batches, tenant, request))))
+
+
+async def content(request: Request) -> Response:
+    """`GET …/v1/files/{id}/content`: its bytes."""
+    batches, tenant = _caller(request)
+    file = await _file(batches, tenant, request)
+    return StreamingResponse(
+        _pieces(batches, tenant, file.id),
+        media_type="application/octet-stream",
+        headers={"content-length": str(file.size)},
+    )
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE …/v1/files/{id}`. A batch that read it goes on."""
+    batches, tenant = _caller(request)
+    id = request.path_params["id"]
+    if not await asyncio.to_thread(batches.files.delete, tenant, id):
+        raise NotFound("No such file; it may have been kept long enough.")
+    return JSONBytes(encode(DeletedFile(id)))
+
+
+def list_query(request: Request) -> ListQuery:
+    """`after` and `limit` of a list. Raises `InvalidInput`."""
+    limit = whole_number(request.query_params.get("limit") or str(DEFAULT_LIMIT), 1, MAX_LIMIT)
+    if limit is None:
+        raise InvalidInput(f"Bad input: limit: a number from 1 to {MAX_LIMIT}", param="limit")
+    return ListQuery(request.query_params.get("after") or None, limit)
+
+
+def _caller(request: Request) -> tuple[Batches, str]:
+    tenant = authorise(request, "run").account_id
+    return batches_of(edge_of(request)), tenant
+
+
+async def _file(batches: Batches, tenant: str, request: Request) -> StoredFile:
+    file = await asyncio.to_thread(batches.files.get, tenant, request.path_params["id"])
+    if file is None:
+        raise NotFound("No such file; it may have been kept long enough.")
+    return file
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    file.seek(0)
+    while chunk := file.read(PIECE_BYTES):
+        yield chunk
+
+
+async def _pieces(batches: Batches, tenant: str, id: str) -> AsyncGenerator[bytes, None]:
+    position = 0
+    while True:
+        piece = await asyncio.to_thread(batches.files.piece, tenant, id, position)
+        if piece is None:
+            return
+        yield piece
+        position += 1
+
+
+def _shown(file: StoredFile) -> FileObject:
+    return FileObject(
+        id=file.id,
+        bytes=file.size,
+        created_at=int(file.created_at),
+        expires_at=int(file.expires_at),
+        filename=file.filename,
+        purpose=file.purpose,
+    )

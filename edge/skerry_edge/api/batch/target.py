@@ -1,0 +1,39 @@
+"""Where a batch's items are sent, and what of its submission's headers goes with each."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+
+from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
+
+# Where and how a request may be computed, which its tenant decided when it was submitted.
+KEPT_HEADERS = ("x-skerry-mixed-builds", "x-session-affinity")
+
+
+class Target(Struct, frozen=True):
+    """A path of this edge, and headers."""
+
+    path: str
+    headers: dict[str, str] = {}
+
+
+_decoder = msgspec.json.Decoder(Target)
+
+
+def target_of(request: Request, path: str, *, residency: str | None = None) -> str:
+    """The target of items submitted by `request`, as the queue keeps it.
+
+    Bound to the zone of what the items were made of, `residency`, or else to the request's own.
+    """
+    headers = {
+        name: value for name in KEPT_HEADERS if (value := request.headers.get(name)) is not None
+    }
+    if zone := residency or request.scope["residency"]:
+        headers[RESIDENCY_HEADER] = zone
+    return msgspec.json.encode(Target(path, headers)).decode()
+
+
+def decode_target(text: str) -> Target:
+    return _decoder.decode(text)

@@ -1,0 +1,77 @@
+"""`/ai/models/schema`: what a model takes and gives, as JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry import wire
+from skerry.errors import InvalidInput
+from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.envelopes import JSONBytes, encode, envelope
+from skerry_edge.generation.edge import Edge
+from skerry_regions.models.catalog import ModelSpec
+
+EITHER_PROMPT = [  # one of them; null counts as absent
+    {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+    {
+        "required": ["messages"],
+        "properties": {"messages": {"type": "array", "minItems": 1}},
+    },
+]
+
+
+async def model_schema(request: Request) -> Response:
+    """`GET …/ai/models/schema?model=`: JSON Schemas of the model's input and of its result."""
+    authorise(request, "read")
+    edge = edge_of(request)
+    name = request.query_params.get("model")
+    if not name:
+        raise InvalidInput("Bad input: the query parameter 'model' is required", param="model")
+    spec = edge.spec(name)
+    schemas = {"input": input_schema(edge, spec), "output": output_schema(spec)}
+    return JSONBytes(envelope(encode(schemas)))
+
+
+def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
+    """The input of `/ai/run/{model}`, with the model's own default and bound of `max_tokens`."""
+    if spec.embedding is not None:
+        schema = struct_schema(wire.EmbeddingsInput)
+        schema["properties"]["pooling"]["default"] = spec.embedding.pooling
+        return schema
+    if spec.classification is not None:
+        ranks = spec.classification.ranks
+        return struct_schema(wire.RankingInput if ranks else wire.ClassificationInput)
+    is_chat = spec.answer == "chat"
+    schema = struct_schema(wire.ChatRunInput if is_chat else wire.TextGenerationInput)
+    schema["oneOf"] = EITHER_PROMPT
+    max_tokens = schema["properties"]["max_tokens"]
+    max_tokens["default"] = spec.default_max_tokens or edge.limits.default_max_tokens
+    for form in max_tokens["anyOf"]:
+        if form["type"] == "integer":
+            form["maximum"] = spec.context_window
+    return schema
+
+
+def output_schema(spec: ModelSpec) -> dict[str, Any]:
+    """The result that `/ai/run/{model}` gives, without its envelope."""
+    if spec.embedding is not None:
+        return struct_schema(wire.EmbeddingsOutput)
+    if spec.classification is not None:
+        if spec.classification.ranks:
+            return struct_schema(wire.RankingOutput)
+        label = struct_schema(wire.LabelScore)
+        return {"type": "array", "items": label, "minItems": 1}
+    is_chat = spec.answer == "chat"
+    return struct_schema(wire.ChatCompletion if is_chat else wire.TextGenerationOutput)
+
+
+def struct_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """A struct's schema with itself at the top; what it refers to is under `$defs`."""
+    schema = msgspec.json.schema(kind)
+    definitions = schema.pop("$defs")
+    top: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])
+    return {**top, "$defs": definitions} if definitions else top

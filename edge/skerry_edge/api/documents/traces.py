@@ -1,0 +1,24 @@
+"""`GET …/ai/traces/{request_id}`: what one request did, for whoever runs the account."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import NotFound
+from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.envelopes import JSONBytes, envelope
+
+
+async def show_trace(request: Request) -> Response:
+    """A trace that this edge remembers, of a request of the caller's own account.
+
+    Raises `PermissionDenied` without the scope `admin`, and `NotFound` for another account's too.
+    """
+    edge = edge_of(request)
+    principal = authorise(request, "admin")
+    request_id = request.path_params["request_id"]
+    kept = edge.traces.find(request_id)
+    if kept is None or kept.tenant != principal.account_id:
+        raise NotFound(f"This edge remembers no request {request_id[:64]}.")
+    return JSONBytes(envelope(kept.content))

@@ -1,0 +1,149 @@
+"""Texts to vectors, in both dialects: `/ai/run/{model}` and OpenAI's `/v1/embeddings`.
+
+A text that is longer than the model takes is an error, unless `truncate_inputs` is set: a vector of
+half a text is a wrong answer that nobody sees.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput
+from skerry.wire import (
+    MAX_EMBEDDING_INPUTS,
+    EmbeddingItem,
+    EmbeddingList,
+    EmbeddingRequest,
+    EmbeddingsInput,
+    EmbeddingsOutput,
+)
+from skerry_edge.api.bodies import decode, read_body
+from skerry_edge.api.handler import attended, authorise, call_of, edge_of
+from skerry_edge.api.openai.completions import prompts_given
+from skerry_edge.envelopes import Dialect, JSONBytes, encode
+from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.encoding import Form, Texts, check_lengths, encoded, floats, tokenised
+from skerry_edge.text.encoder import EncoderText
+from skerry_regions.models.catalog import Embedding, ModelSpec, Pooling
+
+MAX_VALUES = 1 << 20  # numbers in one answer: what it may take of memory
+
+_input_decoder = msgspec.json.Decoder(EmbeddingsInput)
+_request_decoder = msgspec.json.Decoder(EmbeddingRequest)
+
+
+async def run(
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    body: bytes,
+    dialect: Dialect,
+) -> Response:
+    """`/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
+    asked = decode(_input_decoder, body)
+    call = call_of(request, authorise(request, "run"))
+    texts = [asked.text] if isinstance(asked.text, str) else asked.text
+    embedding = _embedding(spec)
+    pooling = asked.pooling or embedding.pooling
+    _check_count(texts, spec, "text")
+    tokens = await tokenised(
+        edge, spec, text, texts, _names(texts, "text"), truncate=bool(asked.truncate_inputs)
+    )
+    form = _form(spec, pooling)
+    vectors = await attended(request, call, encoded(edge, spec, tokens, form, call))
+    result = EmbeddingsOutput(
+        shape=[len(vectors), embedding.dimensions],
+        data=[floats(vector).tolist() for vector in vectors],
+        pooling=pooling,
+        usage=tokens.usage(),
+    )
+    return JSONBytes(dialect.wrap(encode(result)))
+
+
+async def create(request: Request) -> Response:
+    """`POST …/v1/embeddings`."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_request_decoder, await read_body(request, edge.limits.body_bytes))
+    call = call_of(request, principal)
+    spec, text = edge.encoder(asked.model)
+    embedding = _embedding(spec)
+    if asked.dimensions not in (None, embedding.dimensions):
+        raise InvalidInput(
+            f"Bad input: dimensions: the model {spec.id} has {embedding.dimensions}, and cannot "
+            "make shorter vectors",
+            param="dimensions",
+        )
+    tokens = await _input_tokens(edge, spec, text, asked)
+    form = _form(spec, embedding.pooling)
+    vectors = await attended(request, call, encoded(edge, spec, tokens, form, call))
+    in_base64 = asked.encoding_format == "base64"
+    items = [
+        EmbeddingItem("embedding", index, _base64(each) if in_base64 else floats(each).tolist())
+        for index, each in enumerate(vectors)
+    ]
+    return JSONBytes(encode(EmbeddingList("list", items, asked.model, tokens.usage())))
+
+
+# --- what was asked ------------------------------------------------------------------------------
+
+
+async def _input_tokens(
+    edge: Edge, spec: ModelSpec, text: EncoderText, asked: EmbeddingRequest
+) -> Texts:
+    """OpenAI's four forms of `input`. Token ids are taken as they are, special ones included."""
+    given = prompts_given(asked.input, "input")
+    _check_count(given, spec, "input")
+    names = _names(given, "input")
+    texts = [each for each in given if isinstance(each, str)]
+    if texts:
+        truncate = bool(asked.truncate_inputs)
+        return await tokenised(edge, spec, text, texts, names, truncate=truncate)
+    ids = [each for each in given if isinstance(each, list)]
+    for name, each in zip(names, ids, strict=True):
+        if not each:
+            raise InvalidInput(f"Bad input: {name} is empty", param="input")
+        wrong = next((id_ for id_ in each if not 0 <= id_ < text.vocab_size), None)
+        if wrong is not None:
+            raise InvalidInput(
+                f"Bad input: {name}: {wrong} is not a token id below {text.vocab_size}",
+                param="input",
+            )
+    check_lengths(ids, spec, text, names)
+    return Texts(ids)
+
+
+def _names(texts: Sequence[object], param: str) -> list[str]:
+    return [f"{param}[{number}]" for number in range(len(texts))]
+
+
+def _check_count(texts: Sequence[object], spec: ModelSpec, param: str) -> None:
+    most = min(MAX_EMBEDDING_INPUTS, MAX_VALUES // _embedding(spec).dimensions)
+    if len(texts) > most:
+        raise InvalidInput(
+            f"Bad input: {param}: {len(texts)} texts, at most {most} at once", param=param
+        )
+
+
+def _form(spec: ModelSpec, pooling: Pooling) -> Form:
+    embedding = _embedding(spec)
+    return Form(kind=pooling, width=embedding.dimensions, normalize=embedding.normalize)
+
+
+def _embedding(spec: ModelSpec) -> Embedding:
+    if spec.embedding is None:  # the catalog has both or neither
+        raise TypeError(f"{spec.id} has no embedding")
+    return spec.embedding
+
+
+# --- what is answered ----------------------------------------------------------------------------
+
+
+def _base64(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()

@@ -1,0 +1,116 @@
+"""OpenAI's Responses: an answer or its typed events, and conversations that the edge remembers.
+
+A request becomes that of a chat completion and is prepared as one. A finished answer is stored with
+its conversation, unless `store` is false, so that `previous_response_id` can go on from it;
+instructions are not part of a conversation. What goes on from one that is bound to a residency zone
+is bound to it as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput, NotFound, RequestError
+from skerry.wire import ChatCompletionRequest
+from skerry_edge.api.bodies import decode, read_body
+from skerry_edge.api.handler import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.api.openai.chat import chat_job
+from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
+from skerry_edge.api.responses.responses_input import chat_request, turns_of
+from skerry_edge.api.responses.responses_wire import DeletedResponse, ResponsesRequest
+from skerry_edge.envelopes import JSONBytes, encode
+from skerry_edge.generation.choices import Job
+from skerry_edge.generation.edge import Edge
+from skerry_edge.ledger.responses_store import StoredResponse
+
+# What chat completions call a field, and what it is called here.
+FIELDS = {
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": "text.format",
+}
+
+_decoder = msgspec.json.Decoder(ResponsesRequest)
+
+
+async def create(request: Request) -> Response:
+    """`POST …/v1/responses`."""
+    edge = edge_of(request)
+    principal = authorise(request, "run")
+    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    call = call_of(request, principal)
+    turns, previous = turns_of(asked), await _previous(edge, call.tenant, asked)
+    if previous is not None:
+        turns = previous.messages + turns
+        call = replace(call, residency=previous.residency or call.residency)
+    job = await _job(edge, chat_request(asked, turns), call.tenant)
+    choices = await begin(request, call, job)
+    draft = Draft(
+        edge=edge,
+        tenant=call.tenant,
+        conversation=turns,
+        residency=call.residency,
+        response=begun(asked, f"resp_{call.request_id}", int(edge.wall_clock())),
+        stored=asked.store is not False and edge.responses is not None,
+    )
+    if not asked.stream:
+        return JSONBytes(await attended(request, call, collect(choices, draft)))
+    events = Events()
+    return event_stream(
+        request,
+        call,
+        choices,
+        events_of(choices, draft, events),
+        events.error,
+    )
+
+
+async def retrieve(request: Request) -> Response:
+    """`GET …/v1/responses/{id}`: a stored answer."""
+    principal = authorise(request, "run")
+    stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
+    if stored is None:
+        raise NotFound("No such response; it may have expired.")
+    return JSONBytes(bytes(stored.response))
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE …/v1/responses/{id}`."""
+    principal = authorise(request, "run")
+    responses, id = edge_of(request).responses, request.path_params["id"]
+    if responses is None or not await responses.delete(principal.account_id, id):
+        raise NotFound("No such response; it may have expired.")
+    return JSONBytes(encode(DeletedResponse(id)))
+
+
+async def _job(edge: Edge, asked: ChatCompletionRequest, tenant: str) -> Job:
+    """What chat completions make of it; what they refuse is told by the names used here."""
+    try:
+        return await chat_job(edge, asked, tenant)
+    except RequestError as exc:
+        if exc.param not in FIELDS:
+            raise
+        message = exc.message.replace(exc.param, FIELDS[exc.param])
+        raise type(exc)(message, param=FIELDS[exc.param]) from None
+
+
+async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
+    return None if edge.responses is None else await edge.responses.get(tenant, id)
+
+
+async def _previous(edge: Edge, tenant: str, asked: ResponsesRequest) -> StoredResponse | None:
+    """The response that is gone on from. Raises `InvalidInput` when it is not there."""
+    if (previous := asked.previous_response_id) is None:
+        return None
+    stored = await _stored(edge, tenant, previous)
+    if stored is None:
+        kept = "expired" if edge.responses is not None else "this edge stores none"
+        raise InvalidInput(
+            f"Previous response with id '{previous}' not found ({kept}).",
+            param="previous_response_id",
+        )
+    return stored

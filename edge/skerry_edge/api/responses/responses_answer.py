@@ -1,0 +1,224 @@
+"""An answer of OpenAI's Responses in the making: its items, its typed events, and storing it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from skerry.errors import SkerryError, Unavailable
+from skerry.wire import Message, Usage
+from skerry_edge.api.openai.chat import DEFAULT_TEMPERATURE
+from skerry_edge.api.responses.responses_wire import (
+    FunctionCall,
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputMessage,
+    OutputText,
+    OutputTokensDetails,
+    ResponseObject,
+    ResponsesRequest,
+    ResponsesUsage,
+    Status,
+    TextFormat,
+    TextOptions,
+)
+from skerry_edge.envelopes import encode
+from skerry_edge.generation.choices import Choices, Piece
+from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.output_items import Change, OutputItems, TextItem
+from skerry_edge.ledger.responses_store import StoredResponse
+from skerry_edge.output.tool_parser import Call
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """An answer in the making."""
+
+    edge: Edge
+    tenant: str
+    conversation: list[Message]
+    residency: str | None  # zone that the conversation is bound to
+    response: ResponseObject
+    stored: bool
+    items: OutputItems = field(default_factory=OutputItems)
+
+    def item(self, index: int, status: Status) -> OutputMessage | FunctionCall:
+        item = self.items.all[index]
+        if isinstance(item, Call):
+            arguments = "" if status == "in_progress" else item.arguments
+            return FunctionCall(f"fc_{item.id}", item.id, item.name, arguments, status)
+        content = [] if status == "in_progress" else [_part(item)]
+        identity = self.response.id.removeprefix("resp_")
+        return OutputMessage(f"msg_{identity}" + (f"-{index}" if index else ""), status, content)
+
+    def output(self, status: Status) -> list[OutputMessage | FunctionCall]:
+        """All items; only the last one can be incomplete."""
+        last = len(self.items.all) - 1
+        return [
+            self.item(i, status if i == last else "completed") for i in range(len(self.items.all))
+        ]
+
+    async def finish(self, last: Piece, usage: Usage) -> bytes:
+        """The whole answer, encoded, and stored if it is to be."""
+        status = _status(last)
+        ran_out = status == "incomplete"
+        response = msgspec.structs.replace(
+            self.response,
+            status=status,
+            incomplete_details=IncompleteDetails("max_output_tokens") if ran_out else None,
+            output=self.output(status),
+            store=self.stored,
+            usage=_usage(usage),
+        )
+        encoded = encode(response)
+        if self.stored and not await self._store(encoded):
+            encoded = encode(msgspec.structs.replace(response, store=False))
+        return encoded
+
+    async def _store(self, encoded: bytes) -> bool:
+        """False when it could not be kept: the answer says so, and is worth more than its copy."""
+        if self.edge.responses is None:
+            return False
+        turns = [*self.conversation, self.items.message()]
+        stored = StoredResponse(msgspec.Raw(encoded), turns, self.residency)
+        try:
+            return await self.edge.responses.put(self.tenant, self.response.id, stored)
+        except Unavailable:
+            return False
+
+
+def begun(asked: ResponsesRequest, id: str, created_at: int) -> ResponseObject:
+    return ResponseObject(
+        id=id,
+        created_at=created_at,
+        status="in_progress",
+        instructions=asked.instructions,
+        max_output_tokens=asked.max_output_tokens,
+        metadata=asked.metadata or {},
+        model=asked.model,
+        output=[],
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        previous_response_id=asked.previous_response_id,
+        store=asked.store is not False,
+        temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
+        text=asked.text if asked.text and asked.text.format else TextOptions(TextFormat("text")),
+        tool_choice=asked.tool_choice or "auto",
+        tools=asked.tools or [],
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+    )
+
+
+async def collect(choices: Choices, draft: Draft) -> bytes:
+    last = Piece("", [])
+    try:
+        async for _, piece in choices.pieces():
+            draft.items.add(piece)
+            last = piece
+    finally:
+        choices.close()
+    draft.items.close()
+    return await draft.finish(last, choices.usage())
+
+
+class Events:
+    """Frames events and numbers them."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def frame(self, kind: str, **fields: Any) -> bytes:
+        data = encode({"type": kind, "sequence_number": self._number, **fields})
+        self._number += 1
+        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+
+    def error(self, exc: SkerryError) -> bytes:
+        return self.frame("error", code=exc.code, message=exc.message, param=exc.param)
+
+
+async def events_of(choices: Choices, draft: Draft, events: Events) -> AsyncGenerator[bytes, None]:
+    """The typed events of each item, one write per step.
+
+    The last one is `response.completed` also for an answer that ran out of tokens, whose `status`
+    says so: OpenAI's own clients take no other event for the end of an answer.
+    """
+    yield events.frame("response.created", response=draft.response) + events.frame(
+        "response.in_progress", response=draft.response
+    )
+    last = Piece("", [])
+    async for _, piece in choices.pieces():
+        last = piece
+        if told := _told(draft, events, draft.items.add(piece)):
+            yield told
+    end = _told(draft, events, draft.items.close())
+    encoded = await draft.finish(last, choices.usage())
+    end += _ended(draft, events, len(draft.items.all) - 1, _status(last))
+    yield end + events.frame("response.completed", response=msgspec.Raw(encoded))
+
+
+def _told(draft: Draft, events: Events, changes: Sequence[Change]) -> bytes:
+    told = b""
+    for change in changes:
+        index = change.index
+        if change.begins and index:
+            told += _ended(draft, events, index - 1, "completed")
+        begun = draft.item(index, "in_progress")
+        part = {"item_id": begun.id, "output_index": index, "content_index": 0}
+        if change.begins:
+            told += events.frame("response.output_item.added", output_index=index, item=begun)
+        if isinstance(begun, FunctionCall):
+            if change.arguments:
+                told += events.frame(
+                    "response.function_call_arguments.delta",
+                    item_id=begun.id,
+                    output_index=index,
+                    delta=change.arguments,
+                )
+            continue
+        if change.begins:
+            told += events.frame("response.content_part.added", **part, part=OutputText(""))
+        if change.text or change.logprobs:
+            told += events.frame(
+                "response.output_text.delta", **part, delta=change.text, logprobs=change.logprobs
+            )
+    return told
+
+
+def _ended(draft: Draft, events: Events, index: int, status: Status) -> bytes:
+    item = draft.item(index, status)
+    place = {"item_id": item.id, "output_index": index}
+    if isinstance(item, FunctionCall):
+        told = events.frame(
+            "response.function_call_arguments.done",
+            **place,
+            name=item.name,
+            arguments=item.arguments,
+        )
+    else:
+        (part,) = item.content
+        place["content_index"] = 0
+        told = events.frame(
+            "response.output_text.done", **place, text=part.text, logprobs=part.logprobs
+        )
+        told += events.frame("response.content_part.done", **place, part=part)
+    return told + events.frame("response.output_item.done", output_index=index, item=item)
+
+
+def _part(item: TextItem) -> OutputText:
+    return OutputText(item.text, logprobs=item.logprobs)
+
+
+def _status(last: Piece) -> Status:
+    return "incomplete" if last.finish_reason == "length" else "completed"
+
+
+def _usage(usage: Usage) -> ResponsesUsage:
+    return ResponsesUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(0),
+        total_tokens=usage.total_tokens,
+    )

@@ -1,0 +1,139 @@
+"""What a request of OpenAI's Responses asks, as that of a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from skerry.errors import InvalidInput
+from skerry.wire import ChatCompletionRequest, Message
+from skerry_edge.api.responses.responses_wire import (
+    ContentPart,
+    InputItem,
+    ResponsesRequest,
+    TextFormat,
+)
+from skerry_edge.text.prompts import refuse_unsupported
+
+WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
+
+
+def turns_of(asked: ResponsesRequest) -> list[Message]:
+    """The turns that the request brings."""
+    refuse_unsupported(
+        {
+            "background": asked.background,
+            "conversation": asked.conversation,
+            "prompt": asked.prompt,
+        }
+    )
+    return _turns(asked.input)
+
+
+def _turns(given: str | Sequence[InputItem]) -> list[Message]:
+    """The input's items as messages; calls of tools in a row are one turn of the assistant's."""
+    if isinstance(given, str):
+        return [Message("user", given)]
+    turns: list[Message] = []
+    for number, item in enumerate(given):
+        place = f"input[{number}]"
+        match item.type:
+            case "message":
+                turns.append(Message(_role(item, place), _text(item.content, f"{place}.content")))
+            case "function_call":
+                if not turns or not turns[-1].tool_calls:
+                    turns.append(Message("assistant", "", tool_calls=[]))
+                calls = turns[-1].tool_calls
+                if calls is not None:
+                    calls.append(_tool_call(item, place))
+            case "function_call_output":
+                call_id = _given(item.call_id, f"{place}.call_id")
+                output = _text(item.output, f"{place}.output")
+                turns.append(Message("tool", output, tool_call_id=call_id))
+            case "reasoning":
+                pass  # what an earlier answer thought is not shown to the model again
+            case other:
+                raise InvalidInput(
+                    f"Bad input: {place}.type: {other[:40]!r} items are not supported",
+                    param=f"{place}.type",
+                )
+    if not turns:
+        raise InvalidInput("Bad input: input: there is no message", param="input")
+    return turns
+
+
+def _role(item: InputItem, place: str) -> str:
+    role = _given(item.role, f"{place}.role")
+    return "system" if role == "developer" else role
+
+
+def _given(value: str | None, place: str) -> str:
+    if value is None:
+        raise InvalidInput(f"Bad input: {place}: required", param=place)
+    return value
+
+
+def _text(content: str | Sequence[ContentPart] | None, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None:
+        raise InvalidInput(f"Bad input: {place}: required", param=place)
+    for number, part in enumerate(content):
+        if part.text is None and part.refusal is None:
+            raise InvalidInput(
+                f"Bad input: {place}[{number}]: {part.type[:40]!r} is not a part with text",
+                param=f"{place}[{number}].type",
+            )
+    return "\n".join(part.text or part.refusal or "" for part in content)
+
+
+def _tool_call(item: InputItem, place: str) -> dict[str, Any]:
+    name = _given(item.name, f"{place}.name")
+    function = {"name": name, "arguments": _given(item.arguments, f"{place}.arguments")}
+    id = _given(item.call_id, f"{place}.call_id")
+    return {"id": id, "type": "function", "function": function}
+
+
+def chat_request(asked: ResponsesRequest, conversation: Sequence[Message]) -> ChatCompletionRequest:
+    instructions = [Message("system", asked.instructions)] if asked.instructions else []
+    return ChatCompletionRequest(
+        model=asked.model,
+        messages=[*instructions, *conversation],
+        max_completion_tokens=asked.max_output_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        seed=asked.seed,
+        logprobs=WITH_LOGPROBS in (asked.include or ()),
+        top_logprobs=asked.top_logprobs,
+        response_format=_response_format(asked.text.format if asked.text else None),
+        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tool_choice=_tool_choice(asked.tool_choice),
+        parallel_tool_calls=asked.parallel_tool_calls,
+    )
+
+
+def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """A tool as chat completions have it: what it is lies one level deeper."""
+    if tool.get("type", "function") != "function":
+        raise InvalidInput(
+            f"Bad input: {place}.type: only functions are supported", param=f"{place}.type"
+        )
+    names = ("name", "description", "parameters", "strict")
+    function = {name: tool[name] for name in names if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    if isinstance(choice, dict) and choice.get("type") == "function" and "name" in choice:
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return choice
+
+
+def _response_format(given: TextFormat | None) -> dict[str, Any] | None:
+    """`text.format` as chat completions have it: the schema one level deeper."""
+    if given is None:
+        return None
+    if given.type != "json_schema":
+        return {"type": given.type}
+    schema = {"name": given.name, "schema": given.schema, "strict": given.strict}
+    return {"type": given.type, "json_schema": schema}

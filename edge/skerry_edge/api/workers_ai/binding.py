@@ -1,0 +1,43 @@
+"""The wire protocol of a Worker's `env.AI`: one path, the model in a header, no envelope.
+
+    POST /run?version=3   cf-consn-model-id: [prefix:]model   {"inputs": {…}, "options": {…}}
+
+The runtime compares the content type with `application/json` letter by letter; everything else is
+handed to the Worker as a stream.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import InvalidInput
+from skerry.wire import RunOptions
+from skerry_edge.api.bodies import decode, read_body
+from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.api.workers_ai import native
+from skerry_edge.envelopes import BINDING, MODEL_HEADER
+
+
+class BindingRequest(msgspec.Struct):
+    """Body of a call through the binding. Options among the inputs do not count."""
+
+    inputs: msgspec.Raw
+    options: RunOptions | None = None
+
+
+_decoder = msgspec.json.Decoder(BindingRequest)
+
+
+async def run(request: Request) -> Response:
+    """`POST /run`."""
+    edge = edge_of(request)
+    authorise(request, "run")
+    name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
+    if not name:
+        raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
+    spec = edge.spec(name)
+    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    options = asked.options or RunOptions()
+    return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)

@@ -1,0 +1,112 @@
+"""`/ai/run/{model}` of models that classify: a text's labels, or contexts ranked by a query.
+
+A model of one label ranks: it reads the query and a context together, and its score says how well
+one answers the other. What is longer than the model takes is an error, unless `truncate_inputs` is
+set, which cuts the context.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.wire import (
+    ClassificationInput,
+    LabelScore,
+    RankedContext,
+    RankingInput,
+    RankingOutput,
+)
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import attended, authorise, call_of
+from skerry_edge.envelopes import Dialect, JSONBytes, encode
+from skerry_edge.generation.choices import Call
+from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.encoding import Form, Texts, encoded, floats, tokenised, tokenised_pairs
+from skerry_edge.text.encoder import EncoderText
+from skerry_regions.models.catalog import Classification, ModelSpec
+
+_text_decoder = msgspec.json.Decoder(ClassificationInput)
+_ranking_decoder = msgspec.json.Decoder(RankingInput)
+
+
+async def run(
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    body: bytes,
+    dialect: Dialect,
+) -> Response:
+    """Labels in the model's order, or contexts with the best first."""
+    call = call_of(request, authorise(request, "run"))
+    result: RankingOutput | list[LabelScore]
+    if _classification(spec).ranks:
+        result = await _ranking(request, edge, spec, text, decode(_ranking_decoder, body), call)
+    else:
+        result = await _labels(request, edge, spec, text, decode(_text_decoder, body), call)
+    return JSONBytes(dialect.wrap(encode(result)))
+
+
+async def _labels(
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    asked: ClassificationInput,
+    call: Call,
+) -> list[LabelScore]:
+    truncate = bool(asked.truncate_inputs)
+    texts = await tokenised(edge, spec, text, [asked.text], ["text"], truncate=truncate)
+    (scores,) = await _scores(request, edge, spec, texts, call)
+    named = zip(_classification(spec).labels, scores, strict=True)
+    return [LabelScore(label, score) for label, score in named]
+
+
+async def _ranking(
+    request: Request,
+    edge: Edge,
+    spec: ModelSpec,
+    text: EncoderText,
+    asked: RankingInput,
+    call: Call,
+) -> RankingOutput:
+    contexts = [context.text for context in asked.contexts]
+    truncate = bool(asked.truncate_inputs)
+    texts = await tokenised_pairs(edge, spec, text, asked.query, contexts, truncate=truncate)
+    scores = await _scores(request, edge, spec, texts, call)
+    ranked = [RankedContext(index, score) for index, (score,) in enumerate(scores)]
+    ranked.sort(key=lambda context: -context.score)
+    return RankingOutput(ranked[: asked.top_k], texts.usage())
+
+
+async def _scores(
+    request: Request, edge: Edge, spec: ModelSpec, texts: Texts, call: Call
+) -> list[list[float]]:
+    """A score from 0 to 1 per label, of each text."""
+    classification = _classification(spec)
+    form = Form(kind="classes", width=len(classification.labels))
+    vectors = await attended(request, call, encoded(edge, spec, texts, form, call))
+    shares = _sigmoids if classification.is_independent else _softmax
+    return [shares(floats(vector)) for vector in vectors]
+
+
+def _sigmoids(scores: array[float]) -> list[float]:
+    return [0.5 * (1.0 + math.tanh(0.5 * score)) for score in scores]
+
+
+def _softmax(scores: array[float]) -> list[float]:
+    largest = max(scores)
+    weights = [math.exp(score - largest) for score in scores]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def _classification(spec: ModelSpec) -> Classification:
+    if spec.classification is None:  # the catalog has both or neither
+        raise TypeError(f"{spec.id} does not classify")
+    return spec.classification

@@ -1,0 +1,1 @@
+"""One generation from prompt to pieces, in no dialect. May import all rooms but api."""

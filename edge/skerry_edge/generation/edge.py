@@ -1,0 +1,107 @@
+"""What one edge is made of. Built once at start-up, shared by every request."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from skerry.errors import ModelNotFound, TaskNotSupported
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.ledger.batches import Batches
+from skerry_edge.ledger.responses_store import ResponseStore
+from skerry_edge.ledger.stores import Stores
+from skerry_edge.limits import Limits
+from skerry_edge.telemetry.metrics import EdgeMetrics
+from skerry_edge.telemetry.trace_store import TraceStore
+from skerry_edge.telemetry.tracing import TraceRecord
+from skerry_edge.text.encoder import EncoderText
+from skerry_edge.text.model import TextModel
+from skerry_edge.text.token_cache import PrefixMemory
+from skerry_regions.models.catalog import Catalog, ModelSpec
+from skerry_regions.wire.client import RegionClient
+from skerry_regions.zones import GLOBAL
+
+if TYPE_CHECKING:
+    from skerry_edge.gate.steering import Steering
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """The parts behind the routes.
+
+    `texts` maps catalog ids to the text side of the models served that make text, `encoders` of
+    those that embed or classify it.
+
+    `secret` (32 bytes or more, the same on every edge of a cluster) derives the tenants' cache
+    keys; it is never sent anywhere.
+    """
+
+    catalog: Catalog
+    texts: Mapping[str, TextModel]
+    region: RegionClient
+    residency: str = GLOBAL  # the zone in which it stands
+    encoders: Mapping[str, EncoderText] = field(default_factory=dict)
+    tokens: TokenStore
+    secret: bytes = field(repr=False)
+    limits: Limits = field(default_factory=Limits)
+    admission: Admission = field(default_factory=Admission)
+    responses: ResponseStore | None = None  # None: answers are not remembered
+    batches: Batches | None = None  # None: nothing is queued
+    stores: Stores = field(default_factory=Stores)
+    prefixes: PrefixMemory = field(default_factory=PrefixMemory)
+    cors_origins: tuple[str, ...] = ()  # web pages that may call
+    ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
+    metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
+    traces: TraceStore = field(default_factory=TraceStore)
+    export: Callable[[TraceRecord], None] = lambda record: None  # sends finished traces elsewhere
+    steering: Steering | None = None  # None: clients are never sent elsewhere
+    log_prompts: bool = False  # the operator wants their text in the log
+    clock: Callable[[], float] = time.monotonic  # seconds; for durations
+    wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers
+
+    def __post_init__(self) -> None:
+        if not 32 <= len(self.secret) <= hashlib.blake2b.MAX_KEY_SIZE:
+            raise ValueError(f"the edge's secret must have 32 to 64 bytes, got {len(self.secret)}")
+
+    def spec(self, name: str) -> ModelSpec:
+        """The model of an id or alias, if it is served here. Raises `ModelNotFound`."""
+        spec = self.catalog.resolve(name)
+        if spec.id not in self.texts and spec.id not in self.encoders:
+            raise ModelNotFound(
+                f"The model {spec.id} is in the catalog, but is not served here: "
+                f"`skerry models pull {spec.id}` installs it for the next `skerry up`.",
+                param="model",
+            )
+        return spec
+
+    def served(self, name: str) -> tuple[ModelSpec, TextModel]:
+        """A served model that makes text. Raises `ModelNotFound` or `TaskNotSupported`."""
+        spec = self.spec(name)
+        if spec.id not in self.texts:
+            message = f"The model {spec.id} is for {spec.task}; it makes no text."
+            raise TaskNotSupported(message, param="model")
+        return spec, self.texts[spec.id]
+
+    def encoder(self, name: str) -> tuple[ModelSpec, EncoderText]:
+        """A served model that embeds text. Raises `ModelNotFound` or `TaskNotSupported`."""
+        spec = self.spec(name)
+        if spec.id not in self.encoders or spec.embedding is None:
+            raise TaskNotSupported(f"The model {spec.id} makes no embeddings.", param="model")
+        return spec, self.encoders[spec.id]
+
+    def served_specs(self) -> list[ModelSpec]:
+        """The models served here, in the catalog's order."""
+        return [spec for spec in self.catalog if spec.id in self.texts or spec.id in self.encoders]
+
+    def cache_key(self, tenant: str, zone: str | None = None) -> bytes:
+        """The tenant's key of KV block digests: nobody else can name, or time, its prefixes.
+
+        Requests bound to a zone have a key of their own, so that what they left in caches is
+        nothing that an unbound request could find or fetch.
+        """
+        scope = tenant.encode() if zone is None else b"%b\0%b" % (tenant.encode(), zone.encode())
+        return hashlib.blake2b(scope, key=self.secret, digest_size=32).digest()

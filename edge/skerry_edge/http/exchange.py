@@ -1,0 +1,144 @@
+"""One request and its answer between a connection and an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Scope
+
+if TYPE_CHECKING:
+    from skerry_edge.http.connection import GuardedProtocol
+    from skerry_edge.http.head import Head
+
+HIGH_WATER = 64 * 1024  # bytes of a body that nobody has read; beyond, the client is held up
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
+_BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
+
+logger = logging.getLogger(__name__)
+
+
+class Exchange:
+    """A request that the connection has read the head of, and the answer to it."""
+
+    def __init__(self, connection: GuardedProtocol, head: Head, scope: Scope) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._method, self._version = head.method, head.version
+        self._expects_continue = head.expects_continue
+        self._body = bytearray()  # that the application has not read
+        self._is_body_whole = False
+        self._news = asyncio.Event()  # for `receive`
+        self._is_chunked = self._has_body = False
+        self._owed: int | None = None  # bytes, of a body whose size was told
+        self._unsent = b""  # the head, for as long as the body may come with it
+        self.keeps_alive = head.keeps_alive  # else the connection ends with the answer
+        self.has_begun = self.is_complete = False  # the answer
+        self.is_cut_off = False  # nobody is there to answer
+
+    async def run(self, app: ASGIApp) -> None:
+        """Have the application answer; the connection ends with an answer that is not whole."""
+        try:
+            await app(self._scope, self.receive, self.send)
+        except (Exception, asyncio.CancelledError) as error:
+            logger.error("a request failed", exc_info=error)
+        if not self.is_complete and not self.is_cut_off:
+            self._connection.give_up()
+
+    def take(self, part: bytes, *, is_last: bool) -> bool:
+        """Take in a part of the body; whether more should wait until it is read."""
+        if self.is_complete:
+            return False  # whoever answered did not want it
+        self._body += part
+        self._is_body_whole = is_last
+        self._news.set()
+        return len(self._body) > HIGH_WATER
+
+    def cut_off(self) -> None:
+        """Tell the application that the client is gone."""
+        self.is_cut_off = True
+        self._news.set()
+
+    async def receive(self) -> Message:
+        """ASGI's."""
+        if self._expects_continue and not self.has_begun:
+            self._expects_continue = False
+            self._connection.write(CONTINUE)
+        if not self.is_cut_off and not self.is_complete:
+            self._connection.resume_reading()
+            await self._news.wait()
+            self._news.clear()
+        if self.is_cut_off or self.is_complete:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": not self._is_body_whole}
+
+    async def send(self, message: Message) -> None:
+        """ASGI's. What is sent to a client that is gone is dropped."""
+        await self._connection.writable()
+        if self.is_cut_off:
+            return
+        if not self.has_begun:
+            self._begin(message)
+        elif not self.is_complete:
+            self._go_on(message)
+        else:
+            raise RuntimeError(f"{message['type']} after the answer's end")
+
+    def _begin(self, message: Message) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"{message['type']} before the answer's beginning")
+        status: int = message["status"]
+        fields = [*self._connection.default_fields, *message.get("headers", ())]
+        sizes = [value for name, value in fields if name == b"content-length"]
+        self._owed = int(sizes[0]) if sizes else None
+        self._has_body = self._method != "HEAD" and status not in _BODILESS
+        self._is_chunked = self._has_body and self._owed is None and self._version != "1.0"
+        if self._is_chunked:
+            fields.append((b"transfer-encoding", b"chunked"))
+        if self._expects_continue and not self._is_body_whole:
+            self.keeps_alive = False  # nobody knows whether the client sends its body now
+        if not self.keeps_alive:
+            fields.append((b"connection", b"close"))
+        lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+        if lines.count(b"\n") != len(fields) or lines.count(b"\r") != len(fields):
+            raise RuntimeError("a header of the answer holds a line's end")
+        line = _STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status)
+        self._unsent = line + lines + b"\r\n"
+        self.has_begun = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send the head, though the body lets wait."""
+        if self._unsent and not self.is_cut_off:
+            self._write(b"")
+
+    def _go_on(self, message: Message) -> None:
+        data: bytes = message.get("body", b"") if self._has_body else b""
+        is_last = not message.get("more_body", False)
+        if self._owed is not None and self._has_body:
+            self._owed -= len(data)
+            if self._owed < 0 or (is_last and self._owed):
+                raise RuntimeError("the answer's body has not the size that was told")
+        if self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            if is_last:
+                data += b"0\r\n\r\n"
+        self._write(data)
+        if is_last:
+            self.is_complete = True
+            self._news.set()
+            self._connection.answered()
+
+    def _write(self, data: bytes) -> None:
+        """In one system call, which costs more than all that was done for it."""
+        data, self._unsent = self._unsent + data, b""
+        if data:
+            self._connection.write(data)

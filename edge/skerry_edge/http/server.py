@@ -1,0 +1,215 @@
+"""The listening side: uvicorn on uvloop, which drains at its end, or leaves to a successor."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import resource
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from skerry_edge.http.connection import GuardedProtocol
+from skerry_edge.http.handshakes import TLSListener
+from skerry_edge.limits import Limits
+
+SPARE_FILES = 256  # descriptors for everything that is not a client
+RETIRE_TICK_SECONDS = 0.05
+
+logger = logging.getLogger(__name__)
+
+
+class EdgeServer(uvicorn.Server):
+    """uvicorn's server, which says when it listens, and can leave to a successor."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        limits: Limits,
+        ready: Callable[[], None],
+        linger: Callable[[], Awaitable[None]] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._ready = ready
+        self._linger = linger
+        self._tls = tls
+        self._tls_listeners: list[TLSListener] = []
+        self._lingering: asyncio.Task[None] | None = None
+        self._is_told = False  # by a signal
+        self._is_retiring = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets if self._tls is None else [])
+        if self._tls is not None:
+            self._tls_listeners = [self._listen(each, self._tls) for each in sockets or []]
+        if self.started:
+            self._ready()
+
+    def _listen(self, listener: socket.socket, tls: ssl.SSLContext) -> TLSListener:
+        connections = self.server_state.connections
+        return TLSListener(
+            listener,
+            tls,
+            lambda: GuardedProtocol(
+                self.config, self.server_state, self.lifespan.state, limits=self._limits
+            ),
+            has_room=lambda others: len(connections) + others < self._limits.max_connections,
+            seconds=self._limits.header_seconds,
+        )
+
+    def stop(self) -> None:
+        """Linger, drain and end; one that retires hurries from now on."""
+        if self._linger is not None and not self._is_retiring:
+            if self._lingering is None:
+                self._lingering = asyncio.ensure_future(self._stop_after(self._linger))
+            return
+        self.should_exit = True
+        if self._is_retiring:
+            self._loop.call_later(self._limits.drain_seconds, self._cancel_streams)
+
+    async def _stop_after(self, linger: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await linger()
+        finally:
+            self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._linger is not None and not self._is_told and not self._is_retiring:
+            self._is_told = True  # a second signal ends the lingering
+            self._loop.call_soon_threadsafe(self.stop)  # we may be anywhere
+            return
+        super().handle_exit(sig, frame)
+        if self._is_retiring:
+            self._loop.call_soon_threadsafe(self.stop)  # we may be anywhere
+
+    def _cancel_streams(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    def retire(self) -> None:
+        """A successor accepts at the same socket: finish what runs, however long it takes."""
+        self._is_retiring = True
+        self.should_exit = True
+        if self.started:  # now: uvicorn looks at `should_exit` only ten times a second
+            self._leave_socket()
+            self._finish_connections()
+
+    def _leave_socket(self) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in self._tls_listeners:
+            listener.leave()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._is_retiring:
+            self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
+            self._leave_socket()
+            await self._let_clients_go()
+        for listener in self._tls_listeners:
+            await listener.close()
+        await super().shutdown(sockets)
+
+    async def _let_clients_go(self) -> None:
+        """Answer what idle connections still send, and tell them that it is the last: closing one
+        at once would lose the request that is on its way."""
+        for _ in range(math.ceil(self._limits.retire_seconds / RETIRE_TICK_SECONDS)):
+            if not self._finish_connections():
+                return
+            await asyncio.sleep(RETIRE_TICK_SECONDS)
+
+    def _finish_connections(self) -> int:
+        """Make what each does now, or next, its last; how many do nothing now."""
+        connections = [
+            each for each in self.server_state.connections if isinstance(each, GuardedProtocol)
+        ]
+        return sum(each.finish() for each in connections)
+
+
+def allow_connections(number: int) -> None:
+    """Let this process open that many sockets beside its files, as far as the system allows."""
+    wanted = number + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            logger.warning("only %d of %d connections: raise ulimit -n", allowed, number)
+
+
+def listen(host: str, port: int, limits: Limits) -> socket.socket:
+    """Bind and listen; port 0 takes a free one. Raises OSError if that is not possible."""
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    return socket.create_server(
+        address[:2], family=family, backlog=min(limits.max_connections, 2048)
+    )
+
+
+async def serve(
+    app: ASGIApp,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8787,
+    listener: socket.socket | None = None,
+    limits: Limits,
+    ready: Callable[[str, int], None] = lambda host, port: None,
+    stop: asyncio.Event | None = None,
+    retire: asyncio.Event | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    linger: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Serve `app` until SIGTERM, SIGINT or `stop`, then drain. Raises OSError if it cannot listen.
+
+    A `listener` made by `listen` stands in place of `host` and `port`; it is closed at the end.
+    Draining: no new connections, idle ones are closed, streams may finish within
+    `limits.drain_seconds`, then they are cancelled. After `retire`, which says that a successor
+    accepts at the same socket, they may finish however long they take (unless it is stopped as
+    well), and idle connections are closed after one more answer. Requests are taken until `linger`
+    returns, which is called when it is told to stop. `ready(host, port)` is called once connections
+    are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
+    only on the main thread; a second one ends the lingering, a second SIGINT the drain. Meant for
+    uvloop: `uvloop.run(serve(…))`.
+    """
+    allow_connections(limits.max_connections)
+    if listener is None:
+        listener = listen(host, port, limits)
+    address = listener.getsockname()
+    config = uvicorn.Config(
+        app,
+        http=functools.partial(GuardedProtocol, limits=limits),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=limits.idle_seconds,
+        timeout_graceful_shutdown=limits.drain_seconds,
+    )
+    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]), linger, ssl_context)
+    waiting = [
+        asyncio.create_task(_when(event, act))
+        for event, act in ((stop, server.stop), (retire, server.retire))
+        if event is not None
+    ]
+    try:
+        await server.serve([listener])
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _when(event: asyncio.Event, act: Callable[[], None]) -> None:
+    await event.wait()
+    act()

@@ -1,0 +1,53 @@
+"""What an edge remembers of requests: answers, idempotency keys, usage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry_edge.ledger.idempotency import IdempotencyKeys
+from skerry_edge.ledger.response_cache import MAX_TTL_SECONDS, ResponseCache
+from skerry_edge.ledger.usage_journal import UsageJournal
+from skerry_edge.whole_numbers import whole_number
+
+CACHE_TTL_VARIABLE = "SKERRY_CACHE_TTL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The files of one edge; None is a store that this edge does without."""
+
+    cache: ResponseCache | None = None
+    cache_ttl: int | None = None  # seconds, for requests that say nothing of the cache
+    idempotency: IdempotencyKeys | None = None
+    journal: UsageJournal | None = None
+
+    @classmethod
+    def in_folder(cls, folder: Path, *, edge: str, cache_ttl: int | None = None) -> Stores:
+        """Files that the edges of a zone may share; `edge` is the id of this one."""
+        return cls(
+            cache=ResponseCache(folder / "answers.db"),
+            cache_ttl=cache_ttl,
+            idempotency=IdempotencyKeys(folder / "idempotency.db"),
+            journal=UsageJournal(folder / "usage.db", edge=edge),
+        )
+
+    def close(self) -> None:
+        """Write what is still to be written. Blocks; nothing may be told to a store after it."""
+        for store in (self.cache, self.idempotency, self.journal):
+            if store is not None:
+                store.close()
+
+
+def cache_ttl_from(environ: Mapping[str, str]) -> int | None:
+    """The operator's default. Raises ValueError."""
+    given = environ.get(CACHE_TTL_VARIABLE, "").strip()
+    if not given:
+        return None
+    seconds = whole_number(given, 1, MAX_TTL_SECONDS)
+    if seconds is None:
+        raise ValueError(
+            f"{CACHE_TTL_VARIABLE} must be whole seconds, 1 to {MAX_TTL_SECONDS}, not {given!r}"
+        )
+    return seconds

@@ -1,0 +1,134 @@
+"""How a request wants its output to look: JSON mode, a schema, or one of the extensions.
+
+`response_format` comes as OpenAI and Workers AI have it; `guided_json`, `guided_regex`,
+`guided_choice` and `guided_grammar` as vLLM has them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from skerry.errors import InvalidInput
+from skerry_edge.output.schema import Schema, checked
+from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
+
+MAX_CHOICES = 1000
+ANY_OBJECT: Schema = {"type": "object"}
+
+
+class FormatRequest(Protocol):
+    """The fields that both dialects' requests share."""
+
+    response_format: dict[str, Any] | None
+    guided_json: dict[str, Any] | str | None
+    guided_regex: str | None
+    guided_choice: list[str] | None
+    guided_grammar: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What the whole output must look like."""
+
+    grammar: GrammarSpec
+    is_json: bool = False
+
+
+def output_format(request: FormatRequest) -> OutputFormat | None:
+    """The format that a request asks for; None is free text.
+
+    Raises `InvalidInput`, naming the field, for one that is not supported or not alone.
+    """
+    asked = {
+        "response_format": _response_format(request.response_format),
+        "guided_json": _guided_json(request.guided_json),
+        "guided_regex": _regex(request.guided_regex),
+        "guided_choice": _choice(request.guided_choice),
+        "guided_grammar": _ebnf(request.guided_grammar),
+    }
+    formats = {name: each for name, each in asked.items() if each is not None}
+    if len(formats) > 1:
+        first, second, *_ = formats
+        raise _wrong(second, f"cannot be combined with {first}")
+    return next(iter(formats.values()), None)
+
+
+def json_schema(schema: object, path: str) -> OutputFormat:
+    """Output that is valid by a schema. Raises `InvalidInput`."""
+    source = json.dumps(checked(schema, path), ensure_ascii=False)
+    return OutputFormat(_grammar("json_schema", source, path), is_json=True)
+
+
+def _response_format(asked: dict[str, Any] | None) -> OutputFormat | None:
+    if not asked:
+        return None
+    match asked.get("type"):
+        case "text":
+            return None
+        case "json_object":  # some clients put a schema beside it
+            schema, path = asked.get("schema", ANY_OBJECT), "response_format.schema"
+        case "json_schema":
+            schema, path = _enveloped(asked.get("json_schema"))
+        case other:
+            known = "'text', 'json_object' or 'json_schema'"
+            raise _wrong("response_format.type", f"must be {known}, got {str(other)[:40]!r}")
+    return json_schema(schema, path)
+
+
+def _enveloped(value: object) -> tuple[object, str]:
+    """The schema itself: as Workers AI has it, or inside OpenAI's `{name, strict, schema}`."""
+    path = "response_format.json_schema"
+    if isinstance(value, dict) and isinstance(value.get("schema"), dict):
+        return value["schema"], f"{path}.schema"
+    return value, path
+
+
+def _guided_json(schema: dict[str, Any] | str | None) -> OutputFormat | None:
+    if schema is None:
+        return None
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            raise _wrong("guided_json", "is not JSON") from None
+    return json_schema(schema, "guided_json")
+
+
+def _regex(regex: str | None) -> OutputFormat | None:
+    if regex is None:
+        return None
+    return OutputFormat(_grammar("regex", regex, "guided_regex"))
+
+
+def _choice(choices: list[str] | None) -> OutputFormat | None:
+    if choices is None:
+        return None
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        raise _wrong("guided_choice", f"must have 1 to {MAX_CHOICES} entries")
+    lark = "start: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
+    return OutputFormat(_grammar("ebnf", lark, "guided_choice"))
+
+
+def _ebnf(source: str | None) -> OutputFormat | None:
+    if source is None:
+        return None
+    for directive in ("%json", "%llguidance"):  # schemas in it would not be checked
+        if directive in source:
+            raise _wrong("guided_grammar", f"{directive} is not supported")
+    return OutputFormat(_grammar("ebnf", source, "guided_grammar"))
+
+
+def _grammar(kind: Any, source: str, path: str) -> GrammarSpec:
+    if len(source.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR:
+        raise _wrong(path, f"is longer than {MAX_GRAMMAR} bytes")
+    try:
+        source.encode()
+    except UnicodeEncodeError:
+        raise _wrong(path, "holds a lone surrogate (U+D800 to U+DFFF)") from None
+    return GrammarSpec(kind=kind, source=source)
+
+
+def _wrong(path: str, what: str) -> InvalidInput:
+    return InvalidInput(f"Bad input: {path}: {what}", param=path)

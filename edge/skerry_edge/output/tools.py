@@ -1,0 +1,306 @@
+"""Tools that a request offers, and the grammar that makes the model call them as they are declared.
+
+Each family of models has its own way to write a call. In `hermes`, which we also teach to models
+that were trained for none,
+
+    <tool_call>
+    {"name": "add", "arguments": {"a": 2, "b": 3}}
+    </tool_call>
+
+is one call; Llama 3 writes `{"name": "add", "parameters": {…}}` and nothing else; Mistral writes
+`[TOOL_CALLS][{"name": "add", "arguments": {…}}, …]`, where the mark is a control token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol
+
+from skerry.errors import InvalidInput
+from skerry_edge.output.format import OutputFormat
+from skerry_edge.output.schema import Schema, checked
+from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
+
+MAX_TOOLS: Final = 128
+MAX_NAME: Final = 128  # characters
+NO_ARGUMENTS: Final[Schema] = {"type": "object", "properties": {}, "additionalProperties": False}
+JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+Choice = Literal["auto", "none", "required"]
+
+_ID_LETTERS: Final = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How a model writes calls."""
+
+    name: str
+    begin: str  # before each call; empty: a call can only be the whole output
+    end: str
+    arguments_key: str
+    is_templated: bool  # the chat template lays out tools, calls and results
+    is_list: bool = False  # calls stand in one JSON list
+    mark_id: int | None = None  # `begin` is this control token, not text
+    id_length: int | None = None  # calls' ids are so many letters and digits
+
+    def new_id(self) -> str:
+        """An id for a call."""
+        if self.id_length is None:
+            return f"call_{secrets.token_hex(12)}"
+        return "".join(secrets.choice(_ID_LETTERS) for _ in range(self.id_length))
+
+    def head(self, tool: str) -> str:
+        """What a call of `tool` starts with, up to its arguments."""
+        name, key = json.dumps(tool, ensure_ascii=False), self.arguments_key
+        return f'{{"name": {name}, "{key}": '
+
+    @property
+    def trigger(self) -> str:
+        """What no text may hold: from here on it is a call."""
+        return self.begin.strip()
+
+
+TAUGHT = Family(
+    name="taught",
+    begin="<tool_call>\n",
+    end="\n</tool_call>",
+    arguments_key="arguments",
+    is_templated=False,
+)
+HERMES = Family(
+    name="hermes",
+    begin="<tool_call>\n",
+    end="\n</tool_call>",
+    arguments_key="arguments",
+    is_templated=True,
+)
+LLAMA = Family(name="llama", begin="", end="", arguments_key="parameters", is_templated=True)
+MISTRAL = Family(
+    name="mistral",
+    begin="[TOOL_CALLS]",
+    end="",
+    arguments_key="arguments",
+    is_templated=True,
+    is_list=True,
+    id_length=9,  # its templates refuse others
+)
+
+
+def family_of(
+    chat_template: str | None, control_id: Callable[[str], int | None] = lambda _: None
+) -> Family:
+    """How the model behind a template was trained to call tools; `TAUGHT` when it was not.
+
+    `control_id` knows the model's control tokens.
+    """
+    source = chat_template or ""
+    if "tools" not in source:
+        return TAUGHT
+    if "<tool_call>" in source:
+        return HERMES
+    if '"parameters"' in source and "ipython" in source:
+        return LLAMA
+    if MISTRAL.begin in source and "[ARGS]" not in source:  # newer ones write calls another way
+        mark_id = control_id(MISTRAL.begin)
+        return TAUGHT if mark_id is None else replace(MISTRAL, mark_id=mark_id)
+    return TAUGHT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that the caller can run."""
+
+    name: str
+    description: str
+    declared: Any  # its parameters as the caller wrote them, for the prompt
+    parameters: Schema  # as grammars take them
+
+    def described(self) -> dict[str, Any]:
+        """As templates and prompts show it."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.declared,
+        }
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolbox:
+    """The tools of one request, and how they may be called."""
+
+    tools: tuple[Tool, ...]
+    choice: Choice
+    is_parallel: bool
+
+    @property
+    def shown(self) -> tuple[Tool, ...]:
+        """Those that the model is told of."""
+        return () if self.choice == "none" else self.tools
+
+
+class ToolRequest(Protocol):
+    """The fields that both dialects' requests share."""
+
+    tools: list[dict[str, Any]] | None
+    functions: list[dict[str, Any]] | None
+    tool_choice: str | dict[str, Any] | None
+    function_call: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None
+
+
+def toolbox(request: ToolRequest) -> Toolbox | None:
+    """What a request offers; None when it offers nothing. Raises `InvalidInput` with the path."""
+    field = "tools" if request.tools else "functions"
+    given = request.tools or request.functions or []
+    choice_field = "tool_choice" if request.tool_choice is not None else "function_call"
+    choice = request.tool_choice if request.tool_choice is not None else request.function_call
+    if not given:
+        if choice in (None, "none", "auto"):
+            return None
+        raise _wrong(choice_field, "there are no tools to choose from")
+    if len(given) > MAX_TOOLS:
+        raise _wrong(field, f"more than {MAX_TOOLS} tools")
+    tools = [_tool(each, f"{field}[{index}]") for index, each in enumerate(given)]
+    names = [tool.name for tool in tools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise _wrong(f"{field}[{index}]", f"a tool {name!r} was given before")
+    kind, named = _choice(choice, choice_field)
+    if named is not None:
+        if named not in names:
+            raise _wrong(choice_field, f"there is no tool {named[:MAX_NAME]!r}")
+        tools = [tool for tool in tools if tool.name == named]
+    parallel = request.parallel_tool_calls is not False and named is None
+    return Toolbox(tools=tuple(tools), choice=kind, is_parallel=parallel)
+
+
+def _tool(given: dict[str, Any], path: str) -> Tool:
+    """A tool in any form: OpenAI's, nested, or flat as Workers AI and Responses have it."""
+    kind = given.get("type", "function")
+    if kind != "function":
+        raise _wrong(f"{path}.type", f"only functions are supported, got {str(kind)[:40]!r}")
+    function = given
+    if "function" in given:
+        path += ".function"
+        function = given["function"]
+    if not isinstance(function, dict):
+        raise _wrong(path, "must be an object")
+    name = function.get("name")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise _wrong(f"{path}.name", f"must be a string of 1 to {MAX_NAME} printable characters")
+    description = function.get("description") or ""
+    if not isinstance(description, str):
+        raise _wrong(f"{path}.description", "must be a string")
+    declared = function.get("parameters") or NO_ARGUMENTS
+    parameters = checked(declared, f"{path}.parameters")
+    if parameters.get("type", "object") != "object":
+        raise _wrong(f"{path}.parameters.type", "must be 'object'")
+    return Tool(
+        name=name,
+        description=description,
+        declared=declared,
+        parameters=parameters | {"type": "object"},
+    )
+
+
+def _choice(choice: str | dict[str, Any] | None, path: str) -> tuple[Choice, str | None]:
+    """What may be called: the kind of choice, and the one tool that is named."""
+    match choice:
+        case None | "auto":
+            return "auto", None
+        case "none" | "required":
+            return choice, None
+        case {"type": "function", "function": {"name": str(name)}}:
+            return "required", name
+        case {"type": "function", "name": str(name)} | {"name": str(name)}:
+            return "required", name
+        case _:
+            raise _wrong(path, "must be 'auto', 'none', 'required', or name a function")
+
+
+# --- grammars ------------------------------------------------------------------------------------
+
+
+def tool_grammar(
+    family: Family, box: Toolbox, wanted: OutputFormat | None = None
+) -> GrammarSpec | None:
+    """What the output may be: calls, or text, or what `wanted` says in its place.
+
+    Raises `InvalidInput` when all of it is too long, or for a format that is not JSON.
+    """
+    if box.choice == "none":
+        return wanted.grammar if wanted is not None else _text_without(family.trigger)
+    rules = [f"call_{i}: {_call(family, tool)}" for i, tool in enumerate(box.tools)]
+    rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(box.tools))))
+    rules += _start(family, box, wanted)
+    source = "\n".join(rules)
+    if len(source.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR:
+        raise _wrong("tools", f"all tools together are longer than {MAX_GRAMMAR} bytes")
+    return GrammarSpec(kind="ebnf", source=source)
+
+
+def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[str]:
+    several = box.is_parallel and bool(family.begin)
+    calls = _calls(family, several=several)
+    if box.choice == "required":
+        return ["start: calls", calls]
+    if wanted is not None:
+        return [f"start: calls | {_json_rule(wanted)}", calls]
+    if family.mark_id is not None:  # no text can hold the mark, which is no text
+        return ["start: text calls?", calls, "text: TEXT", f"TEXT: {_without(family.trigger)}"]
+    if not family.begin:  # text is what does not look like a call
+        return ["start: call | text", "text: TEXT", "TEXT: /([^{](.|\\n)*)?/"]
+    rest, end = json.dumps(family.begin.removeprefix(family.trigger)), json.dumps(family.end)
+    return [
+        "start: marked* text" if several else "start: marked | text",
+        f"marked: trigger {rest} call {end}",
+        f"trigger[lazy]: TEXT {json.dumps(family.trigger)}",  # ends text as soon as it is there
+        "text: TEXT",
+        "TEXT: /(.|\\n)*/",
+    ]
+
+
+def _calls(family: Family, *, several: bool) -> str:
+    """The rule of calls that stand together."""
+    if family.is_list:
+        more = ' (", " call)*' if several else ""
+        return f'calls: <[{family.mark_id}]> ("[" | " [") call{more} "]"'
+    begin, end = json.dumps(family.begin), json.dumps(family.end)
+    more = f' ("\\n" {begin} call {end})*' if several else ""
+    return f"calls: {begin} call {end}{more}"
+
+
+def _json_rule(wanted: OutputFormat | None) -> str:
+    if wanted is None or not wanted.is_json:
+        raise _wrong("tools", "beside tools the output can be JSON or text, nothing else")
+    return _json(json.loads(wanted.grammar.source))
+
+
+def _call(family: Family, tool: Tool) -> str:
+    head = json.dumps(family.head(tool.name), ensure_ascii=False)
+    return f'{head} {_json(tool.parameters)} "}}"'
+
+
+def _json(schema: Schema) -> str:
+    return "%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}, ensure_ascii=False)
+
+
+def _text_without(trigger: str) -> GrammarSpec | None:
+    if not trigger:
+        return None
+    return GrammarSpec(kind="ebnf", source=f"start: TEXT\nTEXT: {_without(trigger)}")
+
+
+def _without(trigger: str) -> str:
+    return f"/(?s:.*)/ & ~/(?s:.*{re.escape(trigger)}.*)/"
+
+
+def _wrong(path: str, what: str) -> InvalidInput:
+    return InvalidInput(f"Bad input: {path[:500]}: {what}", param=path[:500])

@@ -1,0 +1,1 @@
+"""What an edge counts and traces. May import the hall."""

@@ -1,0 +1,197 @@
+"""The text side of a model: conversations to token ids, and token ids to text.
+
+    messages ──render──▶ Prompt ──encode──▶ ids ══ region ══▶ ids ──Detokenizer──▶ text
+
+A `Prompt` is text whose control tokens (`<|im_start|>`) count, because a template or an operator's
+own format put them there. A plain `str` is somebody's text, and control tokens in it are only text.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from jinja2.exceptions import TemplateError as JinjaError
+from tokenizers import Tokenizer
+
+from skerry.errors import InvalidInput, TaskNotSupported
+from skerry.wire import Message
+from skerry_edge.text.control_tokens import MARK, Guard, dropping_marks
+from skerry_edge.text.detokenizer import Detokenizer, TokenBytes
+from skerry_edge.text.sandbox import TemplateLimit, TemplateRefusal
+from skerry_edge.text.template import ChatTemplate
+from skerry_edge.text.token_cache import Borders
+from skerry_regions.models.model_files import ModelFiles
+
+
+class Prompt(str):
+    """Text in which control tokens count, except where a `Guard` marked them as a user's."""
+
+    __slots__ = ()
+
+
+class TextModel:
+    """Tokenizer, chat template and stop tokens of one model. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        *,
+        context_window: int,
+        now: Callable[[], datetime] = datetime.now,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`now` is what templates may ask for; `clock` bounds how long they may run.
+
+        Raises `template.TemplateError` for a chat template that cannot be used.
+        """
+        self.id = files.id
+        self.context_window = context_window  # tokens
+        self.vocab_size = files.vocab_size
+        self.stop_token_ids: tuple[int, ...] = files.stop_token_ids
+        self.tokenizer_digest = files.tokenizer_digest
+        self.template_digest = files.template_digest
+        self.build = files.weights_digest + files.tokenizer_digest + files.template_digest
+        self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
+        self._bos_id = files.bos_id if files.add_bos else None
+        control = {
+            id_: token.content
+            for id_, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special or id_ in files.stop_token_ids
+        }
+        self._control_ids = frozenset(control)
+        self._guard = Guard(control.values())
+        self._dropping_marks = dropping_marks(self._tokenizer)
+        self.borders = Borders(self._tokenizer)
+        self._tokens = TokenBytes(self._tokenizer, files.token_form)
+        self._strip_space = files.strips_space
+        self.chat_template = files.chat_template  # Jinja source
+        self._template: ChatTemplate | None = None
+        if files.chat_template is not None:
+            ids = {"bos": files.bos_id, "eos": files.eos_id, "pad": files.pad_id}
+            ids["unk"] = files.unk_id
+            tokens = {
+                f"{name}_token": self.token_bytes(id_).decode()
+                for name, id_ in ids.items()
+                if id_ is not None
+            }
+            self._template = ChatTemplate(files.chat_template, tokens=tokens, now=now, clock=clock)
+
+    # --- text to ids
+
+    def render(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Prompt:
+        """Lay out a conversation by the model's chat template. Nothing users wrote in it can turn
+        into a control token.
+
+        Raises `InvalidInput` when the template refuses the messages or cannot render them, and
+        `TaskNotSupported` when the model has no template.
+        """
+        if self._template is None:
+            raise TaskNotSupported(
+                f"{self.id} has no chat template: send `prompt` in place of `messages`.",
+                param="messages",
+            )
+        try:
+            turns = [self._guard.mark_all(_turn(message)) for message in messages]
+            marked_tools = self._guard.mark_all(list(tools)) if tools else None
+            text = self._template.render(
+                turns, tools=marked_tools, add_generation_prompt=add_generation_prompt
+            )
+        except TemplateRefusal as refusal:
+            raise InvalidInput(f"Bad input: {refusal}", param="messages") from None
+        except TemplateLimit as limit:
+            raise InvalidInput(
+                f"Bad input: laying out these messages takes {limit}.", param="messages"
+            ) from None
+        except (JinjaError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            raise InvalidInput(
+                f"Bad input: the chat template of {self.id} cannot lay out these messages; check "
+                "the roles, their order, and the form of each content.",
+                param="messages",
+            ) from e
+        return Prompt(text)
+
+    def render_prompt(self, prompt: str, *, raw: bool = False) -> Prompt:
+        """The `prompt` of a request: a user's turn, or with `raw` the text as it stands, in which
+        the caller writes the model's control tokens. A model without a template takes all as raw.
+
+        Raises as `render` does.
+        """
+        if raw or self._template is None:
+            return Prompt(prompt)
+        return self.render([{"role": "user", "content": prompt}])
+
+    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
+        """Token ids. Control tokens are looked for in a `Prompt` only.
+
+        `add_special` puts BOS in front where the model wants one and the text has none: for raw
+        text; a chat template writes its own. Raises `InvalidInput` for text that is not Unicode.
+        """
+        ids = self.encode_part(text if isinstance(text, Prompt) else self._guard.mark(text))
+        if add_special and self._bos_id is not None and ids[:1] != [self._bos_id]:
+            ids.insert(0, self._bos_id)
+        return ids
+
+    def encode_part(self, part: str) -> list[int]:
+        """Token ids of a `Prompt`, or of a part of one that was cut at one of `borders`.
+
+        Raises `InvalidInput` for text that is not Unicode.
+        """
+        try:
+            tokenizer = self._dropping_marks if MARK in part else self._tokenizer
+            ids: list[int] = tokenizer.encode(part, add_special_tokens=False).ids
+        except TypeError:  # what the library makes of a lone surrogate
+            raise InvalidInput(
+                "Bad input: the text holds a lone surrogate (U+D800 to U+DFFF)."
+            ) from None
+        return ids
+
+    def control_id(self, text: str) -> int | None:
+        """The id of a control token; None where the model has no such one."""
+        id_: int | None = self._tokenizer.token_to_id(text)
+        return id_ if id_ in self._control_ids else None
+
+    # --- ids to text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for; control tokens as they are written."""
+        return self._tokens.of(token_id)
+
+    def detokenizer(self) -> Detokenizer:
+        """A detokenizer for one stream of output."""
+        return Detokenizer(self._tokens, strip_space=self._strip_space)
+
+
+def _turn(message: Message | Mapping[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: content is one string, absent fields are absent, and the
+    arguments of tool calls are objects."""
+    fields = msgspec.to_builtins(message)
+    turn = {key: value for key, value in fields.items() if value is not None}
+    content = turn.get("content", "")
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content)
+    turn["content"] = content
+    if calls := turn.get("tool_calls"):
+        turn["tool_calls"] = [_tool_call(call) for call in calls]
+    return turn
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

@@ -1,0 +1,99 @@
+"""Chat templates: conversations laid out as the model was trained to read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import jinja2
+from jinja2.exceptions import SecurityError
+
+from skerry_edge.text.sandbox import METER, Meter, SandboxedTemplates, TemplateLimit
+
+MAX_SOURCE: Final = 64 << 10  # characters of a template; the longest published have half
+BASE_WORK: Final = 4 << 20  # characters made, items visited and calls, of one rendering …
+WORK_PER_CHARACTER: Final = 32  # … and for each character of its input
+MAX_SECONDS: Final = 0.25  # of processor time, per rendering
+
+
+class TemplateError(ValueError):
+    """The template cannot be used with any messages; the message says why."""
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        tokens: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] = datetime.now,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`tokens` are the template's variables such as `bos_token`; `now` is what the template
+        may ask for; `clock` (seconds) bounds a rendering.
+
+        Raises `TemplateError` for a template that does not compile, or that cannot lay out even a
+        short conversation within the limits.
+        """
+        if len(source) > MAX_SOURCE:
+            raise TemplateError(f"the chat template is longer than {MAX_SOURCE} characters")
+        self._clock = clock
+        self._tokens = dict(tokens or {})
+        try:
+            self._template = SandboxedTemplates(now).compile_metered(source)
+            self._template.globals = dict(self._template.globals)  # each rendering copies it
+        except jinja2.TemplateSyntaxError as error:
+            problem = f"line {error.lineno}: {error.message}"
+            raise TemplateError(f"the chat template does not compile: {problem}") from None
+        except (SecurityError, RecursionError, MemoryError, SyntaxError) as error:
+            raise TemplateError(f"the chat template cannot be used: {error}") from None
+        self._try_out()
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Lay out a conversation.
+
+        Raises `TemplateRefusal`, `TemplateLimit`, or whatever the template's code runs into on
+        messages of a form it does not expect.
+        """
+        work = BASE_WORK + WORK_PER_CHARACTER * (_characters(messages) + _characters(tools))
+        meter = Meter(work, MAX_SECONDS, self._clock)
+        context = self._template.new_context(
+            {
+                **self._tokens,
+                "messages": messages,
+                "tools": tools,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+                METER: meter,
+            }
+        )
+        return "".join(self._template.root_render_func(context))
+
+    def _try_out(self) -> None:
+        try:
+            self.render([{"role": "user", "content": "Hello."}])
+        except (TemplateLimit, SecurityError) as error:
+            raise TemplateError(f"the chat template is not safe to run: {error}") from None
+        except Exception:  # it may want other messages than these: that is for the request to meet
+            return
+
+
+def _characters(value: object) -> int:
+    """Characters of all strings in plain data."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_characters(key) + _characters(each) for key, each in value.items())
+    if isinstance(value, Sequence):
+        return sum(map(_characters, value))
+    return 0
