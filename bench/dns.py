@@ -45,7 +45,7 @@ from bench.dns_servers import (
 )
 from bench.dns_world import ASKED, NAME, ORIGIN
 from bench.workers.dns_skerry import SECRET
-from skerry_edge.geo.cookies import Cookies
+from skerry_dns.server.cookies import Cookies
 
 OURS = "Skerry"
 FLOOD_NAMES = 200_000

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine, stats
-from skerry_edge.geo.rtt import MeasuredRtt
+from skerry_dns.watch.rtt import MeasuredRtt
 from skerry_regions.geo.ranking import Candidate, Client, nearest, rank, up
 from skerry_regions.topology.spec import Region
 

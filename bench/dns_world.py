@@ -10,7 +10,7 @@ import ipaddress
 
 import dns.name
 
-from skerry_edge.geo.zone import Zone
+from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.networks import Network
 from skerry_regions.geo.places import Places, Site
 from skerry_regions.geo.ranking import Client

@@ -15,14 +15,14 @@ from pathlib import Path
 import uvloop
 
 from bench.dns_world import places, zone
+from skerry_dns.fast.fast_path import FastPath
+from skerry_dns.server.cookies import Cookies
+from skerry_dns.server.dns_server import DnsServer
+from skerry_dns.server.responder import Responder
+from skerry_dns.server.response_rate import ResponseRate
+from skerry_dns.signing.signed_zone import SignedZone
+from skerry_dns.signing.zone_key import ZoneKey
 from skerry_edge.cli.dns_kernels import load_dns_kernels
-from skerry_edge.geo.cookies import Cookies
-from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.fast.fast_path import FastPath
-from skerry_edge.geo.responder import Responder
-from skerry_edge.geo.response_rate import ResponseRate
-from skerry_edge.geo.signed_zone import SignedZone
-from skerry_edge.geo.zone_key import ZoneKey
 
 SECRET = bytes(16)
 UNLIMITED = 1e12  # answers per second

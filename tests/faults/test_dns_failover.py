@@ -27,7 +27,7 @@ import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry
 
-from skerry_edge.geo.health import INTERVAL, PROBE_SECONDS, SUCCESSES
+from skerry_dns.watch.health import INTERVAL, PROBE_SECONDS, SUCCESSES
 from skerry_regions.geo.places import TTL
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]

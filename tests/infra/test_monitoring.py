@@ -14,8 +14,8 @@ import pytest
 import yaml
 from tests.edge.geo.example import responder
 
-from skerry_edge.geo.dns_metrics import DnsMetrics
-from skerry_edge.geo.dns_server import DnsServer
+from skerry_dns.server.dns_metrics import DnsMetrics
+from skerry_dns.server.dns_server import DnsServer
 from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.prometheus import Metric

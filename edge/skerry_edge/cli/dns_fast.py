@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry_edge.geo.responder import Responder
+from skerry_dns.server.responder import Responder
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.fast.fast_path import FastPath
+    from skerry_dns.fast.fast_path import FastPath
 
 MAX_WORKERS = 64
 
@@ -27,9 +27,9 @@ def fast_path(responder: Responder, cache_dir: Path, workers: int | None) -> Fas
     if workers == 0:
         return None
     try:
+        from skerry_dns.fast.fast_path import FastPath
+        from skerry_dns.fast.workers import is_supported
         from skerry_edge.cli.dns_kernels import load_dns_kernels
-        from skerry_edge.geo.fast.fast_path import FastPath
-        from skerry_edge.geo.fast.workers import is_supported
     except ImportError as error:
         logger.warning("answers come from the slow path: %s is not installed", error.name)
         return None

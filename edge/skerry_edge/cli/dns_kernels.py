@@ -13,19 +13,11 @@ from numba import typeof
 
 from skerry_core.runner import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
-from skerry_edge.geo import cookies as reference_cookies
-from skerry_edge.geo import responder as reference
-from skerry_edge.geo import response_rate, wire
-from skerry_edge.geo.fast import (
-    asked,
-    compiled,
-    cookies,
-    limiting,
-    responding,
-    serving,
-    table,
-    writing,
-)
+from skerry_dns import wire
+from skerry_dns.fast import asked, compiled, cookies, limiting, responding, serving, table, writing
+from skerry_dns.server import cookies as reference_cookies
+from skerry_dns.server import responder as reference
+from skerry_dns.server import response_rate
 
 VARIANT = "any"  # there is one
 

@@ -21,7 +21,7 @@ def keys(step: str, zone: str, home: Home, now: float | None = None) -> None:
     with told():
         if not path.exists():
             raise CannotStart(f"{zone} has no key: `skerry dns keygen` draws one")
-        from skerry_edge.geo.zone_keys import KeyFiles
+        from skerry_dns.signing.zone_keys import KeyFiles
 
         files = KeyFiles(path)
         match step:
@@ -40,9 +40,9 @@ def keys(step: str, zone: str, home: Home, now: float | None = None) -> None:
 
 
 def _show(path: Path, origin: dns.name.Name, now: float) -> None:
-    from skerry_edge.geo.rollover import Stage
-    from skerry_edge.geo.zone_key import ZoneKey
-    from skerry_edge.geo.zone_keys import KeyFiles
+    from skerry_dns.signing.rollover import Stage
+    from skerry_dns.signing.zone_key import ZoneKey
+    from skerry_dns.signing.zone_keys import KeyFiles
 
     files = KeyFiles(path)
     rollover, stage = files.rollover(), files.stage(now)

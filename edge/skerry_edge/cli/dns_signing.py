@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import dns.name
 
+from skerry_dns.zone.zone import Zone
 from skerry_edge.cli.output import note, say
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
-from skerry_edge.geo.zone import Zone
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.signed_zone import SignedZone
-    from skerry_edge.geo.zone_keys import ZoneKeys
+    from skerry_dns.signing.signed_zone import SignedZone
+    from skerry_dns.signing.zone_keys import ZoneKeys
 
 RENEWAL_SECONDS = 60.0  # between looks at signatures …
 RENEWED_AT_ONCE = 50  # … of which so many are made in a row: some 10 ms
@@ -31,7 +31,7 @@ def keygen(zone: str, home: Home) -> None:
     """Draw the key of a zone, unless there is one, and say its DS record. Raises `CannotStart`."""
     path = home.zone_key(zone)
     with told():
-        from skerry_edge.geo.zone_key import ZoneKey
+        from skerry_dns.signing.zone_key import ZoneKey
 
         if path.exists():
             key = ZoneKey.load(path)
@@ -46,7 +46,7 @@ def keygen(zone: str, home: Home) -> None:
 def told() -> Generator[None]:
     """What is wrong with a key, or missing for it, as `CannotStart`."""
     try:
-        from skerry_edge.geo.zone_key import KeyUnusable
+        from skerry_dns.signing.zone_key import KeyUnusable
     except ImportError:
         raise CannotStart("signed zones need `pip install 'skerry[dnssec]'`") from None
     try:
@@ -63,7 +63,7 @@ def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:
     if not _has_key_files(path):
         return None
     with told():
-        from skerry_edge.geo.zone_keys import KeyFiles
+        from skerry_dns.signing.zone_keys import KeyFiles
 
         return KeyFiles(path).at(now)
 
@@ -81,7 +81,7 @@ def _has_key_files(path: Path) -> bool:
 
 def sign_zone(zone: Zone, keys: ZoneKeys, now: float, before: SignedZone | None) -> SignedZone:
     """With its static records signed, as far as they are not in the zone `before`."""
-    from skerry_edge.geo.signed_zone import SignedZone
+    from skerry_dns.signing.signed_zone import SignedZone
 
     signed = SignedZone(zone, keys.signing, keys.beside)
     signed.presign(now, before)

@@ -14,16 +14,16 @@ import dns.exception
 import dns.name
 import dns.tsig
 
+from skerry_dns.transfer.transfer import Transfers
+from skerry_dns.zone.zone import Zone
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
-from skerry_edge.geo.transfer import Transfers
-from skerry_edge.geo.zone import Zone
 from skerry_regions.geo.places import Places
 from skerry_regions.topology.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.signed_zone import SignedZone
+    from skerry_dns.signing.signed_zone import SignedZone
 
 SECRET_BYTES = 32
 MAX_BYTES = 4096

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skerry_dns.zone.from_topology import net_of, places_of
 from skerry_edge.cli.geo_install import open_geo_data
 from skerry_edge.cli.output import note, say
 from skerry_edge.cli.state import Home
-from skerry_edge.geo.from_topology import net_of, places_of
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.ranking import Client, seconds_to
 from skerry_regions.topology.spec import Topology

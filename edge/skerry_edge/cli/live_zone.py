@@ -17,25 +17,25 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from skerry_dns.server.cookies import Cookies
+from skerry_dns.server.dns_server import DnsServer
+from skerry_dns.server.responder import Responder
+from skerry_dns.server.response_rate import ResponseRate
+from skerry_dns.watch.health import PROBE_SECONDS, HealthWatch, Probe
+from skerry_dns.watch.region_watch import Ask, RegionWatch, Rtts, ask_edge
+from skerry_dns.zone.from_topology import public_addresses
+from skerry_dns.zone.zone import ZoneError
 from skerry_edge.cli.dns_signing import keep_signed, load_zone_keys
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home, secret
 from skerry_edge.cli.zone_contents import ZoneContents, make_contents, stamp_of
-from skerry_edge.geo.cookies import Cookies
-from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.from_topology import public_addresses
-from skerry_edge.geo.health import PROBE_SECONDS, HealthWatch, Probe
-from skerry_edge.geo.region_watch import Ask, RegionWatch, Rtts, ask_edge
-from skerry_edge.geo.responder import Responder
-from skerry_edge.geo.response_rate import ResponseRate
-from skerry_edge.geo.zone import ZoneError
 from skerry_regions.address import Address
 from skerry_regions.geo.places import Places
 from skerry_regions.process.health import is_healthy
 from skerry_regions.topology.spec import EdgeSpec, Topology
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.signed_zone import SignedZone
+    from skerry_dns.signing.signed_zone import SignedZone
 
 COOKIE_SECRET = 16  # bytes
 LOOK_SECONDS = 60.0  # between looks at files

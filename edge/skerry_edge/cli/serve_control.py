@@ -20,6 +20,7 @@ from pathlib import Path
 import uvloop
 from msgspec.structs import replace
 
+from skerry_dns.zone.zone_answers import ZoneAnswers
 from skerry_edge.cli.configured import open_certificate
 from skerry_edge.cli.control_home import ControlRunning, claim_control, control_database
 from skerry_edge.cli.machine import default_threads
@@ -34,7 +35,6 @@ from skerry_edge.cli.state import (
     write_config,
 )
 from skerry_edge.gate.auth import TokenRecord, TokenStore, TokenStoreError, token_text
-from skerry_edge.geo.zone_answers import ZoneAnswers
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
 from skerry_regions.control.api.app import create_app

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import uvloop
 
+from skerry_dns.server.dns_metrics import DnsMetrics
+from skerry_dns.server.dns_server import DnsServer
+from skerry_dns.zone.from_topology import places_of
+from skerry_dns.zone.zone import ZoneError
+from skerry_dns.zone.zone_source import ZoneAway, ZoneSource
 from skerry_edge.cli.dns_fast import fast_path
 from skerry_edge.cli.live_zone import LiveZone
 from skerry_edge.cli.output import note
 from skerry_edge.cli.parts import CannotStart, read_topology
 from skerry_edge.cli.state import Home, read_config
-from skerry_edge.geo.dns_metrics import DnsMetrics
-from skerry_edge.geo.dns_server import DnsServer
-from skerry_edge.geo.from_topology import places_of
-from skerry_edge.geo.zone import ZoneError
-from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
 from skerry_edge.telemetry.metrics_page import MetricsPage
 from skerry_regions.address import Address, AddressError
 from skerry_regions.process.lifeline import Lifeline

@@ -25,8 +25,8 @@ def open_steering(
     """None without a policy. Raises `CannotStart` for country data that cannot be used."""
     if topology is None or topology.steer is None:
         return None
+    from skerry_dns.zone.from_topology import places_of
     from skerry_edge.cli.geo_install import open_geo_data  # all others need no DNS library
-    from skerry_edge.geo.from_topology import places_of
 
     named = Path(topology.dns.geo) if topology.dns is not None and topology.dns.geo else None
     places = places_of(topology, open_geo_data(home, named))

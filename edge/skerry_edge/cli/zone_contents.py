@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 import dns.name
 
+from skerry_dns.transfer.notify import Notification, notify
+from skerry_dns.transfer.transfer import Transfers
+from skerry_dns.zone.from_topology import origin_of, places_of, zone_of
+from skerry_dns.zone.zone import Zone
 from skerry_edge.cli.dns_signing import load_zone_keys, sign_zone
 from skerry_edge.cli.dns_transfers import load_transfer_key, transfers_of
 from skerry_edge.cli.geo_install import open_geo_data
 from skerry_edge.cli.parts import CannotStart
 from skerry_edge.cli.state import Home
-from skerry_edge.geo.from_topology import origin_of, places_of, zone_of
-from skerry_edge.geo.notify import Notification, notify
-from skerry_edge.geo.transfer import Transfers
-from skerry_edge.geo.zone import Zone
 from skerry_regions.geo.places import Places
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec
 
 if TYPE_CHECKING:
-    from skerry_edge.geo.signed_zone import SignedZone
-    from skerry_edge.geo.zone_keys import ZoneKeys
+    from skerry_dns.signing.signed_zone import SignedZone
+    from skerry_dns.signing.zone_keys import ZoneKeys
     from skerry_regions.geo.geo_data import GeoData
 
 logger = logging.getLogger(__name__)

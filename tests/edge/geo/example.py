@@ -9,11 +9,11 @@ import dns.flags
 import dns.message
 import dns.name
 
-from skerry_edge.geo.cookies import Cookies
-from skerry_edge.geo.responder import Responder
-from skerry_edge.geo.response_rate import ResponseRate
-from skerry_edge.geo.signed_zone import SignedZone
-from skerry_edge.geo.zone import Zone
+from skerry_dns.server.cookies import Cookies
+from skerry_dns.server.responder import Responder
+from skerry_dns.server.response_rate import ResponseRate
+from skerry_dns.signing.signed_zone import SignedZone
+from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.places import Places, Site
 from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import Region

@@ -19,11 +19,9 @@ from dns.rdtypes.ANY.RRSIG import RRSIG
 from tests.conftest import ROOT
 from tests.edge.geo.example import ORIGIN, RESOLVER
 
-from skerry_edge.cli.dns_kernels import load_dns_kernels
-from skerry_edge.geo.cookies import Cookies
-from skerry_edge.geo.fast.compiling import Contents, make_table, orders_of, read_contents
-from skerry_edge.geo.fast.limiting import make_rate
-from skerry_edge.geo.fast.responding import (
+from skerry_dns.fast.compiling import Contents, make_table, orders_of, read_contents
+from skerry_dns.fast.limiting import make_rate
+from skerry_dns.fast.responding import (
     INET,
     INET6,
     LARGEST,
@@ -35,8 +33,10 @@ from skerry_edge.geo.fast.responding import (
     make_scratch,
     respond,
 )
-from skerry_edge.geo.fast.serving import SLOT
-from skerry_edge.geo.responder import Responder
+from skerry_dns.fast.serving import SLOT
+from skerry_dns.server.cookies import Cookies
+from skerry_dns.server.responder import Responder
+from skerry_edge.cli.dns_kernels import load_dns_kernels
 from skerry_regions.geo.networks import Address
 
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"

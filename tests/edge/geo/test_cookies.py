@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from skerry_edge.geo.cookies import FUTURE, LIFETIME, Cookies, siphash
+from skerry_dns.server.cookies import FUTURE, LIFETIME, Cookies, siphash
 
 SECRET = bytes.fromhex("e5e973e5a6b2a43f48e7dc849e37bfcf")  # RFC 9018, appendix A
 CLIENT = ipaddress.ip_address("198.51.100.100")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.edge.geo.example import RESOLVER, query, responder
 
-from skerry_edge.geo.dns_metrics import DnsMetrics
-from skerry_edge.geo.dns_server import DnsServer
+from skerry_dns.server.dns_metrics import DnsMetrics
+from skerry_dns.server.dns_server import DnsServer
 from skerry_regions.geo.places import State
 from skerry_regions.prometheus import exposition
 

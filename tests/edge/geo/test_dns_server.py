@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from tests.edge.geo.example import query, responder
 
-from skerry_edge.geo.dns_server import DnsServer, StreamLimits
+from skerry_dns.server.dns_server import DnsServer, StreamLimits
 
 LOOPBACK = "127.0.0.1"
 LIMITS = StreamLimits(connections_per_address=2, queries=3)

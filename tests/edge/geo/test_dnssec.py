@@ -17,10 +17,10 @@ import dns.rrset
 import pytest
 from tests.edge.geo.example import ORIGIN, RESOLVER, Clock, responder, zone
 
-from skerry_edge.geo.responder import IP_UDP_HEADER, NO_COOKIE_FACTOR, Responder
-from skerry_edge.geo.signed_zone import SignedZone
-from skerry_edge.geo.signer import LIFETIME, RENEWAL, SKEW
-from skerry_edge.geo.zone_key import KeyUnusable, ZoneKey
+from skerry_dns.server.responder import IP_UDP_HEADER, NO_COOKIE_FACTOR, Responder
+from skerry_dns.signing.signed_zone import SignedZone
+from skerry_dns.signing.signer import LIFETIME, RENEWAL, SKEW
+from skerry_dns.signing.zone_key import KeyUnusable, ZoneKey
 
 FURTHER = [
     "signed IN NS ns.signed",
@@ -202,7 +202,7 @@ def test_signatures_are_renewed_before_their_end_a_few_at_a_time(key: ZoneKey) -
 def test_names_made_up_by_strangers_push_out_none_that_exist(
     key: ZoneKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry_edge.geo.signer.MAX_PASSING", 4)
+    monkeypatch.setattr("skerry_dns.signing.signer.MAX_PASSING", 4)
     made = SignedZone(zone(*key.records(ORIGIN)), key)
     server = responder(signed=made)
     signature = ask(server, query("static", "A")).answer[1]

@@ -37,13 +37,13 @@ from tests.edge.geo.fast_answers import (
     sockaddr,
 )
 
-from skerry_edge.geo.cookies import siphash as reference_siphash
-from skerry_edge.geo.fast.compiling import make_table, orders_of, read_contents
-from skerry_edge.geo.fast.cookies import siphash
-from skerry_edge.geo.fast.responding import DROPPED, IGNORED, respond
-from skerry_edge.geo.responder import NO_COOKIE_FACTOR
-from skerry_edge.geo.signed_zone import SignedZone
-from skerry_edge.geo.zone_key import ZoneKey
+from skerry_dns.fast.compiling import make_table, orders_of, read_contents
+from skerry_dns.fast.cookies import siphash
+from skerry_dns.fast.responding import DROPPED, IGNORED, respond
+from skerry_dns.server.cookies import siphash as reference_siphash
+from skerry_dns.server.responder import NO_COOKIE_FACTOR
+from skerry_dns.signing.signed_zone import SignedZone
+from skerry_dns.signing.zone_key import ZoneKey
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.places import Places, Site, State
 from skerry_regions.geo.ranking import Client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import chain, repeat
 
-from skerry_edge.geo.health import FAILURES, SUCCESSES, HealthWatch, Hysteresis
+from skerry_dns.watch.health import FAILURES, SUCCESSES, HealthWatch, Hysteresis
 
 
 def test_quick_to_leave_and_slow_to_return() -> None:

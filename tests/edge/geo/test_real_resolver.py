@@ -21,7 +21,7 @@ import dns.name
 import pytest
 from tests.edge.geo.fast_answers import CACHE
 
-from skerry_edge.geo.zone_key import ZoneKey
+from skerry_dns.signing.zone_key import ZoneKey
 
 PROGRAMS = ("ip", "unbound", "delv", "dig")
 SERVER, RESOLVER = "192.0.2.53", "192.0.2.1"

@@ -13,11 +13,11 @@ import pytest
 from tests.edge.geo.example import CLIENTS, SITES, query, zone
 from tests.edge.geo.virtual_time import run
 
-from skerry_edge.geo.cookies import Cookies
-from skerry_edge.geo.health import FAILURES, INTERVAL, PROBE_SECONDS, SUCCESSES, HealthWatch
-from skerry_edge.geo.region_watch import BUSY_SECONDS, EdgeFigures, RegionWatch
-from skerry_edge.geo.responder import Responder
-from skerry_edge.geo.response_rate import ResponseRate
+from skerry_dns.server.cookies import Cookies
+from skerry_dns.server.responder import Responder
+from skerry_dns.server.response_rate import ResponseRate
+from skerry_dns.watch.health import FAILURES, INTERVAL, PROBE_SECONDS, SUCCESSES, HealthWatch
+from skerry_dns.watch.region_watch import BUSY_SECONDS, EdgeFigures, RegionWatch
 from skerry_regions.geo.places import TTL, Places
 
 NEAR_FRA = ipaddress.ip_address("198.51.100.7")

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from skerry_edge.geo.health import FAILURES, SUCCESSES
-from skerry_edge.geo.region_watch import (
+from skerry_dns.watch.health import FAILURES, SUCCESSES
+from skerry_dns.watch.region_watch import (
     BUSY_SECONDS,
     MAX_METRICS,
     EdgeFigures,
@@ -17,7 +17,7 @@ from skerry_edge.geo.region_watch import (
     ask_edge,
     read_figures,
 )
-from skerry_edge.geo.rtt import MIN_SAMPLES
+from skerry_dns.watch.rtt import MIN_SAMPLES
 from skerry_edge.telemetry.metrics import EdgeMetrics
 
 SILENT = EdgeFigures()

@@ -25,7 +25,7 @@ from tests.edge.geo.example import (
     texts,
 )
 
-from skerry_edge.geo.responder import IP_UDP_HEADER, NO_COOKIE_FACTOR
+from skerry_dns.server.responder import IP_UDP_HEADER, NO_COOKIE_FACTOR
 from skerry_regions.geo.places import State
 
 AA, QR, TC = dns.flags.AA, dns.flags.QR, dns.flags.TC

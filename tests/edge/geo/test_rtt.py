@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry_edge.geo.rtt import MIN_SAMPLES, NEWEST, MeasuredRtt
+from skerry_dns.watch.rtt import MIN_SAMPLES, NEWEST, MeasuredRtt
 
 
 def test_a_mean_counts_once_there_are_enough_samples_and_then_follows_the_newest() -> None:

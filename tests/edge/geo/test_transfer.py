@@ -30,12 +30,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.edge.geo.example import CLIENTS, ORIGIN, SITES, responder, zone
 
-from skerry_edge.geo.dns_server import DnsServer, StreamLimits
-from skerry_edge.geo.notify import ATTEMPTS, notify
-from skerry_edge.geo.signed_zone import SignedZone
-from skerry_edge.geo.transfer import Transfers
-from skerry_edge.geo.zone import Zone
-from skerry_edge.geo.zone_key import ZoneKey
+from skerry_dns.server.dns_server import DnsServer, StreamLimits
+from skerry_dns.signing.signed_zone import SignedZone
+from skerry_dns.signing.zone_key import ZoneKey
+from skerry_dns.transfer.notify import ATTEMPTS, notify
+from skerry_dns.transfer.transfer import Transfers
+from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.places import Places
 
 LOOPBACK = "127.0.0.1"
@@ -94,7 +94,7 @@ async def transfer(port: int, into: dns.zone.Zone) -> None:
 
 @pytest.mark.parametrize("message_bytes", [16_384, 100])
 def test_a_secondary_gets_the_zone(message_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skerry_edge.geo.transfer.MESSAGE_BYTES", message_bytes)
+    monkeypatch.setattr("skerry_dns.transfer.transfer.MESSAGE_BYTES", message_bytes)
 
     async def test(port: int) -> None:
         secondary = dns.versioned.Zone(ORIGIN, relativize=False)
@@ -108,7 +108,7 @@ def test_a_secondary_gets_the_zone(message_bytes: int, monkeypatch: pytest.Monke
 
 
 def test_queries_after_a_transfer_are_answered_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skerry_edge.geo.transfer.MESSAGE_BYTES", 500)
+    monkeypatch.setattr("skerry_dns.transfer.transfer.MESSAGE_BYTES", 500)
 
     async def test(port: int) -> None:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -236,7 +236,7 @@ def test_secondaries_are_told_until_they_have_heard(monkeypatch: pytest.MonkeyPa
         assert (told.opcode(), told.flags & dns.flags.AA) == (dns.opcode.NOTIFY, dns.flags.AA)
         assert (told.question[0].name, told.had_tsig) == (ORIGIN, True)
         assert slept == [10.0]
-        monkeypatch.setattr("skerry_edge.geo.notify.TIMEOUT", 0.05)
+        monkeypatch.setattr("skerry_dns.transfer.notify.TIMEOUT", 0.05)
         await notify(zone(), KEY, [(LOOPBACK, port)], sleep)  # nobody is there any more
         assert len(slept) == ATTEMPTS
 

@@ -12,7 +12,7 @@ import pytest
 from tests.edge.serving import serving
 from tests.regions.control.support import Api
 
-from skerry_edge.geo.zone_source import ZoneAway, ZoneSource
+from skerry_dns.zone.zone_source import ZoneAway, ZoneSource
 from skerry_edge.limits import Limits
 from skerry_regions.control.api.app import create_app
 from skerry_regions.topology.spec import Topology

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from skerry_edge.geo.zone_answers import ZoneAnswers
+from skerry_dns.zone.zone_answers import ZoneAnswers
 from skerry_regions.control.api.app import create_app
 from skerry_regions.control.api.requests import Caller, Control
 from skerry_regions.control.desired.changes import Changes

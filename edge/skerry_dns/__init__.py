@@ -1,0 +1,1 @@
+"""The authoritative DNS server that says which regions are near; `wire.py` reads queries."""

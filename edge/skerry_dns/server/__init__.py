@@ -1,0 +1,1 @@
+"""Answers and sockets. May import transfer, zone and wire."""

@@ -1,0 +1,1 @@
+"""DNSSEC: keys, their succession, signatures and denials. May import zone."""

@@ -1,0 +1,1 @@
+"""Zones for secondaries, and telling them of changes. May import zone and wire."""

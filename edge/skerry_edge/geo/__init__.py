@@ -1,1 +1,0 @@
-"""Where a client is, which regions are near, and the authoritative DNS server that says so."""
