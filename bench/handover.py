@@ -36,8 +36,8 @@ from bench.node_stream import NodeStream
 from bench.platforms import share_files
 from bench.quiet import Watch
 from bench.run import Run, parser
+from skerry_cli.home.state import Home
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_edge.cli.state import Home
 from skerry_regions.address import Address
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.wire.link import NodeLink, Patience

@@ -15,6 +15,7 @@ from pathlib import Path
 import uvloop
 
 from bench.dns_world import places, zone
+from skerry_cli.composition.dns_kernels import load_dns_kernels
 from skerry_dns.fast.fast_path import FastPath
 from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.dns_server import DnsServer
@@ -22,7 +23,6 @@ from skerry_dns.server.responder import Responder
 from skerry_dns.server.response_rate import ResponseRate
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
-from skerry_edge.cli.dns_kernels import load_dns_kernels
 
 SECRET = bytes(16)
 UNLIMITED = 1e12  # answers per second

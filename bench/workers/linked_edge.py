@@ -19,7 +19,7 @@ import uvloop
 from bench.models import MODEL, default_model
 from bench.workers.edge_replay import STREAMS, serve_edge
 from bench.workers.replay_node import REGION
-from skerry_edge.cli.state import Home
+from skerry_cli.home.state import Home
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry

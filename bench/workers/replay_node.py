@@ -24,7 +24,7 @@ import uvloop
 from bench.models import default_model
 from bench.workers.edge_replay import STREAMS, TEXT, say, until_input_ends
 from skerry.errors import ModelNotFound
-from skerry_edge.cli.state import Home
+from skerry_cli.home.state import Home
 from skerry_edge.text.model import TextModel
 from skerry_regions.address import Address
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry

@@ -16,7 +16,7 @@ def main() -> int:
     import what they need when they run, so a missing extra may show only then.
     """
     try:
-        status: int = importlib.import_module("skerry_edge.cli").main()
+        status: int = importlib.import_module("skerry_cli").main()
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.startswith(OURS):
             raise  # ours and gone: a bug, not a missing extra

@@ -205,7 +205,7 @@ def crash(self, batch):
     raise RuntimeError("out of order")
 
 ToyRunner.execute = crash
-from skerry_edge.cli import main
+from skerry_cli import main
 main()
 """
 

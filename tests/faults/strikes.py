@@ -12,7 +12,7 @@ from random import Random
 import httpx
 from tests.faults.relays import Relays
 
-from skerry_edge.cli.control import NodeStatus, ask_status
+from skerry_cli.home.control import NodeStatus, ask_status
 
 SETTLE_SECONDS = 3.0  # in which a node is taken for away, whatever its state seems to be
 

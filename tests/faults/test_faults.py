@@ -18,7 +18,7 @@ from tests.faults.clients import Answer, Question, ask, questions
 from tests.faults.relays import Relays
 from tests.faults.strikes import Strikes
 
-from skerry_edge.cli.control import ask_status
+from skerry_cli.home.control import ask_status
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli import (
-    build_parser,
-    control_child,
-    fleet,
-    fleet_dns,
-    node,
-    serve_gateway,
-    serve_machines,
-)
-from skerry_edge.cli.state import Home
+from skerry_cli import build_parser
+from skerry_cli.composition import control_child, fleet, fleet_dns, serve_gateway, serve_machines
+from skerry_cli.home.state import Home
+from skerry_cli.roles import node
 from skerry_edge.limits import Limits
 from skerry_regions.node import process as node_process
 from skerry_regions.topology.spec import MAX_STEER_DRAIN_SECONDS

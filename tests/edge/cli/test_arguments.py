@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from skerry_edge.cli.arguments import byte_size, byte_size_or_none, count, port, positive_seconds
+from skerry_cli.arguments import byte_size, byte_size_or_none, count, port, positive_seconds
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
+from skerry_cli import main
 from skerry_edge.api.batch.wire import Reply, encode_reply
-from skerry_edge.cli import main
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.queue import NewBatch, NewItem, Settled
 

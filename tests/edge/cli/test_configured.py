@@ -11,9 +11,9 @@ import pytest
 from tests.edge.support import MODEL, specs
 
 from skerry.errors import SkerryError
-from skerry_edge.cli.configured import configured, open_certificate
-from skerry_edge.cli.parts import CannotStart
-from skerry_edge.cli.state import Home
+from skerry_cli.composition.configured import configured, open_certificate
+from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.state import Home
 from skerry_edge.gate.admission import Admission, Demand
 from skerry_edge.gate.auth import Caps, TokenStore
 from skerry_edge.gate.spending import Spending

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli.control import (
+from skerry_cli.home.control import (
     EdgeStatus,
     NoAnswer,
     NodeStatus,

@@ -17,10 +17,10 @@ import httpx
 import pytest
 from tests.edge.geo.fast_answers import CACHE
 
+from skerry_cli import main
+from skerry_cli.home.dns_transfers import load_transfer_key
+from skerry_cli.home.parts import CannotStart
 from skerry_dns.signing.zone_key import ZoneKey
-from skerry_edge.cli import main
-from skerry_edge.cli.dns_transfers import load_transfer_key
-from skerry_edge.cli.parts import CannotStart
 
 TOPOLOGY = Path(__file__).parents[3] / "examples" / "three-regions.yaml"
 

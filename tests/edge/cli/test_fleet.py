@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from skerry_edge.cli.fleet import Fleet, keep_topology, share_threads
-from skerry_edge.cli.parts import read_topology
-from skerry_edge.cli.report import PipeReporter
-from skerry_edge.cli.sockets import MAX_PATH_BYTES, SocketFolder
-from skerry_edge.cli.state import Home
+from skerry_cli.composition.fleet import Fleet, keep_topology, share_threads
+from skerry_cli.home.parts import read_topology
+from skerry_cli.home.sockets import MAX_PATH_BYTES, SocketFolder
+from skerry_cli.home.state import Home
+from skerry_cli.report import PipeReporter
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.topology.spec import Pool, load_topology

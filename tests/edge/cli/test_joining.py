@@ -16,11 +16,12 @@ import uvloop
 from starlette.applications import Starlette
 from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 
-from skerry_edge.cli import credentials, main, state
-from skerry_edge.cli.control_join import duration
-from skerry_edge.cli.credentials import CredentialsFollower
-from skerry_edge.cli.joining import CannotJoin, Orders, assigned, enrolled, host_towards
-from skerry_edge.cli.state import Home, StateError
+from skerry_cli import main
+from skerry_cli.home import credentials, state
+from skerry_cli.home.credentials import CredentialsFollower
+from skerry_cli.home.state import Home, StateError
+from skerry_cli.roles.control_join import duration
+from skerry_cli.roles.joining import CannotJoin, Orders, assigned, enrolled, host_towards
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
 from skerry_regions.control.machines.link import ControlAway

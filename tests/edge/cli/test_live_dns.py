@@ -18,7 +18,7 @@ import pytest
 from tests.edge.serving import serving
 from tests.regions.control.support import Api
 
-from skerry_edge.cli import main
+from skerry_cli import main
 from skerry_edge.limits import Limits
 from skerry_regions.control.api.app import create_app
 

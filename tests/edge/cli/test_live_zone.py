@@ -13,15 +13,15 @@ import dns.rdatatype
 import msgspec
 import pytest
 
+from skerry_cli.composition import zone_contents
+from skerry_cli.composition.live_zone import LiveZone
+from skerry_cli.home.dns_signing import sign_zone
+from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.state import Home
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
 from skerry_dns.signing.zone_keys import KeyFiles, ZoneKeys
 from skerry_dns.zone.zone import Zone
-from skerry_edge.cli import zone_contents
-from skerry_edge.cli.dns_signing import sign_zone
-from skerry_edge.cli.live_zone import LiveZone
-from skerry_edge.cli.parts import CannotStart
-from skerry_edge.cli.state import Home
 from skerry_regions.geo.places import State
 from skerry_regions.topology.spec import Topology, decode_topology
 

@@ -13,7 +13,7 @@ import pytest
 from tests.edge.support import Deployment, deployed
 from tests.edge.test_tracing import Clock, new_trace
 
-from skerry_edge.cli.logs import JSONFormatter
+from skerry_cli.logs import JSONFormatter
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry import tracing
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from skerry_edge.cli.machine import MOST_THREADS, cores_of, default_threads
+from skerry_cli.home.machine import MOST_THREADS, cores_of, default_threads
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_this_machine() -> None:
 
 LARGE_ARRAY = """
 import numpy as np
-from skerry_edge.cli.machine import keep_freed_memory
+from skerry_cli.home.machine import keep_freed_memory
 if {keeps}:
     keep_freed_memory()
 start = np.ones(2 << 20, np.uint8).__array_interface__["data"][0]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry_edge.cli.memory import (
+from skerry_cli.home.memory import (
     DEFAULT_KV_TOKENS,
     SMALLEST_KV_TOKENS,
     MemoryTooSmall,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.regions.tiny_model import write_bpe
 
-from skerry_edge.cli import main
+from skerry_cli import main
 from skerry_regions.models.catalog import Catalog
 
 DEFAULT = "@cf/huggingfacetb/smollm2-135m-instruct"

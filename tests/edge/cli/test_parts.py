@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli.parts import (
+from skerry_cli.home.parts import (
     CannotStart,
     credentials,
     default_models,
     install_models,
     url_of,
 )
-from skerry_edge.cli.state import Home, read_config
+from skerry_cli.home.state import Home, read_config
 from skerry_edge.gate.auth import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.limits import Limits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli.prompts import PromptsError, read_prompts, tokenize
+from skerry_cli.composition.prompts import PromptsError, read_prompts, tokenize
 from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.models.model_files import ModelFiles

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.regions.nats_server import NatsServer
 
-from skerry_edge.cli.registries import open_registry
-from skerry_edge.cli.state import Home
+from skerry_cli.home.registries import open_registry
+from skerry_cli.home.state import Home
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, RegistryUnavailable
 

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 
-from skerry_edge.cli.report import PipeReporter, ready_text
+from skerry_cli.report import PipeReporter, ready_text
 
 READY = {
     "url": "http://127.0.0.1:8787",

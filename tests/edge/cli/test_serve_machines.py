@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.regions.control.joining import Platform, platform
 
-from skerry_edge.cli.serve_machines import machines
-from skerry_edge.cli.state import Home
+from skerry_cli.composition.serve_machines import machines
+from skerry_cli.home.state import Home
 from skerry_edge.http.server import listen
 from skerry_edge.limits import Limits
 from skerry_regions.registry import Member

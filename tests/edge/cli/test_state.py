@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli.state import (
+from skerry_cli.home.state import (
     AlreadyRunning,
     Config,
     Home,
@@ -31,7 +31,7 @@ from skerry_edge.cli.state import (
 HOLDER = """
 import sys, time
 from pathlib import Path
-from skerry_edge.cli.state import Home, claim
+from skerry_cli.home.state import Home, claim
 with claim(Home(Path(sys.argv[1]))) as control:
     Path(control).touch()
     print(control, flush=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli import main
-from skerry_edge.cli.state import Config, Home, write_config
+from skerry_cli import main
+from skerry_cli.home.state import Config, Home, write_config
 from skerry_edge.gate.auth import Caps, TokenStore
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"

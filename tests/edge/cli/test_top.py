@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from skerry_edge.cli.control import EdgeStatus, NodeStatus, Status, answer_status
-from skerry_edge.cli.overview import Engine, Overview, look, overview
-from skerry_edge.cli.top import render
+from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, answer_status
+from skerry_cli.observe.overview import Engine, Overview, look, overview
+from skerry_cli.observe.top import render
 
 pytestmark = pytest.mark.anyio
 

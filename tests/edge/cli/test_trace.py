@@ -11,9 +11,9 @@ import pytest
 from tests.edge.support import ACCOUNT, Deployment
 from tests.edge.test_tracing import Clock, new_trace, split_record
 
-from skerry_edge.cli import main
-from skerry_edge.cli.trace import is_request_id
-from skerry_edge.cli.trace_view import print_trace
+from skerry_cli import main
+from skerry_cli.observe.trace import is_request_id
+from skerry_cli.observe.trace_view import print_trace
 from skerry_edge.telemetry.tracing import TraceRecord
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry_edge.cli import main
+from skerry_cli import main
 from skerry_edge.ledger.usage_journal import Amount, UsageJournal
 from skerry_regions.models.catalog import Price
 

@@ -19,6 +19,7 @@ from dns.rdtypes.ANY.RRSIG import RRSIG
 from tests.conftest import ROOT
 from tests.edge.geo.example import ORIGIN, RESOLVER
 
+from skerry_cli.composition.dns_kernels import load_dns_kernels
 from skerry_dns.fast.compiling import Contents, make_table, orders_of, read_contents
 from skerry_dns.fast.limiting import make_rate
 from skerry_dns.fast.responding import (
@@ -36,7 +37,6 @@ from skerry_dns.fast.responding import (
 from skerry_dns.fast.serving import SLOT
 from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.responder import Responder
-from skerry_edge.cli.dns_kernels import load_dns_kernels
 from skerry_regions.geo.networks import Address
 
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"

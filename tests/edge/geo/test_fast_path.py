@@ -24,6 +24,7 @@ import uvloop
 from tests.edge.geo.example import CLIENTS, SITES, Clock, data, query, responder, texts, zone
 from tests.edge.geo.fast_answers import ADDRESSES, CACHE, mutated, random_query
 
+from skerry_cli.composition.dns_kernels import load_dns_kernels
 from skerry_dns.fast import blocks, fast_path
 from skerry_dns.fast.compiling import Contents, read_contents
 from skerry_dns.fast.fast_path import Address, FastPath
@@ -32,7 +33,6 @@ from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.dns_metrics import DnsMetrics
 from skerry_dns.server.dns_server import DnsServer
 from skerry_dns.server.responder import Responder
-from skerry_edge.cli.dns_kernels import load_dns_kernels
 from skerry_regions.geo.places import Places, State
 from skerry_regions.prometheus import exposition
 

@@ -16,8 +16,8 @@ import pytest
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-from skerry_edge.cli import main
-from skerry_edge.cli.geo_install import LICENCE, MAX_BYTES, MEMBER, PACKAGE
+from skerry_cli import main
+from skerry_cli.home.geo_install import LICENCE, MAX_BYTES, MEMBER, PACKAGE
 from skerry_regions.geo.geo_data import GeoData, GeoDataUnusable, Place
 from skerry_regions.geo.places import Places
 from skerry_regions.geo.ranking import Client
@@ -228,7 +228,7 @@ def test_install(
     assert installed.read_bytes() == data
     assert stat.S_IMODE(installed.stat().st_mode) == 0o600
     assert not (tmp_path.parent / "escape").exists()
-    monkeypatch.setattr("skerry_edge.cli.geo_install.MAX_BYTES", len(data) - 1)
+    monkeypatch.setattr("skerry_cli.home.geo_install.MAX_BYTES", len(data) - 1)
     assert install_with(tmp_path, monkeypatch, good) == 1
     assert "has more than" in capsys.readouterr().err
     assert len(data) < MAX_BYTES

@@ -11,14 +11,14 @@ import pytest
 from tests.edge.geo.example import ORIGIN, Clock, responder, zone
 from tests.edge.geo.test_dnssec import ask, query
 
+from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.state import Home
+from skerry_cli.roles.dns_keys import keys as command
 from skerry_dns.server.responder import Responder
 from skerry_dns.signing.rollover import PUBLISH_SECONDS, RETIRE_SECONDS, Stage
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import KeyUnusable, ZoneKey
 from skerry_dns.signing.zone_keys import KeyFiles
-from skerry_edge.cli.dns_keys import keys as command
-from skerry_edge.cli.parts import CannotStart
-from skerry_edge.cli.state import Home
 
 START = Clock.now
 

@@ -18,7 +18,7 @@ from tests.infra.terraform.command import Terraform
 from tests.infra.test_systemd import SKERRY, settings
 
 from skerry import AI
-from skerry_edge.cli import build_parser
+from skerry_cli import build_parser
 from skerry_regions.models.model_files import ModelFiles
 
 INFRA = Path(__file__).parents[3] / "infra"

@@ -12,7 +12,7 @@ import pytest
 from tests.infra.terraform.command import terraform_binary
 
 from skerry import __version__
-from skerry_edge.cli import main
+from skerry_cli import main
 from skerry_terraform.install import (
     COMMAND,
     PLATFORMS,

@@ -1,0 +1,1 @@
+"""Commands that ask a model, and the queue of batches. May import home."""

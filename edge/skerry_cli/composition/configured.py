@@ -1,0 +1,79 @@
+"""What files of the home tell an edge, and go on telling it while it runs: limits, tokens, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from skerry.errors import AuthenticationError
+from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.state import Home
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
+from skerry_edge.gate.spending import Spending
+from skerry_edge.http.tls import Certificate, TLSError
+from skerry_edge.limits import Limits
+from skerry_edge.reload import Followed, following
+from skerry_regions.models.catalog import Catalog
+
+
+@asynccontextmanager
+async def configured(
+    home: Home,
+    catalog: Catalog,
+    tokens: TokenStore,
+    limits: Limits,
+    *,
+    edges: Callable[[], int] = lambda: 1,
+    certificate: Certificate | None = None,
+) -> AsyncGenerator[Admission]:
+    """The admission of one of `edges` edges; while entered, it follows the files.
+
+    Raises `CannotStart` for files that cannot be used. Afterwards such a file changes nothing.
+    """
+    quotas = _quotas(home, catalog)
+    spending = Spending(home.spending)
+    admission = Admission(
+        max_requests=limits.max_requests, quotas=quotas, edges=edges, spending=spending
+    )
+
+    def read_limits() -> Callable[[], None]:
+        quotas = load_quotas(home.limits, catalog)
+        return functools.partial(admission.hold_to, quotas)
+
+    followed = [
+        Followed((home.limits,), read_limits),
+        Followed((home.tokens,), lambda: functools.partial(end_revoked, admission, tokens)),
+    ]
+    if certificate is not None:
+        followed.append(certificate.followed())
+    try:
+        async with following(followed):
+            yield admission
+    finally:
+        await asyncio.to_thread(spending.close)
+
+
+def end_revoked(admission: Admission, tokens: TokenStore) -> None:
+    """End what still runs for tokens that work no more."""
+    error = AuthenticationError("This API token was revoked.")
+    admission.end(lambda demand: bool(demand.token) and not tokens.is_live(demand.token), error)
+
+
+def open_certificate(cert: Path, key: Path) -> Certificate:
+    """Raises `CannotStart`."""
+    try:
+        return Certificate(cert, key)
+    except TLSError as error:
+        raise CannotStart(str(error)) from None
+
+
+def _quotas(home: Home, catalog: Catalog) -> Quotas:
+    try:
+        return load_quotas(home.limits, catalog)
+    except QuotasError as error:
+        raise CannotStart(str(error)) from None

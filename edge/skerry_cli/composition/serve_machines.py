@@ -1,0 +1,102 @@
+"""The control plane's listener for machines that join, beside that of its API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+
+from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.state import Home, cluster_key, secret
+from skerry_edge.gate.auth import TokenFile
+from skerry_edge.http.server import serve
+from skerry_edge.limits import Limits
+from skerry_regions.control.api.machine_api import MachineControl, create_machine_app
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.machines.authority import Authority, AuthorityError, ListenerTLS
+from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.join_tokens import JoinTokens
+from skerry_regions.control.machines.joined import JoinedMachines, keep_telling_revoked
+from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.machines.messages import MAX_REQUEST_BYTES, Credentials
+from skerry_regions.registry import Registry
+
+DRAIN_SECONDS = 5  # requests of the control plane are short
+
+
+@contextlib.asynccontextmanager
+async def machines(
+    home: Home,
+    listener: socket.socket,
+    store: Store,
+    registry: Registry,
+    joined: JoinedMachines,
+    token_secret: bytes,
+    lost: Callable[[], None],
+) -> AsyncGenerator[Joining]:
+    """Serve machines until the block ends. Raises `CannotStart`.
+
+    `lost` is called when they are served no longer; the block's end raises the bug that ended it.
+    """
+    try:
+        authority = Authority.open(home.authority, store.clock)
+    except AuthorityError as error:
+        raise CannotStart(str(error)) from None
+    known = Machines(store, authority)
+    control = MachineControl(
+        store=store,
+        authority=authority,
+        machines=known,
+        joined=joined,
+        registry=registry,
+        cluster_key=cluster_key(home),
+        credentials=lambda: _credentials(home),
+    )
+    stop, ready = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(
+        serve(
+            create_machine_app(control),
+            listener=listener,
+            limits=Limits(body_bytes=MAX_REQUEST_BYTES, drain_seconds=DRAIN_SECONDS),
+            ready=lambda host, port: ready.set(),
+            stop=stop,
+            ssl_context=ListenerTLS(authority, store.clock).context,
+        ),
+        name="machines",
+    )
+    serving.add_done_callback(lambda _: ready.set())
+    await ready.wait()
+    if serving.done():
+        await serving  # raises why it could not begin
+    telling = asyncio.create_task(
+        keep_telling_revoked(registry, known, store.clock), name="tell who was revoked"
+    )
+    for task in (serving, telling):
+        task.add_done_callback(lambda _: lost())
+    try:
+        yield Joining(
+            tokens=JoinTokens(store, token_secret, authority.fingerprint),
+            machines=known,
+            joined=joined,
+            registry=registry,
+        )
+    finally:
+        stop.set()
+        telling.cancel()
+        for outcome in await asyncio.gather(serving, telling, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+def _credentials(home: Home) -> Credentials:
+    """As the files of the home are now."""
+    try:
+        tokens = home.tokens.read_bytes()
+    except FileNotFoundError:
+        tokens = msgspec.json.encode(TokenFile())
+    digest = hashlib.blake2b(tokens, digest_size=16).hexdigest()
+    return Credentials(secret=secret(home), digest=digest, tokens=tokens)

@@ -1,0 +1,46 @@
+"""An edge that sends clients elsewhere, as its topology's `steer` section says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+from skerry_cli.home.state import Home
+from skerry_edge.gate.steering import Steering
+from skerry_regions.node.announcer import Announcer
+from skerry_regions.registry import Member
+from skerry_regions.topology.spec import Topology
+
+
+def open_steering(
+    topology: Topology | None,
+    home: Home,
+    *,
+    id: str,
+    region: str,
+    zone: str,
+    members: Callable[[], Iterable[Member]],
+) -> Steering | None:
+    """None without a policy. Raises `CannotStart` for country data that cannot be used."""
+    if topology is None or topology.steer is None:
+        return None
+    from skerry_cli.home.geo_install import open_geo_data  # all others need no DNS library
+    from skerry_dns.zone.from_topology import places_of
+
+    named = Path(topology.dns.geo) if topology.dns is not None and topology.dns.geo else None
+    places = places_of(topology, open_geo_data(home, named))
+    return Steering(
+        topology.steer, topology, places, id=id, region=region, zone=zone, members=members
+    )
+
+
+def lingering(steering: Steering, announcer: Announcer) -> Callable[[], Awaitable[None]]:
+    """What an edge does before it stops: tells clients and other edges that it will."""
+
+    async def linger() -> None:
+        steering.is_draining = True
+        announcer.announce_now()
+        await asyncio.sleep(steering.policy.drain_seconds)
+
+    return linger

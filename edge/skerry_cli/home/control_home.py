@@ -1,0 +1,40 @@
+"""Where a home keeps its control plane, and being the only one of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from skerry_cli.home.state import Home
+
+LOOK_SECONDS = 0.1  # a lock cannot be waited for with a deadline
+
+
+class ControlRunning(Exception):
+    """Another process is the control plane of this home."""
+
+
+def control_database(home: Home) -> Path:
+    return home.root / "control.db"
+
+
+@contextlib.contextmanager
+def claim_control(home: Home, *, patience: float = 0.0) -> Generator[None]:
+    """Be the control plane of this home for a while. The kernel ends the claim with the process.
+
+    Raises ControlRunning when another one still runs after `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    with (home.root / "control.lock").open("wb") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise ControlRunning(f"a control plane of {home.root} runs already") from None
+                time.sleep(LOOK_SECONDS)
+        yield

@@ -1,0 +1,1 @@
+"""Commands that look: top, trace, usage. May import home."""

@@ -1,0 +1,224 @@
+"""What runs, at a glance: the supervisor's word, each node's engines, each edge's distances."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, ask_status
+from skerry_regions.address import Address, AddressError
+
+ASK_SECONDS = 2.0  # for any one process; whoever is slower is shown without figures
+
+# Of an edge's metrics: to nodes of its region, and to the edges that stand for others.
+_RTT_LINE = re.compile(
+    r'^skerry_node_rtt_seconds\{node="([^"]{1,256})"\} ([0-9.e+-]{1,32})$', re.MULTILINE
+)
+
+
+class Engine(Struct, frozen=True, kw_only=True):
+    """Figures of one engine, as its node's control API tells them."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    cache_hit_tokens: int = 0
+    busy_seconds: float = 0.0
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """A node as it is shown. `engine` is None where it could not be asked."""
+
+    id: str
+    region: str
+    role: str
+    model: str
+    state: str
+    streams: int
+    engine: Engine | None = None
+    cache_hits: float | None = None  # share of prompt tokens that did not run
+    tokens_per_second: float | None = None  # made since the last look
+    busy: float | None = None  # share of the time since the last look spent in steps
+
+
+class EdgeView(Struct, frozen=True, kw_only=True):
+    """An edge, and the measured round trip to each region in seconds."""
+
+    id: str
+    region: str
+    url: str
+    rtt: dict[str, float] = {}
+
+
+class PoolView(Struct, frozen=True, kw_only=True):
+    """Nodes of one region, role and model, added up."""
+
+    region: str
+    role: str
+    model: str
+    nodes: int
+    ready: int
+    streams: int
+    waiting: int
+    kv_used: float | None  # share of blocks that sequences hold
+    cache_hits: float | None
+    tokens_per_second: float | None
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """All of it; what `skerry top --json` prints."""
+
+    url: str
+    at: float  # seconds, monotonic: for rates between two of them
+    pools: list[PoolView]
+    nodes: list[NodeView]
+    edges: list[EdgeView]
+    notes: list[str]
+
+
+class _NodeAnswer(Struct):
+    engines: dict[str, Engine] = {}
+
+
+async def look(control: str, before: Overview | None = None) -> Overview:
+    """Ask everybody, at once. `before` makes rates. Raises `NoAnswer`."""
+    status = await asyncio.to_thread(ask_status, control)
+    at = asyncio.get_running_loop().time()
+    engines, rtts = await asyncio.gather(
+        asyncio.gather(*map(_engine, status.nodes)), asyncio.gather(*map(_rtts, status.edges))
+    )
+    return overview(status, engines, rtts, at, before)
+
+
+def overview(
+    status: Status,
+    engines: Sequence[Engine | None],
+    rtts: Sequence[dict[str, float]],
+    at: float,
+    before: Overview | None,
+) -> Overview:
+    """What was answered, put together. `engines`, and `rtts` by node or edge, in the order of the
+    status."""
+    known = {node.id: node for node in before.nodes} if before is not None else {}
+    seconds = at - before.at if before is not None else 0.0
+    nodes = [
+        _node(node, engine, known.get(node.id), seconds)
+        for node, engine in zip(status.nodes, engines, strict=True)
+    ]
+    places = {node.id: node.region for node in status.nodes}
+    places |= {edge.id: edge.region for edge in status.edges}
+    edges = [
+        EdgeView(id=edge.id, region=edge.region, url=edge.url, rtt=_by_region(rtt, places))
+        for edge, rtt in zip(status.edges, rtts, strict=True)
+    ]
+    return Overview(
+        url=status.url, at=at, pools=_pools(nodes), nodes=nodes, edges=edges, notes=status.notes
+    )
+
+
+def _by_region(rtts: Mapping[str, float], places: Mapping[str, str]) -> dict[str, float]:
+    """The shortest of each region."""
+    found: dict[str, float] = {}
+    for id_, seconds in rtts.items():
+        if (region := places.get(id_)) is not None:
+            found[region] = min(seconds, found.get(region, seconds))
+    return found
+
+
+def _node(
+    status: NodeStatus, engine: Engine | None, before: NodeView | None, seconds: float
+) -> NodeView:
+    node = NodeView(
+        id=status.id,
+        region=status.region,
+        role=status.role,
+        model=status.model,
+        state=status.state,
+        streams=status.streams,
+        engine=engine,
+        cache_hits=_hits([engine] if engine is not None else []),
+    )
+    earlier = before.engine if before is not None else None
+    if engine is None or earlier is None or seconds <= 0:
+        return node
+    tokens = engine.output_tokens - earlier.output_tokens
+    busy = engine.busy_seconds - earlier.busy_seconds
+    if tokens < 0:  # it was restarted
+        return node
+    return msgspec.structs.replace(
+        node, tokens_per_second=tokens / seconds, busy=min(max(busy / seconds, 0.0), 1.0)
+    )
+
+
+def _pools(nodes: Iterable[NodeView]) -> list[PoolView]:
+    by_pool: dict[tuple[str, str, str], list[NodeView]] = {}
+    for node in nodes:
+        by_pool.setdefault((node.region, node.role, node.model), []).append(node)
+    return [_pool(key, members) for key, members in by_pool.items()]
+
+
+def _pool(key: tuple[str, str, str], nodes: Sequence[NodeView]) -> PoolView:
+    region, role, model = key
+    engines = [node.engine for node in nodes if node.engine is not None]
+    blocks = sum(engine.blocks for engine in engines)
+    rates = [node.tokens_per_second for node in nodes if node.tokens_per_second is not None]
+    return PoolView(
+        region=region,
+        role=role,
+        model=model,
+        nodes=len(nodes),
+        ready=sum(node.state == "ready" for node in nodes),
+        streams=sum(node.streams for node in nodes),
+        waiting=sum(engine.waiting for engine in engines),
+        kv_used=sum(engine.blocks_used for engine in engines) / blocks if blocks else None,
+        cache_hits=_hits(engines),
+        tokens_per_second=sum(rates) if rates else None,
+    )
+
+
+def _hits(engines: Sequence[Engine]) -> float | None:
+    """Of all prompt tokens so far, the share found in a cache."""
+    found = sum(engine.cache_hit_tokens for engine in engines)
+    ran = sum(engine.computed_tokens - engine.output_tokens for engine in engines)
+    return found / (found + ran) if found + ran > 0 else None
+
+
+async def _engine(node: NodeStatus) -> Engine | None:
+    """Of the node's model; None where it has none or does not answer."""
+    try:
+        address = Address.parse(node.control)
+        async with _client(address) as client:
+            reply = await client.get("/status")
+        return msgspec.json.decode(reply.content, type=_NodeAnswer).engines.get(node.model)
+    except (AddressError, OSError, httpx.HTTPError, msgspec.DecodeError):
+        return None
+
+
+def _client(address: Address) -> httpx.AsyncClient:
+    """Raises OSError where there is no socket: connecting to nobody would leak one."""
+    if not address.path:
+        base = f"http://{address.host}:{address.port}"
+        return httpx.AsyncClient(base_url=base, timeout=ASK_SECONDS, trust_env=False)
+    os.stat(address.path)
+    transport = httpx.AsyncHTTPTransport(uds=address.path)
+    return httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=ASK_SECONDS)
+
+
+async def _rtts(edge: EdgeStatus) -> dict[str, float]:
+    """Round trips by node or edge; none where the edge does not answer."""
+    try:
+        async with httpx.AsyncClient(timeout=ASK_SECONDS, trust_env=False) as client:
+            text = (await client.get(f"{edge.url}/metrics")).text
+        return {id_: float(seconds) for id_, seconds in _RTT_LINE.findall(text)}
+    except (httpx.HTTPError, ValueError):
+        return {}

@@ -1,0 +1,149 @@
+"""`skerry top`: regions, pools, nodes, queues, cache hits, streams, distances, as they change."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from skerry_cli.arguments import Commands, add_command, positive_seconds
+from skerry_cli.home.state import Home, running
+from skerry_cli.output import complain, note, say
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from skerry_cli.observe.overview import NodeView, Overview, PoolView
+
+SECONDS = 1.0
+
+
+def register(commands: Commands) -> None:
+    top = add_command(
+        commands,
+        "top",
+        show,
+        help="watch regions, pools, nodes and edges",
+        description="A live table of what runs. Ctrl-C ends it.",
+        example="skerry top --once",
+    )
+    top.add_argument("--once", action="store_true", help="print it once, for scripts and pipes")
+    top.add_argument("--json", action="store_true", help="print one JSON object, once")
+    top.add_argument(
+        "--interval",
+        type=positive_seconds,
+        default=SECONDS,
+        metavar="SECONDS",
+        help="between looks; rates are over this time (default: %(default)g)",
+    )
+
+
+def show(args: argparse.Namespace) -> int:
+    from skerry_cli.home.control import NoAnswer
+
+    instance = running(Home.from_environ(os.environ))
+    if instance is None or not instance.ready:
+        note("Skerry is not running. Start it with `skerry up`.")
+        return 1
+    try:
+        if args.once or args.json:
+            return asyncio.run(_once(instance.control, args.interval, as_json=args.json))
+        return asyncio.run(_watch(instance.control, args.interval))
+    except NoAnswer as error:
+        return complain(f"{error}. `skerry down` stops it.")
+
+
+async def _once(control: str, interval: float, *, as_json: bool) -> int:
+    """Two looks, so that there are rates."""
+    import msgspec
+    from rich.console import Console
+
+    from skerry_cli.observe.overview import look
+
+    before = await look(control)
+    await asyncio.sleep(interval)
+    overview = await look(control, before)
+    if as_json:
+        say(msgspec.json.encode(overview).decode())
+        return 0
+    console = Console()
+    Console(width=max(console.width, 120)).print(render(overview))
+    return 0
+
+
+async def _watch(control: str, interval: float) -> int:
+    from rich.live import Live
+
+    from skerry_cli.observe.overview import look
+
+    overview = await look(control)
+    with Live(render(overview), auto_refresh=False, screen=True) as live:
+        while True:
+            await asyncio.sleep(interval)
+            overview = await look(control, overview)
+            live.update(render(overview), refresh=True)
+
+
+def render(overview: Overview) -> Group:
+    """The tables, one below the other."""
+    from rich.console import Group
+
+    tables = [_pools(overview), _nodes(overview), _distances(overview)]
+    return Group(f"{overview.url}", *tables, *overview.notes)
+
+
+def _pools(overview: Overview) -> Table:
+    table = _table("region", "pool", "model", ">nodes", ">streams", ">waiting", ">KV", ">hits",
+                   ">tok/s")  # fmt: skip
+    for pool in overview.pools:
+        table.add_row(
+            pool.region, pool.role, pool.model, f"{pool.ready}/{pool.nodes}", str(pool.streams),
+            str(pool.waiting), *_figures(pool, pool.kv_used),
+        )  # fmt: skip
+    return table
+
+
+def _nodes(overview: Overview) -> Table:
+    table = _table("node", "state", ">streams", ">running", ">waiting", ">KV", ">hits", ">tok/s",
+                   ">busy")  # fmt: skip
+    for node in overview.nodes:
+        engine = node.engine
+        used = engine.blocks_used / engine.blocks if engine is not None and engine.blocks else None
+        table.add_row(
+            node.id, node.state, str(node.streams),
+            "-" if engine is None else str(engine.running),
+            "-" if engine is None else str(engine.waiting),
+            *_figures(node, used), _share(node.busy),
+        )  # fmt: skip
+    return table
+
+
+def _distances(overview: Overview) -> Table:
+    regions = sorted({region for edge in overview.edges for region in edge.rtt})
+    table = _table("edge", "region", "url", *(f">RTT {region}" for region in regions))
+    for edge in overview.edges:
+        rtts = [f"{edge.rtt[each] * 1e3:.1f} ms" if each in edge.rtt else "-" for each in regions]
+        table.add_row(edge.id, edge.region, edge.url, *rtts)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """Columns with a leading `>` are numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+    return table
+
+
+def _figures(of: NodeView | PoolView, kv_used: float | None) -> tuple[str, str, str]:
+    rate = of.tokens_per_second
+    return _share(kv_used), _share(of.cache_hits), "-" if rate is None else f"{rate:.0f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"

@@ -1,0 +1,243 @@
+"""`skerry up`: arguments, and running it here or in the background."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from skerry_cli.arguments import (
+    Commands,
+    add_command,
+    add_tls,
+    byte_size,
+    byte_size_or_none,
+    count,
+    is_half_tls,
+    port,
+)
+from skerry_cli.home.machine import configure_threads, default_threads
+from skerry_cli.home.memory import DEFAULT_FILE_TIER
+from skerry_cli.home.state import AlreadyRunning, Home, claim, running
+from skerry_cli.logs import configure_logging
+from skerry_cli.output import complain, note
+from skerry_cli.report import LineReporter, PipeReporter, Reporter, TerminalReporter
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8787
+WILDCARDS = ("0.0.0.0", "::")
+DEFAULTS = {"host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba"}
+SINGLE_PROCESS_ONLY = (
+    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "tls_cert", "tls_key",
+)  # fmt: skip
+STEADY_SECONDS = 60.0  # who begins anew and loses an engine sooner is not helped by it
+LOG_TAIL = 15  # lines shown when a start in the background fails
+MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
+
+
+def register(commands: Commands) -> None:
+    up = add_command(
+        commands,
+        "up",
+        start,
+        help="start the platform on this machine",
+        description="Start the platform: download what is missing, load the models, serve them.",
+        example="skerry up --detach --port 8787",
+    )
+    up.add_argument("--detach", action="store_true", help="run in the background once it is ready")
+    up.add_argument(
+        "--host", help=f"address to listen on (default: {DEFAULT_HOST}, this machine only)"
+    )
+    up.add_argument("--port", type=port, help=f"0 takes a free one (default: {DEFAULT_PORT})")
+    up.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="model to serve, may be repeated (default: the first of `skerry models list`, and "
+        "your own)",
+    )
+    up.add_argument(
+        "--threads", type=count, metavar="N", help="cores per model (default: all, at most 16)"
+    )
+    up.add_argument(
+        "--memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="bytes for weights and KV of all models, such as 2G",
+    )
+    up.add_argument(
+        "--kv-tokens", type=count, metavar="N", help="tokens of KV cache per model, instead"
+    )
+    up.add_argument(
+        "--file-tier",
+        type=byte_size_or_none,
+        metavar="SIZE",
+        help="disk per model for KV that memory has no room for; none switches it off (default: "
+        f"{DEFAULT_FILE_TIER})",
+    )
+    up.add_argument(
+        "--runner",
+        choices=("numba", "torch", "torch-deterministic", "jax", "toy"),
+        help="what computes; toy knows no language, only arithmetic, for tests (default: numba)",
+    )
+    up.add_argument(
+        "--topology",
+        type=Path,
+        metavar="FILE",
+        help="start the nodes and edges that this YAML file describes, each as a process",
+    )
+    add_tls(up, note="read again when it changes")
+    up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
+    up.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
+
+
+def start(args: argparse.Namespace) -> int:
+    if args.topology is not None and (named := _given(args, *SINGLE_PROCESS_ONLY)):
+        return complain(f"{named} and --topology exclude each other: the file says it")
+    for name, default in DEFAULTS.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+    if is_half_tls(args):
+        return complain("--tls-cert and --tls-key belong together")
+    if args.host in ("", "*"):
+        return complain(f"--host {args.host!r}: to listen on every interface say --host 0.0.0.0")
+    if args.host in WILDCARDS:
+        note("Listening on every interface: whoever reaches this machine may try a token.")
+    home = Home.from_environ(os.environ)
+    home.create()
+    if (instance := running(home)) is not None:
+        return _already_running(AlreadyRunning(instance))
+    if args.detach:
+        return _start_in_background(args, home)
+    if args.report_fd is not None:
+        return _start_here(args, home, PipeReporter(args.report_fd))
+    if args.anew:
+        return _start_here(args, home, LineReporter())
+    return _start_here(args, home, TerminalReporter())
+
+
+def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int:
+    threads = args.threads or default_threads()
+    configure_threads(threads)
+    configure_logging()
+    from skerry_cli.home.parts import CannotStart
+    from skerry_regions.process.startup import Interrupted
+
+    try:
+        with claim(home) as control:
+            if args.topology is not None:
+                from skerry_cli.composition.fleet import serve_topology
+
+                serve_topology(args.topology, home, control, reporter)
+            else:
+                _serve_alone(args, threads, home, control, reporter)
+    except AlreadyRunning as error:
+        return _already_running(error)
+    except CannotStart as error:
+        return complain(str(error))
+    except Interrupted:
+        note("Stopped before it was ready.")
+        return 130
+    note("Stopped.")
+    return 0
+
+
+def _serve_alone(
+    args: argparse.Namespace, threads: int, home: Home, control: str, reporter: Reporter
+) -> None:
+    from skerry_cli.composition.compose import Options, serve_platform
+
+    options = Options(
+        host=args.host,
+        port=args.port,
+        models=tuple(args.model),
+        threads=threads,
+        memory=args.memory,
+        kv_tokens=args.kv_tokens,
+        file_tier=byte_size(DEFAULT_FILE_TIER) if args.file_tier is None else args.file_tier,
+        runner=args.runner,
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
+    )
+    begun = time.monotonic()
+
+    def restart(port: int) -> None:
+        if args.anew and time.monotonic() - begun < STEADY_SECONDS:
+            complain("an engine was lost again at once; what it said is above")
+            os._exit(1)
+        os.execv(sys.executable, [sys.executable, "-m", "skerry", *_anew(args.argv, port)])
+
+    serve_platform(options, home, control, reporter, restart)
+
+
+def _anew(arguments: list[str], port: int) -> list[str]:
+    """The command line of a process that takes this one's place: nobody waits for its report."""
+    rest = list(arguments)
+    if "--report-fd" in rest:
+        at = rest.index("--report-fd")
+        del rest[at : at + 2]
+    return [*(each for each in rest if each != "--anew"), "--port", str(port), "--anew"]
+
+
+def _given(args: argparse.Namespace, *names: str) -> str:
+    """Options of the command line that were set, as they are written."""
+    return ", ".join(
+        f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, [])
+    )
+
+
+def _already_running(error: AlreadyRunning) -> int:
+    where = f" at {error.instance.url}" if error.instance and error.instance.url else ""
+    return complain(f"{error}{where}. See `skerry status`; stop it with `skerry down`.")
+
+
+# --- in the background ---------------------------------------------------------------------------
+
+
+def _start_in_background(args: argparse.Namespace, home: Home) -> int:
+    """Start a process in a session of its own and wait until it is ready, or has failed."""
+    reader, writer = os.pipe()
+    rest = [argument for argument in args.argv if argument != "--detach"]
+    if home.log.exists() and home.log.stat().st_size > MAX_LOG_BYTES:
+        home.log.unlink()
+    with home.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skerry", *rest, "--report-fd", str(writer)],
+            pass_fds=(writer,),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    os.close(writer)
+    try:
+        ready = _follow(reader, TerminalReporter(background=True))
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+    if ready:
+        return 0
+    process.wait()
+    return complain(f"the start failed; {home.log} ends with:\n{_tail(home.log)}")
+
+
+def _follow(reader: int, reporter: Reporter) -> bool:
+    """Pass the process's reports on; True once it is ready, False when it ended before."""
+    with os.fdopen(reader, encoding="utf-8") as lines:
+        for line in lines:
+            report = json.loads(line)
+            if "url" in report:
+                reporter.ready(report)
+                return True
+            reporter.progress(report["what"], report["share"])
+    return False
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

@@ -1,0 +1,136 @@
+"""`skerry control`: the control plane as a process of its own, and copies of its database."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from skerry_cli.arguments import Commands, add_command, add_tls, is_half_tls, port
+from skerry_cli.home.control_home import ControlRunning, claim_control, control_database
+from skerry_cli.home.state import Home
+from skerry_cli.logs import configure_logging
+from skerry_cli.output import complain, note, say
+from skerry_cli.roles import control_join
+from skerry_regions.address import is_loopback
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8788
+DEFAULT_JOIN_PORT = 8789
+
+
+def register(commands: Commands) -> None:
+    control = add_command(
+        commands,
+        "control",
+        start,
+        help="run the control plane: it makes what you want so, and keeps it so",
+        description="Run the control plane. `skerry up` starts one by itself. What it has started "
+        "outlives it, and is found again by the next one.",
+        example="skerry control --topology examples/split.yaml",
+    )
+    control.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
+    control.add_argument(
+        "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
+    )
+    add_tls(control, note="needed beyond loopback")
+    control.add_argument(
+        "--topology", type=Path, metavar="FILE", help="want what this YAML file describes"
+    )
+    control.add_argument(
+        "--own",
+        action="store_true",
+        help="end what it has started when it ends itself: edges first, then nodes",
+    )
+    control.add_argument(
+        "--join-host",
+        metavar="HOST",
+        help="let machines join over HTTPS at this address (default: none joins)",
+    )
+    control.add_argument(
+        "--join-port",
+        type=port,
+        default=DEFAULT_JOIN_PORT,
+        metavar="PORT",
+        help="of --join-host; 0 takes a free one (default: %(default)s)",
+    )
+    control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
+    control.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    actions = control.add_subparsers(metavar="ACTION")
+    copy = add_command(
+        actions,
+        "backup",
+        make_backup,
+        help="copy the database to a new file",
+        description="Copy the database, whole at one moment, while the control plane runs.",
+        example="skerry control backup control-2026-11-21.db",
+    )
+    copy.add_argument("file", type=Path)
+    back = add_command(
+        actions,
+        "restore",
+        put_back,
+        help="put a copy of the database back",
+        description="Put a copy back. The control plane must not run; the former database is kept.",
+        example="skerry control restore control-2026-11-21.db",
+    )
+    back.add_argument("file", type=Path)
+    control_join.register(actions)
+
+
+def start(args: argparse.Namespace) -> int:
+    if is_half_tls(args):
+        return complain("--tls-cert and --tls-key belong together")
+    if args.tls_cert is None and not is_loopback(args.host):
+        return complain(
+            f"--host {args.host}: tokens would cross the network in the clear; "
+            "give --tls-cert and --tls-key"
+        )
+    configure_logging()
+    from skerry_cli.composition.serve_control import ControlOptions, serve_control
+    from skerry_cli.home.parts import CannotStart
+
+    home = Home.from_environ(os.environ)
+    home.create()
+    options = ControlOptions(
+        host=args.host,
+        port=args.port,
+        topology=args.topology,
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
+        owns=args.own,
+        join=None if args.join_host is None else (args.join_host, args.join_port),
+        listener=args.listener_fd,
+        lifeline=args.lifeline_fd,
+    )
+    try:
+        serve_control(options, home)
+    except CannotStart as error:
+        return complain(str(error))
+    note("Stopped.")
+    return 0
+
+
+def make_backup(args: argparse.Namespace) -> int:
+    from skerry_regions.control.desired.backup import BackupError, backup
+
+    try:
+        backup(control_database(Home.from_environ(os.environ)), args.file)
+    except BackupError as error:
+        return complain(f"{error}.")
+    say(f"Copied to {args.file}.")
+    return 0
+
+
+def put_back(args: argparse.Namespace) -> int:
+    from skerry_regions.control.desired.backup import BackupError, restore
+
+    home = Home.from_environ(os.environ)
+    home.create()
+    try:
+        with claim_control(home):
+            former = restore(args.file, control_database(home))
+    except (BackupError, ControlRunning) as error:
+        return complain(f"{error}.")
+    kept = f" The former database is {former} now." if former is not None else ""
+    say(f"Restored from {args.file}.{kept}")
+    return 0
