@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.engine.test_handover import VOCABULARY, oracle, request, run, toy_engine
 from tests.core.host_device import DeviceToyRunner, HostDevice, HostDriver
-from tests.core.test_handover import VOCABULARY, oracle, request, run, toy_engine
 
 from skerry_core.config import EngineConfig
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, DevicePages, PeerPages

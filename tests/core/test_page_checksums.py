@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.core.test_handover import oracle, prefilled, request, run, toy_engine
+from tests.core.engine.test_handover import oracle, prefilled, request, run, toy_engine
 
 from skerry_core.page_checksums import KVChecksumError, check_pages, page_checksums
 from skerry_core.request import KVBlock

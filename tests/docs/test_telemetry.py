@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.edge.geo.example import responder
+from tests.dns.example import responder
 
 from skerry_dns.server.dns_metrics import DnsMetrics
 from skerry_dns.server.dns_server import DnsServer

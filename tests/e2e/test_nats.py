@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home
-from tests.regions.nats_server import NatsServer
+from tests.regions.drivers.nats_server import NatsServer
 
 from skerry import AI
 from skerry_regions.models.model_files import ModelFiles

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.core.random_encoders import KERNELS
 from tests.e2e.command import Skerry
-from tests.edge.test_classification import write_model
+from tests.edge.api.test_classification import write_model
 
 from skerry import InvalidInput
 from skerry.tasks import ClassificationInputs

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home
-from tests.edge.test_otlp import collecting
+from tests.edge.telemetry.test_otlp import collecting
 
 from skerry_regions.models.model_files import ModelFiles
 

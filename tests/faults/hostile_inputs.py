@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import msgspec
-from tests.regions.test_hostile_grammars import ebnf, expression, schema
+from tests.regions.node.test_hostile_grammars import ebnf, expression, schema
 
 from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
 from skerry_edge.api.anthropic.messages_wire import MessagesRequest

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.edge.geo.example import responder
+from tests.dns.example import responder
 
 from skerry_dns.server.dns_metrics import DnsMetrics
 from skerry_dns.server.dns_server import DnsServer

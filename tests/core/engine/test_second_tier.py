@@ -1,0 +1,476 @@
+"""Evicted blocks come back from the file: the same tokens, and nothing of them computed again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core import toy_oracle
+from tests.core.engine.test_worker import TIMEOUT, Client
+from tests.core.mid_write import kill_in_mid_write
+from tests.core.toy_oracle import VOCAB, expected, run
+
+from skerry_core.batch import Batch
+from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
+from skerry_core.engine.engine import Engine
+from skerry_core.engine.second_tier import SecondTier, open_file
+from skerry_core.engine.worker import Worker
+from skerry_core.kv.file_tier import FileTier
+from skerry_core.request import Request
+from skerry_core.runners.toy import ToyRunner
+
+KEY = b"model"
+PRICE = 1.0  # seconds per token: the file is always faster
+LENGTH = 5 * BLOCK_SIZE + 7
+
+
+def open_engine(
+    path: Path,
+    *,
+    num_blocks: int = 8,
+    capacity: int = 1 << 20,
+    model_key: bytes = KEY,
+    dtype: KVDtype = "float16",
+    before_step: Callable[[Batch], None] | None = None,
+) -> Engine:
+    runner = ToyRunner(
+        num_blocks=num_blocks, vocab_size=VOCAB, dtype=dtype, before_step=before_step
+    )
+    file = open_file(path, runner, model_key=model_key, capacity_bytes=capacity)
+    return Engine(runner, EngineConfig(), model_key=model_key, file_tier=file)
+
+
+def request(id: str = "r", prompt_length: int = LENGTH, **fields: Any) -> Request:
+    return toy_oracle.request(id, prompt_length, **{"max_tokens": 8} | fields)
+
+
+def tier_of(engine: Engine) -> SecondTier:
+    assert engine.second_tier is not None
+    return engine.second_tier
+
+
+def restored(engine: Engine, one: Request, price: float = PRICE) -> Request:
+    """The request with what the file has for it, as a worker would queue it."""
+    future = tier_of(engine).restore(engine.handover.prefix_names(one), price)
+    kv = () if future is None else future.result(TIMEOUT)
+    return replace(one, kv=kv)
+
+
+def answer(engine: Engine, one: Request) -> int:
+    """Run it, compare with the oracle; tokens of its prompt that were found."""
+    engine.add(one)
+    answers = run(engine)
+    assert answers[one.id] == expected(replace(one, kv=()))
+    usage = answers[one.id].usage
+    assert usage is not None
+    return usage.cached_tokens
+
+
+def fill(engine: Engine, salt: int = 90) -> None:
+    """Evict everything by something else."""
+    answer(
+        engine, request("other", engine.pool.num_blocks * BLOCK_SIZE - 10, salt=salt, max_tokens=5)
+    )
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_engine(tmp_path / "kv")
+    yield engine
+    engine.close()
+
+
+def test_evicted_blocks_come_back(engine: Engine) -> None:
+    one = request(max_tokens=30, cache_key=b"tenant")
+    assert answer(engine, one) == 0
+    fill(engine)
+    assert engine.pool.match(engine.handover.prefix_names(one)) == 0
+    assert answer(engine, restored(engine, one)) == 5 * BLOCK_SIZE
+    assert engine.statistics().restored_blocks == 5
+
+
+def test_only_what_memory_lacks_is_read(engine: Engine) -> None:
+    """The end of a prefix is evicted first; its beginning must not be pushed out by the rest."""
+    one = request(max_tokens=1)
+    answer(engine, one)
+    answer(engine, request("other", 4 * BLOCK_SIZE, salt=3, max_tokens=1))
+    resident = engine.pool.match(engine.handover.prefix_names(one))
+    assert 0 < resident < 5
+    assert answer(engine, restored(engine, one)) == 5 * BLOCK_SIZE
+    assert engine.statistics().restored_blocks == 5 - resident
+
+
+def test_a_transcript_is_found_too(engine: Engine) -> None:
+    one = request(prompt_length=60, max_tokens=200)
+    answer(engine, one)
+    fill(engine)
+    said = expected(one).token_ids
+    resumed = request(prompt_length=60, max_tokens=200, output_ids=tuple(said[:150]))
+    engine.add(restored(engine, resumed))
+    assert run(engine)["r"].token_ids == said[150:]
+    assert engine.statistics().restored_blocks == (60 + 150 - 1) // BLOCK_SIZE
+
+
+def test_prompt_logprobs_read_nothing(engine: Engine) -> None:
+    answer(engine, request())
+    fill(engine)
+    one = request(prompt_logprobs=1)
+    assert restored(engine, one).kv == ()
+    assert answer(engine, one) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_it_survives_a_restart(tmp_path: Path, dtype: KVDtype) -> None:
+    one = request(max_tokens=30)
+    engine = open_engine(tmp_path / "kv", dtype=dtype)
+    answer(engine, one)
+    engine.save_cache(seconds=10.0)
+    engine.close()
+    engine = open_engine(tmp_path / "kv", dtype=dtype)
+    assert answer(engine, restored(engine, one)) == 5 * BLOCK_SIZE
+    engine.close()
+
+
+def test_saving_stops_when_the_time_is_up(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "kv")
+    answer(engine, request())
+    engine.save_cache(seconds=0.0)
+    assert engine.statistics().blocks_filed == 0
+    engine.close()
+
+
+@pytest.mark.parametrize("change", [{"model_key": b"other"}, {"dtype": "float32"}])
+def test_blocks_of_another_model_or_build_are_a_miss(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    one = request(max_tokens=30)
+    engine = open_engine(tmp_path / "kv")
+    answer(engine, one)
+    engine.save_cache(seconds=10.0)
+    engine.close()
+    engine = open_engine(tmp_path / "kv", **change)
+    assert tier_of(engine).digests() == []
+    assert answer(engine, restored(engine, one)) == 0
+    engine.close()
+
+
+def test_another_tenants_blocks_are_a_miss(engine: Engine) -> None:
+    answer(engine, request(cache_key=b"one"))
+    fill(engine)
+    assert answer(engine, restored(engine, request(cache_key=b"two"))) == 0
+
+
+@pytest.mark.parametrize("torn", range(5))
+def test_a_torn_block_costs_computing_from_there(tmp_path: Path, torn: int) -> None:
+    one = request(max_tokens=30)
+    engine = open_engine(tmp_path / "kv")
+    answer(engine, one)
+    content = engine.runner.export_block(
+        engine.pool.acquire(engine.handover.prefix_names(one))[torn]
+    ).tobytes()
+    engine.save_cache(seconds=0.0)
+    engine.close()
+
+    engine = open_engine(tmp_path / "kv")
+    answer(engine, one)
+    engine.save_cache(seconds=10.0)
+    engine.close()
+    data = bytearray((tmp_path / "kv").read_bytes())
+    position = data.index(content) + 501
+    data[position] ^= 1
+    (tmp_path / "kv").write_bytes(data)
+    engine = open_engine(tmp_path / "kv")
+    assert answer(engine, restored(engine, one)) == torn * BLOCK_SIZE
+    engine.close()
+
+
+def test_a_small_file_keeps_the_newest(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "kv", capacity=5 * 4096)
+    for salt in range(20):
+        answer(engine, request(salt=salt))
+    engine.save_cache(seconds=10.0)
+    statistics = tier_of(engine).statistics()
+    assert statistics.blocks == statistics.room < 5
+    engine.close()
+
+
+def test_a_full_disk_costs_a_warning_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FileTier, slot: int, block: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    engine = open_engine(tmp_path / "kv")
+    monkeypatch.setattr(FileTier, "_write_payload", refuse)
+    one = request()
+    answer(engine, one)
+    fill(engine)
+    fill(engine, salt=91)
+    engine.save_cache(seconds=10.0)
+    assert answer(engine, restored(engine, one)) == 0
+    engine.close()
+    assert [record.message for record in caplog.records] == [
+        "not all evicted KV blocks can be kept: [Errno 28] No space left on device"
+    ]
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_blocks_on_their_way_are_bounded(tmp_path: Path, kept: int) -> None:
+    """Out: what the disk does not take in time is forgotten. Back: the rest is computed."""
+    runner = ToyRunner(num_blocks=8, vocab_size=VOCAB)
+    engine = Engine(runner, EngineConfig(), model_key=KEY)
+    file = Recording.of(tmp_path / "kv", runner)
+    limit = kept * runner.kv_format.block_bytes
+    tier = SecondTier(file, runner, engine.pool, pending_bytes=limit, restored_bytes=limit)
+    engine.pool.evicting = tier.keep
+    file.writable.clear()
+    answer(engine, request())
+    fill(engine)
+    assert tier.statistics().dropped == 5 - kept
+    file.writable.set()
+    engine.pool.evicting = None
+    tier.save(seconds=10.0)
+    answer(engine, request())
+    tier.save(seconds=10.0)
+    fill(engine)
+    future = tier.restore(engine.handover.prefix_names(request()), PRICE)
+    assert future is not None
+    assert len(future.result(TIMEOUT)) == kept
+    tier.close()
+
+
+# --- what it costs -------------------------------------------------------------------------------
+
+
+def test_computing_is_preferred_when_it_is_faster_and_the_file_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    runner = ToyRunner(num_blocks=8, vocab_size=VOCAB)
+    file = open_file(tmp_path / "kv", runner, model_key=KEY, capacity_bytes=1 << 20)
+    engine = Engine(runner, EngineConfig(), model_key=KEY)
+    ticks = itertools.count()
+    tier = SecondTier(file, runner, engine.pool, clock=lambda: float(next(ticks)))
+    names = engine.handover.prefix_names(request())
+    answer(engine, request())
+    tier.save(seconds=100.0)
+    engine.pool.allocate(8)  # evicts all
+    engine.pool.release(range(8))
+
+    price = 0.005  # of a token; a block is 0.32 s
+    future = tier.restore(names, price)
+    assert future is not None, "before it is known, the file is taken to be fast"
+    assert len(future.result(TIMEOUT)) == 5
+    assert 1000 < tier.bandwidth < 5000  # 1 KiB per second by this clock, partly learned
+    refused = 0
+    while tier.restore(names, price) is None:
+        refused += 1
+    assert refused > 1
+    tier.close()
+
+
+def test_adoption_counts(engine: Engine) -> None:
+    tier = tier_of(engine)
+    before = tier.bandwidth
+    tier.adopted(1, 1000.0)
+    assert tier.bandwidth < before / 1000
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+class Recording(FileTier):
+    """Tells on which threads blocks are moved; reads and writes may be held back."""
+
+    opened: threading.Event
+    writable: threading.Event
+    entered: threading.Event
+    threads: set[str]
+
+    @classmethod
+    def of(cls, path: Path, runner: ToyRunner) -> Recording:
+        tier = cls(
+            path,
+            block_bytes=runner.kv_format.block_bytes,
+            capacity_bytes=1 << 20,
+            identity=b"recording",
+        )
+        tier.opened, tier.entered, tier.threads = threading.Event(), threading.Event(), set()
+        tier.writable = threading.Event()
+        tier.opened.set()
+        tier.writable.set()
+        return tier
+
+    def put(self, digest: bytes, block: bytes | memoryview) -> None:
+        self.threads.add(threading.current_thread().name)
+        assert self.writable.wait(TIMEOUT)
+        super().put(digest, block)
+
+    def get(self, digest: bytes) -> bytes | None:
+        self.threads.add(threading.current_thread().name)
+        self.entered.set()
+        assert self.opened.wait(TIMEOUT)
+        return super().get(digest)
+
+
+class Bench:
+    """A worker whose engine has a recorded file tier; eviction and the rest as in life."""
+
+    def __init__(self, path: Path) -> None:
+        self.client = Client()
+        self.tokens: list[int] = []
+        runner = ToyRunner(
+            num_blocks=8,
+            vocab_size=VOCAB,
+            before_step=lambda batch: self.tokens.append(batch.num_tokens),
+        )
+        self.file = Recording.of(path, runner)
+        self.engine = Engine(runner, EngineConfig(), model_key=KEY, file_tier=self.file)
+        self.worker = Worker(self.engine, deliver=self.client.deliver, failed=self.client.failed)
+        self.worker.start()
+
+    def answer(self, one: Request) -> int:
+        self.worker.submit(one)
+        self.client.wait_for(1)
+        return self.check(one)
+
+    def check(self, one: Request) -> int:
+        told = self.client.answers[one.id]
+        assert told == expected(one)
+        assert told.usage is not None
+        return told.usage.cached_tokens
+
+    def evict_first(self) -> None:
+        """Leave the prompt of salt 0 in the file alone: written, and out of memory."""
+        for name, salt in (("first", 0), ("second", 1), ("third", 2)):
+            assert self.answer(request(name, salt=salt)) == 0
+        tier_of(self.engine).flush()
+
+    def close(self) -> None:
+        self.file.opened.set()
+        self.worker.close()
+        assert self.engine.pool.num_used == 0
+        self.engine.pool.sanity_check()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "kv")
+    bench.evict_first()
+    yield bench
+    bench.close()
+
+
+def test_a_worker_restores_before_it_schedules(bench: Bench) -> None:
+    del bench.tokens[:]
+    assert bench.answer(request("again", max_tokens=4)) == 5 * BLOCK_SIZE
+    assert bench.tokens == [7, 1, 1, 1]
+    assert bench.file.threads == {"skerry-kv-write_0", "skerry-kv-read_0"}
+
+
+def test_others_go_on_while_a_read_takes_its_time(bench: Bench) -> None:
+    bench.file.opened.clear()
+    slow = request("slow")
+    bench.worker.submit(slow)
+    assert bench.file.entered.wait(TIMEOUT)
+    bench.answer(request("quick", 20, salt=7))
+    assert "slow" not in bench.client.answers
+    bench.file.opened.set()
+    assert bench.client.wait_for(1) == {"slow"}
+    assert bench.check(slow) == 5 * BLOCK_SIZE
+
+
+def test_requests_with_one_prefix_share_what_is_read(bench: Bench) -> None:
+    bench.file.opened.clear()
+    both = [request(name) for name in ("a", "b")]
+    for one in both:
+        bench.worker.submit(one)
+    reads = bench.file.statistics().hits
+    bench.file.opened.set()
+    assert bench.client.wait_for(2) == {"a", "b"}
+    for one in both:
+        assert bench.check(one) == 5 * BLOCK_SIZE
+    assert bench.file.statistics().hits - reads == 5
+
+
+def test_abort_does_not_wait_for_a_read(bench: Bench) -> None:
+    bench.file.opened.clear()
+    bench.worker.submit(request("slow"))
+    assert bench.file.entered.wait(TIMEOUT)
+    bench.worker.abort("slow")
+    assert bench.client.wait_for(1) == {"slow"}
+    assert bench.client.answers["slow"].finish_reason == "cancelled"
+    bench.file.opened.set()
+    bench.answer(request("next", 20, salt=7))
+    assert bench.client.ended.empty()
+
+
+def test_a_stop_ends_requests_that_wait_for_a_read(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "kv")
+    bench.evict_first()
+    bench.file.opened.clear()
+    bench.worker.submit(request("slow"))
+    assert bench.file.entered.wait(TIMEOUT)
+    closing = threading.Thread(target=bench.worker.close)
+    closing.start()
+    assert bench.client.wait_for(1) == {"slow"}
+    assert bench.client.answers["slow"].finish_reason == "cancelled"
+    bench.file.opened.set()
+    closing.join(TIMEOUT)
+    assert not closing.is_alive()
+
+
+def test_a_stop_keeps_the_prefix_cache(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "kv")
+    bench.answer(request("first"))
+    bench.close()
+    bench = Bench(tmp_path / "kv")
+    assert bench.answer(request("again")) == 5 * BLOCK_SIZE
+    bench.close()
+
+
+def test_a_read_that_fails_costs_computing(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Recording, digest: bytes) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Recording, "get", fail)
+    assert bench.answer(request("again")) == 0
+    assert caplog.records[-1].message == "reading the second tier failed"
+
+
+# --- a process that dies -------------------------------------------------------------------------
+
+NODE = """
+import sys
+from pathlib import Path
+from tests.core.engine.test_second_tier import open_engine, request
+from tests.core.toy_oracle import run
+engine = open_engine(Path(sys.argv[1]), capacity=100 << 10)
+salt = 0
+while True:
+    engine.add(request(salt=salt % 6))
+    run(engine)
+    salt += 1
+    if salt == 6:
+        print("writing", flush=True)
+"""
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_kill_in_mid_write_leaves_only_true_blocks(
+    tmp_path: Path, moment: int, subprocess_env: dict[str, str]
+) -> None:
+    path = tmp_path / "kv"
+    kill_in_mid_write(NODE, path, 0.1 * moment + 0.05, subprocess_env)
+    engine = open_engine(path, capacity=100 << 10)
+    assert tier_of(engine).digests()
+    for salt in range(6):
+        answer(engine, restored(engine, request(f"r{salt}", salt=salt, max_tokens=20)))
+    assert engine.statistics().restored_blocks > 0
+    engine.close()

@@ -1,0 +1,158 @@
+"""Outputs that are whole within `max_tokens`, however much the model would rather go on."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given, reject, settings
+from hypothesis import strategies as st
+from tests.core.byte_grammars import END, VOCAB, compiled, text
+from tests.core.grammar.test_grammar_engine import answer_of, person
+from tests.core.schemas import Schema, schemas
+from tests.core.toy_oracle import request
+
+from skerry_core.grammar.closing import MAX_TOKENS
+from skerry_core.grammar.matcher import Matcher
+
+OPEN: Schema = {  # everything in it may go on for ever
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "pets": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "legs": {"type": "number"}},
+                "required": ["name", "legs"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["name", "pets"],
+    "additionalProperties": False,
+}
+SHORTEST = len('{"name": "", "pets": []}')
+
+
+def drawn(matcher: Matcher, rng: Random, budget: int) -> list[int]:
+    """A random output of at most `budget` tokens; ends that could be put off are."""
+    ids: list[int] = []
+    while not matcher.is_finished and len(ids) < budget:
+        ids += drawn_next(matcher, rng, budget - len(ids) - 1)
+    return ids
+
+
+def drawn_next(matcher: Matcher, rng: Random, left: int) -> list[int]:
+    matcher.fill()
+    assert matcher.mask is not None
+    choices = [i for i in range(VOCAB) if matcher.mask[i >> 5] >> (i & 31) & 1]
+    longer = [i for i in choices if i != END and i not in b'"}]'] or choices
+    sampled = rng.choice(longer if rng.random() < 0.7 else choices)
+    return [matcher.choose(sampled, left)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(budget=st.integers(1, 120), seed=st.integers(0, 1 << 32))
+def test_a_matcher_that_was_made_anew_chooses_the_same(budget: int, seed: int) -> None:
+    """One that goes on remembers which way it found; one of a later attempt looks for it."""
+    grammar = compiled("json_schema", json.dumps(OPEN))
+    ids = drawn(grammar.matcher(), Random(seed), budget)
+    rng, again = Random(seed), list[int]()
+    while len(again) < len(ids):
+        again += drawn_next(grammar.matcher(again), rng, budget - len(again) - 1)
+    assert again == ids
+
+
+MANY_CHOICES: Schema = {
+    "type": "object",
+    "properties": {
+        "b": {"type": "string", "format": "date"},
+        "a": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "string", "pattern": "^[a-c]{2,4}$", "maxLength": 12},
+                "b": {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 1000},
+            },
+            "required": [],
+            "additionalProperties": False,
+        },
+    },
+    "required": [],
+    "additionalProperties": False,
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(SHORTEST, 200), st.integers(0, 1 << 32))
+def test_json_is_whole_within_any_budget_that_it_fits(budget: int, seed: int) -> None:
+    matcher = compiled("json_schema", json.dumps(OPEN)).matcher()
+    ids = drawn(matcher, Random(seed), budget)
+    assert matcher.is_finished
+    jsonschema.validate(json.loads(text(ids)), OPEN)
+
+
+@settings(max_examples=30, deadline=None)
+@given(schemas(), st.integers(60, 120), st.integers(0, 1 << 32))
+@example(MANY_CHOICES, 60, 0)
+def test_any_schema(schema: Schema, budget: int, seed: int) -> None:
+    grammar = compiled("json_schema", json.dumps(schema))
+    shortest = grammar.closings.way(grammar._matcher)
+    if shortest is None:  # longer than any that is looked for
+        reject()
+    ids = drawn(grammar.matcher(), Random(seed), max(budget, len(shortest)))
+    jsonschema.validate(json.loads(text(ids)), schema)
+
+
+def test_a_budget_below_the_shortest_is_cut() -> None:
+    matcher = compiled("json_schema", json.dumps(OPEN)).matcher()
+    ids = drawn(matcher, Random(1), SHORTEST - 1)
+    assert len(ids) == SHORTEST - 1
+    assert not matcher.is_finished
+
+
+def test_an_end_that_is_too_far_is_not_looked_for() -> None:
+    grammar = compiled("regex", f"a{{{MAX_TOKENS + 1}}}")
+    assert grammar.closings.way(grammar._matcher) is None
+    assert drawn(grammar.matcher(), Random(1), 10) == [ord("a")] * 10
+
+
+def test_free_text_ends_with_the_budget_and_not_before() -> None:
+    grammar = compiled("regex", "(.|\n)*")
+    rng = Random(2)
+    ids = drawn(grammar.matcher(), rng, 50)
+    assert len(ids) == 50 or ids[-1] == END
+
+
+STYLES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.5, "seed": 5},
+    "logprobs": {"temperature": 1.0, "seed": 3, "logprobs": 2},
+}
+STRINGS = compiled("json_schema", json.dumps(OPEN))
+
+
+@pytest.mark.parametrize("budget", [SHORTEST, SHORTEST + 1, 60])
+@pytest.mark.parametrize("style", STYLES)
+def test_in_the_engine(style: str, budget: int) -> None:
+    fields: dict[str, Any] = {"grammar": STRINGS, "max_tokens": budget} | STYLES[style]
+    answer = answer_of(person(**fields))
+    assert answer.finish_reason == "stop"
+    jsonschema.validate(json.loads(text(answer.token_ids)), OPEN)
+    for cut in range(1, len(answer.token_ids), 7):
+        before = tuple(answer.token_ids[:cut])
+        resumed = answer_of(person(output_ids=before, **fields))
+        assert before + tuple(resumed.token_ids) == tuple(answer.token_ids)
+
+
+def test_logprobs_are_those_of_the_tokens_that_were_taken() -> None:
+    """A token that was put in another's place is told by its own probability."""
+    answer = answer_of(person(grammar=STRINGS, max_tokens=SHORTEST, logprobs=0))
+    assert [told.token_id for told in answer.logprobs] == answer.token_ids
+    prompt_ids = request().prompt_ids + tuple(answer.token_ids)
+    whole = request(prompt_ids=prompt_ids, prompt_logprobs=0, max_tokens=1)
+    told = answer_of(whole).prompt_logprobs[-len(answer.token_ids) :]
+    assert [each.logprob for each in told] == [each.logprob for each in answer.logprobs]

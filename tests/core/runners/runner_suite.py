@@ -1,0 +1,306 @@
+"""What the tests of runners share: kinds of runners, small models, teacher forcing, engines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, Unpack
+
+import numpy as np
+import torch
+from tests.core.random_models import random_weights, write_gguf, write_safetensors
+from tests.core.reference_model import ReferenceModel
+from tests.core.toy_oracle import Answer, run
+
+from skerry_core.batch import Batch, Float32, SamplingBatch
+from skerry_core.config import EngineConfig, ModelConfig, RopeScaling
+from skerry_core.engine.engine import Engine
+from skerry_core.request import Request, SamplingParams
+from skerry_core.runner import ModelRunner
+from skerry_core.runners.jax_xla import JaxRunner
+from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.toy import ToyRunner, next_token
+from skerry_core.weights.file import WeightFile
+
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"
+
+VOCAB, MAX_CONTEXT = 131, 512
+_SMALL = ModelConfig(
+    architecture="llama",
+    num_layers=2,
+    hidden_size=64,
+    intermediate_size=96,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    vocab_size=VOCAB,
+    max_context=MAX_CONTEXT,
+)
+MODELS = {
+    "llama": replace(
+        _SMALL,
+        num_heads=6,
+        rope_scaling=RopeScaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=64
+        ),
+    ),
+    "qwen2": replace(_SMALL, architecture="qwen2", attention_bias=True, num_kv_heads=1),
+    "qwen3": replace(
+        _SMALL, architecture="qwen3", qk_norm=True, head_dim=48, tied_embeddings=False
+    ),
+    "mistral": replace(
+        _SMALL, architecture="mistral", sliding_window=70, num_kv_heads=4, tied_embeddings=False
+    ),
+}
+
+
+def write_model(folder: Path, name: str) -> Path:
+    """One of `MODELS`: Llama and Qwen as GGUF, what has more to say in JSON as safetensors."""
+    config, weights = MODELS[name], random_weights(MODELS[name], seed=len(name))
+    if name == "qwen2":
+        return write_gguf(folder / f"{name}.gguf", config, weights)
+    folder = folder / name
+    folder.mkdir()
+    return write_safetensors(folder, config, weights)
+
+
+class LogitsOf(Protocol):
+    """What a runner is compared with."""
+
+    def logits(self, token_ids: Sequence[int]) -> Float32:
+        """f32[T, V]: row t is the prediction of token t + 1."""
+        ...
+
+
+class ToyReference:
+    """`ToyRunner`'s model, without blocks."""
+
+    def logits(self, token_ids: Sequence[int]) -> Float32:
+        rows = [next_token(np.array(token_ids[: t + 1]), VOCAB) for t in range(len(token_ids))]
+        distance = (np.arange(VOCAB) - np.array(rows)[:, None]) % VOCAB
+        return -distance.astype(np.float32)
+
+
+def reference(path: Path) -> ReferenceModel:
+    with WeightFile.open(path) as file:
+        return ReferenceModel(file)
+
+
+# --- kinds of runners ----------------------------------------------------------------------------
+
+
+class Sizes(TypedDict):
+    num_blocks: int
+    max_step_tokens: int
+    max_samples: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of runner, and how near its logits, of order 1, come to the fp32 reference's."""
+
+    open: Callable[..., ModelRunner]  # of a weight file's path and `Sizes`
+    models: tuple[str, ...]
+    atol: float
+    batch_invariant: bool
+
+
+def open_toy(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return ToyRunner(vocab_size=VOCAB, max_context=MAX_CONTEXT, **sizes)
+
+
+def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, quantizes=False, **sizes)
+
+
+def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(weights, threads=1, device="cpu", **sizes)
+
+
+def open_deterministic_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(weights, threads=1, device="cpu", deterministic=True, **sizes)
+
+
+def open_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(weights, threads=1, device="cuda", dtype=torch.float32, **sizes)
+
+
+def open_deterministic_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return TorchRunner.open(
+        weights, threads=1, device="cuda", dtype=torch.float32, deterministic=True, **sizes
+    )
+
+
+def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return JaxRunner.open(weights, threads=1, cache_dir=CACHE, **sizes)
+
+
+# The CPU kernels keep KV in float16, the others all in float32.
+KINDS = {
+    "toy": Kind(open_toy, ("toy",), 1e-6, True),
+    "numba": Kind(open_numba, tuple(MODELS), 5e-3, True),
+    "torch": Kind(open_torch, tuple(MODELS), 2e-5, False),
+    "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5, True),
+    "jax": Kind(open_jax, tuple(MODELS), 2e-5, False),
+}
+if torch.cuda.is_available():
+    KINDS["torch cuda"] = Kind(open_cuda, tuple(MODELS), 2e-4, False)
+    KINDS["torch cuda deterministic"] = Kind(open_deterministic_cuda, tuple(MODELS), 2e-4, True)
+
+
+def random_tokens(length: int, seed: int = 0, vocab_size: int = VOCAB) -> list[int]:
+    tokens: list[int] = np.random.default_rng(seed).integers(0, vocab_size, length).tolist()
+    return tokens
+
+
+# --- batches by hand -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one sequence, from position `start` on."""
+
+    token_ids: Sequence[int]
+    start: int
+    table: Sequence[int]  # the sequence's blocks
+
+
+def batch_of(*pieces: Piece) -> Batch:
+    """A greedy step of these rows that samples every token."""
+    lengths = [len(piece.token_ids) for piece in pieces]
+    count, width = sum(lengths), max(len(piece.table) for piece in pieces)
+    tables = np.full((len(pieces), width), -1, np.int32)
+    for row, piece in enumerate(pieces):
+        tables[row, : len(piece.table)] = piece.table
+    return Batch(
+        token_ids=np.concatenate([np.array(p.token_ids, np.int32) for p in pieces]),
+        positions=np.concatenate(
+            [np.arange(p.start, p.start + len(p.token_ids), dtype=np.int32) for p in pieces]
+        ),
+        query_start=np.cumsum([0, *lengths]).astype(np.int32),
+        block_tables=tables,
+        sample_tokens=np.arange(count, dtype=np.int32),
+        sampling=greedy(count),
+    )
+
+
+def greedy(count: int) -> SamplingBatch:
+    ints = np.zeros(0, np.int32)
+    return SamplingBatch(
+        positions=np.arange(count),
+        seeds=np.zeros(count, np.uint64),
+        choices=np.zeros(count, np.int32),
+        temperature=np.zeros(count, np.float32),
+        top_p=np.ones(count, np.float32),
+        top_k=np.zeros(count, np.int32),
+        min_p=np.zeros(count, np.float32),
+        repetition_penalty=np.ones(count, np.float32),
+        frequency_penalty=np.zeros(count, np.float32),
+        presence_penalty=np.zeros(count, np.float32),
+        history_start=np.zeros(count + 1, np.int32),
+        history_ids=ints,
+        history_counts=ints,
+        bias_start=np.zeros(count + 1, np.int32),
+        bias_ids=ints,
+        bias_values=np.zeros(0, np.float32),
+        num_logprobs=np.full(count, -1, np.int32),
+        targets=np.full(count, -1, np.int32),
+    )
+
+
+def teacher_forced(
+    runner: ModelRunner,
+    token_ids: Sequence[int],
+    chunks: Sequence[int],
+    table: Sequence[int],
+    start: int = 0,
+) -> Float32:
+    """Logits f32[T, V] of tokens that run in these chunks, over these blocks.
+
+    They are a whole sequence, or what follows its first `start` tokens.
+    """
+    assert sum(chunks) == len(token_ids)
+    logits, done = [], 0
+    for length in chunks:
+        runner.execute(batch_of(Piece(token_ids[done : done + length], start + done, table)))
+        logits.append(runner.last_logits().copy())
+        done += length
+    return np.concatenate(logits)
+
+
+def check_same_bits_in_any_batch(runner: ModelRunner) -> None:
+    """A sequence alone, in other chunks, and among others; needs 22 blocks."""
+    tokens = random_tokens(100)
+    alone = teacher_forced(runner, tokens, (100,), table=[0, 1])
+    for chunks in ((1,) * 100, (64, 36), (3, 50, 13, 1, 33)):
+        np.testing.assert_array_equal(teacher_forced(runner, tokens, chunks, [3, 9]), alone)
+
+    others = [
+        Piece(random_tokens(n, seed=n), 0, table)
+        for n, table in ((5, [10]), (33, [11]), (90, [12, 13]))
+    ]
+    start, logits = 0, []
+    for length, place in ((40, 3), (20, 2), (3, 0), (1, 1), (1, 2), (1, 3), (34, 1)):
+        rows = others.copy()
+        rows.insert(place, Piece(tokens[start : start + length], start, [20, 21]))
+        before = sum(len(row.token_ids) for row in rows[:place])
+        runner.execute(batch_of(*rows))
+        logits.append(runner.last_logits()[before : before + length].copy())
+        start += length
+    np.testing.assert_array_equal(np.concatenate(logits), alone)
+
+
+# --- engines -------------------------------------------------------------------------------------
+
+
+def engine_over(runner: ModelRunner, max_step_tokens: int = 512) -> Engine:
+    return Engine(runner, EngineConfig(max_step_tokens=max_step_tokens), model_key=b"random")
+
+
+def answers_of(engine: Engine, requests: Sequence[Request]) -> dict[str, Answer]:
+    for request in requests:
+        engine.add(request)
+    return run(engine)
+
+
+def requests_with_shared_prefix(count: int = 6, max_tokens: int = 12) -> list[Request]:
+    """Prompts of 20 to 150 tokens; the longer ones start alike. Two tell their logprobs."""
+    shared = random_tokens(80, seed=99)
+    return [
+        Request(
+            id=f"r{i}",
+            prompt_ids=tuple((shared if i % 2 else []) + random_tokens(20 + 10 * i, seed=i)),
+            sampling=SamplingParams(max_tokens=max_tokens, logprobs=2 if i == 1 else None),
+            prompt_logprobs=1 if i == 2 else None,
+        )
+        for i in range(count)
+    ]
+
+
+def requests_that_outgrow_five_blocks(**sampling: Any) -> list[Request]:
+    """Four prompts that fit a block each, whose answers do not."""
+    style = SamplingParams(max_tokens=25, **sampling)
+    prompts = [tuple(random_tokens(50, seed=i)) for i in range(4)]
+    return [Request(id=str(i), prompt_ids=p, sampling=style) for i, p in enumerate(prompts)]
+
+
+def check_greedy(model: LogitsOf, request: Request, answer: Answer, atol: float) -> None:
+    """Every token is the reference's favourite within `atol`, every logprob is its own."""
+    tokens = [*request.prompt_ids, *answer.token_ids]
+    logits = model.logits(tokens)
+    first = len(request.prompt_ids)
+    assert len(answer.token_ids) == request.sampling.max_tokens
+    for i, token in enumerate(answer.token_ids, first):
+        assert logits[i - 1].max() - logits[i - 1, token] <= atol, (request.id, i)
+    shifted = logits - logits.max(-1, keepdims=True)
+    logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    for i, told in enumerate(answer.logprobs, first):
+        assert abs(told.logprob - logprobs[i - 1, told.token_id]) <= 2 * atol
+    if request.prompt_logprobs is not None:
+        assert [told.token_id for told in answer.prompt_logprobs] == tokens[1:first]
+    for i, told in enumerate(answer.prompt_logprobs, 1):
+        assert abs(told.logprob - logprobs[i - 1, tokens[i]]) <= 2 * atol

@@ -1,0 +1,43 @@
+"""Shapes of published models, and random weights of them: what benchmarks run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+from tests.core.runners.runner_suite import random_tokens, teacher_forced
+
+from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
+from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.weights.file import expected_shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("qwen2.5-7b", 7_615_616_512),
+    ],
+)
+def test_they_have_as_many_parameters_as_was_published(name: str, parameters: int) -> None:
+    assert sum(map(prod, expected_shapes(PUBLIC_SHAPES[name]).values())) == parameters
+
+
+@pytest.mark.parametrize("name", PUBLIC_SHAPES)
+def test_random_weights_make_a_model_that_runs(name: str) -> None:
+    """A narrow one of the same kind: biases, a head of its own and rotary scaling are kept."""
+    config = replace(
+        PUBLIC_SHAPES[name], num_layers=2, hidden_size=64, intermediate_size=96, num_heads=4,
+        num_kv_heads=2, head_dim=16, vocab_size=131, max_context=128,
+    )  # fmt: skip
+    first, again = (random_weights(config, torch.device("cpu"), torch.float32) for _ in range(2))
+    assert torch.equal(first.layers[1].down, again.layers[1].down)  # type: ignore[arg-type]
+    assert (first.head is first.embedding) == config.tied_embeddings
+    assert (first.layers[0].qkv_bias is not None) == config.attention_bias
+    runner = TorchRunner(config, first, num_blocks=2, max_samples=64, threads=1)
+    logits = teacher_forced(runner, random_tokens(60), (59, 1), [1])
+    assert 0.5 < np.std(logits) < 2  # as large as what goes in

@@ -1,0 +1,141 @@
+"""`python -m tests.core.triton.compile_triton 90`: compile Triton's kernels for a GPU of capability 9.0.
+
+The interpreter checks what kernels mean, not that they compile; a compiler needs no GPU. Kernels
+are launched as the runner does, in bfloat16 and the shapes of Llama-3.1-8B, over a driver that
+stands for the GPU and launches nothing. Tells one line for each: name, bytes of shared memory.
+With `--few`, decoding's kernels alone; with `--all`, variants of all: float32, KV in 8 bits,
+windows, tiles of every size.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+from skerry_core.kernels.torch.quantized import (
+    FP8_CAPABILITY,
+    NARROW_DTYPES,
+    Narrow,
+    QuantizedMatrix,
+    narrowed,
+)
+from skerry_core.kernels.triton import attention as triton_attention
+from skerry_core.kernels.triton import blocks as triton_blocks
+from skerry_core.kernels.triton import matmul as triton_matmul
+from skerry_core.kernels.triton import triton_ops, triton_sampling
+
+HEADS, KV_HEADS, WIDTH, HIDDEN, VOCAB = 32, 8, 128, 4096, 128_256
+TOKENS, NUM_BLOCKS = 16, 4
+
+
+class Absent:
+    """A driver whose GPU is not there."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def main(capability: int, options: list[str]) -> None:
+    cast(Any, driver).set_active(Absent(capability))
+    function: Any = jit.JITFunction
+    run = function.run
+
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        compiled = run(kernel, *args, grid=grid, warmup=True, **options)
+        assert compiled.asm["cubin"]
+        sys.stdout.write(f"{kernel.fn.__name__} {compiled.metadata.shared}\n")
+        return compiled
+
+    function.run = compile_only
+    if "--few" in options:
+        launch_attention(torch.bfloat16, is_decode=True)
+        return
+    launch_attention(torch.bfloat16)
+    launch_operations(torch.bfloat16, (1,))
+    launch_sampling()
+    if "--all" in options:
+        launch_attention(torch.bfloat16, window=4096, is_normed=True)
+        launch_attention(torch.float32)
+        launch_operations(torch.float32, (1, 32, 64))
+        launch_attention(torch.bfloat16, narrow="int8")
+        if capability >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1]:
+            launch_attention(torch.bfloat16, narrow="fp8")
+            launch_fp8_products()
+
+
+def ints(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def launch_attention(
+    dtype: torch.dtype,
+    *,
+    window: int | None = None,
+    is_decode: bool = False,
+    is_normed: bool = False,
+    narrow: Narrow | None = None,
+) -> None:
+    pool = torch.zeros(2, 2, NUM_BLOCKS, KV_HEADS, 64, WIDTH, dtype=dtype)
+    scales = None if narrow is None else torch.zeros(pool.shape[:-1])
+    stored = pool if narrow is None else pool.to(NARROW_DTYPES[narrow])
+    kv, own = stored[0], None if scales is None else scales[0]
+    heads = torch.zeros(TOKENS, HEADS + 2 * KV_HEADS, WIDTH, dtype=dtype)
+    cos, out = torch.zeros(128, WIDTH // 2), heads[:, :HEADS].contiguous()
+    tiles = triton_attention.Tiles(ints(2), ints(2), ints(2), longest=1)
+    where = ints(TOKENS), ints(TOKENS)
+    norm = heads[0, 0] if is_normed else None
+    triton_ops.rotate_and_store(heads, kv, *where, cos, cos, q_norm=norm, k_norm=norm, scales=own)
+    arguments = heads, kv, ints(2, 9), where[0], tiles, out
+    triton_attention.attend_split(*arguments, num_splits=3, window=window, scales=own)
+    if is_decode:
+        return
+    triton_attention.attend_whole(*arguments, window=window, scales=own)
+    blocks = pool.movedim(2, 0).contiguous()
+    triton_blocks.gather(stored, ints(NUM_BLOCKS), blocks, scales)
+    triton_blocks.scatter(stored, ints(NUM_BLOCKS), blocks, scales)
+    triton_blocks.checksums(blocks)
+
+
+def launch_operations(dtype: torch.dtype, token_counts: tuple[int, ...]) -> None:
+    x = torch.zeros(TOKENS, HIDDEN, dtype=dtype)
+    triton_ops.rms_norm(x, x[0], 1e-5)
+    triton_ops.add_rms_norm(x, x, x[0], 1e-5)
+    triton_ops.swiglu(x)
+    triton_matmul.invariant_linear(x, x, x[0, :TOKENS])
+    scales = torch.zeros(64, HIDDEN // 32, dtype=torch.float16)
+    four_bits = QuantizedMatrix(torch.zeros(64, HIDDEN // 2, dtype=torch.uint8), scales, scales)
+    for matrix in (four_bits, four_bits.widened()):
+        for tokens in token_counts:
+            triton_matmul.linear(x[:1].expand(tokens, -1), matrix, None)
+
+
+def launch_fp8_products() -> None:
+    x = torch.zeros(TOKENS, HIDDEN, dtype=torch.bfloat16)
+    weight = narrowed(torch.zeros(64, HIDDEN), "fp8")
+    for tokens in (1, 65):
+        triton_matmul.linear(x[:1].expand(tokens, -1), weight, None)
+
+
+def launch_sampling() -> None:
+    floats, longs = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
+    triton_sampling.choose(
+        torch.zeros(2, VOCAB), floats, floats, ints(2), floats, longs, longs, ints(2)
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

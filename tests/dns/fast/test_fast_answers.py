@@ -1,0 +1,350 @@
+"""The fast path against the reference: the same answers to the same queries."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from random import Random
+
+import dns.edns
+import dns.flags
+import dns.message
+import dns.name
+import dns.rdatatype
+import numpy as np
+import pytest
+from tests.dns.example import (
+    CLIENTS,
+    ORIGIN,
+    RESOLVER,
+    SITES,
+    Clock,
+    data,
+    query,
+    responder,
+    zone,
+)
+from tests.dns.fast.fast_answers import (
+    ADDRESSES,
+    NAMES,
+    TYPES,
+    FastResponder,
+    Left,
+    finished,
+    is_same,
+    mutated,
+    random_query,
+    sockaddr,
+)
+
+from skerry_dns.fast.compiling import make_table, orders_of, read_contents
+from skerry_dns.fast.cookies import siphash
+from skerry_dns.fast.responding import DROPPED, IGNORED, respond
+from skerry_dns.server.cookies import siphash as reference_siphash
+from skerry_dns.server.responder import NO_COOKIE_FACTOR
+from skerry_dns.signing.signed_zone import SignedZone
+from skerry_dns.signing.zone_key import ZoneKey
+from skerry_regions.geo.networks import Address
+from skerry_regions.geo.places import Places, Site, State
+from skerry_regions.geo.ranking import Client
+
+NOW = Clock.now
+DO, CO, TC = dns.flags.DO, dns.flags.CO, dns.flags.TC
+FURTHER = [
+    "signed IN NS ns.signed",
+    "signed IN DS 1 13 2 " + "ab" * 32,
+    "ns.signed IN A 192.0.2.98",
+    "lost IN CNAME gone",
+    "trio IN A 192.0.2.1",
+    "trio IN A 192.0.2.2",
+    "trio IN A 192.0.2.3",
+]
+HEADERS = {4: 28, 6: 48}  # bytes of IP and UDP
+
+
+@pytest.fixture(scope="module")
+def unsigned() -> FastResponder:
+    return FastResponder(responder())
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> FastResponder:
+    key = ZoneKey.create(tmp_path_factory.mktemp("keys") / "example.test.key")
+    made = SignedZone(zone(*key.records(ORIGIN), *FURTHER), key)
+    made.presign(NOW)
+    return FastResponder(responder(signed=made))
+
+
+def asked(
+    fast: FastResponder, name: str, rdtype: int, flags: int = 0, subnet: str = "203.0.113.0"
+) -> bytes:
+    """By a resolver that has shown that it receives at `RESOLVER`."""
+    cookie = fast.responder.cookies.make(b"clientck", RESOLVER, int(NOW))
+    message = dns.message.make_query(
+        dns.name.from_text(name, ORIGIN),
+        dns.rdatatype.RdataType.make(rdtype),
+        use_edns=0,
+        ednsflags=flags,
+        options=[
+            dns.edns.GenericOption(dns.edns.OptionType.COOKIE, cookie),
+            dns.edns.ECSOption(subnet, 24),
+        ],
+        payload=1232,
+    )
+    return message.to_wire()
+
+
+def answered(fast: FastResponder, sent: bytes) -> dns.message.Message:
+    answer = fast.respond(sent, RESOLVER, NOW)
+    assert answer is not None
+    return dns.message.from_wire(answer)
+
+
+@pytest.mark.parametrize(
+    ("which", "flags"),
+    [("unsigned", 0), ("unsigned", DO), ("signed", 0), ("signed", DO), ("signed", DO | CO)],
+)
+def test_every_name_and_type(which: str, flags: int, request: pytest.FixtureRequest) -> None:
+    fast: FastResponder = request.getfixturevalue(which)
+    left: set[str] = set()
+    for name in NAMES:
+        for rdtype in TYPES:
+            subnet = "203.0.113.0" if rdtype % 2 else "198.51.100.0"
+            sent = asked(fast, name, rdtype, flags, subnet)
+            try:
+                answer = fast.respond(sent, RESOLVER, NOW)
+            except Left:
+                left.add(name)
+                continue
+            expected = fast.responder.respond(sent, RESOLVER, stream=False)
+            assert is_same(answer, expected), (name, rdtype)
+    made_up = {name for name in NAMES if not fast.responder.zones[0].has_name(absolute(name))}
+    assert left <= (made_up if flags and which == "signed" else set())
+
+
+def absolute(name: str) -> dns.name.Name:
+    return dns.name.from_text(name, ORIGIN)
+
+
+# --- random queries ------------------------------------------------------------------------------
+
+
+def compare(fast: FastResponder, random: Random, seconds: float, most: int) -> tuple[int, int]:
+    """Compare until time or number is up: how many were compared, and how many left."""
+    compared = left = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and compared + left < most:
+        address = random.choice(ADDRESSES)
+        sent = random_query(random, fast.responder.cookies, address, int(NOW))
+        if random.random() < 0.3:
+            sent = mutated(random, sent)
+        try:
+            answer = fast.respond(sent, address, NOW)
+        except Left:
+            left += 1
+            continue
+        expected = fast.responder.respond(sent, address, stream=False)
+        compared += 1
+        assert is_same(answer, expected), (sent.hex(), str(address))
+    return compared, left
+
+
+@pytest.mark.parametrize("which", ["unsigned", "signed"])
+def test_random_queries(which: str, request: pytest.FixtureRequest) -> None:
+    compared, left = compare(request.getfixturevalue(which), Random(7), 60.0, 1500)
+    assert compared > 4 * left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["unsigned", "signed"])
+def test_random_queries_for_long(which: str, request: pytest.FixtureRequest) -> None:
+    seed = time.time_ns()
+    compared, left = compare(request.getfixturevalue(which), Random(seed), 30.0, 10_000_000)
+    assert compared > 4 * left, f"seed {seed}"
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["unsigned", "signed"])
+def test_nobody_is_flooded_through_us(which: str, request: pytest.FixtureRequest) -> None:
+    """Without a valid cookie: the answer with its headers is at most three times the query."""
+    fast: FastResponder = request.getfixturevalue(which)
+    random, sent = Random(3), 0
+    while sent < 2000:
+        address = random.choice(ADDRESSES)
+        packet = random_query(random, fast.responder.cookies, ADDRESSES[3], int(NOW))
+        try:
+            answer = fast.respond(packet, address, NOW)
+        except Left:
+            continue
+        sent += 1
+        header = HEADERS[address.version]
+        if answer is not None and address != ADDRESSES[3]:
+            assert len(answer) + header <= NO_COOKIE_FACTOR * (len(packet) + header)
+
+
+def test_a_signed_proof_for_strangers_is_cut_without_being_made(signed: FastResponder) -> None:
+    message = dns.message.make_query("x7.example.test", "A", want_dnssec=True, payload=1232)
+    for _ in range(2):
+        answer = answered(signed, message.to_wire())
+        assert answer.flags & TC
+        assert not answer.authority
+    with pytest.raises(Left):  # who has shown where it is gets it from the slow path
+        signed.respond(asked(signed, "x7", 1, DO), RESOLVER, NOW)
+
+
+def test_a_flood_of_names_that_do_not_exist_is_one_budget() -> None:
+    fast = FastResponder(responder(per_second=5.0))
+    answers = [fast.respond(query(f"x{i}"), RESOLVER, NOW) for i in range(105)]
+    sent = [answer for answer in answers if answer is not None]
+    whole = [each for each in sent if not dns.message.from_wire(each).flags & TC]
+    assert (len(whole), len(sent) - len(whole)) == (5, 50)
+    assert fast.scratch.counters[DROPPED] == 50
+    assert fast.respond(query("x"), RESOLVER, NOW + 30.0) is not None
+    assert fast.respond(query("x"), ipaddress.ip_address("192.0.2.200"), NOW) is not None
+    assert fast.respond(query("static"), RESOLVER, NOW) is not None  # a name of its own
+    assert fast.respond(asked(fast, "x", 1), RESOLVER, NOW) is not None  # who is known is free
+
+
+@pytest.mark.parametrize("name", ["{}.wild", "{}.child"])
+def test_made_up_names_below_one_count_together(name: str) -> None:
+    fast = FastResponder(responder(per_second=5.0))
+    answers = [fast.respond(query(name.format(i), "TXT"), RESOLVER, NOW) for i in range(15)]
+    assert sum(answer is not None for answer in answers) == 10
+
+
+def test_malformed_packets_are_limited_too() -> None:
+    fast = FastResponder(responder(per_second=5.0))
+    answers = [fast.respond(query("ai")[:-1], RESOLVER, NOW) for _ in range(15)]
+    assert sum(answer is not None for answer in answers) == 5
+
+
+# --- senders -------------------------------------------------------------------------------------
+
+
+def test_the_sender_s_address_counts_where_there_is_no_subnet(unsigned: FastResponder) -> None:
+    new_york = ipaddress.ip_address("203.0.113.9")
+    for mapped in (False, True):
+        answer = unsigned.respond(query("ai"), new_york, NOW, mapped=mapped)
+        assert answer is not None
+        assert data(dns.message.from_wire(answer)) == ["192.0.2.20"]
+
+
+def test_packets_from_port_0_and_from_ourselves_get_no_answer(unsigned: FastResponder) -> None:
+    before = int(unsigned.scratch.counters[IGNORED])
+    assert unsigned.respond(query("ai"), RESOLVER, NOW, port=0) is None
+    for address in (RESOLVER, ADDRESSES[-1]):
+        own = sockaddr(address, 53)
+        unsigned.keys.own[: len(own)] = np.frombuffer(own, np.uint8)
+        assert unsigned.respond(query("ai"), address, NOW, port=53) is None
+        assert unsigned.respond(query("ai"), address, NOW, port=54) is not None
+    unsigned.keys.own[:] = 0
+    assert unsigned.scratch.counters[IGNORED] - before == 3
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def test_a_dead_region_is_left_and_all_dead_is_all_alive() -> None:
+    fast = FastResponder(responder())
+
+    def first() -> str:
+        return data(answered(fast, query("ai", subnet="198.51.100.0/24")))[0]
+
+    answers = fast.contents.answers
+    for down, address in (
+        ((), "192.0.2.10"),
+        (("fra",), "192.0.2.20"),
+        (("fra", "iad", "nrt"), "192.0.2.10"),
+    ):
+        fast.responder.places.state = State(down=frozenset(down))
+        fast.refresh()
+        assert first() == address
+    assert fast.contents.answers is answers  # what is static was not made anew
+
+
+def test_a_state_that_changes_while_a_table_is_made_leaves_nothing_behind() -> None:
+    """Otherwise answers of one order would be kept as those of another."""
+    server = responder()
+    fast = FastResponder(server)
+    contents = fast.contents
+    contents.rendered.clear()
+    state = server.places.state
+    before = orders_of(contents, state)
+    making = make_table(contents, before, 2, lambda: server.places.state is state)
+    next(making)
+    server.places.state = State(down=frozenset({"fra"}))
+    assert finished(making) is None
+    fast.refresh()
+    assert "192.0.2.20" in data(answered(fast, query("ai", subnet="198.51.100.0/24")))
+    server.places.state = State()
+    fast.refresh()
+    for rdtype in ("A", "AAAA", "HTTPS"):
+        sent = query("ai", rdtype, subnet="198.51.100.0/24")
+        expected = server.respond(sent, RESOLVER, stream=False)
+        assert is_same(fast.respond(sent, RESOLVER, NOW), expected)
+
+
+def test_where_clients_are_is_read_again_only_when_that_has_changed() -> None:
+    server = responder()
+    before = FastResponder(server).contents
+    moved = Site(SITES[0].region, SITES[1].addresses)  # where clients find it; it is where it was
+    server.serve([zone("new IN A 192.0.2.7")], Places([moved, *SITES[1:]], dict(CLIENTS)))
+    after = finished(read_contents(server, before))
+    assert after.kinds is before.kinds
+    assert (after.ipv4 is before.ipv4, after.ipv6 is before.ipv6) == (True, True)
+    assert len(after.entries) == len(before.entries) + 1
+    for places in (
+        Places(SITES[1:], CLIENTS),
+        Places(SITES, {**CLIENTS, ipaddress.ip_network("10.0.0.0/8"): Client(zone="eu")}),
+        Places(SITES, CLIENTS, elsewhere=Nowhere()),
+    ):
+        server.serve([zone()], places)
+        assert finished(read_contents(server, before)).ipv4 is not before.ipv4
+
+
+class Nowhere:
+    """Has heard of no address."""
+
+    def find(self, address: Address) -> tuple[Client | None, int]:
+        return None, 0
+
+
+def test_records_of_a_set_take_turns(signed: FastResponder) -> None:
+    message = dns.message.make_query("trio.example.test", "A")
+    firsts: set[str] = set()
+    for number in range(6):
+        message.id = number
+        firsts.add(next(iter(answered(signed, message.to_wire()).answer[0])).to_text())
+    assert firsts == {"192.0.2.1", "192.0.2.2", "192.0.2.3"}
+
+
+def test_names_at_their_longest(unsigned: FastResponder) -> None:
+    room = 255 - len(ORIGIN.to_wire() or b"")
+    labels = [b"a" * 63, b"b" * 63, b"c" * 63, b"d" * (room - 3 * 64 - 1)]
+    name = dns.name.Name((*labels, *ORIGIN.labels))
+    for sent in (
+        dns.message.make_query(name, "A").to_wire(),
+        dns.message.make_query(dns.name.Name((*[b"x"] * 120, *ORIGIN.labels)), "A").to_wire(),
+    ):
+        answer = unsigned.respond(sent, RESOLVER, NOW)
+        expected = unsigned.responder.respond(sent, RESOLVER, stream=False)
+        assert answer is not None
+        assert is_same(answer, expected)
+
+
+def test_siphash_is_that_of_cookies() -> None:
+    random = Random(1)
+    for size in (4, 16):
+        secret, message = random.randbytes(16), random.randbytes(16 + size)
+        words = np.frombuffer(secret, np.uint64).copy()
+        parts = np.frombuffer(message, np.uint8).copy()
+        code = siphash(words, parts[:16], parts[16:])
+        assert int(code).to_bytes(8, "little") == reference_siphash(secret, message)
+
+
+def test_one_compiled_form(unsigned: FastResponder) -> None:
+    """Another type of argument would be compiled anew, in the middle of things."""
+    del unsigned
+    assert len(respond.signatures) == 1  # type: ignore[attr-defined]
