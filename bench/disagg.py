@@ -33,13 +33,11 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import stats
 from bench.engine import ATTEMPTS, undisturbed
-from bench.load import StreamTimes
-from bench.models import MODEL, default_model
-from bench.platforms import of_topology
-from bench.replay import complete, replay
-from bench.run import Run, parser
+from bench.measuring import stats
+from bench.measuring.load import StreamTimes
+from bench.measuring.replay import complete, replay
+from bench.measuring.run import Run, parser
 from bench.sim.traces import (
     MOONCAKE_BLOCK,
     MOONCAKE_TICK,
@@ -48,6 +46,8 @@ from bench.sim.traces import (
     mooncake,
     spread,
 )
+from bench.subjects.models import MODEL, default_model
+from bench.subjects.platforms import of_topology
 
 THREADS = 2  # cores that every arrangement uses
 LOAD = 0.5  # at 0.7 bursts make half of all requests late, wherever they go

@@ -4,7 +4,7 @@
 
 Skerry's fast path with one worker, its slow path (`--workers 0`), gdnsd, PowerDNS with its geoip
 backend, and a server of plain dnspython; peers that are not installed are left out and named. The
-zone and the clients are those of `bench.dns_world`, and every server is checked to answer five
+zone and the clients are those of `bench.subjects.dns_world`, and every server is checked to answer five
 clients rightly before anything is measured. `dnsperf` asks, one server after another, round by
 round; server and generator have a core each.
 
@@ -32,8 +32,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine, stats
-from bench.dns_servers import (
+from bench.measuring import machine, stats
+from bench.subjects.dns_servers import (
     Server,
     Start,
     gdnsd,
@@ -43,7 +43,7 @@ from bench.dns_servers import (
     running,
     skerry,
 )
-from bench.dns_world import ASKED, NAME, ORIGIN
+from bench.subjects.dns_world import ASKED, NAME, ORIGIN
 from bench.workers.dns_skerry import SECRET
 from skerry_dns.server.cookies import Cookies
 

@@ -20,13 +20,13 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import stats
-from bench.load import concurrent
-from bench.models import MODEL
-from bench.peers import Worker
-from bench.quiet import Watch
-from bench.run import Run, parser
-from bench.served import Served
+from bench.measuring import stats
+from bench.measuring.load import concurrent
+from bench.measuring.quiet import Watch
+from bench.measuring.run import Run, parser
+from bench.subjects.models import MODEL
+from bench.subjects.peers import Worker
+from bench.subjects.served import Served
 
 OURS = "skerry edge"
 STEP_SECONDS = 0.01

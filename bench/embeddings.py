@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from bench import stats
 from bench.engine import undisturbed
-from bench.models import home
-from bench.peers import ROOT, Worker, python_of
-from bench.run import Run, parser
+from bench.measuring import stats
+from bench.measuring.run import Run, parser
+from bench.subjects.models import home
+from bench.subjects.peers import ROOT, Worker, python_of
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.models.store import ModelStore
 

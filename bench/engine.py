@@ -24,8 +24,10 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from bench import engine_targets, machine, stats
-from bench.engine_cases import (
+from bench.measuring import machine, stats
+from bench.measuring.quiet import Watch
+from bench.subjects import engine_targets
+from bench.subjects.engine_cases import (
     APART,
     ARRIVALS,
     ARRIVING,
@@ -46,10 +48,9 @@ from bench.engine_cases import (
     Case,
     make_prompts,
 )
-from bench.engine_targets import Model
-from bench.models import default_model, home
-from bench.peers import CACHE, ROOT, Worker, python_of
-from bench.quiet import Watch
+from bench.subjects.engine_targets import Model
+from bench.subjects.models import default_model, home
+from bench.subjects.peers import CACHE, ROOT, Worker, python_of
 
 THREADS = 2
 Sample = TypeVar("Sample")

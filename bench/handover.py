@@ -30,12 +30,12 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console
 
-from bench import stats
-from bench.models import MODEL, default_model
-from bench.node_stream import NodeStream
-from bench.platforms import share_files
-from bench.quiet import Watch
-from bench.run import Run, parser
+from bench.measuring import stats
+from bench.measuring.node_stream import NodeStream
+from bench.measuring.quiet import Watch
+from bench.measuring.run import Run, parser
+from bench.subjects.models import MODEL, default_model
+from bench.subjects.platforms import share_files
 from skerry_cli.home.state import Home
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_regions.address import Address

@@ -27,12 +27,12 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import machine, stats
 from bench.engine import THREADS
-from bench.load import concurrent
-from bench.models import MODEL
-from bench.rank_test import mann_whitney
+from bench.measuring import machine, stats
+from bench.measuring.load import concurrent
+from bench.measuring.rank_test import mann_whitney
 from bench.server import WORDS, Server, skerry_server
+from bench.subjects.models import MODEL
 
 PAIRS = 200
 PROMPT_WORDS = 90  # with its beginning about 150 tokens: two blocks and a rest

@@ -25,10 +25,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import machine, stats
-from bench.models import default_model, home
-from bench.node_stream import NodeStream
-from bench.quiet import Watch
+from bench.measuring import machine, stats
+from bench.measuring.node_stream import NodeStream
+from bench.measuring.quiet import Watch
+from bench.subjects.models import default_model, home
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file

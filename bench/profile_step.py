@@ -22,10 +22,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench import machine, peaks
 from bench.engine import THREADS
-from bench.engine_cases import make_prompts
-from bench.models import default_model, home
+from bench.measuring import machine, peaks
+from bench.subjects.engine_cases import make_prompts
+from bench.subjects.models import default_model, home
 from skerry_core.batch import Batch, SamplingBatch
 from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, EngineConfig

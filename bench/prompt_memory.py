@@ -17,9 +17,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine, stats
-from bench.models import default_model
+from bench.measuring import machine, stats
 from bench.server import WORDS
+from bench.subjects.models import default_model
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.token_cache import PrefixMemory
 

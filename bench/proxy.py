@@ -11,7 +11,7 @@ process each, an API key that is checked, streamed answers of an event per token
 Not alike: the edge also lays out the chat template, tokenises, detokenises, routes by cost and
 writes its usage journal, none of which LiteLLM does here (it has no database, and its back end is
 sent text). LiteLLM reads its tokens as JSON over one HTTP connection per stream, the edge reads
-token ids from one connection for all. LiteLLM is set up in `bench.litellm`: uvloop, logging of
+token ids from one connection for all. LiteLLM is set up in `bench.subjects.litellm`: uvloop, logging of
 errors only, no telemetry, its limits of connections to the back end raised.
 
 Added latency: first token through the proxy, less the median of asking directly in the same round,
@@ -33,14 +33,14 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import stats
 from bench.edge import OURS, body, cpu_per_token
-from bench.litellm import KEY, PEER, litellm
-from bench.load import StreamTimes, concurrent, stream
-from bench.peers import Worker
-from bench.quiet import Watch
-from bench.run import Run, parser
-from bench.served import Served, family
+from bench.measuring import stats
+from bench.measuring.load import StreamTimes, concurrent, stream
+from bench.measuring.quiet import Watch
+from bench.measuring.run import Run, parser
+from bench.subjects.litellm import KEY, PEER, litellm
+from bench.subjects.peers import Worker
+from bench.subjects.served import Served, family
 
 DIRECT = "back end directly"
 STEP_SECONDS = 0.01

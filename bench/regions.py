@@ -31,14 +31,14 @@ from random import Random
 
 from rich.console import Console
 
-from bench import stats
 from bench.disagg import MAX_OUTPUT, Shape, prompt_ids
-from bench.load import StreamTimes
-from bench.models import MODEL, default_model
-from bench.platforms import of_topology
-from bench.replay import complete, replay
-from bench.run import Run, parser
+from bench.measuring import stats
+from bench.measuring.load import StreamTimes
+from bench.measuring.replay import complete, replay
+from bench.measuring.run import Run, parser
 from bench.sim.traces import TraceRequest, mooncake
+from bench.subjects.models import MODEL, default_model
+from bench.subjects.platforms import of_topology
 
 COST, NEAREST, IN_TURN = "cost", "nearest", "round-robin"
 POLICIES = (COST, NEAREST, IN_TURN)

@@ -22,14 +22,14 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import stats
 from bench.engine import THREADS, undisturbed
-from bench.engine_cases import OURS
-from bench.load import StreamTimes, concurrent
-from bench.models import MODEL, default_model
-from bench.peers import ROOT, Worker, python_of
-from bench.platforms import platform
-from bench.run import Run, parser
+from bench.measuring import stats
+from bench.measuring.load import StreamTimes, concurrent
+from bench.measuring.run import Run, parser
+from bench.subjects.engine_cases import OURS
+from bench.subjects.models import MODEL, default_model
+from bench.subjects.peers import ROOT, Worker, python_of
+from bench.subjects.platforms import platform
 
 PEER = "llama.cpp server"
 STREAMS = (1, 8, 32)

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from bench import machine, stats
+from bench.measuring import machine, stats
 from bench.sim.cluster import TRUTH, ClusterConfig, Outcome, Policy, simulate
 from bench.sim.policies import RULES, Skerry
 from bench.sim.traces import TraceRequest, mooncake, reusable_share

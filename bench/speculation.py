@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from bench import stats
 from bench.engine import THREADS, undisturbed
-from bench.models import default_model, home
-from bench.peers import ROOT
-from bench.run import Run, parser
+from bench.measuring import stats
+from bench.measuring.run import Run, parser
+from bench.subjects.models import default_model, home
+from bench.subjects.peers import ROOT
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.request import Request, SamplingParams

@@ -29,11 +29,11 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import machine, stats
 from bench.engine import THREADS
-from bench.load import stream
-from bench.models import MODEL, default_model, home
-from bench.platforms import share_files
+from bench.measuring import machine, stats
+from bench.measuring.load import stream
+from bench.subjects.models import MODEL, default_model, home
+from bench.subjects.platforms import share_files
 
 LOCAL, HTTP = "local", "over HTTP"
 PATIENCE = 600.0  # seconds that a start may take

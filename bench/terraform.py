@@ -29,8 +29,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import machine
-from bench.quiet import Watch
+from bench.measuring import machine
+from bench.measuring.quiet import Watch
 from skerry_terraform.install import COMMAND, SOURCE, install, installed_plugin
 
 POOLS, ROUNDS = 200, 3

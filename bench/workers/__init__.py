@@ -1,1 +1,1 @@
-"""One script per engine; each speaks the JSON lines of `bench.peers.Worker`."""
+"""One script per engine; each speaks the JSON lines of `bench.subjects.peers.Worker`."""

@@ -19,7 +19,7 @@ import dns.rdatatype
 import dns.rrset
 import uvloop
 
-from bench.dns_world import NAME, NETWORKS, ORIGIN, REGIONS, TTL, zone
+from bench.subjects.dns_world import NAME, NETWORKS, ORIGIN, REGIONS, TTL, zone
 from skerry_regions.geo.networks import Address, Networks
 
 GEO_NAME, ZONE_NAME = dns.name.from_text(NAME), dns.name.from_text(ORIGIN)

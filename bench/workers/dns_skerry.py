@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.dns_world import places, zone
+from bench.subjects.dns_world import places, zone
 from skerry_cli.composition.dns_kernels import load_dns_kernels
 from skerry_dns.fast.fast_path import FastPath
 from skerry_dns.server.cookies import Cookies

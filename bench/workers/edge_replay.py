@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from bench.models import MODEL, default_model
+from bench.subjects.models import MODEL, default_model
 from skerry.errors import ModelNotFound
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
@@ -138,7 +138,7 @@ async def serve_edge(region: RegionClient, text: TextModel, home: Path, stores: 
 
 
 def say(about: dict[str, Any]) -> None:
-    """Answer the bench: see `bench.peers`."""
+    """Answer the bench: see `bench.subjects.peers`."""
     sys.stdout.write(json.dumps(about) + "\n")
     sys.stdout.flush()
 

@@ -16,7 +16,7 @@ from random import Random
 
 import uvloop
 
-from bench.models import MODEL, default_model
+from bench.subjects.models import MODEL, default_model
 from bench.workers.edge_replay import STREAMS, serve_edge
 from bench.workers.replay_node import REGION
 from skerry_cli.home.state import Home

@@ -15,7 +15,7 @@ import json  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from bench.models import MODEL  # noqa: E402
+from bench.subjects.models import MODEL  # noqa: E402
 from skerry_core.config import EngineConfig  # noqa: E402
 from skerry_core.engine.engine import Engine  # noqa: E402
 from skerry_core.kernels.simd.targets import choose_target  # noqa: E402

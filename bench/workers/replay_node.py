@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from bench.models import default_model
+from bench.subjects.models import default_model
 from bench.workers.edge_replay import STREAMS, TEXT, say, until_input_ends
 from skerry.errors import ModelNotFound
 from skerry_cli.home.state import Home

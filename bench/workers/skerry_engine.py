@@ -149,7 +149,7 @@ class Bench:
 
 
 def costs(runner: NumbaRunner) -> dict[str, float]:
-    """See `bench.engine_targets.Model`."""
+    """See `bench.subjects.engine_targets.Model`."""
     config, layouts = runner.model, dict(runner._packed.layouts)
     head = layouts.pop(llama.EMBEDDING)  # of which an input reads one row
     if not config.tied_embeddings:

@@ -12,8 +12,8 @@ import torch
 pytest.importorskip("triton")
 
 from bench import gpu
-from bench.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
-from bench.gpu_figures import TINY
+from bench.device.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
+from bench.device.gpu_figures import TINY
 
 from skerry_core.models.public_shapes import random_weights
 from skerry_core.runners.torch_gpu import TorchRunner

@@ -169,7 +169,7 @@ import skerry_core.runners.torch_gpu
 import skerry_core.engine.worker
 if sys.argv[1:]:
     import bench.gpu
-    import bench.gpu_figures
+    import bench.device.gpu_figures
     assert "triton" in found
 assert {"skerry_core", "numpy", "torch"} <= found.keys()
 others = {name: importer for name, importer in found.items() if name not in known}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from bench.isolation import judge, measure, of_another_account
-from bench.rank_test import mann_whitney
+from bench.measuring.rank_test import mann_whitney
 from bench.server import skerry_server
 
 from skerry_regions.models.model_files import ModelFiles

@@ -17,8 +17,8 @@ from bench.disagg import (
     shapes,
     verdict,
 )
-from bench.load import StreamTimes
-from bench.stats import Cell
+from bench.measuring.load import StreamTimes
+from bench.measuring.stats import Cell
 
 
 def test_a_slice_keeps_the_traces_shape() -> None:

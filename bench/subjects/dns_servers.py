@@ -2,7 +2,7 @@
 
 gdnsd and PowerDNS come from the system's packages (Debian: `gdnsd`, `pdns-server`,
 `pdns-backend-geoip`), `dnsperf` too. Each has one UDP thread and answers with the zone of
-`bench.dns_world`; nothing else is tuned.
+`bench.subjects.dns_world`; nothing else is tuned.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import dns.exception
 import dns.message
 import dns.query
 
-from bench.dns_world import ASKED, NAME, NETWORKS, ORIGIN, REGIONS, SOA, TTL, expected
-from bench.peers import CACHE
+from bench.subjects.dns_world import ASKED, NAME, NETWORKS, ORIGIN, REGIONS, SOA, TTL, expected
+from bench.subjects.peers import CACHE
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
 CHECKED = ("10.1.0.1", "10.2.3.0", "10.3.0.9", "10.254.0.1", ASKED)
 

@@ -1,6 +1,6 @@
 """How many clients geo DNS sends to a region that is not their best one.
 
-    python -m bench.dns_regret [--quick] [--json FILE]
+    python -m bench.sim.dns_regret [--quick] [--json FILE]
 
 The world: IBM's published inter-region round trips (`bench/data`), ten cities. A client in each
 city is sent to the best of every choice of three among the nine other cities, by `rank` as the
@@ -28,12 +28,12 @@ from random import Random
 from rich.console import Console
 from rich.table import Table
 
-from bench import machine, stats
+from bench.measuring import machine, stats
 from skerry_dns.watch.rtt import MeasuredRtt
 from skerry_regions.geo.ranking import Candidate, Client, nearest, rank, up
 from skerry_regions.topology.spec import Region
 
-MATRIX = Path(__file__).parent / "data" / "ibm_vpc_inter_region_rtt_2024-03.csv"
+MATRIX = Path(__file__).parents[1] / "data" / "ibm_vpc_inter_region_rtt_2024-03.csv"
 AIRPORTS = {
     "Dallas": "DFW", "Toronto": "YYZ", "Washington DC": "IAD", "Frankfurt": "FRA", "London": "LHR",
     "Madrid": "MAD", "Osaka": "KIX", "Sydney": "SYD", "Tokyo": "HND", "Sao Paulo": "GRU",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bench.engine_targets import Target
+from bench.subjects.engine_targets import Target
 
 OURS = "skerry"
 PEER = "llama.cpp same file"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.models import home
+from bench.subjects.models import home
 
 
 @dataclass(frozen=True)

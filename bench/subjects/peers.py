@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SKERRY_BENCH_CACHE", ROOT / ".cache" / "bench"))
 
 REQUIREMENTS = {

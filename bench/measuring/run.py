@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine, stats
+from bench.measuring import machine, stats
 
 
 def parser(doc: str | None, *, quick: str) -> argparse.ArgumentParser:

@@ -13,10 +13,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 from bench.edge import body
-from bench.load import concurrent
-from bench.models import MODEL
-from bench.peers import python_of
-from bench.served import Served
+from bench.measuring.load import concurrent
+from bench.subjects.models import MODEL
+from bench.subjects.peers import python_of
+from bench.subjects.served import Served
 
 PEER = "LiteLLM"
 KEY = "sk-bench"

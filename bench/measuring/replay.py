@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from bench.load import StreamTimes, stream
-from bench.models import MODEL
+from bench.measuring.load import StreamTimes, stream
+from bench.subjects.models import MODEL
 
 
 class Timed(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from bench import stats
+from bench.measuring import stats
 
 
 @dataclass(frozen=True)

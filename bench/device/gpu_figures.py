@@ -16,12 +16,12 @@ from typing import cast
 import torch
 import triton
 
-from bench.gpu_batches import step
-from bench.gpu_checks import MOST_DISTANCE, answers, check_moved
-from bench.gpu_files import forget, read, write_model
-from bench.gpu_gaps import Gaps
-from bench.gpu_peers import static_cache_seconds
-from bench.gpu_reader import other_process
+from bench.device.gpu_batches import step
+from bench.device.gpu_checks import MOST_DISTANCE, answers, check_moved
+from bench.device.gpu_files import forget, read, write_model
+from bench.device.gpu_gaps import Gaps
+from bench.device.gpu_peers import static_cache_seconds
+from bench.device.gpu_reader import other_process
 from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu_reader`: the other process of a hand-over, which takes KV out of a device's
+"""`python -m bench.device.gpu_reader`: the other process of a hand-over, which takes KV out of a device's
 memory that `bench.gpu` has; see `other_process` for what the two say to each other.
 """
 
@@ -21,7 +21,7 @@ from skerry_core.config import KVFormat
 from skerry_core.device_pages import DevicePage, DevicePages, PeerPages
 from skerry_core.runners.torch_kv import PagedKV
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 90.0  # of its life
 Block = tuple[int, int]  # where its page is, and its checksum
 
@@ -36,7 +36,7 @@ def other_process(
     """
     path = os.pathsep.join([str(ROOT), str(ROOT / "core")])
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.gpu_reader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "bench.device.gpu_reader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True, bufsize=1, cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
     ) as process:  # fmt: skip
         killer = Timer(MOST_SECONDS, process.kill)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.gpu_batches import step
+from bench.device.gpu_batches import step
 from skerry_core.batch import Batch
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.runners.torch_gpu import TorchRunner

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from bench import peaks
+from bench.measuring import peaks
 
 GIGA = 1e9
 

@@ -1,0 +1,4 @@
+"""What benches measure with: clocks, loads, statistics, ceilings, reports.
+
+Imports no other room.
+"""

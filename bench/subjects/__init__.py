@@ -1,0 +1,1 @@
+"""What is measured: platforms, servers, peers, models, cases. May import measuring."""
