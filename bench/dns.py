@@ -4,8 +4,8 @@
 
 Skerry's fast path with one worker, its slow path (`--workers 0`), gdnsd, PowerDNS with its geoip
 backend, and a server of plain dnspython; peers that are not installed are left out and named. The
-zone and the clients are those of `bench.subjects.dns_world`, and every server is checked to answer five
-clients rightly before anything is measured. `dnsperf` asks, one server after another, round by
+zone and the clients are those of `bench.subjects.dns_world`, and every server is checked to answer
+five clients rightly before anything is measured. `dnsperf` asks, one server after another, round by
 round; server and generator have a core each.
 
 plain: one geo name, no EDNS. subnet: with a client subnet of 24 bits. signed: with DO and, for

@@ -11,8 +11,8 @@ process each, an API key that is checked, streamed answers of an event per token
 Not alike: the edge also lays out the chat template, tokenises, detokenises, routes by cost and
 writes its usage journal, none of which LiteLLM does here (it has no database, and its back end is
 sent text). LiteLLM reads its tokens as JSON over one HTTP connection per stream, the edge reads
-token ids from one connection for all. LiteLLM is set up in `bench.subjects.litellm`: uvloop, logging of
-errors only, no telemetry, its limits of connections to the back end raised.
+token ids from one connection for all. LiteLLM is set up in `bench.subjects.litellm`: uvloop,
+logging of errors only, no telemetry, its limits of connections to the back end raised.
 
 Added latency: first token through the proxy, less the median of asking directly in the same round,
 one request at a time, in turns. CPU is of the proxy's process and its children; per core means per

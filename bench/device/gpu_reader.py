@@ -1,5 +1,5 @@
-"""`python -m bench.device.gpu_reader`: the other process of a hand-over, which takes KV out of a device's
-memory that `bench.gpu` has; see `other_process` for what the two say to each other.
+"""`python -m bench.device.gpu_reader`: the other process of a hand-over, which takes KV out of a
+device's memory that `bench.gpu` has; see `other_process` for what the two say to each other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def other_process(
     """
     path = os.pathsep.join([str(ROOT), str(ROOT / "core")])
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.device.gpu_reader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "bench.device.gpu_reader"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True, bufsize=1, cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
     ) as process:  # fmt: skip
         killer = Timer(MOST_SECONDS, process.kill)

@@ -1,5 +1,5 @@
-"""How a token is chosen from logits: the meaning, in NumPy. `kernels/numba_sampling.py` is the fast
-twin, which chooses the same token and gives the same logprobs, bit for bit.
+"""How a token is chosen from logits: the meaning, in NumPy. `kernels.cpu.numba_sampling` is the
+fast twin, which chooses the same token and gives the same logprobs, bit for bit.
 
 The order (vLLM's), for one sampled position with raw logits f32[V]:
 

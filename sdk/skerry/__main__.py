@@ -6,7 +6,7 @@ import importlib
 import sys
 
 MISSING_PLATFORM = 2  # exit status
-OURS = ("skerry.", "skerry_edge.", "skerry_regions.", "skerry_core.")
+OURS = tuple(f"skerry{part}." for part in ("", "_cli", "_edge", "_dns", "_regions", "_core"))
 
 
 def main() -> int:

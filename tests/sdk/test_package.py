@@ -108,10 +108,9 @@ def test_importing_it_drags_nothing_along() -> None:
 
 def run_command(tmp_path: Path, cli: str) -> subprocess.CompletedProcess[str]:
     """`python -m skerry` where the platform's command line is `cli`."""
-    package = tmp_path / "skerry_edge"
+    package = tmp_path / "skerry_cli"
     package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "cli.py").write_text(cli)
+    (package / "__init__.py").write_text(cli)
     return subprocess.run(
         [sys.executable, "-m", "skerry"],
         capture_output=True,
@@ -133,7 +132,7 @@ def test_the_command_says_what_to_install(tmp_path: Path, cli: str) -> None:
 
 
 def test_the_command_hides_no_bug(tmp_path: Path) -> None:
-    done = run_command(tmp_path, "import skerry_edge.gone")
+    done = run_command(tmp_path, "import skerry_cli.gone")
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr
 

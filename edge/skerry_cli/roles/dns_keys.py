@@ -1,4 +1,4 @@
-"""`skerry dns keys`: from a zone's key to the next one. See `geo/rollover.py` for the steps."""
+"""`skerry dns keys`: from a zone's key to the next one. See `skerry_dns.signing.rollover`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a node counts, for Prometheus: its engines' figures, and the phases of finished streams.
 
-Names and meanings are those of `skerry_edge.telemetry.metrics`, seen from the node: a stream begins when it
-reaches it.
+Names and meanings are those of `skerry_edge.telemetry.metrics`, seen from the node: a stream begins
+when it reaches it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tests.core.triton.compile_triton 90`: compile Triton's kernels for a GPU of capability 9.0.
+"""`python -m tests.core.triton.compile_triton 90`: compile Triton's kernels for capability 9.0.
 
 The interpreter checks what kernels mean, not that they compile; a compiler needs no GPU. Kernels
 are launched as the runner does, in bfloat16 and the shapes of Llama-3.1-8B, over a driver that

@@ -1,4 +1,4 @@
-"""The process in which grammars are tried: `python -m skerry_regions.node.grammar.child TOKENIZER …`.
+"""Where grammars are tried: `python -m skerry_regions.node.grammar.child TOKENIZER …`.
 
 It ends with its standard input, or when a grammar takes more than the kernel lets it have.
 """
