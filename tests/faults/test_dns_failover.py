@@ -28,7 +28,7 @@ import pytest
 from tests.e2e.command import MODEL, Skerry
 
 from skerry_dns.watch.health import INTERVAL, PROBE_SECONDS, SUCCESSES
-from skerry_regions.geo.places import TTL
+from skerry_dns.zone.place_records import TTL
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

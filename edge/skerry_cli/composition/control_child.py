@@ -12,9 +12,9 @@ import sys
 from collections.abc import AsyncGenerator, Generator
 from urllib.parse import urlsplit
 
+from skerry_cli.home.control_home import DEFAULT_HOST, DEFAULT_PORT
 from skerry_cli.home.parts import CannotStart, listen_at, reachable
 from skerry_cli.home.state import Home, read_config
-from skerry_cli.roles.control_plane import DEFAULT_HOST, DEFAULT_PORT
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
 from skerry_regions.process.health import is_healthy

@@ -27,9 +27,9 @@ from skerry_dns.server.responder import Responder
 from skerry_dns.server.response_rate import ResponseRate
 from skerry_dns.watch.health import PROBE_SECONDS, HealthWatch, Probe
 from skerry_dns.watch.region_watch import Ask, RegionWatch, Rtts, ask_edge
-from skerry_dns.zone.from_topology import public_addresses
 from skerry_dns.zone.zone import ZoneError
 from skerry_regions.address import Address
+from skerry_regions.geo.from_topology import public_addresses
 from skerry_regions.geo.places import Places
 from skerry_regions.process.health import is_healthy
 from skerry_regions.topology.spec import EdgeSpec, Topology

@@ -20,11 +20,11 @@ from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import note
 from skerry_dns.server.dns_metrics import DnsMetrics
 from skerry_dns.server.dns_server import DnsServer
-from skerry_dns.zone.from_topology import places_of
 from skerry_dns.zone.zone import ZoneError
 from skerry_dns.zone.zone_source import ZoneAway, ZoneSource
 from skerry_edge.telemetry.metrics_page import MetricsPage
 from skerry_regions.address import Address, AddressError
+from skerry_regions.geo.from_topology import places_of
 from skerry_regions.process.lifeline import Lifeline
 from skerry_regions.process.startup import Interrupted, on_sighup, stop_on_signals, unless
 from skerry_regions.topology.spec import Topology

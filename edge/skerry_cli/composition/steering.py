@@ -26,7 +26,7 @@ def open_steering(
     if topology is None or topology.steer is None:
         return None
     from skerry_cli.home.geo_install import open_geo_data  # all others need no DNS library
-    from skerry_dns.zone.from_topology import places_of
+    from skerry_regions.geo.from_topology import places_of
 
     named = Path(topology.dns.geo) if topology.dns is not None and topology.dns.geo else None
     places = places_of(topology, open_geo_data(home, named))

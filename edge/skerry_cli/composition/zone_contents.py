@@ -21,8 +21,9 @@ from skerry_cli.home.parts import CannotStart
 from skerry_cli.home.state import Home
 from skerry_dns.transfer.notify import Notification, notify
 from skerry_dns.transfer.transfer import Transfers
-from skerry_dns.zone.from_topology import origin_of, places_of, zone_of
+from skerry_dns.zone.from_topology import origin_of, zone_of
 from skerry_dns.zone.zone import Zone
+from skerry_regions.geo.from_topology import places_of
 from skerry_regions.geo.places import Places
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec

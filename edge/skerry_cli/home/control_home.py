@@ -10,6 +10,8 @@ from pathlib import Path
 
 from skerry_cli.home.state import Home
 
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8788
 LOOK_SECONDS = 0.1  # a lock cannot be waited for with a deadline
 
 

@@ -18,6 +18,7 @@ from skerry_cli.home.parts import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_dns.transfer.transfer import Transfers
+from skerry_dns.zone import place_records
 from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.places import Places
 from skerry_regions.topology.zone_spec import DnsSpec
@@ -85,7 +86,7 @@ def transfers_of(
     A signed one goes out as it is signed at `now` (Unix seconds).
     """
     names = [dns.name.from_text(name, zone.origin) for name in spec.names]
-    everywhere = [rrset for name in names for rrset in places.everywhere(name)]
+    everywhere = [rrset for name in names for rrset in place_records.everywhere(places, name)]
     if signed is None:
         return Transfers({zone.origin: partial(zone.transferred, everywhere)}, key)
     records = list(signed.transferred(everywhere, now))

@@ -7,15 +7,19 @@ import os
 from pathlib import Path
 
 from skerry_cli.arguments import Commands, add_command, add_tls, is_half_tls, port
-from skerry_cli.home.control_home import ControlRunning, claim_control, control_database
+from skerry_cli.home.control_home import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    ControlRunning,
+    claim_control,
+    control_database,
+)
 from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, note, say
 from skerry_cli.roles import control_join
 from skerry_regions.address import is_loopback
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8788
 DEFAULT_JOIN_PORT = 8789
 
 

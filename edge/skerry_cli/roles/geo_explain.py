@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from skerry_cli.home.geo_install import open_geo_data
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say
-from skerry_dns.zone.from_topology import net_of, places_of
+from skerry_regions.geo.from_topology import net_of, places_of
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.ranking import Client, seconds_to
 from skerry_regions.topology.spec import Topology

@@ -27,6 +27,7 @@ from skerry_dns import wire
 from skerry_dns.server import messages
 from skerry_dns.server.cookies import RENEWAL, Cookies
 from skerry_dns.server.response_rate import ResponseRate, Verdict
+from skerry_dns.zone import place_records
 from skerry_dns.zone.zone import Found, Kind, Zone
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.places import Places
@@ -236,7 +237,7 @@ class Responder:
         known = subnet is not None and subnet.network.prefixlen > 0
         where = subnet.network.network_address if subnet is not None and known else address
         client, scope = self.places.locate(where)
-        rrset = self.places.answer(asked.name, asked.type, client)
+        rrset = place_records.answer(self.places, asked.name, asked.type, client)
         if rrset is None:
             reply.message.authority.append(zone.negative_soa)
             reply.found = Found(Kind.NODATA, asked.name)

@@ -8,12 +8,14 @@ import dns.exception
 import dns.name
 import dns.rdatatype
 
-from skerry_dns.zone.from_topology import places_of, zone_of
+from skerry_dns.zone import place_records
+from skerry_dns.zone.from_topology import zone_of
 from skerry_dns.zone.zone import Kind, Zone, ZoneError
 from skerry_regions.control.api.dns_contents import ZoneBook
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import DnsAnswer, DnsQuestion
 from skerry_regions.control.errors import Conflict, Invalid, NotFound
+from skerry_regions.geo.from_topology import places_of
 from skerry_regions.geo.places import Places, State
 from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import TopologyError, decode_topology
@@ -44,7 +46,7 @@ class ZoneAnswers:
             if question.client is not None:
                 client, scope = places.locate(question.client.network_address)
             regions = places.order(client)
-            rrset = places.answer(name, rdtype, client)
+            rrset = place_records.answer(places, name, rdtype, client)
             sets = [] if rrset is None else [rrset]
         return DnsAnswer(
             zone=zone_name,

@@ -1,14 +1,10 @@
-"""Answers by place: regions that are near a client become addresses with a lifetime and a scope."""
+"""Answers by place: the regions that are near a client, and the block that this is true for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
-
-import dns.name
-import dns.rdatatype
-import dns.rrset
 
 from skerry_regions.geo.networks import Address, Network, Networks
 from skerry_regions.geo.ranking import (
@@ -25,7 +21,6 @@ from skerry_regions.geo.ranking import (
 )
 from skerry_regions.topology.spec import Region
 
-TTL = 30  # seconds: with 6 s to notice a death, a client moves within 36 s
 MAX_SCOPE = {4: 24, 6: 56}  # resolvers cache no longer prefixes
 REGIONS_PER_ANSWER = 2
 
@@ -118,46 +113,13 @@ class Places:
             scope = max(scope, bits)
         return client or Client(), min(scope, longest)
 
-    def answer(self, owner: dns.name.Name, rdtype: int, client: Client) -> dns.rrset.RRset | None:
-        """Records of one geo name; None when the client's regions have none of this type.
-
-        A and AAAA: all addresses of the best region that has such addresses. HTTPS: one record per
-        region in their order, so that a client can fail over by itself (RFC 9460).
-        """
-        order = self.order(client)
-        if rdtype == dns.rdatatype.HTTPS:
-            texts = [self._service(rank, name) for rank, name in enumerate(order, 1)]
-        else:
-            version = 4 if rdtype == dns.rdatatype.A else 6
-            found = (self._addresses(name, version) for name in order)
-            texts = next((addresses for addresses in found if addresses), [])
-        return dns.rrset.from_text_list(owner, TTL, "IN", _text(rdtype), texts) if texts else None
-
-    def everywhere(self, owner: dns.name.Name) -> list[dns.rrset.RRset]:
-        """A, AAAA and HTTPS of all regions together, for servers that know no places."""
-        result: list[dns.rrset.RRset] = []
-        for version, kind in ((4, "A"), (6, "AAAA")):
-            if texts := [each for name in self._sites for each in self._addresses(name, version)]:
-                result.append(dns.rrset.from_text_list(owner, TTL, "IN", kind, texts))
-        if services := [self._service(rank, name) for rank, name in enumerate(self._sites, 1)]:
-            result.append(dns.rrset.from_text_list(owner, TTL, "IN", "HTTPS", services))
-        return result
-
     def _region_specs(self) -> list[Region]:
         return [site.region for site in self._sites.values()]
 
-    def _addresses(self, name: str, version: int) -> list[str]:
+    def addresses(self, name: str, version: int) -> list[str]:
+        """Of a region's edges, those of one family."""
         addresses = self._sites[name].addresses
         return [str(address) for address in addresses if address.version == version]
-
-    def _service(self, priority: int, name: str) -> str:
-        """An HTTPS record's text: this host, with the region's addresses as hints."""
-        hints = [
-            f"ipv{version}hint={','.join(addresses)}"
-            for version in (4, 6)
-            if (addresses := self._addresses(name, version))
-        ]
-        return f"{priority} . alpn=http/1.1 {' '.join(hints)}"
 
 
 def _first_of_block(address: Address, bits: int) -> Address:
@@ -180,7 +142,3 @@ def _widened(clients: Mapping[Network, Client]) -> dict[Network, Client]:
             result.setdefault(widened(network), client)
     exact = {network: client for network, client in clients.items() if widened(network) == network}
     return {**result, **exact}
-
-
-def _text(rdtype: int) -> str:
-    return dns.rdatatype.to_text(dns.rdatatype.RdataType.make(rdtype))

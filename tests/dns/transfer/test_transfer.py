@@ -35,13 +35,14 @@ from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
 from skerry_dns.transfer.notify import ATTEMPTS, notify
 from skerry_dns.transfer.transfer import Transfers
+from skerry_dns.zone import place_records
 from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.places import Places
 
 LOOPBACK = "127.0.0.1"
 KEY = dns.tsig.Key("transfer.example.test.", bytes(32), dns.tsig.HMAC_SHA256)
 AI = dns.name.from_text("ai", ORIGIN)
-EVERYWHERE = Places(SITES, CLIENTS).everywhere(AI)
+EVERYWHERE = place_records.everywhere(Places(SITES, CLIENTS), AI)
 
 
 def transfers(of: Zone | None = None) -> Transfers:

@@ -18,7 +18,8 @@ from skerry_dns.server.responder import Responder
 from skerry_dns.server.response_rate import ResponseRate
 from skerry_dns.watch.health import FAILURES, INTERVAL, PROBE_SECONDS, SUCCESSES, HealthWatch
 from skerry_dns.watch.region_watch import BUSY_SECONDS, EdgeFigures, RegionWatch
-from skerry_regions.geo.places import TTL, Places
+from skerry_dns.zone.place_records import TTL
+from skerry_regions.geo.places import Places
 
 NEAR_FRA = ipaddress.ip_address("198.51.100.7")
 REGION_OF = {str(site.addresses[0]): site.region.name for site in SITES}

@@ -8,8 +8,9 @@ import dns.name
 import dns.rdatatype
 import pytest
 
-from skerry_dns.zone.from_topology import places_of, zone_of
+from skerry_dns.zone.from_topology import zone_of
 from skerry_dns.zone.zone import Kind, ZoneError
+from skerry_regions.geo.from_topology import places_of
 from skerry_regions.geo.places import State
 from skerry_regions.geo.ranking import Client
 from skerry_regions.topology.spec import Topology, TopologyError, parse_topology

@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from skerry_dns.zone.from_topology import places_of
 from skerry_edge.gate.steering import Elsewhere, Steered, Steering, may_go_anywhere
 from skerry_edge.internal import INSIDE, InsideCall
+from skerry_regions.geo.from_topology import places_of
 from skerry_regions.registry import Member
 from skerry_regions.topology.spec import parse_topology
 
