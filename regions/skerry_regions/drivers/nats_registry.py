@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 import msgspec
-import nats
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 BUCKET = "skerry-registry"
 KEEP_SECONDS = 600.0  # that the server keeps records nobody renews; longer leases are told again
 ANSWER_SECONDS = 3.0  # for one call, connecting included
+CLOSE_SECONDS = 1.0
 ATTEMPTS = 8  # at one record, while others write it
 
 T = TypeVar("T")
@@ -133,20 +134,21 @@ class Connection:
     @classmethod
     async def open(cls, url: str, bucket: str, clock: Callable[[], float]) -> Connection:
         """Connected, and up to date."""
-        client = await nats.connect(
-            url,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,  # 0 would be: for ever
-            reconnect_time_wait=0,
-            connect_timeout=int(ANSWER_SECONDS),
-            error_cb=_ignore,
-        )
+        client = Client()
         try:
+            await client.connect(
+                url,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # 0 would be: for ever
+                reconnect_time_wait=0,
+                connect_timeout=math.ceil(ANSWER_SECONDS),
+                error_cb=_ignore,
+            )
             stream = client.jetstream()
             connection = cls(client, await _bucket(stream, bucket), clock)
             await connection._follow()
-        except BaseException:
-            await client.close()
+        except BaseException:  # one that never greeted has a socket, too
+            await _close(client)
             raise
         return connection
 
@@ -185,8 +187,7 @@ class Connection:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
-        with contextlib.suppress(NatsError, OSError):
-            await self._client.close()
+        await _close(self._client)
 
     async def _get(self, key: str) -> tuple[int, int] | None:
         """Revision and incarnation of a record that is there; the least incarnation of one that
@@ -246,6 +247,12 @@ async def _bucket(stream: JetStreamContext, name: str) -> KeyValue:
     """Made by whoever comes first."""
     config = KeyValueConfig(bucket=name, history=1, ttl=KEEP_SECONDS, storage=StorageType.MEMORY)
     return await stream.create_key_value(config)
+
+
+async def _close(client: Client) -> None:
+    with contextlib.suppress(NatsError, OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):  # the server may read no more
+            await client.close()
 
 
 async def _end_tasks() -> None:

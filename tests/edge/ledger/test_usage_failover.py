@@ -44,6 +44,8 @@ async def counted(folder: Path, *, kill_after: int | None) -> Totals:
         )
         now = edge.clock()
         call = Call(request_id="r", tenant=ACCOUNT, started=now, deadline=now + 60.0)
+        if kill_after is not None:
+            nodes[0].gate.hold_after(kill_after)
         choices = await start(edge, [job], call)
         pieces = 0
         async for _ in choices.pieces():

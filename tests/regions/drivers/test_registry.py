@@ -21,6 +21,7 @@ from tests.regions.control.joining import platform
 from tests.regions.drivers.nats_server import NatsServer
 
 from skerry_regions.control.machines.https_registry import HttpsRegistry
+from skerry_regions.drivers import nats_registry
 from skerry_regions.drivers.nats_registry import NatsRegistry
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
@@ -244,6 +245,19 @@ def test_a_server_that_dies_is_away_and_one_that_comes_back_is_used(tmp_path: Pa
     assert registry.members() == [member("a")]
     registry.close()
     server.stop()
+
+
+def test_a_server_that_never_greets_is_left_without_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nats_registry, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(RegistryUnavailable, match="TimeoutError"):
+            NatsRegistry(f"nats://127.0.0.1:{silent.getsockname()[1]}")
+        connection, _ = silent.accept()
+        with connection:
+            connection.settimeout(60)
+            assert connection.recv(1) == b""
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:

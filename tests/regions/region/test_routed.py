@@ -161,12 +161,16 @@ async def test_a_prompt_goes_where_its_prefix_is(tmp_path: Path) -> None:
 
 async def test_a_burst_spreads_before_any_report(tmp_path: Path) -> None:
     async with platform(tmp_path, "a", "b", "c") as p:
+        for node in p.nodes.values():
+            node.gate.hold_after(0)
         prompts = [[number, *PROMPT] for number in range(3)]
         streams = [
             await p.region.generate(submit(request_id=f"{n}", prompt_ids=prompt))
             for n, prompt in enumerate(prompts)
         ]
         assert p.num_booked == 3
+        for node in p.nodes.values():
+            node.gate.open.set()
         for stream in streams:
             await read(stream)
         assert all(p.computed(name) for name in p.nodes)
