@@ -36,8 +36,8 @@ test: check $(TEST_HOME)/.stamp-models  ## static checks and all tests but the s
 	@echo "── pytest"
 	@$(PYTEST) -n 2 --dist loadfile $(ARGS)
 
-test-all: check $(TEST_HOME)/.stamp-models  ## the slow tests too, and real clients
-	@$(PYTEST) -m "slow or not slow" $(ARGS)
+test-all: check $(VENV)/.stamp-test-all $(TEST_HOME)/.stamp-models  ## the slow tests too, properties at random and deeper, real clients
+	@$(PYTEST) -m "slow or not slow" --hypothesis-profile=deep $(ARGS)
 	@$(MAKE) --no-print-directory conformance
 
 check: $(VENV)/.stamp-test  ## ruff, mypy, pyright, import contracts
@@ -75,6 +75,11 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) -qq --upgrade pip  # older ones know no dependency groups
 	$(call install,-e ".[all]" --group dev)
 	@touch $(VENV)/.stamp-run $@
+
+$(VENV)/.stamp-test-all: $(VENV)/.stamp-test
+	@echo "Installing what only long runs need into $(VENV)…"
+	$(call install,--group all)
+	@touch $@
 
 $(TEST_HOME)/.stamp-models: | $(VENV)/.stamp-test
 	@SKERRY_HOME="$(CURDIR)/$(TEST_HOME)" $(BIN)/skerry models pull $(MODELS)

@@ -39,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if not has_gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-    from bench.device.gpu_figures import DRY, FULL, Bench
+    from bench.device.gpu_figures import Bench
+    from bench.device.gpu_sizes import DRY, FULL
 
     started = time.perf_counter()
     bench = Bench(DRY if options.dry else FULL, torch.device("cuda" if has_gpu else "cpu"))

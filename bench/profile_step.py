@@ -26,13 +26,14 @@ from bench.engine import THREADS
 from bench.measuring import machine, peaks
 from bench.subjects.engine_cases import make_prompts
 from bench.subjects.models import default_model, home
-from skerry_core.batch import Batch, SamplingBatch
+from bench.subjects.requests import Request, SamplingParams
+from bench.subjects.samples import samples_of
+from skerry_core.batch import ForwardBatch
 from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.kernels.cpu.layout import PackedLayout
-from skerry_core.models import llama
-from skerry_core.request import Request, SamplingParams
+from skerry_core.models.tensor_names import EMBEDDING, HEAD, layer_tensor
 from skerry_core.runners import numba_cpu
 from skerry_core.runners.compilation import _LINKED
 from skerry_core.runners.numba_cpu import NumbaRunner
@@ -50,7 +51,7 @@ class Work:
     float_products: float = 0.0
 
 
-def works(runner: NumbaRunner, batch: Batch) -> dict[str, Work]:
+def works(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, Work]:
     """Of the phases that read or multiply much."""
     packed, config = runner._packed, runner.model
     tokens, samples = batch.num_tokens, batch.num_samples
@@ -68,19 +69,19 @@ def works(runner: NumbaRunner, batch: Batch) -> dict[str, Work]:
         total = Work()
         for name in names:
             for index in range(config.num_layers):
-                part = product(packed.layouts[llama.layer_tensor(index, name)], 1, tokens)
+                part = product(packed.layouts[layer_tensor(index, name)], 1, tokens)
                 total.bytes += part.bytes
                 total.int8_products += part.int8_products
                 total.float_products += part.float_products
         return total
 
-    head = llama.EMBEDDING if config.tied_embeddings else llama.HEAD
+    head = EMBEDDING if config.tied_embeddings else HEAD
     pairs = float((batch.positions.astype(np.int64) + 1).sum())
     per_pair = 2 * config.num_layers * config.num_heads * config.head_dim
     return {
         "project": layer("attn_q", "attn_k", "attn_v"),
         "attend": Work(
-            bytes=runner.kv_blocks_read * runner.kv_format.block_bytes,
+            bytes=int(runner._step.views["visits"][0]) * runner.kv_format.block_bytes,
             float_products=pairs * per_pair,
         ),
         "add_output": layer("attn_output"),
@@ -90,50 +91,24 @@ def works(runner: NumbaRunner, batch: Batch) -> dict[str, Work]:
     }
 
 
-def make_batch(runner: NumbaRunner, rows: int, context: int, tokens: int) -> Batch:
+def make_batch(runner: NumbaRunner, rows: int, context: int, tokens: int) -> ForwardBatch:
     """Rows of so many tokens at the end of so long a context, each over blocks of its own."""
     per_row = -(-context // BLOCK_SIZE)
     tables = np.arange(rows * per_row, dtype=np.int32).reshape(rows, per_row)
     positions = np.tile(np.arange(context - tokens, context, dtype=np.int32), rows)
     ends = tokens * np.arange(rows + 1, dtype=np.int32)
-    return Batch(
+    return ForwardBatch(
         token_ids=(positions * 7 + 100) % runner.model.vocab_size,
         positions=positions,
         query_start=ends,
         block_tables=tables,
         sample_tokens=ends[1:] - np.int32(1),
-        sampling=_greedy(rows),
-    )
-
-
-def _greedy(samples: int) -> SamplingBatch:
-    def of(dtype: type, value: float = 0) -> Any:
-        return np.full(samples, value, dtype)
-
-    return SamplingBatch(
-        positions=of(np.int64),
-        seeds=of(np.uint64),
-        choices=of(np.int32),
-        temperature=of(np.float32),
-        top_p=of(np.float32, 1),
-        top_k=of(np.int32),
-        min_p=of(np.float32),
-        repetition_penalty=of(np.float32, 1),
-        frequency_penalty=of(np.float32),
-        presence_penalty=of(np.float32),
-        history_start=np.zeros(samples + 1, np.int32),
-        history_ids=np.empty(0, np.int32),
-        history_counts=np.empty(0, np.int32),
-        bias_start=np.zeros(samples + 1, np.int32),
-        bias_ids=np.empty(0, np.int32),
-        bias_values=np.empty(0, np.float32),
-        num_logprobs=of(np.int32, -1),
-        targets=of(np.int32, -1),
+        sampling=samples_of(rows),
     )
 
 
 def phases(layers: int) -> Iterator[tuple[str, int]]:
-    """Every phase of a step, and what it counts, in order; see `llama_step`."""
+    """Every phase of a step, and what it counts, in order; see `decoder_step`."""
     yield "prepare", 0
     for layer in range(layers):
         yield "norm", 2 * layer
@@ -145,16 +120,16 @@ def phases(layers: int) -> Iterator[tuple[str, int]]:
     yield "sample", 0
 
 
-def phase_seconds(runner: NumbaRunner, batch: Batch) -> dict[str, float]:
+def phase_seconds(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, float]:
     """Seconds of every kind of phase in one step, on this thread."""
-    plan = runner._plan
+    step = runner._step
     fastest: dict[tuple[str, int], float] = {}
     for _ in range(STEPS):
-        plan.set_batch(batch)
+        step.set_batch(batch)
         for name, index in phases(runner.model.num_layers):
             kernel: Any = _LINKED[name][0]
             start = time.thread_time()
-            kernel(runner._target, plan.record, plan.threads[0], index)
+            kernel(runner._target, step.record, step.threads[0], index)
             seconds = time.thread_time() - start
             fastest[name, index] = min(seconds, fastest.get((name, index), seconds))
     totals: dict[str, float] = {}
@@ -163,7 +138,7 @@ def phase_seconds(runner: NumbaRunner, batch: Batch) -> dict[str, float]:
     return totals
 
 
-def phase_table(runner: NumbaRunner, batch: Batch) -> Table:
+def phase_table(runner: NumbaRunner, batch: ForwardBatch) -> Table:
     """Every phase: its time, and the shares of bandwidth and peaks that it reaches."""
     bandwidth = machine.limits(1)["96 MiB set read, 1 threads, GB/s"]
     int8, floats = peaks.int8_peak(1), peaks.float_peak(1)
@@ -199,7 +174,7 @@ def python_share(runner: NumbaRunner, rows: int, context: int) -> float:
     engine = Engine(runner, config, model_key=b"bench")
     sampling = SamplingParams(temperature=0.0, max_tokens=DECODED)
     for index, prompt in enumerate(make_prompts(rows, context, 0)):
-        engine.add(Request(id=str(index), prompt_ids=tuple(prompt), sampling=sampling))
+        engine.add(Request(id=str(index), prompt_ids=tuple(prompt), sampling=sampling).sequence())
     while any(not output.token_ids for output in engine.step()) or engine.load().prefill_tokens:
         pass
     numba_cpu.run_thread = timed

@@ -31,14 +31,20 @@ from rich.table import Table
 
 from bench.measuring import machine, stats
 from bench.sim.cluster import TRUTH, ClusterConfig, Outcome, Policy, simulate
-from bench.sim.policies import RULES, Skerry
+from bench.sim.own_router import Skerry
+from bench.sim.policies import RULES
 from bench.sim.traces import TraceRequest, mooncake, reusable_share
 from skerry_regions.speeds import NodeSpeed
 from skerry_regions.view import Role
 
-POOLS: dict[str, tuple[Role, ...]] = {
-    "8 hybrid": ("hybrid",) * 8,
-    "8 prefill + 4 decode": ("prefill",) * 8 + ("decode",) * 4,
+
+def nodes(role: Role, count: int) -> tuple[Role, ...]:
+    return (role,) * count
+
+
+POOLS = {
+    "8 hybrid": nodes("hybrid", 8),
+    "8 prefill + 4 decode": nodes("prefill", 8) + nodes("decode", 4),
 }
 SPEEDS = (6500, 8000, 10_000)  # prompt tokens per second of a node: the lower, the higher the load
 TRACES = ("conversation", "synthetic")

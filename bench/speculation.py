@@ -23,9 +23,9 @@ from bench.measuring import stats
 from bench.measuring.run import Run, parser
 from bench.subjects.models import default_model, home
 from bench.subjects.peers import ROOT
+from bench.subjects.requests import Request, SamplingParams
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_edge.text.model import TextModel
 
@@ -75,7 +75,7 @@ class Side:
         """Seconds of decoding, and each answer's tokens."""
         answers: dict[str, list[int]] = {request.id: [] for request in requests}
         for request in requests:
-            self._engine.add(request)
+            self._engine.add(request.sequence())
         begun: float | None = None
         before = 0
         while self._engine.has_work:

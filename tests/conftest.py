@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+from tests.properties import settle
 
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.models.model_files import ModelFiles
@@ -17,13 +18,15 @@ DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBEDDING_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
 ROOT = Path(__file__).resolve().parent.parent
 
-# Whether a property holds does not depend on how fast the machine is.
-settings.register_profile("skerry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("skerry")
+settings.load_profile("skerry")  # `--hypothesis-profile=deep` loads the other one after it
 
 # Triton reads it when it is imported; where there is a GPU its kernels are tested there.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_configure() -> None:
+    settle()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.device.gpu_batches import step
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.runners.torch_gpu import TorchRunner
 
@@ -48,7 +48,7 @@ def check_moved(runner: TorchRunner, context: int, decode: NDArray[np.float32]) 
         raise RuntimeError(f"after KV was moved, {np.sum(moved != decode)} logits are others")
 
 
-def _logits(runner: TorchRunner, batch: Batch) -> NDArray[np.float32]:
+def _logits(runner: TorchRunner, batch: ForwardBatch) -> NDArray[np.float32]:
     """Raises RuntimeError when the token that was chosen has not the largest of them."""
     (token,) = runner.execute(batch).token_ids.tolist()
     logits = runner.last_logits()[0].copy()

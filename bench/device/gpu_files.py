@@ -9,10 +9,9 @@ from math import prod
 from pathlib import Path
 
 from skerry_core.config import ModelConfig
-from skerry_core.weights.file import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
+from skerry_core.models.tensor_names import LLAMA_TENSORS, expected_shapes
 
-_NAMES = {ours: theirs for theirs, ours in _HUGGING_FACE_NAMES.items()}
-_LAYER_NAMES = {ours: theirs for theirs, ours in _HUGGING_FACE_LAYER_NAMES.items()}
+_NAMES = {ours: theirs for theirs, ours in LLAMA_TENSORS.items()}
 _PIECE = 16 << 20  # bytes
 _THREADS = 4
 
@@ -34,13 +33,14 @@ def write_model(folder: Path, config: ModelConfig) -> Path:
             file.write(piece[: end - start])
         file.flush()
         os.fsync(file.fileno())
+    rope = config.layers[0].rope
     fields = {
         "model_type": config.architecture, "hidden_act": "silu",
         "hidden_size": config.hidden_size, "intermediate_size": config.intermediate_size,
         "num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim,
         "vocab_size": config.vocab_size, "max_position_embeddings": config.max_context,
-        "rope_theta": config.rope_theta, "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": rope.theta if rope else None, "rms_norm_eps": config.rms_norm_eps,
         "tie_word_embeddings": config.tied_embeddings,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(fields))
@@ -68,8 +68,7 @@ def read(path: Path) -> None:
 
 
 def _their_name(name: str) -> str:
-    stem, kind = name.rsplit(".", 1)
-    if not stem.startswith("blk."):
-        return f"{_NAMES[stem]}.{kind}"
-    _, index, part = stem.split(".")
-    return f"model.layers.{index}.{_LAYER_NAMES[part]}.{kind}"
+    module, kind = name.rsplit(".", 1)
+    layer = module.split(".")[1] if module.startswith("blk.") else ""
+    pattern = module.replace(f"blk.{layer}.", "blk.*.")
+    return _NAMES[pattern].replace("*", layer) + "." + kind

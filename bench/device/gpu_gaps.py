@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.runners import triton_steps
 from skerry_core.runners.torch_gpu import TorchRunner
 
@@ -34,7 +34,7 @@ class Gaps:
             self._begun.append(self._now())
             return send(*arguments, **options)
 
-        def watched_launch(batch: Batch) -> None:
+        def watched_launch(batch: ForwardBatch) -> None:
             launch(batch)
             self._ended.append(self._now())
 

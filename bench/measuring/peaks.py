@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import typeof, types
 
-from skerry_core.kernels.cpu.plan import address
 from skerry_core.kernels.simd.emitter import F32, I8, I32, Emitter, vector
+from skerry_core.kernels.simd.memory import address
 from skerry_core.kernels.simd.numba_math import intrinsic, kernel
 from skerry_core.kernels.simd.targets import Traits, choose_target, traits_of
 

@@ -9,9 +9,11 @@ from random import Random
 from typing import Protocol
 
 from bench.sim.events import Events
-from bench.sim.node import Prefill, SimNode
+from bench.sim.node import SimNode
 from bench.sim.traces import MOONCAKE_BLOCK, TraceRequest
-from skerry_regions.routing.prefixes import CachedPrefix, PrefixDirectory
+from bench.sim.work import Prefill
+from skerry_regions.routing.block_index import CachedPrefix
+from skerry_regions.routing.prefixes import PrefixDirectory
 from skerry_regions.speeds import LinkSpeed, NodeSpeed, StepSample
 from skerry_regions.view import Role
 

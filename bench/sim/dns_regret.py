@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measuring import machine, stats
-from skerry_dns.watch.rtt import MeasuredRtt
-from skerry_regions.geo.ranking import Candidate, Client, nearest, rank, up
-from skerry_regions.topology.spec import Region
+from skerry_regions.geo.measured_rtt import MeasuredRtt
+from skerry_regions.geo.ranking import ClientOrigin, RegionCandidate, nearest, rank, up
+from skerry_regions.topology.spec import TopologyRegion
 
 MATRIX = Path(__file__).parents[1] / "data" / "ibm_vpc_inter_region_rtt_2024-03.csv"
 AIRPORTS = {
@@ -83,12 +83,12 @@ def measured(truth: Rtts, samples: int, sigma: float, rng: Random) -> MeasuredRt
 
 def losses(truth: Rtts, learnt: MeasuredRtt) -> list[float]:
     """Seconds lost by the client of every choice against its best region."""
-    regions = {name: Region(name=name, iata=iata) for name, iata in AIRPORTS.items()}
+    regions = {name: TopologyRegion(name=name, iata=iata) for name, iata in AIRPORTS.items()}
     lost: list[float] = []
     for city in AIRPORTS:
-        client = Client(location=regions[city].location, rtt=learnt.of(city))
+        client = ClientOrigin(location=regions[city].location, rtt=learnt.of(city))
         for offered in itertools.combinations(sorted(AIRPORTS.keys() - {city}), REGIONS_OFFERED):
-            candidates = [Candidate(regions[name]) for name in offered]
+            candidates = [RegionCandidate(regions[name]) for name in offered]
             chosen = rank(candidates, client, (up, nearest))[0]
             best = min(truth[city, name] for name in offered)
             lost.append(truth[city, chosen] - best)

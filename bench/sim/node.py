@@ -12,94 +12,18 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
 from random import Random
 
+from bench.sim.block_cache import BlockCache
 from bench.sim.events import Events
+from bench.sim.work import Prefill, Step, Stream
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.speeds import NodeSpeed, StepSample, attended_pairs
 from skerry_regions.view import NodeLoad, Role
 
 SAMPLE_SECONDS = 0.25  # a node sums up this much step time before it reports a sample
-
-
-@dataclass(slots=True)
-class Prefill:
-    """A prompt on its way through a prefill node."""
-
-    blocks: tuple[bytes, ...]
-    prompt_tokens: int
-    assumed_new: int  # uncached tokens as known when it was queued; exact once it starts
-    done: Callable[[], None]
-    ready_at: float = 0.0  # when fetched blocks are there
-    started: bool = False
-    cached: int = 0  # tokens found in the cache at the start
-    computed: int = 0  # tokens computed so far
-
-    @property
-    def remaining(self) -> int:
-        if not self.started:
-            return self.assumed_new
-        return self.prompt_tokens - self.cached - self.computed
-
-
-@dataclass(slots=True)
-class _Stream:
-    """A sequence that decodes."""
-
-    context: int  # tokens when it joined
-    tokens: int  # to decode
-    done: Callable[[], None]
-
-
-@dataclass(slots=True)
-class _Step:
-    """What is running: `count` equal steps (one if there is prefill in it)."""
-
-    start: float
-    end: float
-    count: int
-    chunk: list[tuple[Prefill, int]]  # prompts and how many of their tokens
-    tokens: int  # of the chunk
-    pairs: float
-    factor: float  # noise
-
-
-class BlockCache:
-    """LRU of block digests; tells a publisher what comes and goes."""
-
-    def __init__(self, capacity: int, publisher: PrefixPublisher) -> None:
-        self.capacity = capacity
-        self._blocks: OrderedDict[bytes, None] = OrderedDict()
-        self._publisher = publisher
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def match(self, blocks: Sequence[bytes]) -> int:
-        """Leading blocks held; they become the most recent, the first of them last."""
-        count = 0
-        for digest in blocks:
-            if digest not in self._blocks:
-                break
-            count += 1
-        for digest in reversed(blocks[:count]):
-            self._blocks.move_to_end(digest)
-        return count
-
-    def insert(self, blocks: Sequence[bytes]) -> None:
-        """Hold these, the first most recent, so that a chain is evicted from its end."""
-        new = [digest for digest in blocks if digest not in self._blocks]
-        for digest in reversed(blocks):
-            self._blocks[digest] = None
-            self._blocks.move_to_end(digest)
-        evicted = []
-        while len(self._blocks) > self.capacity:
-            evicted.append(self._blocks.popitem(last=False)[0])
-        self._publisher.sealed(new)
-        self._publisher.evicted(evicted)
 
 
 class SimNode:
@@ -118,7 +42,8 @@ class SimNode:
         noise: float = 0.0,
         measured: Callable[[StepSample], None] | None = None,
     ) -> None:
-        self.name, self.role, self.truth = name, role, truth
+        self.name, self.truth = name, truth
+        self.role: Role = role
         self.publisher = PrefixPublisher(name, 0)
         self.cache = BlockCache(cache_blocks, self.publisher)
         self.egress_free_at = 0.0  # when its outgoing link is idle
@@ -128,12 +53,12 @@ class SimNode:
         self._rng, self._noise, self._measured = rng, noise, measured
         self._sample = _Sums()
         self._queue: deque[Prefill] = deque()
-        self._streams: list[tuple[int, int, _Stream]] = []  # heap by last step, then by arrival
-        self._joining: list[_Stream] = []  # enter the batch at the next step
+        self._streams: list[tuple[int, int, Stream]] = []  # heap by last step, then by arrival
+        self._joining: list[Stream] = []  # enter the batch at the next step
         self._num_joined = 0
         self._num_steps = 0  # decode steps so far
         self._context = 0  # tokens of all streams
-        self._running: _Step | None = None
+        self._running: Step | None = None
 
     # ── work ────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,7 +72,7 @@ class SimNode:
         if tokens <= 0:
             done()
             return
-        self._joining.append(_Stream(context, tokens, done))
+        self._joining.append(Stream(context, tokens, done))
         self._wake()
 
     # ── what others may know ────────────────────────────────────────────────────────────────────
@@ -206,7 +131,7 @@ class SimNode:
             if self._queue:
                 self._events.at(min(job.ready_at for job in self._queue), self._wake)
             return
-        step = self._running = _Step(
+        step = self._running = Step(
             start=now,
             end=now,
             count=1 if chunk else self._streams[0][0] - self._num_steps,
@@ -217,19 +142,19 @@ class SimNode:
         )
         self._schedule(step, step.count)
 
-    def _schedule(self, step: _Step, count: int) -> None:
+    def _schedule(self, step: Step, count: int) -> None:
         step.count = count
         end = step.end = step.start + self._duration(step, count)
         self._events.at(end, lambda: self._finish(step, end))
 
-    def _cut_short(self, burst: _Step) -> None:
+    def _cut_short(self, burst: Step) -> None:
         """Work came: the burst ends with the step of it that is running now."""
         elapsed = self._events.now - burst.start
         count = bisect_left(range(burst.count), elapsed, key=lambda n: self._duration(burst, n))
         if count < burst.count:
             self._schedule(burst, max(count, 1))
 
-    def _finish(self, step: _Step, end: float) -> None:
+    def _finish(self, step: Step, end: float) -> None:
         if self._running is not step or end != step.end:
             return  # it was cut short
         self._running = None
@@ -289,7 +214,7 @@ class SimNode:
         """Context tokens that `count` decode steps from now on look at."""
         return self._context * count + len(self._streams) * count * (count - 1) / 2
 
-    def _duration(self, step: _Step, count: int) -> float:
+    def _duration(self, step: Step, count: int) -> float:
         truth = self.truth
         return step.factor * (
             count * (truth.base + truth.per_stream * len(self._streams))
@@ -298,7 +223,7 @@ class SimNode:
             + truth.per_pair * step.pairs
         )
 
-    def _account(self, step: _Step) -> None:
+    def _account(self, step: Step) -> None:
         """Before the batch changes: note what the step did and took."""
         streams, seconds = len(self._streams) * step.count, step.end - step.start
         if streams:
@@ -318,7 +243,7 @@ class _Sums:
         self._steps = self._new_tokens = self._streams = 0
         self._attended = self._context = self.seconds = 0.0
 
-    def add(self, step: _Step, seconds: float, streams: int, context: float) -> None:
+    def add(self, step: Step, seconds: float, streams: int, context: float) -> None:
         self._steps += step.count
         self._new_tokens += step.tokens
         self._attended += step.pairs

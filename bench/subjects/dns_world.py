@@ -13,8 +13,8 @@ import dns.name
 from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.networks import Network
 from skerry_regions.geo.places import Places, Site
-from skerry_regions.geo.ranking import Client
-from skerry_regions.topology.spec import Region
+from skerry_regions.geo.ranking import ClientOrigin
+from skerry_regions.topology.spec import TopologyRegion
 
 ORIGIN = "example.test"
 NAME = f"ai.{ORIGIN}"
@@ -42,10 +42,12 @@ def zone(*further: str) -> Zone:
 def places() -> Places:
     """Where clients are, by the coordinates of the region that they belong to."""
     sites = [
-        Site(Region(name=name, coordinates=location), (ipaddress.ip_address(address),))
+        Site(TopologyRegion(name=name, coordinates=location), (ipaddress.ip_address(address),))
         for name, (location, address, _) in REGIONS.items()
     ]
-    clients = {network: Client(location=REGIONS[name][0]) for network, name in NETWORKS.items()}
+    clients = {
+        network: ClientOrigin(location=REGIONS[name][0]) for network, name in NETWORKS.items()
+    }
     return Places(sites, clients)
 
 

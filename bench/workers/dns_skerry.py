@@ -1,12 +1,13 @@
 """Skerry's DNS server for `bench.dns`: `dns_skerry fast|slow PORT KEYFILE CACHE`.
 
-As `skerry dns` runs it with one worker, but for two things: one address is asked for everything
-here, so answers are counted and never limited, and the cookie secret is known.
+As `skerry dns` runs it with one worker, but for two things: the network that asks for everything
+here is exempt from limits, and the cookie secret is known. Others, as the resolver, are limited.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import sys
 import time
 from functools import partial
@@ -15,17 +16,17 @@ from pathlib import Path
 import uvloop
 
 from bench.subjects.dns_world import places, zone
-from skerry_cli.composition.dns_kernels import load_dns_kernels
+from skerry_cli.composition.dns.kernels import load_dns_kernels
 from skerry_dns.fast.fast_path import FastPath
 from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.dns_server import DnsServer
 from skerry_dns.server.responder import Responder
-from skerry_dns.server.response_rate import ResponseRate
+from skerry_dns.server.response_limits import ResponseLimits
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
 
 SECRET = bytes(16)
-UNLIMITED = 1e12  # answers per second
+EXEMPT = ipaddress.ip_network("127.0.0.0/24")
 
 
 async def main(way: str, port: int, key: ZoneKey, cache: Path) -> None:
@@ -36,7 +37,7 @@ async def main(way: str, port: int, key: ZoneKey, cache: Path) -> None:
         [signed.zone],
         places(),
         cookies=Cookies(SECRET),
-        rate=ResponseRate(UNLIMITED),
+        limits=ResponseLimits(exempt=[EXEMPT]),
         clock=time.time,
         signed={origin: signed},
     )

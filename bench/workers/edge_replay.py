@@ -26,7 +26,8 @@ from bench.subjects.models import MODEL, default_model
 from skerry.errors import ModelNotFound
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import TokenStore, new_account_id
+from skerry_edge.gate.token_file import new_account_id
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.http.server import serve
 from skerry_edge.ledger.stores import Stores

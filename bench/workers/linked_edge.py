@@ -23,9 +23,10 @@ from skerry_cli.home.state import Home
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.region.cluster_state import ClusterState
+from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.placer import Routed
-from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 
 
@@ -34,8 +35,9 @@ async def run(home: Home) -> None:
     text = TextModel(files, context_window=spec.context_window)
     build = ModelBuild(id=spec.id, tokenizer=files.tokenizer_digest, template=files.template_digest)
     hello = Hello(versions=[PROTOCOL_VERSION], id="edge", models=[build], max_streams=STREAMS)
-    directory = Directory(SqliteRegistry(home.registry), hello, region=REGION)
-    placer = Routed(directory, REGION, {MODEL: files.model_key}, Random())
+    state = ClusterState(REGION)
+    directory = Directory(SqliteRegistry(home.registry), hello, state, region=REGION)
+    placer = CostPlacer(directory, state, {MODEL: files.model_key}, Random())
     await directory.wait_until_served(frozenset({MODEL}))
     stores = Stores.in_folder(home.stores, edge="edge")
     gc.collect()

@@ -16,10 +16,10 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from bench.subjects.models import MODEL  # noqa: E402
+from bench.subjects.requests import Request, SamplingParams  # noqa: E402
 from skerry_core.config import EngineConfig  # noqa: E402
 from skerry_core.engine.engine import Engine  # noqa: E402
 from skerry_core.kernels.simd.targets import choose_target  # noqa: E402
-from skerry_core.request import Request, SamplingParams  # noqa: E402
 from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
 from skerry_core.runners.packed import load_packed  # noqa: E402
 from skerry_edge.text.model import TextModel  # noqa: E402
@@ -51,7 +51,8 @@ def main(home: str, threads: str) -> None:
     runner.warm_up(lambda what, share: None)
     mark("kernels and weights")
     engine = Engine(runner, EngineConfig(), model_key=files.model_key)
-    engine.add(Request(id="first", prompt_ids=tuple(prompt), sampling=SamplingParams()))
+    request = Request(id="first", prompt_ids=tuple(prompt), sampling=SamplingParams())
+    engine.add(request.sequence())
     while not any(output.token_ids for output in engine.step()):
         pass
     mark("first token")

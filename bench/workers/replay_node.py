@@ -44,11 +44,11 @@ from skerry_regions.wire.protocol import (
     Hello,
     ModelBuild,
     PhaseUsage,
-    Report,
     ShareKV,
     Submit,
     Tokens,
 )
+from skerry_regions.wire.reports import Report
 
 REGION = "local"
 BUILD = "replay"

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.subjects.requests import Request, SamplingParams
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.models import llama
-from skerry_core.request import Request, SamplingParams
+from skerry_core.models.tensor_names import EMBEDDING, HEAD
 from skerry_core.runners.numba_cpu import NumbaRunner
 
 SAMPLING = {
@@ -44,9 +44,8 @@ class Bench:
         self._count += 1
         name = str(self._count)
         key = key or name.encode()
-        self.engine.add(
-            Request(id=name, prompt_ids=tuple(prompt), sampling=sampling, cache_key=key)
-        )
+        request = Request(id=name, prompt_ids=tuple(prompt), sampling=sampling, cache_key=key)
+        self.engine.add(request.sequence())
         return name
 
     def prefill(self, prompts: list[list[int]], sampling: str) -> float:
@@ -95,7 +94,8 @@ class Bench:
         for _ in range(steps):
             self.engine.step()
         seconds = time.perf_counter() - start
-        bytes_read = self.runner.kv_blocks_read * self.runner.kv_format.block_bytes
+        blocks_read = int(self.runner._step.views["visits"][0])
+        bytes_read = blocks_read * self.runner.kv_format.block_bytes
         self.stop(names)
         return seconds, bytes_read
 
@@ -151,9 +151,9 @@ class Bench:
 def costs(runner: NumbaRunner) -> dict[str, float]:
     """See `bench.subjects.engine_targets.Model`."""
     config, layouts = runner.model, dict(runner._packed.layouts)
-    head = layouts.pop(llama.EMBEDDING)  # of which an input reads one row
+    head = layouts.pop(EMBEDDING)  # of which an input reads one row
     if not config.tied_embeddings:
-        head = layouts.pop(llama.HEAD)
+        head = layouts.pop(HEAD)
     linear = layouts.values()
     return {
         "weight_bytes": head.num_bytes + sum(layout.num_bytes for layout in linear),

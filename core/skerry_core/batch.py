@@ -10,42 +10,30 @@ from numpy.typing import NDArray
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 UInt32 = NDArray[np.uint32]
-UInt64 = NDArray[np.uint64]
 Float32 = NDArray[np.float32]
 
 
 @dataclass(slots=True, kw_only=True)
 class SamplingBatch:
-    """How each of the S sampled positions chooses its token. See `request.SamplingParams`.
+    """How each of the S sampled positions chooses its token; `sampling` has the meaning.
 
     Penalties need history. Sample s owns entries `[history_start[s], history_start[s + 1])` of
     `history_ids`: the distinct tokens of its transcript (absent when it has no penalty), each with
     its count in the output so far; a count of 0 means "in the prompt only".
     """
 
-    positions: Int64  # i64[S]      absolute position of the token being chosen: the Philox counter
-    seeds: UInt64  # u64[S]         the Philox key
-    choices: Int32  # i32[S]        second counter word
-    temperature: Float32  # f32[S]  below 1e-5: greedy
-    top_p: Float32  # f32[S]
-    top_k: Int32  # i32[S]          0: off
-    min_p: Float32  # f32[S]
-    repetition_penalty: Float32  # f32[S]
-    frequency_penalty: Float32  # f32[S]
-    presence_penalty: Float32  # f32[S]
+    samples: NDArray[np.void]  # `sampling.SAMPLE`[S]
     history_start: Int32  # i32[S + 1]
     history_ids: Int32  # i32[H]
     history_counts: Int32  # i32[H]
     bias_start: Int32  # i32[S + 1]
     bias_ids: Int32  # i32[B]
     bias_values: Float32  # f32[B]   -inf forbids a token (stop tokens before `min_tokens`)
-    num_logprobs: Int32  # i32[S]    -1: none; k >= 0: the chosen token's and the k most likely
-    targets: Int32  # i32[S]         -1: sample; else this token is "chosen" (prompt logprobs)
-    allowed: UInt32 | None = None  # u32[S, ceil(V / 32)]; bit set: token allowed (grammars)
+    allowed: UInt32  # u32[S, ceil(V / 32)]; bit set: token allowed (grammars); u32[S, 0]: all are
 
 
 @dataclass(slots=True, kw_only=True)
-class Batch:
+class ForwardBatch:
     """T tokens of R rows (sequences), of which S positions are sampled.
 
     Row r owns tokens `[query_start[r], query_start[r + 1])`, consecutive positions of one sequence;
@@ -60,7 +48,7 @@ class Batch:
     block_tables: Int32  # i32[R, M]  unused entries are -1
     sample_tokens: Int32  # i32[S]    ascending indices into the T tokens
     sampling: SamplingBatch
-    feeds: Int32 | None = None  # i32[F, 2]: see `runners.base.OverlappingRunner`
+    feeds: Int32 | None = None  # i32[F, 2]: see `runner.OverlappingRunner`
 
     @property
     def num_tokens(self) -> int:

@@ -92,11 +92,13 @@ class CacheChanges:
 class BlockPool:
     """References, idle blocks and the prefix cache of `num_blocks` blocks.
 
-    `evicting`, when set, is told each block and digest just before it is forgotten, while nobody
-    has written over its content yet.
+    `evicting` is called with each block and digest just before it is forgotten, while nothing has
+    been written over its content yet.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self, num_blocks: int, evicting: Callable[[int, Digest], None] | None = None
+    ) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
         self._refs = [0] * num_blocks
@@ -105,10 +107,11 @@ class BlockPool:
         self._idle = OrderedDict.fromkeys(range(num_blocks))  # next to be handed out first
         self._idle_pinned: OrderedDict[int, None] = OrderedDict()  # they follow `_idle`
         self._pins = Pins(num_blocks)
+        self._pinned = self._pins.blocks
         self._idle_sealed = 0
         # Net changes since the last drain (True: sealed), so that it never outgrows the pool.
         self._changes: dict[Digest, bool] = {}
-        self.evicting: Callable[[int, Digest], None] | None = None
+        self._evicting = evicting
 
     @property
     def num_blocks(self) -> int:
@@ -130,7 +133,7 @@ class BlockPool:
 
     @property
     def num_pinned(self) -> int:
-        return len(self._pins)
+        return len(self._pinned)
 
     def allocate(self, n: int) -> list[int]:
         """Take n writable blocks, forgetting the oldest idle content. All or nothing.
@@ -144,8 +147,8 @@ class BlockPool:
             self._refs[block] = 1
             digest = self._digest[block]
             if digest is not None:
-                if self.evicting is not None:
-                    self.evicting(block, digest)
+                if self._evicting is not None:
+                    self._evicting(block, digest)
                 self._idle_sealed -= 1
                 self._digest[block] = None
                 del self._sealed[digest]
@@ -173,7 +176,7 @@ class BlockPool:
         blocks = [self._sealed[digest] for digest in digests[: self.match(digests)]]
         for block in blocks:
             if self._refs[block] == 0:
-                del (self._idle_pinned if block in self._pins else self._idle)[block]
+                del (self._idle_pinned if block in self._pinned else self._idle)[block]
                 self._idle_sealed -= 1
             self._refs[block] += 1
         return blocks
@@ -189,7 +192,7 @@ class BlockPool:
                 raise ValueError(f"block {block} is not in use")
             self._refs[block] -= 1
             if self._refs[block] == 0:
-                if block in self._pins:
+                if block in self._pinned:
                     self._idle_pinned[block] = None
                 else:
                     self._idle[block] = None
@@ -229,7 +232,9 @@ class BlockPool:
         return count
 
     def expire_pins(self, now: float) -> None:
-        """Blocks whose pin is over count as used just now."""
+        """Count blocks whose pin is over as used just now."""
+        if now < self._pins.next_end:
+            return
         for block in self._pins.expired(now):
             if self._refs[block] == 0:
                 del self._idle_pinned[block]
@@ -267,7 +272,7 @@ class BlockPool:
         named = {d: block for block, d in enumerate(self._digest) if d is not None}
         if named != self._sealed:
             raise AssertionError("digests of blocks and blocks of digests disagree")
-        if any(block not in self._pins for block in self._idle_pinned):
+        if any(block not in self._pinned for block in self._idle_pinned):
             raise AssertionError("a block without a pin stands among the pinned ones")
         cached = [self._digest[b] is not None for b in (*self._idle, *self._idle_pinned)]
         if sum(cached) != self._idle_sealed or cached != sorted(cached):

@@ -15,21 +15,116 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeScaling:
-    """Llama 3's frequency-dependent scaling of rotary embeddings (Llama 3.1 model card)."""
+class RopeConfig:
+    """Rotary position embeddings (Su et al., 2021), halves rotated; see `models.rope_scaling`."""
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position: int  # tokens
+    theta: float = 10_000.0
+    multipliers: tuple[float, ...] = ()  # of each frequency, where they are scaled
+    amplitude: float = 1.0  # of cosines and sines (YaRN's attention factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """A feed-forward network of experts, of which a router chooses some for each token.
+
+    A router's score is a linear function of the normed row. The experts with the largest scores are
+    chosen, the lower number of equal ones, and weighted by the softmax of their scores.
+    """
+
+    count: int
+    used: int  # by each token
+    width: int  # of an expert
+    weighs_chosen: bool = True  # the softmax is over the chosen experts' scores, else over all
+    has_biases: bool = False  # on the router and on all three products (gpt-oss)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.used <= self.count:
+            raise ConfigError(f"{self.used} of {self.count} experts cannot be chosen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConfig:
+    """What a layer may have unlike its neighbours."""
+
+    rope: RopeConfig | None = RopeConfig()  # None: queries and keys are not rotated
+    window: int | None = None  # tokens that a token sees, itself included; None: all before it
+    has_experts: bool = False  # in place of one feed-forward network
+
+
+Activation = Literal["silu", "gelu_tanh", "clamped"]
+"""Of gated feed-forward networks: `silu(g) * u` (Shazeer, 2020), `gelu(g) * u` with tanh's
+approximation (Hendrycks and Gimpel, 2016), or gpt-oss's: with g and u clamped to 7,
+`(u + 1) * g * sigmoid(1.702 * g)`."""
+
+Feature = Literal[
+    "biases of q, k and v",
+    "a bias of attention's output",
+    "norms of the heads of q and k",
+    "norms across the heads of q and k",
+    "norms after each branch",
+    "branches without a norm before them",
+    "GELU",
+    "a clamped activation",
+    "scaled rotary embeddings",
+    "rotary embeddings of a part of each head",
+    "layers without rotary embeddings",
+    "rotary embeddings that differ by layer",
+    "a sliding window",
+    "sliding windows that differ by layer",
+    "an attention scale of its own",
+    "capped scores",
+    "capped logits",
+    "attention sinks",
+    "scaled embeddings",
+    "scaled branches",
+    "scaled logits",
+    "experts",
+]
+"""What a model may have beyond a plain Llama."""
+
+BackEnd = Literal["numba", "torch", "jax", "triton"]
+_EVERYWHERE: tuple[BackEnd, ...] = ("numba", "torch", "jax", "triton")
+_NOT_TRITON: tuple[BackEnd, ...] = ("numba", "torch", "jax")
+FEATURES: dict[Feature, tuple[BackEnd, ...]] = {
+    "biases of q, k and v": _EVERYWHERE,
+    "a bias of attention's output": ("numba", "torch"),
+    "norms of the heads of q and k": _EVERYWHERE,
+    "norms across the heads of q and k": _NOT_TRITON,
+    "norms after each branch": _NOT_TRITON,
+    "branches without a norm before them": _NOT_TRITON,
+    "GELU": _NOT_TRITON,
+    "a clamped activation": ("numba", "torch"),
+    "scaled rotary embeddings": _EVERYWHERE,
+    "rotary embeddings of a part of each head": _NOT_TRITON,
+    "layers without rotary embeddings": _EVERYWHERE,
+    "rotary embeddings that differ by layer": _EVERYWHERE,
+    "a sliding window": _EVERYWHERE,
+    "sliding windows that differ by layer": _EVERYWHERE,
+    "an attention scale of its own": _NOT_TRITON,
+    "capped scores": _NOT_TRITON,
+    "capped logits": _NOT_TRITON,
+    "attention sinks": ("numba", "torch"),
+    "scaled embeddings": _NOT_TRITON,
+    "scaled branches": _NOT_TRITON,
+    "scaled logits": _NOT_TRITON,
+    "experts": ("numba", "torch"),
+}
+"""The back ends that have each. Others refuse a model by the feature's name when they open it.
+
+`torch` is Torch without Triton's kernels, on a CPU or where a device has none.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Shape of a decoder-only transformer. Sizes in elements, contexts in tokens."""
+    """What a decoder-only transformer computes. Sizes in elements, contexts in tokens.
 
-    architecture: str  # "llama", "qwen2", "qwen3", "mistral", "toy"
-    num_layers: int
+    The plain case is Llama (Touvron et al., 2023). Whatever a family does unlike it is a field here
+    and a `Feature`, so that a back end that has not heard of it refuses.
+    """
+
+    architecture: str  # a family of `models.registry`, or "toy"
+    layers: tuple[LayerConfig, ...]
     hidden_size: int
     intermediate_size: int
     num_heads: int
@@ -37,13 +132,25 @@ class ModelConfig:
     head_dim: int
     vocab_size: int
     max_context: int
-    rope_theta: float = 10_000.0
-    rope_scaling: RopeScaling | None = None
     rms_norm_eps: float = 1e-5
     tied_embeddings: bool = True
     attention_bias: bool = False  # biases on q, k and v (Qwen2)
-    qk_norm: bool = False  # RMSNorm on each head of q and k (Qwen3)
-    sliding_window: int | None = None  # tokens (Mistral)
+    output_bias: bool = False  # on attention's output (gpt-oss)
+    qk_norm: Literal["head", "whole"] | None = (
+        None  # RMSNorm on q and k: heads (Qwen3), all (OLMo2)
+    )
+    norms_before: bool = True  # of attention and of the feed-forward network
+    norms_after: bool = False  # of what each adds (Gemma 2)
+    activation: Activation = "silu"
+    rotary_dim: int | None = None  # rotated dimensions of each head, the first ones; None: all
+    attention_scale: float | None = None  # of scores; None: 1 / sqrt(head_dim)
+    score_cap: float | None = None  # c in c * tanh(score / c)
+    logit_cap: float | None = None
+    attention_sinks: bool = False  # a learned logit per head in the softmax, which sees no value
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what each branch adds
+    logit_scale: float = 1.0
+    experts: ExpertsConfig | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -63,8 +170,75 @@ class ModelConfig:
                 f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads "
                 f"({self.num_kv_heads})"
             )
-        if self.head_dim % 2:
-            raise ConfigError(f"head_dim must be even for rotary embeddings, got {self.head_dim}")
+        for name in ("head_dim", "rotated"):
+            if getattr(self, name) % 2:
+                size = getattr(self, name)
+                raise ConfigError(f"{name} must be even for rotary embeddings, got {size}")
+        if not 0 < self.rotated <= self.head_dim:
+            raise ConfigError(f"{self.rotated} of {self.head_dim} dimensions cannot be rotated")
+        for rope in self.ropes:
+            if len(rope.multipliers) not in (0, self.rotated // 2):
+                raise ConfigError(
+                    f"rotary scaling has {len(rope.multipliers)} factors, "
+                    f"{self.rotated // 2} frequencies want one each"
+                )
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def rotated(self) -> int:
+        """Dimensions of each head that are rotated."""
+        return self.rotary_dim or self.head_dim
+
+    @property
+    def ropes(self) -> list[RopeConfig]:
+        """The distinct rotary embeddings of layers, in their order."""
+        return list(dict.fromkeys(each.rope for each in self.layers if each.rope is not None))
+
+    @property
+    def windows(self) -> list[int | None]:
+        """The distinct windows of layers, in their order."""
+        return list(dict.fromkeys(layer.window for layer in self.layers))
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the model has beyond a plain Llama."""
+        ropes, windows = self.ropes, self.windows
+        has: dict[Feature, bool] = {
+            "biases of q, k and v": self.attention_bias,
+            "a bias of attention's output": self.output_bias,
+            "norms of the heads of q and k": self.qk_norm == "head",
+            "norms across the heads of q and k": self.qk_norm == "whole",
+            "norms after each branch": self.norms_after,
+            "branches without a norm before them": not self.norms_before,
+            "GELU": self.activation == "gelu_tanh",
+            "a clamped activation": self.activation == "clamped",
+            "scaled rotary embeddings": any(r.multipliers or r.amplitude != 1 for r in ropes),
+            "rotary embeddings of a part of each head": self.rotated != self.head_dim,
+            "layers without rotary embeddings": any(each.rope is None for each in self.layers),
+            "rotary embeddings that differ by layer": len(ropes) > 1,
+            "a sliding window": windows != [None],
+            "sliding windows that differ by layer": len(windows) > 1,
+            "an attention scale of its own": self.attention_scale
+            not in (None, self.head_dim**-0.5),
+            "capped scores": self.score_cap is not None,
+            "capped logits": self.logit_cap is not None,
+            "attention sinks": self.attention_sinks,
+            "scaled embeddings": self.embedding_scale != 1,
+            "scaled branches": self.residual_scale != 1,
+            "scaled logits": self.logit_scale != 1,
+            "experts": any(layer.has_experts for layer in self.layers),
+        }
+        return frozenset(feature for feature, is_there in has.items() if is_there)
+
+    def check_features(self, back_end: BackEnd) -> None:
+        """Raise ConfigError, naming them, for features that a back end does not have."""
+        if lacking := sorted(each for each in self.features if back_end not in FEATURES[each]):
+            raise ConfigError(
+                f"{self.architecture} needs {', '.join(lacking)}: not supported by {back_end}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +265,7 @@ class KVFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Limits of one engine. Every queue is bounded; beyond a bound the caller is told."""
+    """Limits of one engine. Every queue is bounded; beyond a bound requests are refused."""
 
     max_running: int = 64  # sequences that hold KV blocks at once
     max_waiting: int = 1024  # requests queued for a place

@@ -4,7 +4,7 @@ A process allocates memory of its own on its device, cuts it into pages of one b
 others its handle; who can open that copies pages at the device's speed. A random mark at the start
 tells the memory from whatever another host has under that handle.
 
-A page belongs to those who hold it. When nobody does any more its place is free: exactly once, and
+A page belongs to what holds it. When nothing does any more its place is free: exactly once, and
 on whichever thread that happens. So pages bound what either end has on its device; what finds none
 free goes through the host.
 """
@@ -25,24 +25,24 @@ class Device(Protocol):
     """Memory of a device, by address. From any thread; what cannot be done raises OSError."""
 
     def allocate(self, num_bytes: int) -> tuple[int, bytes]:
-        """Memory for as long as the process lives: its address, and the handle by which other
-        processes open it."""
+        """Allocate memory that lasts as long as the process; return its address, and the handle by
+        which other processes open it."""
         ...
 
     def open(self, handle: bytes) -> tuple[int, int]:
-        """Another process's memory: its address here, and how many bytes it has at least."""
+        """Open another process's memory; return its address here, and its least number of bytes."""
         ...
 
     def close(self, address: int) -> None:
-        """Let go of what was opened."""
+        """Release what was opened."""
         ...
 
     def copy(self, target: int, source: int, num_bytes: int) -> None:
-        """Copy within the device, or from one to another; done when this returns."""
+        """Return what is in a page: in a page of one's own, or on the host when none is free."""
         ...
 
     def read(self, source: int, num_bytes: int) -> bytearray:
-        """Bytes, on the host."""
+        """Return bytes, on the host."""
         ...
 
     def write(self, target: int, data: bytes) -> None:
@@ -50,7 +50,7 @@ class Device(Protocol):
         ...
 
     def view(self, address: int, num_bytes: int) -> Any:
-        """u8[num_bytes] in place, as something that Torch makes a tensor of."""
+        """Return u8[num_bytes] in place, as something that Torch makes a tensor of."""
         ...
 
 
@@ -86,12 +86,12 @@ class DevicePages:
         return pages
 
     def free(self, offset: int) -> None:
-        """Called by the page there, when it ends."""
+        """Free a page; called by the page there, when it ends."""
         self._free.put(offset)
 
 
 class DevicePage:
-    """Memory of one block in canonical form, until nobody holds it any more."""
+    """Memory of one block in canonical form, until nothing holds it any more."""
 
     def __init__(self, pages: DevicePages, offset: int) -> None:
         self.offset = offset  # bytes from the start of all pages' memory
@@ -101,7 +101,7 @@ class DevicePage:
         self._pages.free(self.offset)
 
     def __len__(self) -> int:
-        """Bytes."""
+        """Return the number of bytes."""
         return self._pages.page_bytes
 
     @property
@@ -138,7 +138,7 @@ class PeerPages:
             raise
 
     def copy(self, offset: int) -> DevicePage | bytearray:
-        """What is in a page: in a page of one's own, or on the host when none is free.
+        """Return what is in a page: in a page of one's own, or on the host when none is free.
 
         Raises ValueError outside of the memory, or OSError.
         """
@@ -155,5 +155,5 @@ class PeerPages:
         """Let go of the memory. Idempotent."""
         if self._is_open:
             self._is_open = False
-            with suppress(OSError):  # nobody can do anything about it
+            with suppress(OSError):  # nothing can be done about it
                 self._own.device.close(self._address)

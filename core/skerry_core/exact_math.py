@@ -17,7 +17,7 @@ Float64 = NDArray[np.float64]
 
 
 def fma_f32(a: Any, b: Any, c: Any) -> Float32:
-    """`a * b + c` rounded once to float32.
+    """Return `a * b + c` rounded once to float32.
 
     The product of two float32 is exact in float64. The sum is rounded to odd (Boldo and Melquiond,
     "Emulation of FMA and correctly rounded sums", 2008), so that rounding it again is harmless.
@@ -73,6 +73,14 @@ def exp_f32(x: Any) -> Float32:
     y = np.where(x >= EXP_F32_MIN, y, np.float32(0.0))
     y = np.where(x <= EXP_F32_MAX, y, np.float32(np.inf))
     return np.where(np.isnan(x), x, y)
+
+
+def tanh_f32(x: Any) -> Float32:
+    """See `numba_math.tanh_f32`."""
+    x = np.asarray(x, np.float32)
+    small = exp_f32(np.float32(-2) * np.abs(x))
+    y: Float32 = np.copysign((np.float32(1) - small) / (np.float32(1) + small), x)
+    return y
 
 
 # log, float64: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then log m = 2 atanh((m - 1) / (m + 1)).

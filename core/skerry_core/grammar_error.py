@@ -1,4 +1,4 @@
-"""What may go wrong with a grammar, told without the library behind it, which may be absent."""
+"""What may go wrong with a grammar, without the library behind it, which may be absent."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class BlockNames:
         self._shared: set[Digest] = set()
 
     def share(self, token_ids: Int32) -> int:
-        """Declare a prompt i32[n] as the operator's; how many full blocks it has."""
+        """Declare a prompt i32[n] as the operator's; return how many full blocks it has."""
         digests = chain_digests(self._root(SHARED_KEY), token_ids, SHARED_KEY)
         self._shared.update(digests)
         return len(digests)
@@ -41,13 +41,13 @@ class BlockNames:
         digests += chain_digests(parent, token_ids, key)
 
     def of(self, token_ids: Int32, key: bytes, *, private: bool) -> list[Digest]:
-        """Names of the full blocks of a sequence i32[n]."""
+        """Return names of the full blocks of a sequence i32[n]."""
         digests: list[Digest] = []
         self.extend(digests, token_ids, key, private=private)
         return digests
 
     def of_prompt(self, token_ids: Int32, key: bytes, *, private: bool) -> list[Digest]:
-        """Names of all blocks of a prompt i32[n], the open one at its end included."""
+        """Return names of all blocks of a prompt i32[n], the open one at its end included."""
         digests = self.of(token_ids, key, private=private)
         rest = token_ids[len(digests) * BLOCK_SIZE :]
         if len(rest):

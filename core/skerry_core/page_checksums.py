@@ -30,7 +30,7 @@ class KVChecksumError(ValueError):
 
 
 def page_checksums(blocks: NDArray[np.generic]) -> Checksums:
-    """u64[n] of blocks in canonical form, [n, *kv_format.shape]."""
+    """Return u64[n] of blocks in canonical form, [n, *kv_format.shape]."""
     words = np.ascontiguousarray(blocks).reshape(len(blocks), -1).view("<u4")
     x = (2 * np.arange(words.shape[1], dtype=np.uint32) + 1) * np.uint32(SPREAD)
     weights = (x ^ (x >> 16 << 1)) * np.uint32(MIX)
@@ -39,8 +39,8 @@ def page_checksums(blocks: NDArray[np.generic]) -> Checksums:
     return sums + np.uint64(words.shape[1])
 
 
-def check_pages(told: Sequence[int] | Checksums, found: Checksums) -> None:
-    """Raise KVChecksumError unless blocks have the checksums that they were told to have."""
-    num_wrong = np.count_nonzero(np.asarray(told, np.uint64) != found)
+def check_pages(expected: Sequence[int] | Checksums, found: Checksums) -> None:
+    """Raise KVChecksumError unless blocks have the expected checksums."""
+    num_wrong = np.count_nonzero(np.asarray(expected, np.uint64) != found)
     if num_wrong:
         raise KVChecksumError(f"{num_wrong} of {len(found)} KV blocks were spoilt between devices")

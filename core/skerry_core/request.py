@@ -1,4 +1,4 @@
-"""The request's shapes inside the engine: `Request` in, `Output` out; the scheduler has its own.
+"""What is asked of an engine, and what it hands out: `Request` in, `Output` out.
 
 Token ids only: text, templates and stop *strings* live at the edge. Errors the caller can mend are
 `RequestRejected`; everything else that goes wrong here is a bug.
@@ -6,21 +6,24 @@ Token ids only: text, templates and stop *strings* live at the edge. Errors the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.config import KVDtype
-from skerry_core.device_pages import DevicePage, DevicePages
-
-if TYPE_CHECKING:
-    from skerry_core.grammar.matcher import Matcher
+from skerry_core.device_pages import DevicePage
+from skerry_core.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled"]
+PriorityName = Literal["interactive", "batch"]
+
+TokenLogprob = tuple[float, list[tuple[int, float]]]
+"""Log-probability of one token, natural log of the model's raw distribution, then those of the most
+likely tokens, (token id, logprob), most likely first."""
 
 
 class Priority(IntEnum):
@@ -28,6 +31,12 @@ class Priority(IntEnum):
 
     INTERACTIVE = 0
     BATCH = 1
+
+
+PRIORITIES: Final[dict[PriorityName, Priority]] = {
+    "interactive": Priority.INTERACTIVE,
+    "batch": Priority.BATCH,
+}
 
 
 class RequestRejected(Exception):
@@ -46,34 +55,47 @@ class EngineOverloaded(Exception):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How the next token is chosen, and when to stop.
-
-    Randomness is counter-based (Philox4x32-10, Salmon et al., SC'11): key = `seed`, counter =
-    (absolute position, `choice`), so a token does not depend on batch, retry or machine.
-    """
-
-    temperature: float = 0.0  # below 1e-5 is greedy
-    top_p: float = 1.0  # (0, 1]
-    top_k: int = 0  # 0 is off
-    min_p: float = 0.0  # [0, 1]; relative to the most likely token
-    repetition_penalty: float = 1.0  # over prompt and output (Keskar et al., 2019); 1 is off
-    frequency_penalty: float = 0.0  # over output only, per occurrence
-    presence_penalty: float = 0.0  # over output only, once
-    seed: int = 0  # 64 bits, unsigned
-    choice: int = 0  # index of this choice when n > 1
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
-    logprobs: int | None = None  # None: none; k: the chosen token's and the k most likely tokens'
-    max_tokens: int = 256  # output tokens, those of an earlier attempt included
-    min_tokens: int = 0  # stop tokens are masked before this many output tokens
-    stop_token_ids: tuple[int, ...] = ()
+class Request(Protocol):
+    """What is asked of an engine: the message that brought it is taken as it is."""
 
     @property
-    def has_penalties(self) -> bool:
-        """Whether a token's choice depends on which tokens came before."""
-        penalties = (self.frequency_penalty, self.presence_penalty)
-        return self.repetition_penalty != 1.0 or any(penalties)
+    def prompt_ids(self) -> Sequence[int]: ...
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """Tokens that an earlier attempt has emitted; generation goes on after them."""
+        ...
+
+    @property
+    def sampling(self) -> SamplingParams: ...
+
+    @property
+    def tenant(self) -> str:
+        """Fairness is between tenants."""
+        ...
+
+    @property
+    def cache_key(self) -> bytes:
+        """The tenant's derived key (<= 64 bytes) of the block digests."""
+        ...
+
+    @property
+    def priority(self) -> PriorityName: ...
+
+    @property
+    def reject_if_busy(self) -> bool:
+        """Rather than wait for other requests to end."""
+        ...
+
+    @property
+    def pin_seconds(self) -> float:
+        """Seconds that the prompt's blocks stay cached, while there is room."""
+        ...
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """k: logprobs of the prompt's tokens are handed out; bypasses prefix reuse."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,60 +109,55 @@ class KVBlock:
     checksum: int | None = None  # see `page_checksums`; of what was in a device's memory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One sequence to generate. `output_ids` carries the transcript of an earlier attempt.
+class EngineUsage(Protocol):
+    """What a finished request cost; its sequence has the figures. Seconds of phases are engine
+    seconds: the request's share of its steps."""
 
-    `kv` brings blocks that another engine computed: they become prefix cache. `exports_kv` asks
-    for the prompt's blocks, as they are computed, in the outputs. `matcher` is the request's own
-    from now on; it has taken none, or the first of `output_ids`.
+    @property
+    def prompt_tokens(self) -> int: ...
 
-    `export_pages` is asked at each export for pages in which blocks may stay on the device; on the
-    engine's thread.
-    """
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt, at most prompt_tokens - 1."""
+        ...
 
-    id: str
-    prompt_ids: tuple[int, ...]
-    sampling: SamplingParams
-    output_ids: tuple[int, ...] = ()  # already emitted; generation goes on after them
-    tenant: str = ""  # fairness is between tenants
-    cache_key: bytes = b""  # the tenant's derived key (<= 64 bytes) of the block digests
-    private_blocks: bool = False  # even blocks of the operator's prompts are named under that key
-    priority: Priority = Priority.INTERACTIVE
-    reject_if_busy: bool = False  # rather than wait for other requests to end
-    pin_seconds: float = 0.0  # that the prompt's blocks stay cached, while there is room
-    prompt_logprobs: int | None = None  # k: logprobs of the prompt's tokens; bypasses prefix reuse
-    kv: tuple[KVBlock, ...] = ()
-    exports_kv: bool = False
-    export_pages: Callable[[], DevicePages | None] | None = None
-    matcher: Matcher | None = None  # the grammar that the output must follow
+    @property
+    def output_tokens(self) -> int: ...
 
+    @property
+    def queue_seconds(self) -> float: ...
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Log-probabilities of one token, natural log of the model's raw distribution."""
+    @property
+    def prefill_seconds(self) -> float: ...
 
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), most likely first
+    @property
+    def decode_seconds(self) -> float: ...
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of its life in the engine, on the clock."""
+        ...
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What a finished request cost. Seconds are engine seconds: its share of its steps."""
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens computed, of prompt or transcript; again after a preemption."""
+        ...
 
-    prompt_tokens: int
-    cached_tokens: int  # of the prompt, at most prompt_tokens - 1
-    output_tokens: int
-    queue_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
-    seconds: float  # of its life in the engine, on the clock
-    prefill_tokens: int  # computed, of prompt or transcript; again after a preemption
-    prefill_steps: int  # chunks that those came in
-    decode_tokens: int  # made in steps of their own, or of several at once by speculation
-    decode_steps: int
-    preemptions: int
+    @property
+    def prefill_steps(self) -> int:
+        """Chunks that those came in."""
+        ...
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens made in steps of their own, or of several at once by speculation."""
+        ...
+
+    @property
+    def decode_steps(self) -> int: ...
+
+    @property
+    def preemptions(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +168,11 @@ class Output:
     """
 
     request_id: str
-    token_ids: tuple[int, ...]  # a stop token is included and then `finish_reason` is "stop"
-    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token when asked for
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # per chunk, in order; the first token has none
-    kv: tuple[KVBlock, ...] = ()  # of the prompt, in order, when the request exports it
+    token_ids: list[int]  # a stop token is included and then `finish_reason` is "stop"
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # one per token when asked for
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Per chunk, in order; the first token has none."""
+    kv: Sequence[KVBlock] = ()  # of the prompt, in order, when the request exports it
     finish_reason: FinishReason | None = None
-    usage: Usage | None = None
+    usage: EngineUsage | None = None
     failure: str | None = None

@@ -1,25 +1,41 @@
 """The contract between the engine and a device: one step of a model over paged KV.
 
 An engine owns exactly one runner and calls it from one thread. Runners share the meaning of a
-`Batch` and the canonical KV layout, and nothing else: a node may prefill on one kind and another
-decode on a different one.
+`ForwardBatch` and the canonical KV layout, and nothing else: a node may prefill on one kind and
+another decode on a different one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.batch import Batch, Float32, StepResult
+from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import KVFormat, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.page_checksums import Checksums
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share done so far, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSetup:
+    """What a node opens a runner of any kind with; each kind takes what it needs."""
+
+    weights: Path
+    vocab_size: int  # of a kind without weights, as is the next
+    max_context: int  # tokens
+    num_blocks: int
+    threads: int
+    cache_dir: Path
+    progress: Progress
+    floats: str | None = None  # what matrices of floats are kept in, of a kind that quantises
 
 
 class ModelRunner(Protocol):
@@ -49,12 +65,12 @@ class ModelRunner(Protocol):
         """Compile or load every kernel, so that the first request pays for none of it."""
         ...
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: ForwardBatch) -> StepResult:
         """Run one step: write KV, attend, sample. The result is valid until the next call."""
         ...
 
     def last_logits(self) -> Float32:
-        """Logits `f32[S, V]` of the last step before any sampling adjustment; for tests.
+        """Return logits `f32[S, V]` of the last step before any sampling adjustment; for tests.
 
         Valid until the next `execute`.
         """
@@ -78,8 +94,8 @@ class BlockMover(Protocol):
     """What a `ModelRunner` may do besides: move any number of blocks in one transfer."""
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
-        """As `export_block`, of each: [n, *kv_format.shape]; their checksums, if they come out of
-        a device's memory."""
+        """Copy blocks as `export_block` does: [n, *kv_format.shape], and their checksums if they
+        come out of a device's memory."""
         ...
 
     def admit_blocks(
@@ -88,8 +104,8 @@ class BlockMover(Protocol):
         data: NDArray[np.generic],
         checksums: Checksums | None = None,
     ) -> None:
-        """As `admit_block`, of each. Raises KVChecksumError, and overwrites nothing, when not all
-        have arrived as they were."""
+        """Overwrite blocks as `admit_block` does. Raises KVChecksumError, and overwrites nothing,
+        when not all have arrived as they were."""
         ...
 
 
@@ -99,18 +115,17 @@ class PageMover(Protocol):
     which other processes can read."""
 
     def open_pages(self, count: int) -> DevicePages:
-        """Pages for blocks of `kv_format`. From any thread. Raises OSError where there are none
-        that others could read."""
+        """Open pages for blocks of `kv_format`. From any thread. Raises OSError where there are
+        none that others could read."""
         ...
 
     def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
-        """As `export_block`, of each into a page; their checksums. The pages are whole when this
-        returns."""
+        """Copy each block into a page, whole when this returns; return their checksums."""
         ...
 
     def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
-        """As `admit_block`; the page need not last longer than the call. Raises KVChecksumError,
-        and overwrites nothing, when it has another checksum."""
+        """Overwrite a block from a page, which need not last longer than the call. Raises
+        KVChecksumError, and overwrites nothing, when it has another checksum."""
         ...
 
 
@@ -120,8 +135,8 @@ class OverlappingRunner(Protocol):
 
     `execute` is `launch` and `collect`. One step may be launched while another is under way, which
     is then collected first. The tokens that the earlier makes need never come to the host to be
-    the later one's input: each pair of `Batch.feeds` is the index of such a token, and that of
-    the sample which it is, in the step launched before.
+    the later one's input: each pair of `ForwardBatch.feeds` is the index of such a token, and that
+    of the sample which it is, in the step launched before.
 
     Blocks that are exported were computed by steps that have been collected, and need not wait for
     one under way; blocks that are admitted are read by steps launched later.
@@ -132,7 +147,7 @@ class OverlappingRunner(Protocol):
         """Whether `launch` returns before the step is computed."""
         ...
 
-    def launch(self, batch: Batch) -> None:
+    def launch(self, batch: ForwardBatch) -> None:
         """Begin a step. The batch's arrays may be overwritten as soon as this returns."""
         ...
 

@@ -24,6 +24,11 @@ Logprobs are of the raw distribution: the log-softmax of step 1's logits, withou
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
 import numpy as np
 
 from skerry_core import exact_math as reference_math
@@ -32,6 +37,117 @@ from skerry_core.batch import Float32, Int64, SamplingBatch, StepResult
 GREEDY_TEMPERATURE = np.float32(1e-5)  # below it
 WEIGHT_ONE = 1 << 40  # the weight of the most likely token
 MAX_LOGIT = np.float32(np.finfo(np.float32).max)
+FINITE = sys.float_info.max
+ABOVE_ZERO = math.ulp(0.0)
+
+
+class SamplingParams(Protocol):
+    """How the next token is chosen, and when to stop.
+
+    Randomness is counter-based (Philox4x32-10, Salmon et al., SC'11): key = `seed`, counter =
+    (absolute position, `choice`), so a token does not depend on batch, retry or machine.
+    """
+
+    @property
+    def temperature(self) -> float:
+        """Below 1e-5 is greedy."""
+        ...
+
+    @property
+    def top_p(self) -> float:
+        """(0, 1]"""
+        ...
+
+    @property
+    def top_k(self) -> int:
+        """0 is off."""
+        ...
+
+    @property
+    def min_p(self) -> float:
+        """[0, 1]; relative to the most likely token."""
+        ...
+
+    @property
+    def repetition_penalty(self) -> float:
+        """Over prompt and output (Keskar et al., 2019); 1 is off."""
+        ...
+
+    @property
+    def frequency_penalty(self) -> float:
+        """Over output only, per occurrence."""
+        ...
+
+    @property
+    def presence_penalty(self) -> float:
+        """Over output only, once."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """64 bits, unsigned."""
+        ...
+
+    @property
+    def choice(self) -> int:
+        """Index of this choice when n > 1."""
+        ...
+
+    @property
+    def logit_bias(self) -> Sequence[tuple[int, float]]:
+        """(token id, added to its logit)"""
+        ...
+
+    @property
+    def logprobs(self) -> int | None:
+        """None: none; k: the chosen token's and the k most likely tokens'."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Output tokens, those of an earlier attempt included."""
+        ...
+
+    @property
+    def min_tokens(self) -> int:
+        """Stop tokens are masked before this many output tokens."""
+        ...
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]: ...
+
+
+class Parameter(NamedTuple):
+    """A field of `SamplingParams` that every sample of a batch has as a number."""
+
+    dtype: type[np.generic]
+    off: float  # the value at which it changes nothing
+    least: float
+    most: float  # NaN is not between them
+
+
+PARAMETERS: Final = {
+    "temperature": Parameter(np.float32, 0.0, 0.0, FINITE),
+    "top_p": Parameter(np.float32, 1.0, ABOVE_ZERO, 1.0),
+    "top_k": Parameter(np.int32, 0, 0, (1 << 31) - 1),
+    "min_p": Parameter(np.float32, 0.0, 0.0, 1.0),
+    "repetition_penalty": Parameter(np.float32, 1.0, ABOVE_ZERO, FINITE),
+    "frequency_penalty": Parameter(np.float32, 0.0, -FINITE, FINITE),
+    "presence_penalty": Parameter(np.float32, 0.0, -FINITE, FINITE),
+}
+
+SAMPLE: Final = np.dtype(
+    [
+        ("position", np.int64),  # absolute, of the token being chosen: the Philox counter
+        ("seed", np.uint64),  # the Philox key
+        ("choice", np.int32),  # second counter word
+        ("num_logprobs", np.int32),  # -1: none; k >= 0: the chosen token's and the k most likely
+        ("target", np.int32),  # -1: sample; else this token is "chosen" (prompt logprobs)
+        *((name, parameter.dtype) for name, parameter in PARAMETERS.items()),
+    ],
+    align=True,
+)
+"""How one position chooses its token."""
 
 
 def sample(logits: Float32, sampling: SamplingBatch) -> StepResult:
@@ -41,18 +157,19 @@ def sample(logits: Float32, sampling: SamplingBatch) -> StepResult:
     `sampling` must be below V.
     """
     num_samples, vocab_size = logits.shape
-    width = max(0, int(sampling.num_logprobs.max(initial=0)))
+    samples = sampling.samples
+    width = max(0, int(samples["num_logprobs"].max(initial=0)))
     result = StepResult(
-        token_ids=sampling.targets.copy(),
+        token_ids=samples["target"].copy(),
         logprobs=np.zeros(num_samples, np.float32),
         top_ids=np.full((num_samples, width), -1, np.int32),
         top_logprobs=np.full((num_samples, width), -np.inf, np.float32),
     )
     for s in range(num_samples):
         raw = clean(logits[s])
-        if sampling.targets[s] < 0:
-            result.token_ids[s] = choose(adjust(raw, sampling, s), sampling, s)
-        if (k := int(sampling.num_logprobs[s])) >= 0:
+        if samples["target"][s] < 0:
+            result.token_ids[s] = choose(adjust(raw, sampling, s), samples[s])
+        if (k := int(samples["num_logprobs"][s])) >= 0:
             k = min(k, vocab_size)
             logprobs = log_softmax(raw)
             token = result.token_ids[s]
@@ -68,21 +185,21 @@ def clean(logits: Float32) -> Float32:
 
 
 def adjust(raw: Float32, sampling: SamplingBatch, s: int) -> Float32:
-    """Steps 2 and 3: penalties, bias and mask of sample s, on a copy of its logits f32[V]."""
-    adjusted = raw.copy()
+    """Apply steps 2 and 3 of sample s to a copy of its logits f32[V]."""
+    adjusted, sample = raw.copy(), sampling.samples[s]
     own = slice(sampling.history_start[s], sampling.history_start[s + 1])
     ids, counts = sampling.history_ids[own], sampling.history_counts[own]
     x = adjusted[ids]
-    repetition = sampling.repetition_penalty[s]
+    repetition = sample["repetition_penalty"]
     with np.errstate(all="ignore"):
         x = np.where(x > 0, x / repetition, x * repetition)
-        x = x - sampling.frequency_penalty[s] * counts.astype(np.float32)
-        x = np.where(counts > 0, x - sampling.presence_penalty[s], x)
+        x = x - sample["frequency_penalty"] * counts.astype(np.float32)
+        x = np.where(counts > 0, x - sample["presence_penalty"], x)
         adjusted[ids] = clean(x)
         for i in range(sampling.bias_start[s], sampling.bias_start[s + 1]):
             token = sampling.bias_ids[i]
             adjusted[token] = clean(adjusted[token] + sampling.bias_values[i])
-    if sampling.allowed is not None:
+    if sampling.allowed.shape[1]:
         bits = np.unpackbits(sampling.allowed[s].astype("<u4").view(np.uint8), bitorder="little")
         adjusted[bits[: len(adjusted)] == 0] = -np.inf
     return adjusted
@@ -93,31 +210,29 @@ def descending(logits: Float32) -> Int64:
     return np.argsort(-logits, kind="stable")
 
 
-def choose(adjusted: Float32, sampling: SamplingBatch, s: int) -> int:
-    """Steps 4 to 6: the token of sample s, or -1 when all logits are -inf."""
+def choose(adjusted: Float32, sample: np.void) -> int:
+    """Steps 4 to 6: the token of a sample, or -1 when all its logits f32[V] are -inf."""
     order = descending(adjusted)
     largest = adjusted[order[0]]
     if largest == -np.inf:
         return -1
-    if sampling.temperature[s] < GREEDY_TEMPERATURE:
+    if sample["temperature"] < GREEDY_TEMPERATURE:
         return int(order[0])
 
     with np.errstate(over="ignore"):
-        x = (adjusted[order] - largest) / sampling.temperature[s]
+        x = (adjusted[order] - largest) / sample["temperature"]
     kept = len(x)
-    if sampling.min_p[s] > 0:
-        lowest = np.minimum(reference_math.log_f32(sampling.min_p[s]), 0)
+    if sample["min_p"] > 0:
+        lowest = np.minimum(reference_math.log_f32(sample["min_p"]), 0)
         kept = int(np.count_nonzero(x >= lowest))
-    if sampling.top_k[s] > 0:
-        kept = min(kept, int(sampling.top_k[s]))
+    if sample["top_k"] > 0:
+        kept = min(kept, int(sample["top_k"]))
     running = np.cumsum(weights(x[:kept]))
-    if sampling.top_p[s] < 1:
-        limit = np.float64(sampling.top_p[s]) * np.float64(running[-1])
+    if sample["top_p"] < 1:
+        limit = np.float64(sample["top_p"]) * np.float64(running[-1])
         running = running[: np.count_nonzero(running[:-1] < limit) + 1]
 
-    u = reference_math.uniform(
-        int(sampling.seeds[s]), int(sampling.positions[s]), int(sampling.choices[s])
-    )
+    u = reference_math.uniform(int(sample["seed"]), int(sample["position"]), int(sample["choice"]))
     drawn = min(int(u * np.float64(running[-1])), int(running[-1]) - 1)
     return int(order[np.searchsorted(running, drawn, side="right")])
 

@@ -11,15 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 
+from skerry import __version__
 from skerry.errors import ConnectionFailed, SkerryError
-from skerry_cli.home.state import StateError
+from skerry_cli.home.errors import StateError
 from skerry_cli.output import complain
 
 EPILOG = """\
 first minute:
   skerry up --detach
   eval "$(skerry env)"
-  skerry run @cf/huggingfacetb/smollm2-135m-instruct "The capital of France is"
+  skerry run @cf/huggingfacetb/smollm2-135m-instruct "Why is the sky blue?"
 
 All state is kept under SKERRY_HOME (~/.skerry unless set).
 """
@@ -45,10 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
+def version_line() -> str:
+    """Return the version of Skerry, and what it runs on."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
+    return f"skerry {__version__} (Python {python})"
+
+
 def build_parser() -> argparse.ArgumentParser:
     from skerry_cli.call import batch, talk
     from skerry_cli.observe import top, trace, usage
-    from skerry_cli.platform import lifecycle, models, terraform, tokens, up
+    from skerry_cli.platform import lifecycle, terraform, tokens, up
+    from skerry_cli.platform.models import command as models
     from skerry_cli.roles import control_plane, dns, edge, geo, node
 
     parser = argparse.ArgumentParser(
@@ -58,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     modules = (up, lifecycle, top, trace, usage, talk, models, tokens, batch, control_plane)
     for module in (*modules, node, edge, dns, geo, terraform):

@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Commands = argparse.Action  # generic for type checkers only
 
+from skerry.runners import FloatsForm
 from skerry_regions.zones import GLOBAL, is_zone
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -28,7 +29,8 @@ def add_command(
     description: str,
     example: str,
 ) -> argparse.ArgumentParser:
-    """A subcommand whose `--help` ends with an example; `command` returns the exit status."""
+    """Return a subcommand whose `--help` ends with an example; `command` returns the
+    exit status."""
     parser = commands.add_parser(
         name,
         help=help,
@@ -52,6 +54,15 @@ def add_residency(parser: argparse.ArgumentParser, *, of: str = "its region") ->
     )
 
 
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        choices=get_args(FloatsForm),
+        help="what floats of weight files are kept in (default, on numba: q8_0 for safetensors, "
+        "keep for GGUF)",
+    )
+
+
 def add_tls(parser: argparse.ArgumentParser, *, note: str) -> None:
     """`--tls-cert` and `--tls-key`; `note` is what else to know of the certificate."""
     parser.add_argument(
@@ -64,8 +75,13 @@ def add_tls(parser: argparse.ArgumentParser, *, note: str) -> None:
 
 
 def is_half_tls(args: argparse.Namespace) -> bool:
-    """One of the two without the other."""
+    """Return one of the two without the other."""
     return (args.tls_cert is None) != (args.tls_key is None)
+
+
+def tls_of(args: argparse.Namespace) -> tuple[Path, Path] | None:
+    """Return the certificate and the key, where they are given."""
+    return (args.tls_cert, args.tls_key) if args.tls_cert is not None else None
 
 
 def zone(text: str) -> str:
@@ -75,7 +91,7 @@ def zone(text: str) -> str:
 
 
 def port(text: str) -> int:
-    """A TCP port; 0 asks the system for a free one."""
+    """Return a TCP port; 0 asks the system for a free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
     return int(text)
@@ -110,13 +126,24 @@ def dollars_or_none(text: str) -> float | None:
     return dollars
 
 
+def days_or_hours(text: str) -> int:
+    """Return a time from now, such as 90d or 12h, in seconds."""
+    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text.strip().lower())
+    seconds = (
+        int(match[1]) * {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}[match[2]] if match else 0
+    )
+    if not 0 < seconds <= 10 * 366 * 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90d, 12h or 30m")
+    return seconds
+
+
 def byte_size_or_none(text: str) -> int:
     """As `byte_size`; 0 for `none`."""
     return 0 if text.strip().lower() == "none" else byte_size(text)
 
 
 def byte_size(text: str) -> int:
-    """Bytes from `750M`, `2GiB`, `1.5g` or a plain number; units are powers of 1024."""
+    """Return bytes from `750M`, `2GiB`, `1.5g` or a plain number; units are powers of 1024."""
     match = re.fullmatch(
         r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower()
     )

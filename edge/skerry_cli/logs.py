@@ -7,27 +7,36 @@ for prompts (`SKERRY_LOG_PROMPTS=1`). What a program is to read of a line is giv
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
+
+import orjson
 
 from skerry_edge.telemetry import tracing
+from skerry_regions.process.log_files import RotatedErrors
 
 LOG_PROMPTS = "SKERRY_LOG_PROMPTS"
 
 
 def logs_prompts() -> bool:
-    """Whether the operator wants prompts' text in the log; what a process starts inherits it."""
+    """Return whether the operator wants prompts' text in the log; what a process starts inherits
+    it."""
     return os.environ.get(LOG_PROMPTS, "") not in ("", "0")
 
 
-def configure_logging() -> None:
-    """A person at a terminal sees warnings; whatever collects stderr otherwise gets everything."""
-    handler = logging.StreamHandler(sys.stderr)
-    if sys.stderr.isatty():
+LogForm = Literal["text", "json"]
+
+
+def configure_logging(form: LogForm | None = None) -> None:
+    """A person at a terminal sees warnings; whatever collects stderr otherwise gets everything.
+
+    `form` says which of the two it is, where the operator does.
+    """
+    handler = RotatedErrors()
+    if form == "text" or (form is None and sys.stderr.isatty()):
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         level = logging.WARNING
     else:
@@ -56,4 +65,8 @@ class JSONFormatter(logging.Formatter):
             line |= fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except orjson.JSONEncodeError:  # a lone surrogate, as in a file's name, or a huge number
+            plain = {key: ascii(value) for key, value in line.items()}
+            return orjson.dumps(plain).decode()

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
+import logging
 import shlex
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from skerry_cli.output import note, say
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-class Reporter(Protocol):
+    from skerry_cli.logs import LogForm
+    from skerry_regions.models.catalog import ModelSpec
+    from skerry_regions.models.problems import LeftOut
+
+
+FIRST_PROMPT = "Why is the sky blue?"
+
+logger = logging.getLogger(__name__)
+
+
+class Reachable(Protocol):
+    """Where a platform is asked, and with what."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def account_id(self) -> str: ...
+    @property
+    def api_token(self) -> str: ...
+
+
+class StartReporter(Protocol):
     """Where `skerry up` tells how far it is. Called from any thread."""
 
     def progress(self, what: str, share: float) -> None:
@@ -26,57 +48,56 @@ class Reporter(Protocol):
         ...
 
 
-class PipeReporter:
-    """Reports as JSON lines to the process that waits for us; once it is gone, to nobody."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor  # None: closed, its number may be another's
-        self._last: tuple[str, int] = ("", 0)
-        self._lock = threading.Lock()
-
-    def progress(self, what: str, share: float) -> None:
-        step = (what, int(share * 100))
-        with self._lock:
-            if step != self._last:
-                self._last = step
-                self._write({"what": what, "share": share})
-
-    def ready(self, report: dict[str, Any]) -> None:
-        with self._lock:
-            self._write(report)
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
-
-    def _write(self, report: dict[str, Any]) -> None:
-        if self._descriptor is None:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._descriptor, json.dumps(report).encode() + b"\n")
-
-
 class TerminalReporter:
-    """Progress bars while there is something to wait for, then how to use what has started."""
+    """Progress while there is something to wait for, then how to use what has started: bars and
+    sentences for a person, JSON lines for a program."""
 
-    def __init__(self, *, background: bool = False) -> None:
+    def __init__(self, form: LogForm | None = None, *, background: bool = False) -> None:
+        """`form` is what the operator asked for; by default it depends on what stdout and stderr
+        are."""
         self._background = background
         self._started = time.monotonic()
         self._lock = threading.Lock()
-        self._bars: Bars | Lines = Bars() if sys.stderr.isatty() else Lines()
+        self._is_json = form == "json" or (form is None and not sys.stdout.isatty())
+        self._progress: Bars | Lines | JSONLines
+        if form is None and sys.stderr.isatty():
+            self._progress = Bars()
+        elif form == "text" or (form is None and background):
+            self._progress = Bars() if sys.stderr.isatty() else Lines()
+        else:
+            self._progress = JSONLines()
 
     def progress(self, what: str, share: float) -> None:
         with self._lock:
-            self._bars.show(what, share)
+            self._progress.show(what, share)
 
     def ready(self, report: dict[str, Any]) -> None:
         with self._lock:
-            self._bars.close()
+            self._progress.close()
         seconds = time.monotonic() - self._started
-        say(ready_text(report, seconds=seconds, background=self._background))
+        if self._is_json:
+            say(json.dumps(report | {"seconds": round(seconds, 3)}))
+        else:
+            say(ready_text(report, seconds=seconds, background=self._background))
+
+
+class JSONLines:
+    """In a log of JSON lines: one line for each thing begun."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+
+    def show(self, what: str, share: float) -> None:
+        if what not in self._begun:
+            self._begun.add(what)
+            logger.info("%s", what)
+
+    def close(self) -> None:
+        """Nothing to take down."""
 
 
 class LineReporter:
-    """For a process that began anew: nobody waits for it, and a log is no place for tokens."""
+    """Reports of a restarted process: none waits for them, and a log is no place for tokens."""
 
     def __init__(self) -> None:
         self._lines = Lines()
@@ -115,34 +136,57 @@ class Bars:
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[bytes]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
         )
         self._progress.start()
         self._tasks: dict[str, Any] = {}
+        self._first: dict[str, tuple[float, float]] = {}  # when each was first seen, and its share
 
     def show(self, what: str, share: float) -> None:
+        now = time.monotonic()
         if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=1.0)
-        self._progress.update(self._tasks[what], completed=share)
+            self._tasks[what] = self._progress.add_task(what, total=1.0, bytes="")
+            self._first[what] = (now, share)
+        size = getattr(what, "size", 0)
+        then, before = self._first[what]
+        told = sizes(size, share, (share - before) * size, now - then) if size else ""
+        self._progress.update(self._tasks[what], completed=share, bytes=told)
 
     def close(self) -> None:
         self._progress.stop()
 
 
+def sizes(size: int, share: float, fetched: float, seconds: float) -> str:
+    """Return how much of `size` bytes is there, and how fast `fetched` of them came."""
+    done = f"{size * share / 1e6:,.1f} of {size / 1e6:,.1f} MB"
+    return f"{done}, {fetched / seconds / 1e6:,.1f} MB/s" if seconds > 0.5 else done
+
+
+def ready_report(
+    config: Reachable, specs: Sequence[ModelSpec], left_out: Sequence[LeftOut]
+) -> dict[str, Any]:
+    """Return what `StartReporter.ready` reports of a platform."""
+    return {
+        "url": config.url,
+        "account_id": config.account_id,
+        "api_token": config.api_token,
+        "models": [spec.id for spec in specs],
+        "left_out": [f"{each.model}: {each.reason}" for each in left_out],
+        "example": next((spec.id for spec in specs if not spec.is_encoder), None),
+    }
+
+
 def ready_text(report: dict[str, Any], *, seconds: float, background: bool) -> str:
-    """What a person needs to know next, with a curl command that works when pasted."""
+    """Return what a person needs to know next, with commands that work when pasted."""
     url, account, token = report["url"], report["account_id"], report["api_token"]
-    model = report["models"][0]
-    body = json.dumps({"prompt": "The sea is", "stream": True})
-    curl = (
-        f"curl -N {shlex.quote(f'{url}/client/v4/accounts/{account}/ai/run/{model}')} \\\n"
-        f"    -H {shlex.quote(f'Authorization: Bearer {token}')} \\\n"
-        f"    -d {shlex.quote(body)}"
-    )
+    left_out = "".join(f"  LEFT OUT {each}\n" for each in report.get("left_out", ()))
+    if left_out:
+        left_out += "           (`skerry status` says more)\n"
     how_to_stop = "skerry down" if background else "Ctrl-C, or skerry down"
-    return (
+    text = (
         f"Skerry is ready after {seconds:.1f} s.\n"
         f"\n"
         f"  URL      {url}\n"
@@ -150,6 +194,19 @@ def ready_text(report: dict[str, Any], *, seconds: float, background: bool) -> s
         f"  token    {token}\n"
         f"  models   {', '.join(report['models'])}\n"
         f"  stop     {how_to_stop}\n"
+        f"{left_out}"
+    )
+    if (model := report["example"]) is None:
+        return text
+    run = f"{url}/client/v4/accounts/{account}/ai/run/{model}"
+    body = json.dumps({"prompt": FIRST_PROMPT, "stream": True})
+    return (
+        f"{text}\n"
+        f"Try it in another terminal:\n"
         f"\n"
-        f"  {curl}\n"
+        f"  skerry run {model} {shlex.quote(FIRST_PROMPT)}\n"
+        f"\n"
+        f"  curl -N {shlex.quote(run)} \\\n"
+        f"    -H {shlex.quote(f'Authorization: Bearer {token}')} \\\n"
+        f"    -d {shlex.quote(body)}\n"
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.sqlite_file import SqliteFile
+from skerry_regions.drivers.sqlite_steps import Steps
 
 T = TypeVar("T")
 Begin = Callable[[], AbstractContextManager[sqlite3.Connection]]
@@ -26,8 +27,15 @@ class DatabaseThread:
     already, because the disk does not keep up, and after `close`.
     """
 
-    def __init__(self, path: Path, schema: str, *, name: str, max_waiting: int = 256) -> None:
-        self._file = SqliteFile(path, schema, is_durable=False, busy_seconds=BUSY_SECONDS)
+    def __init__(
+        self,
+        path: Path,
+        steps: Steps,
+        *,
+        name: str,
+        max_waiting: int = 256,
+    ) -> None:
+        self._file = SqliteFile(path, steps, is_durable=False, busy_seconds=BUSY_SECONDS)
         self._room = threading.BoundedSemaphore(max_waiting)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 

@@ -9,7 +9,6 @@ carry OpenAI's `error` object and the envelope's `errors` in one body, because c
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,14 +31,16 @@ from skerry.errors import (
     RequestTimeout,
     SkerryError,
 )
-from skerry.wire import ApiMessage, BindingError, OpenAIError, OpenAIErrorDetail
+from skerry.wire import ApiMessage, BindingError
+from skerry.wire.openai import OpenAIError, OpenAIErrorDetail
 
 BINDING_PATH = "/run"
 MODEL_HEADER = "cf-consn-model-id"  # of the binding
-OPENAI_PATH = re.compile(r"(?:(?:/client/v4)?/accounts/[^/]*)?(?:/ai)?/v1(?:/|$)")
 API_LAYER = (AuthenticationError, PermissionDenied, NotFound, MethodNotAllowed)
-ANTHROPIC_PATH = re.compile(OPENAI_PATH.pattern + r"messages(?:/count_tokens)?")
 ROUTE_NOT_FOUND = ApiMessage("No route for that URI", 7000)  # follows every 7003
+
+EncodeError = Callable[[SkerryError, str], bytes]
+"""An error as a body of its dialect; the string is the request's id."""
 
 encode = msgspec.json.Encoder().encode
 
@@ -48,11 +49,6 @@ class JSONBytes(Response):
     """A body that is JSON already. The content type has no charset: upstream's binding compares."""
 
     media_type = "application/json"
-
-
-def is_openai(path: str) -> bool:
-    """Whether errors of this path are read by OpenAI clients."""
-    return OPENAI_PATH.match(path) is not None
 
 
 def envelope(result: bytes, messages: Sequence[ApiMessage] = ()) -> bytes:
@@ -66,21 +62,15 @@ class Dialect:
     """What differs between dialects that share an endpoint's work."""
 
     wrap: Callable[[bytes], bytes]  # an encoded result, as it is sent
-    error_event: Callable[[SkerryError, str], bytes]  # of a stream; the string is the request id
+    error_event: EncodeError  # of a stream
     tail: bool  # whether streams of chat models end in Workers AI's own usage event
 
 
-def error_response(exc: SkerryError, path: str, request_id: str) -> JSONBytes:
-    """The HTTP answer for an error raised before the first byte."""
-    openai = is_openai(path)
-    if path == BINDING_PATH:
-        body = binding_error(exc, request_id)
-    elif ANTHROPIC_PATH.fullmatch(path):
-        body = anthropic_error(exc, request_id)
-    else:
-        body = openai_error(exc) if openai else native_error(exc, request_id)
-    status = 400 if openai and isinstance(exc, PromptTooLong) else exc.http_status
-    return JSONBytes(body, status, headers=retry_headers(exc))
+def error_response(exc: SkerryError, encode: EncodeError, request_id: str) -> JSONBytes:
+    """Return the HTTP answer for an error raised before the first byte."""
+    is_openai = encode in (openai_error, anthropic_error)
+    status = 400 if is_openai and isinstance(exc, PromptTooLong) else exc.http_status
+    return JSONBytes(encode(exc, request_id), status, headers=retry_headers(exc))
 
 
 def native_error(exc: SkerryError, request_id: str) -> bytes:
@@ -108,10 +98,10 @@ def binding_error(exc: SkerryError, request_id: str) -> bytes:
 
 def openai_error_event(exc: SkerryError, request_id: str) -> bytes:
     """OpenAI's error object as an event of a stream."""
-    return b"data: " + openai_error(exc) + b"\n\n"
+    return b"data: " + openai_error(exc, request_id) + b"\n\n"
 
 
-def openai_error(exc: SkerryError) -> bytes:
+def openai_error(exc: SkerryError, request_id: str) -> bytes:
     """OpenAI's error object and the envelope's `errors` in one body."""
     detail = OpenAIErrorDetail(exc.message, _openai_type(exc), exc.code, exc.param)
     return encode(OpenAIError(detail, [ApiMessage(exc.message, exc.number)]))

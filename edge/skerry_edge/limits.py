@@ -12,6 +12,7 @@ class Limits:
 
     # One connection. A client that sends nothing, or sends it slowly, holds a socket and no more.
     max_connections: int = 4096
+    reserved_connections: int = 64  # more of them, for probes of health when all are taken
     header_bytes: int = 16 * 1024  # request line and fields together
     header_fields: int = 100
     target_bytes: int = 4 * 1024  # path and query

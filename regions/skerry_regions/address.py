@@ -91,7 +91,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it; of names, `localhost` alone counts."""
+    """Return whether only this machine can reach it; of names, `localhost` alone counts."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

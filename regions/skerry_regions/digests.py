@@ -50,7 +50,7 @@ def _full_blocks(tokens: array[int]) -> list[memoryview]:
 def _chain(
     model_key: bytes, cache_key: bytes, parent: bytes | None, blocks: Iterable[memoryview]
 ) -> Iterator[bytes]:
-    """Names of blocks that follow `parent`, or begin a sequence."""
+    """Yield names of blocks that follow `parent`, or begin a sequence."""
     if parent is None:
         parent = blake2b(
             model_key, digest_size=DIGEST_SIZE, key=cache_key, person=b"skerry kv root"

@@ -43,7 +43,7 @@ class PrefixSnapshot(Struct, frozen=True, kw_only=True, tag="prefix_snapshot"):
 class PrefixPublisher:
     """The node's side: collects changes, numbers them, and can tell everything at once.
 
-    When more than `max_changes` wait to be told, since nobody asks, they are dropped and a number
+    When more than `max_changes` wait to be sent, since none asks, they are dropped and a number
     is left out: whoever listens later misses it, and wants a snapshot.
     """
 
@@ -73,7 +73,7 @@ class PrefixPublisher:
             self._seq += 1
 
     def tier(self, digest: bytes) -> Tier | None:
-        """Where the node last said it holds the block."""
+        """Return where the node last said it holds the block."""
         return self._held.get(digest)
 
     @property

@@ -26,7 +26,7 @@ class Metric:
         self.labels = tuple(labels)
 
     def lines(self) -> Iterator[str]:
-        """The exposition of this family, without its HELP and TYPE lines."""
+        """Return the exposition of this family, without its HELP and TYPE lines."""
         raise NotImplementedError
 
     def _series(self, values: LabelValues, extra: str = "") -> str:
@@ -54,6 +54,29 @@ class Counter(Metric):
     def lines(self) -> Iterator[str]:
         for values, number in self._values.items():
             yield f"{self.name}{self._series(values)} {number:.17g}"
+
+
+class Level(Metric):
+    """One number without labels that goes up and down."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, help_text: str) -> None:
+        super().__init__(name, help_text, ())
+        self._value = 0
+
+    @property
+    def value(self) -> int:
+        """The number now."""
+        return self._value
+
+    def change(self, by: int) -> None:
+        """Add to it, or take from it."""
+        self._value += by
+
+    def lines(self) -> Iterator[str]:
+        """See `Metric`."""
+        yield f"{self.name} {self._value}"
 
 
 class Reading(Metric):

@@ -146,7 +146,7 @@ class Queue(Protocol):
         ...
 
     def batch(self, tenant: str | None, id: str) -> BatchRecord | None:
-        """A batch of a tenant; None: of any."""
+        """Return a batch of a tenant; None: of any."""
         ...
 
     def batches(
@@ -204,7 +204,7 @@ class Queue(Protocol):
         ...
 
     def has_work(self) -> bool:
-        """Whether any batch is not closed. Cheap: idle workers ask it all the time."""
+        """Return whether any batch is not closed. Cheap: idle workers ask it all the time."""
         ...
 
     def ended(self, limit: int = 10) -> list[BatchRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta
@@ -12,3 +13,12 @@ Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
 IPAddress = Annotated[str, Meta(max_length=45)]
 DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
+UtcSecond = Annotated[
+    str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")
+]
+"""A moment as in RFC 3339, in UTC and to the second: `2027-01-31T00:00:00Z`."""
+
+
+def unix_seconds(moment: str) -> int:
+    """Return a `UtcSecond` in Unix seconds. Raises ValueError for a day that there is not."""
+    return int(datetime.fromisoformat(moment).timestamp())

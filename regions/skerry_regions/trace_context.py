@@ -43,7 +43,7 @@ class TraceContext(Struct, frozen=True, kw_only=True):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
     def child(self) -> TraceContext:
-        """The same trace, with a new span as its place."""
+        """Return the same trace, with a new span as its place."""
         return TraceContext(
             trace_id=self.trace_id,
             span_id=new_span_id(),
@@ -53,7 +53,7 @@ class TraceContext(Struct, frozen=True, kw_only=True):
 
 
 def new_context() -> TraceContext:
-    """The root of a trace of our own."""
+    """Return the root of a trace of our own."""
     return TraceContext(trace_id=f"{random.getrandbits(128) or 1:032x}", span_id=new_span_id())
 
 
@@ -63,7 +63,7 @@ def new_span_id() -> str:
 
 
 def context_of(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """The caller's place in its trace; None when it names none, or not in one valid header.
+    """Return the caller's place in its trace; None when it names none, or not in one valid header.
 
     Header names are lower case, as ASGI has them.
     """
@@ -78,7 +78,7 @@ def context_of(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
 
 
 def parse(traceparent: bytes, tracestate: bytes = b"") -> TraceContext | None:
-    """The context of two headers' values; None when the first is malformed.
+    """Return the context of two headers' values; None when the first is malformed.
 
     Of a version above 00 the fields known here are taken, and only the flag known here is passed
     on. A malformed state is left out.
@@ -102,7 +102,7 @@ def parse(traceparent: bytes, tracestate: bytes = b"") -> TraceContext | None:
 
 
 def _state(text: str) -> str:
-    """A tracestate in one line; empty when it is malformed or beyond the bounds."""
+    """Return a tracestate in one line; empty when it is malformed or beyond the bounds."""
     members = [member.strip(" \t") for member in text.split(",")]
     members = [member for member in members if member]
     keys = {member.partition("=")[0] for member in members}

@@ -1,14 +1,13 @@
-"""What a router knows at one moment: an immutable, versioned picture of nodes and links.
+"""What a router knows: a picture of nodes and links, changed in place by what is heard of them.
 
-A registry (or a test) makes a new `View` for each change; whoever holds an old one can go on using
-it. A view may be stale: routing by it costs time, never correctness.
+A view may be stale: routing by it costs time, never correctness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,6 +52,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     takes_kv: bool = True  # whether other nodes can send it blocks
     handover_lag: float = 0.0  # seconds that hand-overs to it take beyond the transfer
     draining: bool = False  # finishes what it has, takes nothing new
+    away: bool = False  # no connection to it: nothing can be sent there
     suspect: bool = False  # missed heartbeats; taken only when nothing else is left
 
     @property
@@ -65,47 +65,72 @@ class NodeState(Struct, frozen=True, kw_only=True):
         return self.role != "decode"
 
 
-class View:
-    """Nodes by id, and links between regions (or from an edge's region)."""
+class ViewWatcher(Protocol):
+    """Follows what changes in a view, at once. Must not raise."""
 
-    __slots__ = ("_links", "nodes", "version")
+    def node_changed(self, node_id: str) -> None:
+        """A node was added, or is another than before."""
+
+    def node_removed(self, node_id: str) -> None:
+        """A node is gone."""
+
+    def link_changed(self, source: str, target: str) -> None:
+        """Take in that a link was measured again."""
+
+
+class View:
+    """Nodes by id, and links between regions (or from an edge's region). Changed in place.
+
+    One edge's, of one model: what changes costs what it changes, however many nodes there are.
+    """
+
+    __slots__ = ("__weakref__", "_links", "_nodes", "_watchers", "nodes")
 
     def __init__(
         self,
         nodes: Iterable[NodeState] = (),
         links: Mapping[tuple[str, str], LinkSpeed] | None = None,
-        *,
-        version: int = 0,
     ) -> None:
-        self.version = version
-        self.nodes: Mapping[str, NodeState] = MappingProxyType({node.id: node for node in nodes})
-        self._links: Mapping[tuple[str, str], LinkSpeed] = MappingProxyType(dict(links or {}))
+        self._nodes = {node.id: node for node in nodes}
+        self.nodes: Mapping[str, NodeState] = MappingProxyType(self._nodes)
+        self._links = {_ordered(*pair): speed for pair, speed in (links or {}).items()}
+        self._watchers: list[ViewWatcher] = []
+
+    def watch(self, watcher: ViewWatcher) -> None:
+        """Tell `watcher` of every change from now on."""
+        self._watchers.append(watcher)
 
     def link(self, source: str, target: str) -> LinkSpeed:
         """Between two regions, in either direction; defaults when nothing is known."""
-        known = self._links.get((source, target)) or self._links.get((target, source))
+        known = self._links.get((source, target) if source <= target else (target, source))
         return known or (LOCAL_LINK if source == target else UNKNOWN_LINK)
 
-    def with_nodes(self, *changed: NodeState) -> View:
-        """A newer view with these nodes added or replaced."""
-        return self._next({**self.nodes, **{node.id: node for node in changed}}, self._links)
+    def put(self, *nodes: NodeState) -> None:
+        """Add nodes, or replace them."""
+        for node in nodes:
+            if self._nodes.get(node.id) != node:
+                self._nodes[node.id] = node
+                for watcher in self._watchers:
+                    watcher.node_changed(node.id)
 
-    def without_node(self, node_id: str) -> View:
-        """A newer view without the node; without change if it is not there."""
-        nodes = {id_: node for id_, node in self.nodes.items() if id_ != node_id}
-        return self._next(nodes, self._links)
+    def remove(self, node_id: str) -> None:
+        """Forget a node; nothing happens if it is not there."""
+        if self._nodes.pop(node_id, None) is not None:
+            for watcher in self._watchers:
+                watcher.node_removed(node_id)
 
-    def with_load(self, node_id: str, load: NodeLoad, *, observed_at: float) -> View:
-        """A newer view with a fresh report. Raises KeyError for an unknown node."""
-        node = self.nodes[node_id]
-        return self.with_nodes(replace(node, load=load, observed_at=observed_at))
+    def put_load(self, node_id: str, load: NodeLoad, *, observed_at: float) -> None:
+        """Take in a fresh report. Raises KeyError for an unknown node."""
+        self.put(replace(self._nodes[node_id], load=load, observed_at=observed_at))
 
-    def with_link(self, source: str, target: str, speed: LinkSpeed) -> View:
-        """A newer view with a link measured anew."""
-        links = {pair: s for pair, s in self._links.items() if pair != (target, source)}
-        return self._next(self.nodes, {**links, (source, target): speed})
+    def put_link(self, source: str, target: str, speed: LinkSpeed) -> None:
+        """Take in a link that was measured again."""
+        if self._links.get(_ordered(source, target)) != speed:
+            self._links[_ordered(source, target)] = speed
+            for watcher in self._watchers:
+                watcher.link_changed(source, target)
 
-    def _next(
-        self, nodes: Mapping[str, NodeState], links: Mapping[tuple[str, str], LinkSpeed]
-    ) -> View:
-        return View(nodes.values(), links, version=self.version + 1)
+
+def _ordered(a: str, b: str) -> tuple[str, str]:
+    """A link is the same in either direction."""
+    return (a, b) if a <= b else (b, a)

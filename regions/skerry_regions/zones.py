@@ -20,12 +20,12 @@ GLOBAL = "global"  # the zone of whatever names none; a zone like any other
 
 
 def is_zone(text: str) -> bool:
-    """Whether this may be the name of a zone."""
+    """Return whether this may be the name of a zone."""
     return re.fullmatch(ZONE_PATTERN, text) is not None
 
 
 def allows(bound: str | None, zone: str) -> bool:
-    """Whether a request bound to a zone (or to none) may be where `zone` is."""
+    """Return whether a request bound to a zone (or to none) may be where `zone` is."""
     return bound in (None, zone)
 
 

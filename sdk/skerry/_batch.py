@@ -44,7 +44,7 @@ class BatchAnswer:
     error: SkerryError | None = None
 
     def unwrap(self) -> Result | Any:
-        """The result. Raises the error."""
+        """Return the result. Raises the error."""
         if self.error is not None:
             raise self.error
         return self.result
@@ -62,7 +62,7 @@ def submit(ask: Ask, requests: Iterable[Mapping[str, Any]]) -> Generator[Step, A
 
 
 def ask_once(ask: Ask, id: str) -> Generator[Step, Any, tuple[BatchStatus, list[BatchAnswer]]]:
-    """How far a batch is; its answers, by index, once it is done."""
+    """Yield how far a batch is; its answers, by index, once it is done."""
     told = yield from ask({"request_id": id}, {})
     match told:
         case {"responses": list(responses)}:
@@ -119,7 +119,7 @@ class Batch:
         return f"Batch({self.model!r}, {self.id!r})"
 
     def status(self) -> BatchStatus:
-        """How far it is now."""
+        """Return how far it is now."""
         status: BatchStatus = self._drive(ask_once(self._ask, self.id))[0]
         return status
 
@@ -155,7 +155,7 @@ class AsyncBatch:
         return f"AsyncBatch({self.model!r}, {self.id!r})"
 
     async def status(self) -> BatchStatus:
-        """How far it is now."""
+        """Return how far it is now."""
         status: BatchStatus = (await self._drive(ask_once(self._ask, self.id)))[0]
         return status
 

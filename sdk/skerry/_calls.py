@@ -132,7 +132,7 @@ class Client:
         return exchange(call, base_url=self.base_url, policy=policy)
 
     def _queue(self, model: str, options: CallOptions) -> Ask:
-        """How a model's queued requests are sent and asked for."""
+        """Return how a model's queued requests are sent and asked for."""
         return lambda body, headers: self._run(
             model,
             body,
@@ -166,7 +166,7 @@ class Client:
         max_retries: int | None = None,
         extra_headers: Mapping[str, str] | None = None,
     ) -> tuple[httpx.Timeout, dict[str, str], RetryPolicy]:
-        """A call's options, with the client's own values where it names none."""
+        """Return a call's options, with the client's own values where it names none."""
         headers = {**self._gateway_headers, **(extra_headers or {})}
         if session_affinity is not None:
             headers["x-session-affinity"] = session_affinity

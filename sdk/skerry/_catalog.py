@@ -17,7 +17,7 @@ Page = Callable[[dict[str, str]], Generator[Step, Any, Any]]
 
 
 def all_models(page: Page, filters: dict[str, str | None]) -> Generator[Step, Any, list[Model]]:
-    """Every model that the filters leave. Raises a `SkerryError`."""
+    """Yield every model that the filters leave. Raises a `SkerryError`."""
     query = {name: value for name, value in filters.items() if value is not None}
     models: list[Model] = []
     for number in range(1, MAX_PAGES + 1):

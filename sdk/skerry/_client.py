@@ -154,7 +154,7 @@ class AI(Client):
         return Batch(model, self._drive(submit(queue, requests)), queue, self._drive)
 
     def find_batch(self, model: str, id: str, **options: Unpack[CallOptions]) -> Batch:
-        """A batch that was queued before, here or elsewhere, with this account's tokens."""
+        """Return a batch that was queued before, here or elsewhere, with this account's tokens."""
         return Batch(model, id, self._queue(model, options), self._drive)
 
     def models(
@@ -165,7 +165,8 @@ class AI(Client):
         author: str | None = None,
         **options: Unpack[CallOptions],
     ) -> list[Model]:
-        """The models that are served, under every name: all, or those that the filters leave.
+        """Return the models that are served, under every name: all, or those that the filters
+        leave.
 
         `search` is a part of a name, `task` such as "text-generation", `author` such as "meta".
         """
@@ -174,7 +175,7 @@ class AI(Client):
         return models
 
     def schema(self, model: str, **options: Unpack[CallOptions]) -> ModelSchema:
-        """What a model takes and gives, in JSON Schema."""
+        """Return what a model takes and gives, in JSON Schema."""
         schema: ModelSchema = self._drive(self._schema(model, options))
         return schema
 

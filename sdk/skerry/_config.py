@@ -1,7 +1,8 @@
 """Where the platform is and who asks: arguments, then the environment, then what `skerry up` wrote.
 
-A token is only ever sent to the platform that issued it: the account and token of `config.json`
-are used when its own URL is, and never together with another URL.
+A token is only ever sent to the platform that issued it: that of `config.json` when its own URL is
+used, that of the environment when the environment's URL is (the home's, where it names none). A URL
+that is given in code gets no token but one given in code, unless it is the same.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ MAX_FIELD_LENGTH = 4096  # characters
 HOW_TO_CONFIGURE = (
     "Start a platform on this machine with `skerry up`, or set SKERRY_BASE_URL, SKERRY_ACCOUNT_ID "
     "and SKERRY_API_TOKEN, or pass base_url, account_id and api_token."
+)
+
+WITHHELD = (
+    "SKERRY_API_TOKEN is sent to SKERRY_BASE_URL only, and the base_url given in code is another: "
+    "pass api_token too, or set SKERRY_BASE_URL."
 )
 
 
@@ -49,20 +55,25 @@ def resolve(
 
     An empty environment variable counts as absent.
     """
-    url = base_url or environ.get("SKERRY_BASE_URL")
+    own_url, own_token = environ.get("SKERRY_BASE_URL"), environ.get("SKERRY_API_TOKEN")
+    url, token = base_url or own_url, api_token
     account = account_id or environ.get("SKERRY_ACCOUNT_ID")
-    token = api_token or environ.get("SKERRY_API_TOKEN")
-    if not (url and account and token):
-        path = config_path(environ)
-        written = read_config(path)
-        written_url = _normalise_url(written["url"]) if "url" in written else None
-        if url is None or url == "" or _normalise_url(url) == written_url:
-            url = url or written_url
-            account = account or written.get("account_id")
-            token = token or written.get("api_token")
+    is_complete = url and account and (token or (own_token and not base_url))
+    written = {} if is_complete else read_config(config_path(environ))
+    written_url = _normalise_url(written["url"]) if "url" in written else None
+    is_withheld = False
+    if not token and own_token:  # is the URL that of the environment?
+        home_url = _normalise_url(own_url) if own_url else written_url
+        is_withheld = bool(base_url) and _normalise_url(base_url or "") != home_url
+        token = None if is_withheld else own_token
+    if not url or _normalise_url(url) == written_url:
+        url = url or written_url
+        account = account or written.get("account_id")
+        token = token or written.get("api_token")
     values = {"base_url": url, "account_id": account, "api_token": token}
     if missing := [name for name, value in values.items() if not value]:
-        raise NotConfigured(f"No {' and no '.join(missing)} given. {HOW_TO_CONFIGURE}")
+        why = WITHHELD if is_withheld else HOW_TO_CONFIGURE
+        raise NotConfigured(f"No {' and no '.join(missing)} given. {why}")
     return Settings(
         base_url=_normalise_url(url or ""),
         account_id=_one_word("account_id", account or ""),
@@ -77,7 +88,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 
 def read_config(path: Path) -> dict[str, str]:
-    """The string values of a config file; empty when there is none.
+    """Return the string values of a config file; empty when there is none.
 
     Raises `NotConfigured` for a file that cannot be read as a small JSON object.
     """

@@ -62,8 +62,8 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One HTTP request, built anew for each attempt."""
+class HttpCall:
+    """One HTTP request, built again for each attempt."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)  # the API token among them
@@ -96,7 +96,7 @@ def run_call(
     timeout: httpx.Timeout,
     headers: Mapping[str, str],
     query: Mapping[str, str],
-) -> Call:
+) -> HttpCall:
     """The call of `/ai/run/{model}`. Raises `InvalidInput` for what cannot be sent."""
     content, content_type = encode_inputs(inputs, stream=stream)
     # Proxies hold compressed bytes back until they have enough of them.
@@ -104,7 +104,7 @@ def run_call(
     own = {"content-type": content_type, "accept-encoding": encoding}
     if not stream and timeout.read is not None:  # the platform need not work for longer
         own[TIMEOUT_HEADER] = str(max(1, math.floor(timeout.read * 1000)))
-    return Call(
+    return HttpCall(
         url=_url(settings, f"/ai/run/{model_path(model)}", query),
         headers=_headers(settings, own, headers),
         content=content,
@@ -120,9 +120,9 @@ def get_call(
     *,
     timeout: httpx.Timeout,
     headers: Mapping[str, str],
-) -> Call:
-    """A GET below the account, such as `/ai/models/search`."""
-    return Call(
+) -> HttpCall:
+    """Return a GET below the account, such as `/ai/models/search`."""
+    return HttpCall(
         method="GET",
         url=_url(settings, path, query),
         headers=_headers(settings, {}, headers),
@@ -147,7 +147,7 @@ def _headers(
 
 
 def encode_inputs(inputs: Mapping[str, Any] | bytes, *, stream: bool) -> tuple[bytes, str]:
-    """The request's body and content type: JSON, or bytes as they are."""
+    """Return the request's body and content type: JSON, or bytes as they are."""
     if isinstance(inputs, bytes):
         return inputs, "application/octet-stream"
     body = {**inputs, "stream": True} if stream else dict(inputs)
@@ -159,7 +159,7 @@ def encode_inputs(inputs: Mapping[str, Any] | bytes, *, stream: bool) -> tuple[b
 
 
 def model_path(model: str) -> str:
-    """The model id as it stands in a path: slashes raw, everything unusual escaped."""
+    """Return the model id as it stands in a path: slashes raw, everything unusual escaped."""
     if any(part in ("", ".", "..") for part in model.split("/")):
         raise InvalidInput(f"{model[:100]!r} is not a model id", param="model")
     if len(model) > MAX_MODEL_LENGTH:
@@ -170,9 +170,9 @@ def model_path(model: str) -> str:
     return quote(model, safe="/@:")
 
 
-def _elsewhere(call: Call, response: httpx.Response) -> Call | None:
-    """The same call to the edge that this one names, token and all: the platform's own word, once
-    for each attempt, and never from TLS to the clear."""
+def _elsewhere(call: HttpCall, response: httpx.Response) -> HttpCall | None:
+    """Return the same call to the edge that this one names, token and all: the platform's own word,
+    once for each attempt, and never from TLS to the clear."""
     if response.status_code != REDIRECT or HOPS not in response.headers:
         return None
     location = response.headers.get("location", "")
@@ -183,7 +183,7 @@ def _elsewhere(call: Call, response: httpx.Response) -> Call | None:
 
 
 def exchange(
-    call: Call, *, base_url: str, policy: RetryPolicy, rng: Rng = random.random
+    call: HttpCall, *, base_url: str, policy: RetryPolicy, rng: Rng = random.random
 ) -> Generator[Step, Any, Any]:
     """Try until the call succeeds or trying again cannot help.
 

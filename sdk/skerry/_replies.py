@@ -39,7 +39,7 @@ _STATUSES: dict[int, type[SkerryError]] = {
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """The content type in lower case, without parameters."""
+    """Return the content type in lower case, without parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -52,7 +52,7 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 
 def result_from(headers: Mapping[str, str], body: bytes) -> Any:
-    """What a successful reply holds: JSON without its envelope, anything else as bytes.
+    """Return what a successful reply holds: JSON without its envelope, anything else as bytes.
 
     Raises the envelope's error when it says `success: false` in spite of the status.
     """
@@ -74,7 +74,8 @@ def raise_if_failed(content: Result, request: str | None) -> None:
 
 
 def error_from(status: int, headers: Mapping[str, str], body: bytes, now: float) -> SkerryError:
-    """The error that a reply outside 2xx tells of; `now` (Unix seconds) is for HTTP dates."""
+    """Return the error that a reply outside 2xx tells of; `now` (Unix seconds) is for
+    HTTP dates."""
     content: Any = None
     if is_json(media_type(headers)):
         try:
@@ -101,7 +102,7 @@ def error_from_content(
     wait: float | None = None,
     retryable: bool | None = None,
 ) -> SkerryError:
-    """The error of `errors[0]`, of an OpenAI-style `error`, or of an event's own fields.
+    """Return the error of `errors[0]`, of an OpenAI-style `error`, or of an event's own fields.
 
     A known name decides its class, else a known number, else the HTTP status.
     """
@@ -124,7 +125,7 @@ def error_from_content(
 
 
 def transport_error(exc: httpx.RequestError, base_url: str) -> SkerryError:
-    """What a failed exchange with `base_url` means to the caller."""
+    """Return what a failed exchange with `base_url` means to the caller."""
     if isinstance(exc, httpx.LocalProtocolError):  # h11 quotes the header, which may be a secret
         return errors.InvalidInput("A header's name or value is not valid HTTP.")
     if isinstance(exc, httpx.ReadTimeout | httpx.WriteTimeout):

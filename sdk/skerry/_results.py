@@ -30,7 +30,7 @@ class Result(dict[str, Any]):
             raise AttributeError(f"the result has no {name!r}; its keys are: {keys}") from None
 
     def numpy(self) -> NDArray[np.float32]:
-        """The vectors of an embedding result: f32[texts, dimensions]. Needs NumPy.
+        """Return the vectors of an embedding result: f32[texts, dimensions]. Needs NumPy.
 
         Raises TypeError for another result.
         """

@@ -59,7 +59,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:
-    """The platform's own word, `x-should-retry`; None when it has none."""
+    """Return the platform's own word, `x-should-retry`; None when it has none."""
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
 
 
@@ -72,7 +72,7 @@ def _number(value: str | None) -> float | None:
 
 
 def _until(value: str | None, now: float) -> float | None:
-    """Seconds from `now` to an HTTP date; 0 when it has passed."""
+    """Return seconds from `now` to an HTTP date; 0 when it has passed."""
     try:
         date = parsedate_to_datetime(value or "")
         return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)

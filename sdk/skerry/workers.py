@@ -46,7 +46,7 @@ class JsDict(Result):
     __slots__ = ()
 
     def to_py(self) -> dict[str, Any]:
-        """The same in plain dicts and lists."""
+        """Return the same in plain dicts and lists."""
         plain: dict[str, Any] = _plain(self)
         return plain
 
@@ -141,7 +141,7 @@ class Ai:
         return ReadableStream(outcome.response) if isinstance(outcome, Streamed) else _js(outcome)
 
     async def models(self, params: Mapping[str, Any] | None = None) -> list[JsDict]:
-        """The models that are served; `search`, `task` and `author` leave some."""
+        """Return the models that are served; `search`, `task` and `author` leave some."""
         filters = {key: (params or {}).get(key) for key in ("search", "task", "author")}
         try:
             return [_js(model) for model in await self._on_this_loop().models(**filters)]
@@ -155,7 +155,8 @@ class Ai:
         self._client = self._http = self._loop = None
 
     def _on_this_loop(self) -> AsyncAI:
-        """A client for the running loop: connections do not move from one loop to another."""
+        """Return a client for the running loop: connections do not move from one loop to
+        another."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._http = httpx.AsyncClient(limits=LIMITS, event_hooks={"response": [self._note]})
@@ -197,7 +198,7 @@ env = Env()
 
 
 def _call_options(options: Mapping[str, Any]) -> CallOptions:
-    """What of the binding's options goes into headers, and how often a call is tried."""
+    """Return what of the binding's options goes into headers, and how often a call is tried."""
     gateway: Mapping[str, Any] = options.get("gateway") or {}
     if unknown := sorted(gateway.keys() - _GATEWAY.keys() - {"requestTimeoutMs", "retries"}):
         raise TypeError(f"gateway does not take {', '.join(unknown)} here")

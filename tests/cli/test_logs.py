@@ -70,6 +70,14 @@ def test_an_exception_is_one_line(log: Log) -> None:
     assert line["exception"].endswith("ValueError: two\nlines")
 
 
+def test_what_json_cannot_say_is_logged_too(log: Log) -> None:
+    fields = {"file": "caf\udce9.gguf", "count": 1 << 70, "path": Path("/tide")}
+    logging.getLogger("skerry.test").info("odd", extra={"fields": fields})
+    [line] = log.lines
+    assert line["message"] == "'odd'"
+    assert (line["file"], line["count"]) == (r"'caf\udce9.gguf'", str(1 << 70))
+
+
 def test_no_text_of_prompts_or_answers_is_logged(edge: Deployment, log: Log) -> None:
     edge.run(prompt=SECRET)
     edge.chat(stream=True)

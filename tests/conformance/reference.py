@@ -15,11 +15,11 @@ def write_reference(folder: Path, tokenizer: Path) -> Path:
     sys.path.insert(0, str(ROOT))  # run.py is a program, and its folder is all that it imports from
     from tests.core.random_models import random_weights, write_safetensors
 
-    from skerry_core.config import ModelConfig
+    from skerry_core.config import LayerConfig, ModelConfig
 
     config = ModelConfig(
         architecture="llama",
-        num_layers=3,
+        layers=(LayerConfig(),) * 3,
         hidden_size=128,
         intermediate_size=256,
         num_heads=4,

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from skerry_core.grammar.matcher import (
     CompiledGrammar,
-    Grammar,
     GrammarCompiler,
     GrammarKind,
     lower,
@@ -50,7 +49,7 @@ def compiler() -> GrammarCompiler:
 
 
 def compiled(kind: GrammarKind, source: str) -> CompiledGrammar:
-    return compiler().compile(lower(Grammar(kind, source)))
+    return compiler().compile(lower(kind, source))
 
 
 def text(token_ids: Iterable[int]) -> str:

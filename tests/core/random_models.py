@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,21 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tests.core.k_quants import quantize_k
 
-from skerry_core.config import ModelConfig, RopeScaling
-from skerry_core.weights.file import _HUGGING_FACE_LAYER_NAMES, _HUGGING_FACE_NAMES, expected_shapes
+from skerry_core.config import ModelConfig, RopeConfig
+from skerry_core.models.metadata import CheckpointMetadata
+from skerry_core.models.registry import FAMILIES, family_of
+from skerry_core.models.rope_scaling import read_rope
+from skerry_core.models.tensor_names import expected_shapes
 
 Weights = dict[str, NDArray[np.float32]]
+LLAMA3_JSON = {  # as `config.json` has it; what models with scaled frequencies are written with
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+INTERLEAVED = ("llama", "granite")  # whose Q and K llama.cpp's converter permutes
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
@@ -48,7 +60,7 @@ def write_gguf(
     metadata: Mapping[str, int | float | str] | None = None,
 ) -> Path:
     """Write a GGUF file as llama.cpp's converter would, with some tokens. Returns `path`."""
-    architecture = "llama" if config.architecture == "mistral" else config.architecture
+    architecture = FAMILIES[config.architecture] or "llama"
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_context)
     writer.add_block_count(config.num_layers)
@@ -58,10 +70,10 @@ def write_gguf(
     writer.add_head_count_kv(config.num_kv_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_freq_base(rope_of(config).theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if config.sliding_window:
-        writer.add_sliding_window(config.sliding_window)
+    if window := config.layers[0].window:
+        writer.add_sliding_window(window)
     writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])
     for key, value in (metadata or {}).items():
         match value:
@@ -72,7 +84,7 @@ def write_gguf(
             case str():
                 writer.add_string(key, value)
     for name, values in weights.items():
-        if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
+        if architecture in INTERLEAVED and (".attn_q." in name or ".attn_k." in name):
             values = interleaved(values, config.head_dim)
         kind = gguf.GGMLQuantizationType[format_of(name)]
         quantize = quantize_k if kind.name.endswith("_K") else _quantize
@@ -112,7 +124,8 @@ def write_safetensors(
 ) -> Path:
     """Write `model.safetensors` and `config.json` as Transformers would. Returns the former."""
     path = folder / "model.safetensors"
-    save_file({hugging_face_name(name): values for name, values in weights.items()}, path)
+    family, rope = config.architecture, rope_of(config)
+    save_file({hugging_face_name(name, family): each for name, each in weights.items()}, path)
     fields: dict[str, Any] = {
         "model_type": config.architecture,
         "hidden_act": "silu",
@@ -124,32 +137,38 @@ def write_safetensors(
         "head_dim": config.head_dim,
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_context,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": config.rope_scaling and llama3_json(config.rope_scaling),
+        "rope_theta": rope.theta,
+        "rope_scaling": LLAMA3_JSON if rope.multipliers else None,
         "rms_norm_eps": config.rms_norm_eps,
         "tie_word_embeddings": config.tied_embeddings,
-        "sliding_window": config.sliding_window,
-        "attention_bias": config.attention_bias,
+        "sliding_window": config.layers[0].window,
+        "no_rope_layers": [int(layer.rope is not None) for layer in config.layers],
     }
     (folder / "config.json").write_text(json.dumps(fields | json_fields))
     return path
 
 
-def llama3_json(scaling: RopeScaling) -> dict[str, float | str]:
-    """Rotary scaling as `config.json` has it."""
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_position,
-    }
+def scaled_rope(rope_scaling: Mapping[str, Any], rotary_dim: int, theta: float) -> RopeConfig:
+    """Return what is read where `config.json` has such a `rope_scaling`."""
+    values = {"rope_scaling": rope_scaling, "rope_theta": theta, "max_position_embeddings": 512}
+    return read_rope(CheckpointMetadata(values, "config.json"), rotary_dim)
 
 
-def hugging_face_name(name: str) -> str:
-    stem, kind = name.rsplit(".", 1)
-    if stem.startswith("blk."):
-        _, index, part = stem.split(".")
-        names = {ours: theirs for theirs, ours in _HUGGING_FACE_LAYER_NAMES.items()}
-        return f"model.layers.{index}.{names[part]}.{kind}"
-    return {ours: theirs for theirs, ours in _HUGGING_FACE_NAMES.items()}[stem] + "." + kind
+def hugging_face_name(name: str, model_type: str) -> str:
+    """Return a tensor's name in safetensors files of a family."""
+    module, kind = name.rsplit(".", 1)
+    layer = module.split(".")[1] if module.startswith("blk.") else ""
+    pattern = module.replace(f"blk.{layer}.", "blk.*.")
+    tensors = family_of(model_type).architecture.tensors.items()
+    names = {ours: theirs for theirs, ours in tensors if isinstance(ours, str)}
+    return names[pattern].replace("*", layer) + "." + kind
+
+
+def alike(config: ModelConfig, **fields: Any) -> ModelConfig:
+    """Return a configuration with something changed in every layer: fields of `LayerConfig`."""
+    return replace(config, layers=tuple(replace(layer, **fields) for layer in config.layers))
+
+
+def rope_of(config: ModelConfig) -> RopeConfig:
+    """Return the rotary embeddings of the layers that have some."""
+    return next(layer.rope for layer in config.layers if layer.rope is not None)

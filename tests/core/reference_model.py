@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.config import ModelConfig
-from skerry_core.weights.file import WeightFile, dequantize
+from skerry_core.config import RopeConfig
+from skerry_core.models.weight_file import WeightFile
+from skerry_core.weights.tensors import dequantize
 
 Float32 = NDArray[np.float32]
 
@@ -29,18 +30,17 @@ class ReferenceModel:
         """f32[T, V]: row t is the prediction of token t + 1."""
         config = self.config
         x = self._weights["token_embd.weight"][np.asarray(token_ids)]  # [T, hidden]
-        angles = rotary_angles(config, len(x))
-        mask = causal_mask(len(x), config.sliding_window)
         for layer in range(config.num_layers):
             h = self._norm(x, f"blk.{layer}.attn_norm")
-            x = x + self._attention(h, layer, angles, mask)
+            x = x + self._attention(h, layer)
             h = self._norm(x, f"blk.{layer}.ffn_norm")
             x = x + self._feed_forward(h, layer)
         head = "token_embd" if config.tied_embeddings else "output"
         return self._linear(self._norm(x, "output_norm"), head)
 
-    def _attention(self, h: Float32, layer: int, angles: Float32, mask: Float32) -> Float32:
+    def _attention(self, h: Float32, layer: int) -> Float32:
         config, prefix = self.config, f"blk.{layer}."
+        rope, window = config.layers[layer].rope, config.layers[layer].window
         heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
         q, k, v = (
             self._linear(h, f"{prefix}attn_{part}").reshape(len(h), count, config.head_dim)
@@ -49,13 +49,17 @@ class ReferenceModel:
         if config.qk_norm:
             q = self._norm(q, f"{prefix}attn_q_norm")
             k = self._norm(k, f"{prefix}attn_k_norm")
-        q, k = rotate(q, angles), rotate(k, angles)
+        if rope is not None:
+            angles = rotary_angles(rope, config.head_dim, len(h))
+            q, k = rotate(q, angles), rotate(k, angles)
         group = config.num_heads // config.num_kv_heads
         k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q, k, optimize=True) / np.float32(
             math.sqrt(config.head_dim)
         )
-        mixed = np.einsum("hqk,khd->qhd", softmax(scores + mask), v, optimize=True)
+        mixed = np.einsum(
+            "hqk,khd->qhd", softmax(scores + causal_mask(len(h), window)), v, optimize=True
+        )
         return self._linear(mixed.reshape(len(h), -1), f"{prefix}attn_output")
 
     def _feed_forward(self, h: Float32, layer: int) -> Float32:
@@ -75,15 +79,12 @@ class ReferenceModel:
         return x * scale * self._weights[f"{name}.weight"]
 
 
-def rotary_angles(config: ModelConfig, length: int) -> Float32:
+def rotary_angles(rope: RopeConfig, head_dim: int, length: int) -> Float32:
     """f32[T, head_dim / 2]: position times frequency, computed in float64."""
-    half = config.head_dim // 2
-    frequencies = config.rope_theta ** -(np.arange(half) / half)
-    if scaling := config.rope_scaling:
-        turns = scaling.original_max_position * frequencies / (2 * np.pi)
-        low, high = scaling.low_freq_factor, scaling.high_freq_factor
-        smooth = np.clip((turns - low) / (high - low), 0, 1)
-        frequencies = frequencies * ((1 - smooth) / scaling.factor + smooth)
+    half = head_dim // 2
+    frequencies = rope.theta ** -(np.arange(half) / half)
+    if rope.multipliers:
+        frequencies = frequencies * np.array(rope.multipliers)
     return np.outer(np.arange(length), frequencies).astype(np.float32)
 
 
@@ -94,10 +95,10 @@ def rotate(x: Float32, angles: Float32) -> Float32:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def causal_mask(length: int, sliding_window: int | None) -> Float32:
+def causal_mask(length: int, window: int | None) -> Float32:
     """f32[T, T], added to scores: 0 where the key is visible, -inf elsewhere."""
     distance = np.arange(length)[:, None] - np.arange(length)
-    visible = (distance >= 0) & (distance < (sliding_window or length))
+    visible = (distance >= 0) & (distance < (window or length))
     return np.where(visible, np.float32(0), np.float32(-np.inf))
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.properties import examples
 
 from skerry_core.blocks import (
     BlockPool,
@@ -150,7 +151,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
 
 TestBlockPool = BlockPoolMachine.TestCase
-TestBlockPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestBlockPool.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def test_a_released_sequence_is_forgotten_from_its_end() -> None:

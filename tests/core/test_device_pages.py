@@ -13,6 +13,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from bench.subjects.requests import SamplingParams
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.engine.test_handover import VOCABULARY, oracle, request, run, toy_engine
@@ -22,7 +23,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, DevicePages, PeerPages
 from skerry_core.engine.engine import Engine
 from skerry_core.kernels.torch.cuda_memory import CudaDevice
-from skerry_core.request import KVBlock, SamplingParams
+from skerry_core.request import KVBlock
 
 SIZE = 512
 
@@ -161,14 +162,14 @@ def engine_on(device: HostDevice, **options: object) -> tuple[Engine, DeviceToyR
 def prefilled(pages: Callable[[], DevicePages | None]) -> tuple[list[int], list[KVBlock]]:
     engine, _, _ = engine_on(HostDevice())
     one = SamplingParams(max_tokens=1)
-    engine.add(request(200, exports_kv=True, export_pages=pages, sampling=one))
+    engine.add(request(200, exports_kv=True, export_pages=pages, sampling=one).sequence())
     first, kv, _ = run(engine)
     return first, kv
 
 
 def answered(engine: Engine, first: list[int], kv: list[KVBlock]) -> bool:
     """Whether the rest of the answer is right."""
-    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)))
+    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)).sequence())
     kv.clear()
     tokens, _, _ = run(engine)
     engine.pool.sanity_check()

@@ -70,12 +70,12 @@ def test_every_tenant_finds_the_operators_prompt_and_nothing_else() -> None:
     engine = Engine(runner, EngineConfig(), model_key=MODEL)
     system = request("warm", 150, max_tokens=1)
     assert engine.share(system.prompt_ids) == 2
-    engine.add(system)
+    engine.add(system.sequence())
     run(engine)
     for tenant in (b"one", b"two"):
         more = request(f"{tenant!r}", prompt_ids=(*system.prompt_ids, *range(100)))
         asked = request(more.id, prompt_ids=more.prompt_ids, cache_key=tenant, max_tokens=20)
-        engine.add(asked)
+        engine.add(asked.sequence())
         answer = run(engine)[asked.id]
         assert answer == expected(asked)
         assert answer.usage is not None

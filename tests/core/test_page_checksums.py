@@ -82,7 +82,7 @@ def spoilt(block: KVBlock) -> KVBlock:
 def test_blocks_with_their_checksums_are_adopted(dtype: str) -> None:
     first, kv, _ = prefilled(200)
     engine, steps = toy_engine(dtype=dtype)
-    engine.add(request(200, kv=tuple(with_checksums(kv)), output_ids=tuple(first)))
+    engine.add(request(200, kv=tuple(with_checksums(kv)), output_ids=tuple(first)).sequence())
     tokens, _, _ = run(engine)
     assert first + tokens == oracle(request(200).prompt_ids, 20)
     assert steps == [1] * 19
@@ -98,7 +98,7 @@ def test_a_spoilt_block_is_computed_again(
     kv = with_checksums(kv)
     kv[wrong] = spoilt(kv[wrong])
     engine, steps = toy_engine(dtype=dtype)
-    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)))
+    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)).sequence())
     tokens, _, _ = run(engine)
     assert first + tokens == oracle(request(200).prompt_ids, 20)
     assert sum(steps) == 19 + 200 - wrong * 64
@@ -112,9 +112,9 @@ def test_others_run_on_beside_a_spoilt_open_block() -> None:
     kv[-1] = spoilt(kv[-1])
     engine, steps = toy_engine()
     other = request(5, id="other")
-    engine.add(other)
+    engine.add(other.sequence())
     outputs = engine.step()
-    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)))
+    engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)).sequence())
     outputs += run(engine)[2]
     told = {
         name: [

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.pins import Pins
-from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.toy import ToyRunner
 
 NAMES = [bytes([i]) * 16 for i in range(40)]
@@ -118,8 +118,7 @@ def test_a_requests_prompt_stays_while_others_come_and_go(pin_seconds: float) ->
             Request(
                 id=id, prompt_ids=tuple(prompt.tolist()), sampling=sampling,
                 cache_key=OWNER, pin_seconds=pin_seconds,
-            )
-        )  # fmt: skip
+            ).sequence())  # fmt: skip
         while True:
             for output in engine.step():
                 if output.usage is not None:

@@ -5,17 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.subjects.samples import samples_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from skerry_core.batch import SamplingBatch, StepResult
-from skerry_core.kernels.cpu.numba_sampling import (
-    SamplingOutput,
-    sample_row,
-    sampler_scratch,
-    sampling_arrays,
-)
+from skerry_core.kernels.cpu.numba_sampling import SamplingOutput, sample_row, sampling_arrays
+from skerry_core.kernels.cpu.sampling_bins import sampler_scratch
 from skerry_core.sampling import sample
 
 INF = float("inf")
@@ -23,34 +20,7 @@ INF = float("inf")
 
 def batch(num_samples: int = 1, **overrides: Any) -> SamplingBatch:
     """Greedy samples without penalties; an override is one value for all, or an array."""
-    defaults: dict[str, tuple[Any, type]] = {
-        "positions": (np.arange(num_samples), np.int64),
-        "seeds": (7, np.uint64),
-        "choices": (0, np.int32),
-        "temperature": (0.0, np.float32),
-        "top_p": (1.0, np.float32),
-        "top_k": (0, np.int32),
-        "min_p": (0.0, np.float32),
-        "repetition_penalty": (1.0, np.float32),
-        "frequency_penalty": (0.0, np.float32),
-        "presence_penalty": (0.0, np.float32),
-        "num_logprobs": (-1, np.int32),
-        "targets": (-1, np.int32),
-    }
-    fields: dict[str, Any] = {
-        name: np.broadcast_to(np.asarray(overrides.pop(name, value), dtype), num_samples).copy()
-        for name, (value, dtype) in defaults.items()
-    }
-    lists: dict[str, type] = {"history": np.int32, "bias": np.int32}
-    for name in lists:
-        fields[f"{name}_start"] = np.zeros(num_samples + 1, np.int32)
-    fields |= {
-        "history_ids": np.zeros(0, np.int32),
-        "history_counts": np.zeros(0, np.int32),
-        "bias_ids": np.zeros(0, np.int32),
-        "bias_values": np.zeros(0, np.float32),
-    }
-    return SamplingBatch(**(fields | overrides))
+    return samples_of(num_samples, **({"position": np.arange(num_samples), "seed": 7} | overrides))
 
 
 def with_history(tokens: dict[int, int], **overrides: Any) -> SamplingBatch:
@@ -74,7 +44,7 @@ def with_bias(bias: dict[int, float], **overrides: Any) -> SamplingBatch:
 
 def compiled(logits: Any, sampling: SamplingBatch) -> StepResult:
     num_samples, vocab_size = logits.shape
-    width = max(0, int(sampling.num_logprobs.max()))
+    width = max(0, int(sampling.samples["num_logprobs"].max()))
     output = SamplingOutput(
         token_ids=np.empty(num_samples, np.int32),
         logprobs=np.zeros(num_samples, np.float32),
@@ -190,7 +160,7 @@ def test_no_possible_token_is_said(sampler: Any) -> None:
 
 
 def test_a_target_is_chosen_and_has_the_raw_logprob(sampler: Any) -> None:
-    result = sampler(row(2, 1, 0), batch(targets=2, num_logprobs=0, temperature=0.1))
+    result = sampler(row(2, 1, 0), batch(target=2, num_logprobs=0, temperature=0.1))
     assert result.token_ids == [2]
     assert result.logprobs[0] == pytest.approx(-2.40760596, abs=2e-7)
 
@@ -225,7 +195,7 @@ def test_logprobs_are_within_an_ulp_of_the_true_ones(sampler: Any) -> None:
 def assert_same(got: StepResult, expected: StepResult, sampling: SamplingBatch) -> None:
     np.testing.assert_array_equal(got.token_ids, expected.token_ids)
     np.testing.assert_array_equal(got.top_ids, expected.top_ids)
-    asked = sampling.num_logprobs >= 0
+    asked = sampling.samples["num_logprobs"] >= 0
     np.testing.assert_array_equal(got.logprobs[asked], expected.logprobs[asked])
     np.testing.assert_array_equal(got.top_logprobs, expected.top_logprobs)
 
@@ -256,10 +226,10 @@ def cases(draw: st.DrawFn) -> tuple[Any, SamplingBatch]:
         bias_start=np.array([0, len(bias)], np.int32),
         bias_ids=np.array(list(bias), np.int32),
         bias_values=np.array(list(bias.values()), np.float32),
-        allowed=draw(st.none() | allowed),
-        positions=draw(st.integers(0, 1 << 40)),
-        seeds=draw(st.integers(0, 2**64 - 1)),
-        choices=draw(st.integers(0, 127)),
+        allowed=draw(st.just(np.zeros((1, 0), np.uint32)) | allowed),
+        position=draw(st.integers(0, 1 << 40)),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        choice=draw(st.integers(0, 127)),
         temperature=draw(st.sampled_from([0.0, 1e-5, 0.3, 1.0, 5.0, 1000.0])),
         top_p=draw(st.sampled_from([1e-6, 0.5, 0.95, 0.999, 1.0]) | st.floats(0.01, 1.0)),
         top_k=draw(st.sampled_from([0, 1, 2, 40]) | token),
@@ -268,7 +238,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, SamplingBatch]:
         frequency_penalty=draw(st.sampled_from([0.0, -2.0, 0.7])),
         presence_penalty=draw(st.sampled_from([0.0, -2.0, 0.7])),
         num_logprobs=draw(st.integers(-1, 25)),
-        targets=draw(st.just(-1) | token),
+        target=draw(st.just(-1) | token),
     )
     return logits, sampling
 
@@ -290,7 +260,10 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("filters", [{}, {"top_p": 0.999}, {"top_k": 3000, "top_p": 0.7}])
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"top_p": 0.999}, {"top_k": 3000, "top_p": 0.7}, {"min_p": 0.01}],
+)
 def test_compiled_equals_the_reference_over_a_real_vocabulary(
     shape: str, filters: dict[str, float]
 ) -> None:

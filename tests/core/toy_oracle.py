@@ -8,11 +8,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from bench.subjects.requests import Request, SamplingParams
+from bench.subjects.samples import samples_of
 
 from skerry_core.batch import SamplingBatch
 from skerry_core.engine.engine import Engine
-from skerry_core.request import FinishReason, Output, Request, SamplingParams, TokenLogprobs, Usage
-from skerry_core.sampling import sample
+from skerry_core.request import EngineUsage, FinishReason, Output, TokenLogprob
+from skerry_core.sampling import PARAMETERS, sample
 
 VOCAB = 257
 
@@ -24,10 +26,6 @@ def next_token(tokens: list[int]) -> int:
 def logits(tokens: list[int]) -> np.ndarray:
     expected = next_token(tokens)
     return np.array([[-((v - expected) % VOCAB) for v in range(VOCAB)]], np.float32)
-
-
-def f32(value: float) -> np.ndarray:
-    return np.array([value], np.float32)
 
 
 def i32(*values: int) -> np.ndarray:
@@ -45,25 +43,20 @@ def sampling_batch(request: Request, output: list[int], target: int = -1) -> Sam
     if len(output) < s.min_tokens:
         biases |= dict.fromkeys(s.stop_token_ids, -np.inf)
     k = s.logprobs if target < 0 else request.prompt_logprobs
-    return SamplingBatch(
-        positions=np.array([len(request.prompt_ids) + len(output)]),
-        seeds=np.array([s.seed], np.uint64),
-        choices=i32(s.choice),
-        temperature=f32(s.temperature),
-        top_p=f32(s.top_p),
-        top_k=i32(s.top_k),
-        min_p=f32(s.min_p),
-        repetition_penalty=f32(s.repetition_penalty),
-        frequency_penalty=f32(s.frequency_penalty),
-        presence_penalty=f32(s.presence_penalty),
+    return samples_of(
+        1,
+        position=len(request.prompt_ids) + len(output),
+        seed=s.seed,
+        choice=s.choice,
+        num_logprobs=-1 if k is None else k,
+        target=target,
+        **{name: getattr(s, name) for name in PARAMETERS},
         history_start=i32(0, len(history)),
         history_ids=i32(*history),
         history_counts=i32(*(counts[t] for t in history)),
         bias_start=i32(0, len(biases)),
         bias_ids=i32(*biases),
         bias_values=np.array([*biases.values()], np.float32),
-        num_logprobs=i32(-1 if k is None else k),
-        targets=i32(target),
     )
 
 
@@ -72,10 +65,10 @@ class Answer:
     """All outputs of a request, joined."""
 
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    usage: Usage | None = field(default=None, compare=False)
+    usage: EngineUsage | None = field(default=None, compare=False)
 
     def add(self, output: Output) -> None:
         assert self.finish_reason is None, "an output after the last one"
@@ -109,10 +102,10 @@ def expected(request: Request) -> Answer:
     return answer
 
 
-def told(tokens: list[int], batch: SamplingBatch) -> TokenLogprobs:
+def told(tokens: list[int], batch: SamplingBatch) -> TokenLogprob:
     result = sample(logits(tokens), batch)
     top = zip(result.top_ids[0].tolist(), result.top_logprobs[0].tolist(), strict=True)
-    return TokenLogprobs(int(result.token_ids[0]), float(result.logprobs[0]), tuple(top))
+    return float(result.logprobs[0]), list(top)
 
 
 def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
@@ -139,3 +132,8 @@ def run(engine: Engine, max_steps: int = 10_000) -> dict[str, Answer]:
         engine.pool.sanity_check()
     assert engine.pool.num_used == 0
     return answers
+
+
+def names_of(engine: Engine, request: Request) -> list[bytes]:
+    """What the blocks are called that a cache may have for a request."""
+    return request.sequence().prefix_digests(engine._names)

@@ -11,12 +11,12 @@ import dns.name
 
 from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.responder import Responder
-from skerry_dns.server.response_rate import ResponseRate
+from skerry_dns.server.response_limits import ResponseLimits
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.places import Places, Site
-from skerry_regions.geo.ranking import Client
-from skerry_regions.topology.spec import Region
+from skerry_regions.geo.ranking import ClientOrigin
+from skerry_regions.topology.spec import TopologyRegion
 
 ORIGIN = dns.name.from_text("example.test")
 ZONE = """\
@@ -42,18 +42,20 @@ REGIONS = {
     "iad": (["192.0.2.20"], (38.94, -77.46)),
     "nrt": (["192.0.2.30", "2001:db8::30"], (35.77, 140.39)),
 }
+PORTS = {"fra": 443, "iad": 9301, "nrt": None}  # of HTTP over TLS
 SITES = [
     Site(
-        Region(name=name, coordinates=location),
+        TopologyRegion(name=name, coordinates=location),
         tuple(ipaddress.ip_address(each) for each in addresses),
+        PORTS[name],
     )
     for name, (addresses, location) in REGIONS.items()
 ]
 CLIENTS = {
-    ipaddress.ip_network("198.51.100.0/25"): Client(location=(52.5, 13.4)),
-    ipaddress.ip_network("203.0.113.0/24"): Client(location=(40.7, -74.0)),
-    ipaddress.ip_network("203.0.112.0/24"): Client(location=(40.7, -74.0)),
-    ipaddress.ip_network("2001:db8:aaaa::/48"): Client(location=(35.0, 135.0)),
+    ipaddress.ip_network("198.51.100.0/25"): ClientOrigin(location=(52.5, 13.4)),
+    ipaddress.ip_network("203.0.113.0/24"): ClientOrigin(location=(40.7, -74.0)),
+    ipaddress.ip_network("203.0.112.0/24"): ClientOrigin(location=(40.7, -74.0)),
+    ipaddress.ip_network("2001:db8:aaaa::/48"): ClientOrigin(location=(35.0, 135.0)),
 }
 RESOLVER = ipaddress.ip_address("198.18.0.1")
 
@@ -77,7 +79,7 @@ def responder(
         [zone() if signed is None else signed.zone],
         Places(SITES, CLIENTS),
         cookies=Cookies(bytes(16)),
-        rate=ResponseRate(per_second),
+        limits=ResponseLimits(responses=per_second, subnets=1e9, proofs=1e9),
         clock=clock or Clock(),
         server_id=b"edge-1",
         signed={} if signed is None else {ORIGIN: signed},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from tests.tools import put_on_path
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -78,8 +78,8 @@ def test_python_examples(page: str, environ: dict[str, str], tmp_path: Path) -> 
     assert run([sys.executable, "-W", "error", str(program)], environ).strip()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_example(environ: dict[str, str]) -> None:
+def test_curl_example(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_path(monkeypatch, {"curl": "curl"})
     [command] = [code for _, code in blocks("README.md", "sh") if code.startswith("curl")]
     printed = run(["bash", "-c", command], environ)
     assert printed.startswith('data: {"response":')

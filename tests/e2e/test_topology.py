@@ -32,7 +32,7 @@ warm_up:
   - {{model: "{MODEL}", system_prompts: ["{SYSTEM}"]}}
 """
 NODES = ["fra-prefill-0", "fra-prefill-1", "fra-decode-0", "fra-decode-1"]
-ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "temperature": 1.0}
+ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "temperature": 1.0, "top_p": 1.0}
 
 
 @dataclass(frozen=True)

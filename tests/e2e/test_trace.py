@@ -57,8 +57,10 @@ def logged(skerry: Skerry, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def families(url: str) -> set[str]:
-    text = httpx.get(f"{url}/metrics").text
+def families(skerry: Skerry, url: str) -> set[str]:
+    config = json.loads((skerry.home / "config.json").read_text())
+    headers = {"authorization": f"Bearer {config['api_token']}"}
+    text = httpx.get(f"{url}/metrics", headers=headers).text
     return {family.name for family in text_string_to_metric_families(text)}
 
 
@@ -80,7 +82,7 @@ def test_a_platform_in_one_process(
             shown = skerry("trace", reply.headers["x-request-id"]).stdout
             assert "prefill" in shown
             assert "█" in shown
-            known = families(url)
+            known = families(skerry, url)
             assert "vllm:num_requests_running" in known
             assert "vllm:time_to_first_token_seconds" in known
             lines = logged(skerry, "skerry.log")

@@ -39,7 +39,7 @@ def platform(
 ) -> Iterator[tuple[Skerry, str]]:
     """A platform that several tests talk to, and what `skerry up` printed."""
     skerry = new_home(tmp_path_factory.mktemp("platform"), default_model)
-    yield skerry, skerry.up()
+    yield skerry, skerry.up("--log=text")
     assert skerry("down", "--timeout", "5").returncode == 0
 
 
@@ -141,7 +141,7 @@ def test_a_file_of_ones_own_is_served_beside_the_default_model(
     skerry.up("--memory", "1G")
     assert [node["model"] for node in skerry.status()["nodes"]] == [MODEL, own]
     with skerry.ai() as ai:
-        asked = {"prompt": "Hello", "max_tokens": 8, "seed": 1}
+        asked = {"prompt": "Hello", "raw": True, "max_tokens": 8, "temperature": 0}
         assert ai.run(own, asked)["response"] == ai.run(MODEL, asked)["response"]
 
 
@@ -213,7 +213,7 @@ main()
 def test_a_lost_engine_begins_anew_at_the_same_address(skerry: Skerry) -> None:
     with (skerry.home.parent / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", CRASH_ONCE, "up", "--port", "0", "--runner", "toy"],
+            [sys.executable, "-c", CRASH_ONCE, "up", "--port=0", "--runner=toy", "--log=text"],
             env=skerry.environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -287,7 +287,7 @@ def test_chat_needs_a_terminal(skerry: Skerry) -> None:
 
 def test_in_the_foreground_until_ctrl_c(skerry: Skerry) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "skerry", "up", "--port", "0", "--runner", "toy"],
+        [sys.executable, "-m", "skerry", "up", "--port=0", "--runner=toy", "--log=text"],
         env=skerry.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -6,10 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.edge.loop_meter import MAX_SECONDS, METER
 from tests.edge.support import Deployment, answer, deployed
 
+from skerry_edge.http import server
+from skerry_edge.http.connection import GuardedProtocol
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+
+TIMED_PROTOCOL = METER.timing(GuardedProtocol)
+
+
+@pytest.fixture(autouse=True)
+def _no_request_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No callback of an edge that listens takes more processor time than `MAX_SECONDS`."""
+    monkeypatch.setattr(server, "GuardedProtocol", TIMED_PROTOCOL)
+    METER.read()
+    yield
+    worst, what = METER.read()
+    assert worst <= MAX_SECONDS, f"{what} held the event loop for {worst * 1e3:.1f} ms"
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import uvloop
 from starlette.types import ASGIApp, Receive, Send
+from tests.edge.loop_meter import METER
 
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
@@ -36,6 +37,7 @@ class Running:
         self, app: ASGIApp, limits: Limits, ssl_context: ssl.SSLContext | None
     ) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        METER.watch(loop)
         self.stop = lambda: void(loop.call_soon_threadsafe(stop.set))
         await serve(
             app,

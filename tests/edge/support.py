@@ -26,7 +26,7 @@ from skerry.errors import ModelNotFound
 from skerry.wire import Message
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.file_store import FileStore
@@ -37,8 +37,9 @@ from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import content_text
 from skerry_edge.text.token_cache import Borders
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
+from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, Price
-from skerry_regions.region.attempts import AttemptRecord, Traced
+from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
 from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 from skerry_regions.zones import GLOBAL
 
@@ -67,6 +68,7 @@ class ByteText:
     stop_token_ids = (EOS,)
     vocab_size = 258
     build = "bytes"
+    is_foreign = False
     borders = Borders(Tokenizer(models.BPE()))  # there are no control tokens to cut at
 
     chat_template = "{% if tools %}<tool_call>{% endif %}"  # that of a model trained for tools
@@ -89,6 +91,12 @@ class ByteText:
 
     def encode_part(self, part: str) -> list[int]:
         return self.encode(part)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def check_length(self, num_tokens: int) -> None:
+        """Nothing is too long to be looked at."""
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
@@ -141,7 +149,7 @@ def done(reason: Reason, output_tokens: int, cached_tokens: int = 0) -> Done:
     return Done(stream=1, finish_reason=reason, usage=usage)
 
 
-class ScriptedStream(Traced):
+class ScriptedStream(AttemptedStream):
     def __init__(self, submit: Submit, steps: Sequence[Step], explanation: str = "") -> None:
         self.submit = submit
         self.explanation = explanation
@@ -286,7 +294,7 @@ class Deployment:
         batches = self.edge.batches
         if batches is not None:
             eventually(lambda: not batches.queue.has_work())
-        eventually(lambda: self.edge.metrics.in_progress == 0)
+        eventually(lambda: self.edge.metrics.running.value == 0)
 
 
 @contextmanager
@@ -313,10 +321,11 @@ def deployed(
     zone: str = GLOBAL,
     ailment: Callable[[], str | None] = lambda: None,
     log_prompts: bool = False,
+    report: Callable[[], RegionReport] = RegionReport,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
-    token, _ = tokens.create(account_id=ACCOUNT, now=0)
+    token, _ = tokens.create(account_id=ACCOUNT, role="developer", now=0)
     region = ScriptedRegion()
     edge = Edge(
         catalog=Catalog(specs()),
@@ -333,6 +342,7 @@ def deployed(
         cors_origins=cors_origins,
         ailment=ailment,
         log_prompts=log_prompts,
+        report=report,
     )
     with serving(create_app(edge), limits) as port:
         base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}

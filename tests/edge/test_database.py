@@ -14,7 +14,7 @@ from skerry_edge.database import DatabaseThread
 
 def opened(path: Path, max_waiting: int = 2) -> DatabaseThread:
     schema = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER)"
-    return DatabaseThread(path / "some.db", schema, name="test", max_waiting=max_waiting)
+    return DatabaseThread(path / "some.db", (schema,), name="test", max_waiting=max_waiting)
 
 
 def insert(database: sqlite3.Connection) -> None:

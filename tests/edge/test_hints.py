@@ -6,7 +6,6 @@ import pytest
 from tests.edge.support import Deployment
 
 from skerry_edge.hints import affinity_of
-from skerry_regions.node.engine_messages import engine_request
 
 
 def test_a_session_is_the_tenants_own() -> None:
@@ -26,7 +25,6 @@ def test_hints_travel_with_the_request(edge: Deployment) -> None:
     hinted, plain = edge.region.submits
     assert (len(hinted.affinity), hinted.pin_seconds) == (16, 60.0)
     assert (plain.affinity, plain.pin_seconds) == (b"", 0.0)
-    assert engine_request(hinted, "id").pin_seconds == 60.0
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1.5", "86401", "100000"])

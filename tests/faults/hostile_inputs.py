@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from tests.regions.node.test_hostile_grammars import ebnf, expression, schema
 
-from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
+from skerry.wire import TextGenerationInput
+from skerry.wire.openai import ChatCompletionRequest, CompletionRequest
 from skerry_edge.api.anthropic.messages_wire import MessagesRequest
 from skerry_edge.api.responses.responses_wire import ResponsesRequest
 

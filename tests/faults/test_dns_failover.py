@@ -27,8 +27,7 @@ import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry
 
-from skerry_dns.watch.health import INTERVAL, PROBE_SECONDS, SUCCESSES
-from skerry_dns.zone.place_records import TTL
+from skerry_dns.zone.place_records import DEFAULT_TTL as TTL
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -57,6 +56,7 @@ dns:
 """
 CLIENTS = 6
 LOST = "fra"
+INTERVAL, PROBE_SECONDS, SUCCESSES = 1.5, 1.5, 5
 STATED = 6.0  # seconds in which new answers leave a dead region (docs/dns.md) …
 SLACK = 1.0  # … of a machine that does all of this at once
 PATIENCE = 3.0  # of a client

@@ -21,19 +21,19 @@ from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 from tests.edge.support import ACCOUNT
 from tests.faults.hostile_inputs import Attack, attacks
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
 from skerry_edge.api.app import create_app
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.node.grammar.grammars import Grammars
-from skerry_regions.node.grammar.trial import Vocabulary
+from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.node.node import Node
 from skerry_regions.region.local import LocalRegion
 
@@ -60,7 +60,7 @@ class StepClock:
     wall: list[float] = field(default_factory=list[float])
     _last: tuple[float, float] | None = None
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ForwardBatch) -> None:
         now = time.thread_time(), time.perf_counter()
         if self._last is not None:
             self.cpu.append(now[0] - self._last[0])
@@ -95,7 +95,7 @@ async def platform(folder: Path, clock: StepClock) -> AsyncGenerator[httpx.Async
     runner = ToyRunner(num_blocks=1024, vocab_size=VOCAB, max_context=CONTEXT, before_step=clock)
     engine = Engine(runner, EngineConfig(), model_key=b"hostile")
     node = Node(id="node", region="here", loop=asyncio.get_running_loop())
-    node.serve(MODEL, engine, Grammars(Vocabulary(file, VOCAB, (END,))))
+    node.serve(MODEL, engine, Grammars(GrammarVocabulary(file, VOCAB, (END,))))
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, now=0)
     edge = Edge(

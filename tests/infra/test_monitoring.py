@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.dns.example import responder
+from tests.tools import program
 
 from skerry_dns.server.dns_metrics import DnsMetrics
 from skerry_dns.server.dns_server import DnsServer
@@ -99,11 +99,24 @@ def test_panels_are_whole_and_do_not_overlap() -> None:
         assert all(target["legendFormat"] for target in panel["targets"])
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_edges_alone_get_the_token() -> None:
+    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    asked = {each["job_name"]: each.get("authorization") for each in config["scrape_configs"]}
+    token = {"credentials_file": "/etc/prometheus/skerry.token"}
+    assert asked == {"skerry-edge": token, "skerry-node": None, "skerry-dns": None}
+
+
 @pytest.mark.parametrize("check", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
-def test_prometheus_takes_them(check: tuple[str, str]) -> None:
+def test_prometheus_takes_them(check: tuple[str, str], tmp_path: Path) -> None:
     kind, file = check
+    token = tmp_path / "skerry.token"  # promtool wants to see it
+    token.touch()
+    for each in FOLDER.glob("*.yml"):
+        told = each.read_text().replace("/etc/prometheus/skerry.token", str(token))
+        (tmp_path / each.name).write_text(told)
     done = subprocess.run(
-        ["promtool", "check", kind, str(FOLDER / file)], capture_output=True, text=True
+        [program("promtool", "prometheus", alone=True), "check", kind, str(tmp_path / file)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.tools import program
 
 from skerry_cli import build_parser
 from skerry_cli.composition import control_child, fleet, fleet_dns, serve_gateway, serve_machines
@@ -94,13 +94,12 @@ def test_the_control_plane_leaves_running_what_it_started() -> None:
     assert "--own" not in found["ExecStart"]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("unit", UNITS, ids=NAMES)
 def test_systemd_takes_them(unit: Path, tmp_path: Path) -> None:
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace(SKERRY, sys.executable))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(copy)],
+        [program("systemd-analyze", "systemd"), "verify", "--man=no", str(copy)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

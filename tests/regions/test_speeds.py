@@ -8,20 +8,14 @@ from random import Random
 
 import pytest
 from bench.sim.cluster import TRUTH, ClusterConfig, simulate
-from bench.sim.policies import RoundRobin, Skerry
+from bench.sim.own_router import Skerry
+from bench.sim.policies import RoundRobin
 from bench.sim.traces import chats
 from msgspec.structs import replace
 
 from skerry_core.config import EngineConfig
-from skerry_regions.speeds import (
-    LagLearner,
-    LinkLearner,
-    LinkSpeed,
-    NodeSpeed,
-    SpeedBook,
-    StepSample,
-    attended_pairs,
-)
+from skerry_regions.region.speed_learning import LagLearner, LinkLearner, SpeedBook
+from skerry_regions.speeds import LinkSpeed, NodeSpeed, StepSample, attended_pairs
 
 
 def measured(truth: NodeSpeed, rng: Random, noise: float = 0.05) -> StepSample:

@@ -1,4 +1,4 @@
-"""Views never change; each change makes a newer one."""
+"""Views change in place, and tell of it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,42 @@ def node(name: str, role: Role = "hybrid") -> NodeState:
     )
 
 
-def test_a_change_makes_a_newer_view_and_leaves_the_old_one() -> None:
-    old = View([node("a")])
-    new = old.with_nodes(node("b")).with_load("a", NodeLoad(streams=3), observed_at=7.0)
-    assert (old.version, new.version) == (0, 2)
-    assert list(old.nodes) == ["a"]
-    assert old.nodes["a"].load.streams == 0
-    assert (new.nodes["a"].load.streams, new.nodes["a"].observed_at) == (3, 7.0)
-    assert list(new.without_node("a").without_node("stranger").nodes) == ["b"]
+class Heard:
+    """`ViewWatcher` that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, ...]] = []
+
+    def node_changed(self, node_id: str) -> None:
+        self.all.append(("changed", node_id))
+
+    def node_removed(self, node_id: str) -> None:
+        self.all.append(("removed", node_id))
+
+    def link_changed(self, source: str, target: str) -> None:
+        self.all.append(("link", source, target))
+
+
+def test_whoever_watches_hears_what_changed_and_nothing_else() -> None:
+    view, heard = View([node("a")]), Heard()
+    view.watch(heard)
+    view.put(node("b"), node("a"))  # a is as it was
+    view.put_load("a", NodeLoad(streams=3), observed_at=7.0)
+    view.put_load("a", NodeLoad(streams=3), observed_at=7.0)
+    assert (view.nodes["a"].load.streams, view.nodes["a"].observed_at) == (3, 7.0)
+    view.remove("a")
+    view.remove("stranger")
+    assert list(view.nodes) == ["b"]
+    speed = LinkSpeed(rtt=0.1, bandwidth=1e6)
+    view.put_link("gru", "fra", speed)
+    view.put_link("fra", "gru", speed)
+    assert heard.all == [
+        ("changed", "b"), ("changed", "a"), ("removed", "a"), ("link", "gru", "fra"),
+    ]  # fmt: skip
     with pytest.raises(KeyError):
-        old.with_load("b", NodeLoad(), observed_at=0.0)
+        view.put_load("c", NodeLoad(), observed_at=0.0)
     with pytest.raises(TypeError):
-        old.nodes["c"] = node("c")  # type: ignore[index]
+        view.nodes["c"] = node("c")  # type: ignore[index]
 
 
 def test_links_hold_both_ways_and_have_defaults() -> None:
@@ -44,7 +68,8 @@ def test_links_hold_both_ways_and_have_defaults() -> None:
     assert view.link("gru", "fra") == view.link("fra", "gru") == first
     assert view.link("fra", "fra") == LOCAL_LINK
     assert view.link("fra", "nrt") == UNKNOWN_LINK
-    assert view.with_link("gru", "fra", second).link("fra", "gru") == second
+    view.put_link("gru", "fra", second)
+    assert view.link("fra", "gru") == second
 
 
 @pytest.mark.parametrize(

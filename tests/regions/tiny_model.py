@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFWriter, TokenType
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf.quants import quantize
 
 TEMPLATE = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
 
@@ -13,9 +15,13 @@ TEMPLATE = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
 def write_bpe(path: Path, *, pre: str = "smollm", **fields: Any) -> Path:
     """Byte-level BPE: `</s>` is 0, `<s>` 1, printable ASCII and the space (Ġ) follow, then the
     merges `ab` and `Ġab`. `fields` add or replace metadata."""
+    return _finish(_bpe(path, pre, fields), path)
+
+
+def _bpe(path: Path, pre: str, fields: dict[str, Any], architecture: str = "llama") -> GGUFWriter:
     letters = [chr(code) for code in range(0x21, 0x7F)] + ["Ġ", "Ċ"]
     tokens = ["</s>", "<s>", *letters, "ab", "Ġab"]
-    writer = _writer(path, len(tokens), fields)
+    writer = _writer(path, len(tokens), fields, architecture)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
@@ -23,7 +29,38 @@ def write_bpe(path: Path, *, pre: str = "smollm", **fields: Any) -> Path:
     writer.add_token_merges(["a b", "Ġ ab"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(0)
-    return _finish(writer, path)
+    return writer
+
+
+def write_openable(path: Path, architecture: str = "llama", format_: str = "F32") -> Path:
+    """The model of `write_bpe` with the tensors of one small Llama layer, so that an engine opens
+    it."""
+    hidden, kind = 32, GGMLQuantizationType[format_]
+    fields = {
+        f"{architecture}__{key}": value
+        for key, value in {
+            "block_count": 1,
+            "embedding_length": hidden,
+            "feed_forward_length": 64,
+            "attention__head_count": 2,
+        }.items()
+    }
+    writer = _bpe(path, "smollm", fields, architecture)
+    writer.add_layer_norm_rms_eps(1e-5)
+    shapes = {"token_embd": (100, hidden), "blk.0.ffn_gate": (64, hidden)}
+    shapes |= {"blk.0.ffn_up": (64, hidden), "blk.0.ffn_down": (hidden, 64)}
+    shapes |= {f"blk.0.attn_{name}": (hidden, hidden) for name in ("q", "k", "v", "output")}
+    rng = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = quantize(rng.normal(size=shape).astype(np.float32) / 6, kind)
+        writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(hidden, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def write_sentencepiece(path: Path) -> Path:
@@ -42,14 +79,20 @@ def write_sentencepiece(path: Path) -> Path:
     return _finish(writer, path)
 
 
-def _writer(path: Path, vocab_size: int, fields: dict[str, Any]) -> GGUFWriter:
-    writer = GGUFWriter(path, "llama")
+def _writer(
+    path: Path, vocab_size: int, fields: dict[str, Any], architecture: str = "llama"
+) -> GGUFWriter:
+    writer = GGUFWriter(path, architecture)
     writer.add_name("Tiny")
     writer.add_context_length(64)
     writer.add_vocab_size(vocab_size)
     writer.add_chat_template(TEMPLATE)
     for key, value in fields.items():
-        writer.add_uint32(key.replace("__", "."), value)
+        name = key.replace("__", ".")
+        if isinstance(value, float):
+            writer.add_float32(name, value)
+        else:
+            writer.add_uint32(name, value)
     return writer
 
 

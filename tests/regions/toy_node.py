@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
@@ -21,7 +21,9 @@ VOCAB = 251
 NUM_BLOCKS = 32
 
 
-def toy_engine(*, before_step: Callable[[Batch], None] | None = None, **config: int) -> Engine:
+def toy_engine(
+    *, before_step: Callable[[ForwardBatch], None] | None = None, **config: int
+) -> Engine:
     runner = ToyRunner(
         num_blocks=NUM_BLOCKS, vocab_size=VOCAB, max_context=1024, before_step=before_step
     )
@@ -99,7 +101,7 @@ class Gate:
     def __init__(self) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ForwardBatch) -> None:
         self.entered.set()
         assert self.opened.wait(30)
 

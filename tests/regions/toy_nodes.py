@@ -11,15 +11,15 @@ from threading import Event as ThreadEvent
 import msgspec
 import numpy as np
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig, KVDtype
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_regions.address import Address
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.node import Node
-from skerry_regions.region.remote import RemoteStream
-from skerry_regions.region.routes import Past, Route
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.link import NodeLink, Patience
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import Done, Hello, ModelBuild, Sampling, Submit, Tokens
@@ -55,7 +55,7 @@ class Gate:
         self.open.clear()
         self.steps_left = steps
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ForwardBatch) -> None:
         if self.steps_left is not None:
             if self.steps_left == 0:
                 self.open.wait(60)
@@ -103,7 +103,7 @@ class RunningNode:
 
     async def listen(self) -> None:
         await self.server.listen(self.address)
-        await self.node.desk(MODEL).incoming.listen(self.kv_address)
+        await self.node.connector(MODEL).listen(self.kv_address)
 
     async def stop(self) -> None:
         """Die: the connections first, so that nobody reads what a held engine computes now."""
@@ -137,10 +137,10 @@ class InOrder:
     def __init__(self, links: Sequence[NodeLink]) -> None:
         self.links = links
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         for tried in (False, True):
             for link in self.links:
-                if link.is_up and (link.node in past.failed) is tried:
+                if link.is_up and (link.node in earlier.failed) is tried:
                     yield Route(decode=link)
 
 
@@ -150,7 +150,7 @@ class OnlyOn:
     def __init__(self, link: NodeLink) -> None:
         self._link = link
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         yield Route(decode=self._link)
 
 

@@ -122,3 +122,19 @@ def test_a_token_is_stripped_and_never_shown() -> None:
     assert settings.api_token == "secret"
     assert "secret" not in repr(settings)
     assert settings.account_url == "http://x/client/v4/accounts/a"
+
+
+def test_the_environments_token_goes_to_the_environments_url_only(tmp_path: Path) -> None:
+    home = {"SKERRY_HOME": str(tmp_path)}
+    with pytest.raises(NotConfigured, match="SKERRY_API_TOKEN is sent to SKERRY_BASE_URL only"):
+        resolve(base_url="http://elsewhere:1", environ=home | ENVIRON)
+    same = f"{ENVIRON['SKERRY_BASE_URL']}/client/v4/"
+    assert resolve(base_url=same, environ=home | ENVIRON).api_token == "env-token"
+    given = resolve(base_url="http://elsewhere:1", api_token="given", environ=home | ENVIRON)
+    assert given.api_token == "given"
+    (tmp_path / "config.json").write_text(json.dumps(FILE))
+    without_url = home | {"SKERRY_API_TOKEN": "env-token"}
+    assert resolve(base_url=FILE["url"], environ=without_url).api_token == "env-token"
+    assert resolve(environ=without_url).base_url == FILE["url"]
+    with pytest.raises(NotConfigured, match="SKERRY_BASE_URL only"):
+        resolve(base_url="http://elsewhere:1", environ=without_url)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,27 @@ def test_importing_it_drags_nothing_along() -> None:
     ).stdout.split()
     third_party = set(loaded) - set(sys.stdlib_module_names)
     assert third_party == {"skerry"}
+
+
+def packages_of(extra: str) -> set[str]:
+    """What `pip install "skerry[EXTRA]"` asks for, without versions."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = set[str]()
+    for requirement in project["optional-dependencies"][extra]:
+        name, _, others = requirement.partition(";")[0].rstrip("]").partition("[")
+        if name == "skerry":
+            found |= {package for other in others.split(",") for package in packages_of(other)}
+        else:
+            found.add(re.split("[>=]", name)[0].strip())
+    return found
+
+
+def test_an_extra_brings_what_its_role_needs_and_no_more() -> None:
+    heavy = {"numba", "torch", "jax", "llguidance", "safetensors", "gguf"}
+    assert not packages_of("edge") & (heavy | {"dnspython"})
+    assert "dnspython" not in packages_of("platform")
+    assert {"dnspython", "numba", "starlette"} <= packages_of("dns") <= packages_of("all")
+    assert packages_of("platform") & heavy == {"numba", "llguidance"}
 
 
 def run_command(tmp_path: Path, cli: str) -> subprocess.CompletedProcess[str]:

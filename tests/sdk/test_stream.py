@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry._stream import Event, EventDecoder, EventReader, EventTooLong
+from skerry._events import Event, EventDecoder, EventTooLong
+from skerry._stream import EventReader
 from skerry.errors import ConnectionFailed
 
 

@@ -7,7 +7,6 @@ unknown is refused by name.
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from skerry_core.encoder.config import EncoderConfig, read_config
+from skerry_core.weights.files import map_file
 from skerry_core.weights.safetensors import read_safetensors
-from skerry_core.weights.tensors import Float32, Tensor, WeightsError, check_shapes, dequantize
+from skerry_core.weights.tensors import FileTensor, Float32, WeightsError, check_shapes, dequantize
 
 MAX_CLASSES = 4096
 _PREFIX = re.compile(r"(bert|roberta|distilbert)\.")
@@ -48,7 +48,7 @@ _HEADS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class EncoderLayer:
     """One layer's weights; matrices are [outputs, inputs], Q above K above V in `qkv`."""
 
     qkv: Float32
@@ -66,7 +66,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class ClassifierHead:
     """What turns the first token's state into one score per class; matrices [outputs, inputs]."""
 
     dense: Float32
@@ -83,27 +83,23 @@ class BertFile:
     is first used.
     """
 
-    def __init__(self, config: EncoderConfig, tensors: Mapping[str, Tensor], file: str) -> None:
+    def __init__(self, config: EncoderConfig, tensors: Mapping[str, FileTensor], file: str) -> None:
         self.config = config
         self._tensors = tensors
         self._file = file
 
     @classmethod
     def open(cls, path: Path) -> BertFile:
-        """Raises WeightsError naming the file, and the tensor or field at fault; OSError."""
+        """Open a file. Raises WeightsError naming the file, and the tensor or field at fault;
+        OSError."""
         config = read_config(path.with_name("config.json"))
-        with path.open("rb") as stream:
-            try:
-                mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError:  # what mmap says to a length of zero
-                raise WeightsError(f"{path}: the file is empty") from None
-        contents = np.frombuffer(mapped, np.uint8)
-        read = read_safetensors(contents, str(path), ignored=_NOT_WEIGHTS)
+        read = read_safetensors(map_file(path), str(path), ignored=_NOT_WEIGHTS)
         tensors = {_bert_name(name, config): tensor for name, tensor in read.items()}
         classes = _classes(tensors, config, str(path))
         if not classes:  # an encoder alone: what belongs to a head that is not there is unused
             tensors = {name: each for name, each in tensors.items() if not _HEAD.fullmatch(name)}
-        check_shapes(tensors, _shapes(config, classes), str(path))
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        check_shapes(shapes, _shapes(config, classes), str(path))
         return cls(config, tensors, str(path))
 
     @property
@@ -113,7 +109,7 @@ class BertFile:
         return 0 if tensor is None else tensor.shape[0]
 
     def words(self) -> Float32:
-        """f32[vocabulary, hidden]: a view of the file where its format allows."""
+        """Return f32[vocabulary, hidden]: a view of the file where its format allows."""
         tensor = self._tensors["embeddings.word_embeddings.weight"]
         if tensor.format == "F32":
             words: Float32 = tensor.data.view(np.float32).reshape(tensor.shape)
@@ -121,7 +117,7 @@ class BertFile:
         return dequantize(tensor)
 
     def positions(self) -> Float32:
-        """f32[parts, positions, hidden], with the embedding of each part's token type added."""
+        """Return f32[parts, positions, hidden], each part's token type added."""
         positions = self._get("embeddings.position_embeddings.weight")
         if self.config.type_vocab_size == 0:
             return positions[None]
@@ -129,18 +125,18 @@ class BertFile:
         return positions[None] + types[:, None]
 
     def norm(self) -> Float32:
-        """f32[2, hidden]: scale and shift of the embeddings' norm."""
+        """Return f32[2, hidden]: scale and shift of the embeddings' norm."""
         return np.stack([self._get(f"embeddings.LayerNorm.{kind}") for kind in ("weight", "bias")])
 
-    def layer(self, index: int) -> Layer:
-        """One layer's weights in fp32, copied."""
+    def layer(self, index: int) -> EncoderLayer:
+        """Return one layer's weights in fp32, copied."""
         prefix = f"encoder.layer.{index}."
 
         def get(name: str) -> Float32:
             return self._get(prefix + name)
 
         kinds = ("query", "key", "value")
-        return Layer(
+        return EncoderLayer(
             qkv=np.concatenate([get(f"attention.self.{kind}.weight") for kind in kinds]),
             qkv_bias=np.concatenate([get(f"attention.self.{kind}.bias") for kind in kinds]),
             out=get("attention.output.dense.weight"),
@@ -155,12 +151,12 @@ class BertFile:
             down_beta=get("output.LayerNorm.bias"),
         )
 
-    def head(self) -> Head:
-        """The head for classification. Raises WeightsError when there is none."""
+    def head(self) -> ClassifierHead:
+        """Return the head for classification. Raises WeightsError when there is none."""
         if not self.num_classes:
             raise WeightsError(f"{self._file}: the model has no head for classification")
         dense, out = _HEADS[self.config.model_type]
-        return Head(
+        return ClassifierHead(
             dense=self._get(f"{dense}.weight"),
             dense_bias=self._get(f"{dense}.bias"),
             rectifies=self.config.model_type == "distilbert",
@@ -180,7 +176,7 @@ def _bert_name(name: str, config: EncoderConfig) -> str:
     return name
 
 
-def _classes(tensors: Mapping[str, Tensor], config: EncoderConfig, file: str) -> int:
+def _classes(tensors: Mapping[str, FileTensor], config: EncoderConfig, file: str) -> int:
     dense, out = _HEADS[config.model_type]
     tensor = tensors.get(f"{out}.weight")
     if tensor is None or f"{dense}.weight" not in tensors:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from skerry_core.weights.safetensors import read_json_object
+from skerry_core.weights.files import read_json_file
 from skerry_core.weights.tensors import WeightsError
 
-_MAX_CONFIG_JSON = 1 << 20  # bytes
 _LANES = 16  # widths are multiples of the kernels' vectors
 
 Width = Annotated[int, Meta(ge=_LANES, le=1 << 16, multiple_of=_LANES)]
@@ -86,12 +85,12 @@ class _Distilled(Struct, frozen=True, kw_only=True):
 
 
 def read_config(path: Path) -> EncoderConfig:
-    """Raises WeightsError naming the field at fault, and OSError."""
-    with path.open("rb") as stream:
-        raw = stream.read(_MAX_CONFIG_JSON + 1)
-    if len(raw) > _MAX_CONFIG_JSON:
-        raise WeightsError(f"{path}: more than {_MAX_CONFIG_JSON} bytes")
-    content = read_json_object(raw, str(path))
+    """Read a configuration. Raises WeightsError naming the field at fault, and OSError."""
+    return check_config(read_json_file(path), str(path))
+
+
+def check_config(content: dict[str, Any], path: str) -> EncoderConfig:
+    """Return what a config.json asks for. Raises WeightsError, beginning with `path`."""
     try:
         if content.get("model_type") == "distilbert":
             config = msgspec.convert(content, _Distilled).plain()

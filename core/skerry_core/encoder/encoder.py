@@ -18,14 +18,13 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core import exact_math as reference_math
+from skerry_core import exact_math
 from skerry_core.config import ConfigError
-from skerry_core.encoder import head as numba_head
-from skerry_core.encoder import numba as numba_encoder
+from skerry_core.encoder import classifier, forward
 from skerry_core.encoder import ops as encoder_ops
-from skerry_core.encoder.bert import BertFile, Layer
+from skerry_core.encoder.bert import BertFile, EncoderLayer
 from skerry_core.encoder.config import EncoderConfig
-from skerry_core.kernels.simd import emitter, memory, numba_math
+from skerry_core.kernels import simd
 from skerry_core.kernels.simd.emitter import LANES
 from skerry_core.runner import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
@@ -38,7 +37,7 @@ value."""
 Kind = Literal["mean", "cls", "max", "classes"]
 """A text's vector by pooling, or the scores that the model's head gives its classes."""
 
-_POOLINGS = {"mean": numba_encoder.MEAN, "cls": numba_encoder.CLS, "max": numba_encoder.MAX}
+_POOLINGS = {"mean": forward.MEAN, "cls": forward.CLS, "max": forward.MAX}
 
 CHUNK_TOKENS = 256  # of short texts together: enough to read each weight once for many tokens
 MIN_CHUNK_TOKENS = 32  # less is not worth another thread's turn
@@ -89,7 +88,7 @@ class Encoder:
     def encode(
         self, texts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
     ) -> Float32:
-        """One vector per text, in order: f32[texts, hidden].
+        """Return one vector per text, in order: f32[texts, hidden].
 
         A text is its token ids, special ones included. Raises ValueError for one that is empty,
         longer than `config.max_tokens`, or holds an id beyond the vocabulary.
@@ -98,7 +97,7 @@ class Encoder:
         kind = _POOLINGS[pooling]
 
         def finish(hidden: Float32, index: int) -> None:
-            numba_encoder.pool(hidden, kind, normalize, out[index])
+            forward.pool(hidden, kind, normalize, out[index])
 
         self._run([self.check(ids) for ids in texts], (), finish)
         return out
@@ -106,7 +105,7 @@ class Encoder:
     def classify(
         self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
     ) -> Float32:
-        """One score per class and text, before softmax or sigmoid: f32[texts, classes].
+        """Return one score per class and text, before softmax or sigmoid: f32[texts, classes].
 
         `second_starts` holds, for texts of two parts, how many tokens come before the second one.
         Raises as `encode` does, and ConfigError for a model without a head.
@@ -119,7 +118,7 @@ class Encoder:
             assert self._weights is not None
             assert self._weights.head is not None
             head = self._weights.head
-            numba_head.classify(
+            classifier.classify(
                 hidden[0], head.dense, head.dense_bias, head.rectifies, head.out, head.out_bias,
                 out[index],
             )  # fmt: skip
@@ -130,7 +129,7 @@ class Encoder:
     def states(
         self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
     ) -> list[Float32]:
-        """The last layer's states without pooling: f32[tokens, hidden] per text.
+        """Return the last layer's states without pooling: f32[tokens, hidden] per text.
 
         Raises as `classify` does.
         """
@@ -150,7 +149,7 @@ class Encoder:
         self._pool = self._weights = None
 
     def check(self, ids: Sequence[int]) -> NDArray[np.int32]:
-        """A text as the kernels take it. Raises ValueError for what they would crash on."""
+        """Return a text as the kernels take it. Raises ValueError for what they would crash on."""
         if not 1 <= len(ids) <= self.config.max_tokens:
             raise ValueError(f"a text of {len(ids)} tokens; 1 to {self.config.max_tokens} fit")
         array = np.asarray(ids, np.int64)
@@ -194,7 +193,7 @@ class Encoder:
         starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])]).astype(np.int64)
         tokens, longest = int(starts[-1]), max(map(len, texts))
         hidden, scratch = self._scratch(tokens, longest)
-        numba_encoder.encode(
+        forward.encode(
             np.concatenate(texts),
             starts,
             np.array(second_starts, np.int64),
@@ -213,9 +212,9 @@ class Encoder:
             finish(hidden[starts[place] : starts[place + 1]], index)
 
     def _scratch(self, tokens: int, longest: int) -> tuple[Float32, Float32]:
-        """This thread's memory, made anew when a chunk needs more."""
+        """Return this thread's memory, allocated again when a chunk needs more."""
         config = self.config
-        size = numba_encoder.scratch_size(
+        size = forward.scratch_size(
             tokens, longest, config.hidden_size, config.intermediate_size, config.head_dim
         )
         memory = self._memory
@@ -243,7 +242,7 @@ class _Weights:
         self._arrays: list[list[Float32]] = []  # what `layers` points into
         for index in range(file.config.num_hidden_layers):
             layer = file.layer(index)
-            names = [field.name for field in fields(Layer)]
+            names = [field.name for field in fields(EncoderLayer)]
             self._arrays.append([_packed(getattr(layer, name)) for name in names])
         self.layers = np.array(
             [[a.__array_interface__["data"][0] for a in arrays] for arrays in self._arrays],
@@ -252,7 +251,7 @@ class _Weights:
 
 
 def _packed(weight: Float32) -> Float32:
-    """A matrix [outputs, inputs] as panels [outputs / 16, inputs, 16]; a vector as it is."""
+    """Pack a matrix [outputs, inputs] as panels [outputs / 16, inputs, 16]; a vector stays."""
     if weight.ndim == 1:
         return np.ascontiguousarray(weight)
     outputs, inputs = weight.shape
@@ -260,7 +259,7 @@ def _packed(weight: Float32) -> Float32:
 
 
 def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
-    """Indices of texts that are run together: up to `target` tokens, or one text that is longer.
+    """Return indices of texts that run together: up to `target` tokens, or one longer text.
 
     Longest first, so that threads finish at about the same time.
     """
@@ -279,12 +278,12 @@ def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
 ENCODER_KERNELS = KernelSet(
     name="encoder",
     reference=f"{__name__}:ENCODER_KERNELS",
-    sources=(emitter, encoder_ops, memory, numba_encoder, numba_head, numba_math, reference_math),
+    sources=(simd, classifier, encoder_ops, forward, exact_math),
     constants=(),
     kernels=lambda variant: {
-        "encode": (numba_encoder.encode, numba_encoder.ENCODE),
-        "pool": (numba_encoder.pool, numba_encoder.POOL),
-        "classify": (numba_head.classify, numba_head.CLASSIFY),
+        "encode": (forward.encode, forward.ENCODE),
+        "pool": (forward.pool, forward.POOL),
+        "classify": (classifier.classify, classifier.CLASSIFY),
     },
 )
 """Of one variant: the kernels ask for the CPU's vectors by themselves."""

@@ -1,7 +1,7 @@
 """Row operations of encoders in SIMD, each as one intrinsic over addresses of float32 rows.
 
 Every sum has one order, whatever the batch: a product is one chain of fused multiply-adds per
-output, and sums along a row go through 16 lanes, halves folded onto halves. `reference_encoder`
+output, and sums along a row go through 16 lanes, halves folded onto halves. `reference`
 says in NumPy what each one means.
 """
 
@@ -25,7 +25,8 @@ _SQRT_HALF = 0.7071067811865476
 
 
 def _multiply_tile(tokens: int, panels: int) -> Any:
-    """An intrinsic that multiplies `tokens` rows by `panels` neighbouring panels of 16 outputs."""
+    """Make an intrinsic that multiplies `tokens` rows by `panels` neighbouring panels of 16
+    outputs."""
 
     @intrinsic
     def multiply_tile(
@@ -134,7 +135,7 @@ def add_layer_norm(
 
 @intrinsic
 def gelu(typing_context: Any, x: Any, vectors: Any) -> Any:
-    """`x Φ(x)` in place: the exact GELU, by the error function. `x` is an address."""
+    """Compute `x Φ(x)` in place: the exact GELU, by the error function. `x` is an address."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         e = Emitter(builder)
@@ -166,7 +167,7 @@ def gelu(typing_context: Any, x: Any, vectors: Any) -> Any:
 
 @intrinsic
 def exp_row(typing_context: Any, x: Any, scale: Any, vectors: Any) -> Any:
-    """`exp(scale (x - max(x)))` in place; gives the row's sum. `x` is an address, `scale` > 0."""
+    """Compute `exp(scale (x - max(x)))` in place; return the sum. `x`: address, `scale` > 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         e = Emitter(builder)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.encoder.bert import BertFile, Head, Layer
+from skerry_core.encoder.bert import BertFile, ClassifierHead, EncoderLayer
 
 Float64 = NDArray[np.float64]
 
@@ -16,7 +16,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def layer_norm(x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any], epsilon: float) -> Float64:
-    """Rows of x[..., n] to mean 0 and variance 1, then scaled and shifted."""
+    """Norm rows of x[..., n] to mean 0 and variance 1, then scale and shift them."""
     wide = x.astype(np.float64)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = np.mean(centred**2, axis=-1, keepdims=True)
@@ -25,14 +25,14 @@ def layer_norm(x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any], epsilon
 
 
 def gelu(x: NDArray[Any]) -> Float64:
-    """`x Φ(x)`, elementwise."""
+    """Compute `x Φ(x)`, elementwise."""
     wide = x.astype(np.float64)
     y: Float64 = 0.5 * wide * (1.0 + _erf(wide / math.sqrt(2.0)))
     return y
 
 
 def attend(qkv: NDArray[Any], head_dim: int) -> Float64:
-    """f[tokens, 3 hidden] of one sequence to f64[tokens, hidden]: every token attends to all."""
+    """Attend with every token to all: f[tokens, 3 hidden] of a sequence to f64[tokens, hidden]."""
     tokens = len(qkv)
     q, k, v = qkv.astype(np.float64).reshape(tokens, 3, -1, head_dim).transpose(1, 2, 0, 3)
     scores = q @ k.swapaxes(1, 2) / math.sqrt(head_dim)
@@ -43,7 +43,7 @@ def attend(qkv: NDArray[Any], head_dim: int) -> Float64:
 
 
 def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> Float64:
-    """The last layer's states of one sequence: f64[tokens, hidden].
+    """Return the last layer's states of one sequence: f64[tokens, hidden].
 
     `second` is the number of tokens before its second part, if it has one.
     """
@@ -59,7 +59,7 @@ def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> F
     return hidden
 
 
-def _layer(hidden: Float64, layer: Layer, head_dim: int, epsilon: float) -> Float64:
+def _layer(hidden: Float64, layer: EncoderLayer, head_dim: int, epsilon: float) -> Float64:
     context = attend(hidden @ layer.qkv.T + layer.qkv_bias, head_dim)
     attended = context @ layer.out.T + layer.out_bias + hidden
     hidden = layer_norm(attended, layer.out_gamma, layer.out_beta, epsilon)
@@ -69,7 +69,7 @@ def _layer(hidden: Float64, layer: Layer, head_dim: int, epsilon: float) -> Floa
 
 
 def pool(hidden: NDArray[Any], pooling: str, *, normalize: bool) -> Float64:
-    """One vector for a sequence: f[tokens, hidden] to f64[hidden]."""
+    """Return one vector for a sequence: f[tokens, hidden] to f64[hidden]."""
     wide = hidden.astype(np.float64)
     vectors: dict[str, Float64] = {
         "mean": wide.mean(axis=0),
@@ -80,8 +80,8 @@ def pool(hidden: NDArray[Any], pooling: str, *, normalize: bool) -> Float64:
     return vector / max(float(np.linalg.norm(vector)), 1e-12) if normalize else vector
 
 
-def classify(state: NDArray[Any], head: Head) -> Float64:
-    """One score per class: f[hidden] to f64[classes]."""
+def classify(state: NDArray[Any], head: ClassifierHead) -> Float64:
+    """Return one score per class: f[hidden] to f64[classes]."""
     inner = head.dense.astype(np.float64) @ state.astype(np.float64) + head.dense_bias
     inner = np.maximum(inner, 0.0) if head.rectifies else np.tanh(inner)
     scores: Float64 = head.out.astype(np.float64) @ inner + head.out_bias

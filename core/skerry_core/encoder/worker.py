@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from threading import Condition, Thread
 
 from skerry_core.encoder.encoder import Encoder, Kind
-from skerry_core.engine.worker import RETRY_AFTER, WorkerStopped
 from skerry_core.request import EngineOverloaded, Priority, RequestRejected
 from skerry_core.weights.tensors import Float32
+from skerry_core.worker_thread import RETRY_AFTER, WorkerThread
 
 TURN_TOKENS = 8192  # computed at once: about a second on one core, so that an abort saves the rest
 QUEUED_TOKENS = 1 << 20  # waiting at most: a minute or two
@@ -45,7 +44,7 @@ class EncoderStatistics:
     waiting: int
 
 
-class EncoderWorker:
+class EncoderWorker(WorkerThread):
     """Feeds an encoder, which it owns: interactive requests first, in each class first come, first
     served. A turn takes one class, so that interactive ones wait for at most one turn of others.
 
@@ -61,20 +60,13 @@ class EncoderWorker:
         deliver: Callable[[str, Float32], None],
         failed: Callable[[BaseException], None],
     ) -> None:
+        super().__init__("encoder", self._take_turns, close_owned=encoder.close, failed=failed)
         self._encoder = encoder
         self._deliver = deliver
-        self._failed = failed
-        self._thread = Thread(target=self._run, name="skerry-encoder", daemon=True)
-        self._wake = Condition()  # guards all below
         self._queues: dict[Priority, deque[EncodeRequest]] = {each: deque() for each in Priority}
         self._queued_tokens = 0
         self._aborted: set[str] = set()
         self._turns = self._running = 0
-        self._closing = False
-        self._error: BaseException | None = None
-
-    def start(self) -> None:
-        self._thread.start()
 
     # --- from any thread -------------------------------------------------------------------------
 
@@ -90,10 +82,8 @@ class EncoderWorker:
         except ValueError as error:
             raise RequestRejected(str(error)) from None
         with self._wake:
-            if self._error is not None:
-                raise WorkerStopped("the encoder crashed") from self._error
-            if self._closing:
-                raise WorkerStopped("the worker is closed")
+            if self._is_closing or self._error is not None:
+                self._refuse()
             if self._queued_tokens + request.num_tokens > QUEUED_TOKENS:
                 message = f"{self._queued_tokens} tokens wait to be encoded"
                 raise EngineOverloaded(message, RETRY_AFTER)
@@ -108,45 +98,25 @@ class EncoderWorker:
                 self._aborted.add(request_id)
 
     def statistics(self) -> EncoderStatistics:
-        """Figures of now. Never waits for the turn in progress."""
+        """Return figures of now. Never waits for the turn in progress."""
         waiting = sum(map(len, self._queues.values()))
         return EncoderStatistics(turns=self._turns, running=self._running, waiting=waiting)
 
-    def close(self) -> None:
-        """Finish the turn in progress, drop what waits, free the encoder, join the thread.
-
-        Idempotent; not from the worker's thread.
-        """
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        if self._thread.ident is None:  # never started
-            self._encoder.close()
-        else:
-            self._thread.join()
-
     # --- on the worker's thread ------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            while turn := self._next_turn():
-                self._encoder.warm_up(lambda message, share: None)
-                self._running = len(turn)
-                self._compute(turn)
-                self._running, self._turns = 0, self._turns + 1
-        except BaseException as error:
-            with self._wake:
-                self._error = error
-            self._failed(error)
-        finally:
-            self._encoder.close()
+    def _take_turns(self) -> None:
+        while turn := self._next_turn():
+            self._encoder.warm_up(lambda message, share: None)
+            self._running = len(turn)
+            self._compute(turn)
+            self._running, self._turns = 0, self._turns + 1
 
     def _next_turn(self) -> list[EncodeRequest]:
         """Wait for requests; those of the next turn, or none when it is time to stop."""
         with self._wake:
             while True:
-                self._wake.wait_for(lambda: self._closing or any(self._queues.values()))
-                if self._closing:
+                self._wake.wait_for(lambda: self._is_closing or any(self._queues.values()))
+                if self._is_closing:
                     return []
                 for priority in Priority:
                     if turn := self._take(self._queues[priority]):
@@ -166,7 +136,7 @@ class EncoderWorker:
         return turn
 
     def _compute(self, turn: list[EncodeRequest]) -> None:
-        """Requests that want the same kind of vector run together."""
+        """Compute a turn; requests that want the same kind of vector run together."""
         kinds: dict[tuple[Kind, bool], list[EncodeRequest]] = {}
         for request in turn:
             kinds.setdefault((request.kind, request.normalize), []).append(request)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from skerry_core.batch import Float32, Int32
-from skerry_core.request import SamplingParams
+from skerry_core.sampling import SamplingParams
 
 
 class TokenCounts(NamedTuple):
@@ -40,7 +40,7 @@ class TokenHistory:
         self._counts[index] += 1
 
     def followed_by(self, token_ids: Int32) -> TokenCounts:
-        """As if these had been appended too."""
+        """Return the counts as if these had been appended too."""
         added: dict[int, int] = {}
         counts = np.concatenate([self.counts, np.zeros(len(token_ids), np.int32)])
         for token_id in token_ids.tolist():
@@ -71,9 +71,11 @@ class LogitBias:
 class Adjustments:
     """History and biases of one sequence; either is None where it would change nothing."""
 
-    def __init__(self, prompt_ids: Int32, output_ids: Int32, sampling: SamplingParams) -> None:
+    def __init__(
+        self, prompt_ids: Int32, output_ids: Int32, sampling: SamplingParams, *, has_penalties: bool
+    ) -> None:
         self.history: TokenHistory | None = None
-        if sampling.has_penalties:
+        if has_penalties:
             self.history = TokenHistory(prompt_ids, output_ids, sampling)
         biases: dict[int, float] = {}
         for token_id, value in sampling.logit_bias:
@@ -87,7 +89,8 @@ class Adjustments:
             self._bias_without_stops = LogitBias(biases | stops)
 
     def histories(self, drafts: Int32) -> list[TokenCounts | None]:
-        """What the token after each beginning of `drafts` is penalised by; the empty one first."""
+        """Return what the token after each beginning of `drafts` is penalised by; the empty one
+        first."""
         history = self.history
         if history is None:
             return [None] * (len(drafts) + 1)
@@ -96,6 +99,6 @@ class Adjustments:
             *(history.followed_by(drafts[:n]) for n in range(1, len(drafts) + 1)),
         ]
 
-    def bias(self, num_output: int) -> LogitBias | None:
-        """Biases of the token that follows `num_output` output tokens."""
-        return self._bias_without_stops if num_output < self._min_tokens else self._bias
+    def bias(self, output_tokens: int) -> LogitBias | None:
+        """Return the biases of the token that follows `output_tokens` output tokens."""
+        return self._bias_without_stops if output_tokens < self._min_tokens else self._bias

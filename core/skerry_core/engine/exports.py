@@ -34,31 +34,25 @@ class Exports:
     def __init__(self, runner: ModelRunner, pool: BlockPool) -> None:
         self._runner = runner
         self._pool = pool
-        self._open: deque[_Export] = deque()
-
-    def __bool__(self) -> bool:
-        """Whether something is left to copy."""
-        return bool(self._open)
+        self.open: deque[_Export] = deque()  # what is left to copy, the oldest first
 
     def add(
         self, digests: Sequence[Digest], take: TakeBlocks, pages: DevicePages | None = None
     ) -> None:
         """Copy these blocks, up to the first that is not cached; into free pages, where some are
         given."""
-        self._open.append(_Export(digests, self._pool.acquire(digests), take, pages))
+        self.open.append(_Export(digests, self._pool.acquire(digests), take, pages))
 
     def remove(self, take: TakeBlocks) -> None:
         """Give up what was asked for with this `take`, which gets nothing more. Unknown, or ended:
         ignored."""
-        for export in [each for each in self._open if each.take == take]:
-            self._open.remove(export)
+        for export in [each for each in self.open if each.take == take]:
+            self.open.remove(export)
             self._pool.release(export.blocks)
 
     def advance(self) -> None:
-        """Copy some blocks of the oldest, if there is one."""
-        if not self._open:
-            return
-        export = self._open[0]
+        """Copy some blocks of the oldest; there must be one."""
+        export = self.open[0]
         start = export.num_copied
         export.num_copied = min(start + BLOCKS_PER_STEP, len(export.blocks))
         part = slice(start, export.num_copied)
@@ -71,10 +65,10 @@ class Exports:
 
     def clear(self) -> None:
         """Give all up; what was asked for ends without its last blocks."""
-        while self._open:
-            export = self._open[0]
+        while self.open:
+            export = self.open[0]
             self._end_oldest()
             export.take((), True)
 
     def _end_oldest(self) -> None:
-        self._pool.release(self._open.popleft().blocks)
+        self._pool.release(self.open.popleft().blocks)

@@ -41,7 +41,7 @@ class FairShare:
         self._newcomers.discard(tenant)
         self._departed[tenant] = self._service.pop(tenant)
         if not self._service:
-            self._departed.clear()  # nobody is left to be unfair to
+            self._departed.clear()  # none is left to be unfair to
         elif len(self._departed) > MAX_DEPARTED:
             self._departed.popitem(last=False)
 

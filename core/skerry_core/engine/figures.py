@@ -1,12 +1,16 @@
-"""What an engine tells of itself: how it stands, and what its steps have cost so far."""
+"""Figures of an engine: how it stands, and what its steps have cost so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from skerry_core.engine.plan import Row
+from skerry_core.blocks import BlockPool
+from skerry_core.engine.scheduler import Scheduler
+from skerry_core.engine.second_tier import SecondTierStatistics
 from skerry_core.engine.sequence import Sequence
+from skerry_core.engine.speculation import Speculator
+from skerry_core.engine.step_plan import PlannedRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,10 @@ class Statistics:
     drafted_tokens: int  # counter: of those that ran, see `speculation`
     accepted_tokens: int  # counter: of those drafted, and made so
     busy_seconds: float  # counter: engine seconds
+    prompt_tokens: int  # counter: prompt tokens computed; these four explain `busy_seconds`
+    attended_pairs: float  # counter: (query, key) pairs of their causal attention
+    stream_steps: int  # counter: sum over steps of the sequences that decoded
+    context_steps: int  # counter: sum over steps of the tokens they looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +65,12 @@ class Tally:
         self.steps = 0
         self.seconds = 0.0  # busy
         self.computed_tokens = 0
-        self.output_tokens = 0
         self.new_tokens = 0  # see `Load` for these
         self.attended = 0.0
         self.stream_steps = 0
         self.context_steps = 0
 
-    def add_step(self, rows: Iterable[Row], seconds: float) -> None:
+    def add_step(self, rows: Iterable[PlannedRow], seconds: float) -> None:
         """Count a step that has run, with those of its rows whose sequences live."""
         self.steps += 1
         self.seconds += seconds
@@ -76,8 +83,43 @@ class Tally:
                 self.new_tokens += row.num_tokens
                 self.attended += _attended(row.start, row.num_tokens)
 
+    def statistics(
+        self,
+        pool: BlockPool,
+        scheduler: Scheduler,
+        *,
+        filed: SecondTierStatistics | None,
+        output_tokens: int,
+        drafts: Speculator | None,
+    ) -> Statistics:
+        """Return how the engine stands, by its parts."""
+        idle, cached = pool.num_idle, pool.num_cached
+        return Statistics(
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            blocks=pool.num_blocks,
+            blocks_used=pool.num_blocks - idle,
+            blocks_cached=cached,
+            blocks_free=idle - cached,
+            blocks_filed=0 if filed is None else filed.blocks,
+            steps=self.steps,
+            computed_tokens=self.computed_tokens,
+            output_tokens=output_tokens,
+            cache_query_tokens=scheduler.num_cache_query_tokens,
+            cache_hit_tokens=scheduler.num_cache_hit_tokens,
+            restored_blocks=0 if filed is None else filed.restored,
+            preemptions=scheduler.num_preemptions,
+            drafted_tokens=0 if drafts is None else drafts.num_drafted,
+            accepted_tokens=0 if drafts is None else drafts.num_accepted,
+            busy_seconds=self.seconds,
+            prompt_tokens=self.new_tokens,
+            attended_pairs=self.attended,
+            stream_steps=self.stream_steps,
+            context_steps=self.context_steps,
+        )
+
     def load(self, sequences: Iterable[Sequence], *, free_tokens: int, age: float) -> Load:
-        """What is left to do for these."""
+        """Return what is left to do for these, and the sums so far."""
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in sequences:

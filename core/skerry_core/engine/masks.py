@@ -15,31 +15,29 @@ MASK_SECONDS = 0.02  # of a step, for masks and for choosing under them; who fin
 
 
 class Masks:
-    """Of the sequences of one engine; one without a grammar costs nothing."""
+    """Of the sequences of one engine that have a grammar; for the others nothing is called."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._stale: dict[Sequence, None] = {}  # their masks are to be computed, in this order
+        self.stale: dict[Sequence, None] = {}  # their masks are to be computed, in this order
 
     def catch_up(self, sequence: Sequence) -> None:
         """Give a resumed request's matcher what it lacks of the transcript. Raises GrammarError."""
-        matcher = sequence.request.matcher
+        matcher = sequence.matcher
         if matcher is None:
             return
         for token_id in sequence.request.output_ids[matcher.num_tokens :]:
             matcher.advance(token_id)
-        self._stale[sequence] = None
+        self.stale[sequence] = None
 
     def fill(self) -> Iterator[tuple[Sequence, GrammarError]]:
         """Compute masks until the step's time is used up: for them, and for the choices that they
         make possible. Gives the sequences that cannot go on."""
-        if not self._stale:
-            return
         deadline = self._clock() + MASK_SECONDS
-        while self._stale:
-            sequence = next(iter(self._stale))
-            del self._stale[sequence]
-            matcher = sequence.request.matcher
+        while self.stale:
+            sequence = next(iter(self.stale))
+            del self.stale[sequence]
+            matcher = sequence.matcher
             if matcher is None:
                 continue
             try:
@@ -52,28 +50,25 @@ class Masks:
                 return
 
     def take(self, sequence: Sequence, token_id: int) -> int:
-        """The token that a sequence goes on with, which need not be the one that was sampled.
-
-        Raises GrammarError.
-        """
-        request = sequence.request
-        matcher = request.matcher
+        """Return the token that a sequence goes on with, which need not be the one that was
+        sampled. Raises GrammarError."""
+        matcher = sequence.matcher
         if matcher is None:
             return token_id
-        if request.exports_kv:  # one token of an output that is longer
+        if sequence.exports_kv:  # one token of an output that is longer
             matcher.advance(token_id)
         else:
             started = self._clock()
             token_id = matcher.choose(token_id, _tokens_left(sequence))
             sequence.choice_seconds = self._clock() - started
-        self._stale[sequence] = None
+        self.stale[sequence] = None
         return token_id
 
     def forget(self, sequence: Sequence) -> None:
-        """A sequence ended."""
-        self._stale.pop(sequence, None)
+        """Drop a sequence that ended."""
+        self.stale.pop(sequence, None)
 
 
 def _tokens_left(sequence: Sequence) -> int:
-    """How many tokens may follow the next one."""
-    return sequence.request.sampling.max_tokens - sequence.num_output - 1
+    """Count the tokens that may follow the next one."""
+    return sequence.sampling.max_tokens - sequence.output_tokens - 1

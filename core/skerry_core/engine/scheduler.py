@@ -12,12 +12,10 @@ The rules of the house:
    full, whoever has to make room.
 4. A tenant with nothing running may displace a tenant that has several sequences running.
 5. Preemption is by recompute: the victim's blocks are released (sealed ones stay in the prefix
-   cache) and it waits at the head of its tenant's queue. Victims are batch before interactive,
-   then of tenants with several sequences running, then of the tenant with the most service, then
-   the youngest. With rule 4 this settles: who was displaced to one sequence displaces nobody.
+   cache) and it waits at the head of its tenant's queue. `preemption` has who goes first.
 6. Apart from newcomers, a sequence is admitted only when all its tokens find blocks beside what
    the running ones still need, so that admission causes no preemption soon after. While the next
-   in turn finds none, nobody overtakes it.
+   in turn finds none, none overtakes it.
 7. The last token always runs. A prefix match leaves the block of the last token out, so that a
    fully cached prompt is computed from its last block boundary on and never writes into a shared
    block. (The alternative, copy-on-write, saves at most 63 tokens for prompts that end exactly on
@@ -29,33 +27,17 @@ The rules of the house:
 from __future__ import annotations
 
 import heapq
-from bisect import insort
-from collections import Counter
-from collections.abc import Iterator
-from operator import attrgetter
-from typing import NamedTuple
 
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.engine.fairness import FairShare
-from skerry_core.engine.plan import Plan, Row
+from skerry_core.engine import preemption
+from skerry_core.engine.scheduling_class import SchedulingClass
 from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.speculation import Speculator
+from skerry_core.engine.step_plan import PlannedRow, StepPlan
 from skerry_core.engine.step_price import StepPrice
 from skerry_core.names import BlockNames
 from skerry_core.request import Priority
-
-_arrival = attrgetter("arrival")
-
-
-class Standing(NamedTuple):
-    """What makes a running sequence a victim; the largest goes first."""
-
-    priority: Priority
-    is_settled: bool  # not a newcomer's: rule 3 must not be undone in its own step
-    has_several: bool  # its tenant runs others as well
-    service: float  # engine seconds of its tenant
-    arrival: int
 
 
 class Scheduler:
@@ -84,108 +66,83 @@ class Scheduler:
         self._max_gap_seconds = max_gap_seconds
         self._max_samples = max_samples
         self._free_slots = list(reversed(range(max_running)))
-        # By class; waiting queues by tenant, none empty, each in order of arrival.
-        self._running: dict[Priority, dict[Sequence, None]] = {p: {} for p in Priority}
-        self._waiting: dict[Priority, dict[str, list[Sequence]]] = {p: {} for p in Priority}
-        self._tenant_running: dict[Priority, Counter[str]] = {p: Counter() for p in Priority}
-        self._fair = {priority: FairShare() for priority in Priority}
+        self._classes = {priority: SchedulingClass() for priority in Priority}
         self._price = price
-        self.num_waiting = 0
         self.num_preemptions = 0
         self.num_cache_query_tokens = 0
         self.num_cache_hit_tokens = 0
 
     @property
     def num_running(self) -> int:
-        return sum(map(len, self._running.values()))
+        return sum(len(each.running) for each in self._classes.values())
 
-    def service(self, tenant: str, priority: Priority = Priority.INTERACTIVE) -> float:
-        """Engine seconds of a tenant that has requests, as fairness counts them."""
-        return self._fair[priority].service(tenant)
+    @property
+    def num_waiting(self) -> int:
+        return sum(each.num_waiting for each in self._classes.values())
 
     # --- sequences come and go -------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Its tokens must fit the pool when it is alone."""
-        self._fair[sequence.request.priority].enter(sequence.request.tenant)
-        self._enqueue(sequence)
+        own = self._classes[sequence.priority]
+        own.fair.enter(sequence.tenant)
+        own.enqueue(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that ended or was aborted, and release its blocks."""
+        own = self._classes[sequence.priority]
         if sequence.slot >= 0:
             self._pin(sequence)
             self._vacate(sequence)
         else:
-            self._dequeue(sequence)
-        self._fair[sequence.request.priority].leave(sequence.request.tenant)
+            own.dequeue(sequence)
+        own.fair.leave(sequence.tenant)
 
     def _pin(self, sequence: Sequence) -> None:
         """Keep its prompt for as long as its request asks, counted from its first place."""
-        request = sequence.request
-        if request.pin_seconds and sequence.start_time is not None:
-            prompt = sequence.digests[: sequence.num_prompt // BLOCK_SIZE]
-            until = sequence.start_time + request.pin_seconds
-            self._pool.pin(prompt, until, request.cache_key)
-
-    def _enqueue(self, sequence: Sequence) -> None:
-        queue = self._waiting[sequence.request.priority].setdefault(sequence.request.tenant, [])
-        insort(queue, sequence, key=_arrival)
-        self.num_waiting += 1
-
-    def _dequeue(self, sequence: Sequence) -> None:
-        queues = self._waiting[sequence.request.priority]
-        queue = queues[sequence.request.tenant]
-        queue.remove(sequence)
-        if not queue:
-            del queues[sequence.request.tenant]
-        self.num_waiting -= 1
+        seconds = sequence.request.pin_seconds
+        if seconds and sequence.start_time is not None:
+            prompt = sequence.digests[: sequence.prompt_tokens // BLOCK_SIZE]
+            self._pool.pin(prompt, sequence.start_time + seconds, sequence.request.cache_key)
 
     def _vacate(self, sequence: Sequence) -> None:
-        priority, tenant = sequence.request.priority, sequence.request.tenant
-        del self._running[priority][sequence]
-        self._tenant_running[priority][tenant] -= 1
-        if not self._tenant_running[priority][tenant]:
-            del self._tenant_running[priority][tenant]
+        self._classes[sequence.priority].stop(sequence)
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
         self._pool.release(sequence.blocks)
         sequence.blocks = []
 
-    def _preempt(self, plan: Plan, sequence: Sequence) -> None:
-        plan.drop(sequence)
-        self.put_back(sequence)
-
     def put_back(self, sequence: Sequence) -> None:
         """Take a running sequence's slot and blocks, and let it wait to be computed again."""
         self._vacate(sequence)
         sequence.num_computed = 0
-        self._enqueue(sequence)
+        self._classes[sequence.priority].enqueue(sequence)
         sequence.preemptions += 1
         self.num_preemptions += 1
 
     # --- one step --------------------------------------------------------------------------------
 
-    def schedule(self, now: float) -> list[Row]:
+    def schedule(self, now: float) -> list[PlannedRow]:
         """Rows of the next step, their blocks allocated; empty when nothing can run.
 
         `now` (seconds) becomes the start time of sequences that get their first place. The caller
         computes the rows and then calls `settle`.
         """
         self._pool.expire_pins(now)
-        plan = Plan(self._max_step_tokens, self._max_samples)
-        for priority in Priority:
-            self._continue_decoding(plan, priority)
+        plan = StepPlan(self._max_step_tokens, self._max_samples)
+        for priority, own in self._classes.items():
+            self._continue_decoding(plan, own)
             if plan.rows and priority is Priority.INTERACTIVE:
                 plan.limit(self._price.chunk(len(plan.rows), self._max_gap_seconds))
-            all_admitted = self._admit_newcomers(plan, priority, now)
-            all_admitted &= self._prefill(plan, priority, now, may_admit=all_admitted)
+            all_admitted = self._admit_newcomers(plan, own, now)
+            all_admitted &= self._prefill(plan, own, now, all_admitted)
             if plan.booked or not all_admitted or not plan.tokens_left:
                 break  # rules 1 and 6: lower classes stand back
-        if self._speculator is not None:
+        if plan.has_recurring and self._speculator is not None:
             self._speculator.add_drafts(plan)
         return list(plan.rows.values())
 
-    def settle(self, rows: list[Row], seconds: float) -> None:
+    def settle(self, rows: list[PlannedRow], seconds: float) -> None:
         """Account for computed rows: seal their full blocks and charge their tenants.
 
         A row's share of the step's `seconds` is its share of the tokens.
@@ -194,62 +151,44 @@ class Scheduler:
         seconds_per_token = seconds / num_tokens
         stream_tokens = sum(row.num_tokens for row in rows if row.is_decode)
         self._price.observe(stream_tokens, num_tokens - stream_tokens, seconds)
-        if self._speculator is not None:
+        if self._speculator is not None and any(row.num_drafts for row in rows):
             self._speculator.observe(rows)
         for row in rows:
             sequence, share = row.sequence, row.num_tokens * seconds_per_token
-            if row.is_decode:
-                sequence.decode_seconds += share
-            else:
-                sequence.prefill_seconds += share
-            # What was handed over starts with one token of its output: admitted, and yet a decode.
-            if row.is_decode or (row.num_tokens == 1 and row.start >= sequence.num_prompt):
-                sequence.decode_steps += 1
-                sequence.decode_tokens += 1 + row.num_accepted
-            else:
-                sequence.prefill_steps += 1
-                sequence.prefill_tokens += row.num_tokens
-            self._fair[sequence.request.priority].charge(sequence.request.tenant, share)
+            row.charge(share)
+            self._classes[sequence.priority].fair.charge(sequence.tenant, share)
             if not row.is_placed:  # preempted when the next step was planned
                 continue
             sequence.num_computed = row.end
             first, end = row.start // BLOCK_SIZE, sequence.num_computed // BLOCK_SIZE
             if end > first:
-                self._seal(sequence, first, end)
-
-    def _seal(self, sequence: Sequence, first: int, end: int) -> None:
-        sequence.extend_digests(end, self._names)
-        for i in range(first, end):
-            self._pool.seal(sequence.blocks[i], sequence.digests[i])
+                sequence.extend_digests(end, self._names)
+                for i in range(first, end):
+                    self._pool.seal(sequence.blocks[i], sequence.digests[i])
 
     # --- parts of a step -------------------------------------------------------------------------
 
-    def _continue_decoding(self, plan: Plan, priority: Priority) -> None:
-        running = self._running[priority]
-        ready = [s for s in running if s.is_decoding and not (s.awaits_mask or s.is_complete)]
+    def _continue_decoding(self, plan: StepPlan, own: SchedulingClass) -> None:
+        ready = [s for s in own.running if s.is_decoding and not (s.awaits_mask or s.is_complete)]
         for sequence in ready:
             if plan.tokens_left == 0 or plan.samples_left == 0:
                 return  # only batch can find nothing left
             if sequence.slot >= 0 and self._grow(plan, sequence, 1):
                 plan.put(sequence, 1)
 
-    def _admit_newcomers(self, plan: Plan, priority: Priority, now: float) -> bool:
-        """Rule 3. Whether all of them got their first chunk."""
-        fair = self._fair[priority]
-        waiting = self._waiting[priority]
-        heads = [queue[0] for tenant, queue in waiting.items() if fair.is_newcomer(tenant)]
-        heads.sort(key=_arrival)
+    def _admit_newcomers(self, plan: StepPlan, own: SchedulingClass, now: float) -> bool:
+        """Rule 3. Return whether all of them got their first chunk."""
+        heads = own.newcomers()
         for i, sequence in enumerate(heads):
             if not self._admit(plan, sequence, now, shares=len(heads) - i, is_newcomer=True):
                 return False
         return True
 
-    def _prefill(self, plan: Plan, priority: Priority, now: float, *, may_admit: bool) -> bool:
-        """Hand out the tokens that are left, tenant by tenant. Whether nobody was refused."""
-        started = self._started_prefills(plan, priority)
-        waiting = self._waiting[priority]
+    def _prefill(self, plan: StepPlan, own: SchedulingClass, now: float, may_admit: bool) -> bool:
+        """Hand out the tokens that are left, tenant by tenant; return whether all were let in."""
+        started, waiting = own.prefills(plan.rows), own.waiting
         tenants = started.keys() | waiting.keys() if may_admit else started.keys()
-        turns = [self._turn(plan, priority, tenant) for tenant in tenants]
+        turns = [self._turn(plan, own, tenant) for tenant in tenants]
         heapq.heapify(turns)
         while turns and plan.tokens_left:
             tenant = heapq.heappop(turns)[-1]
@@ -263,36 +202,26 @@ class Scheduler:
             elif not self._admit(plan, waiting[tenant][0], now):
                 may_admit = False
             if tenant in started or tenant in waiting:
-                heapq.heappush(turns, self._turn(plan, priority, tenant))
+                heapq.heappush(turns, self._turn(plan, own, tenant))
         return may_admit
 
-    def _started_prefills(self, plan: Plan, priority: Priority) -> dict[str, list[Sequence]]:
-        """Running sequences with more than a decode to do, by tenant, oldest last."""
-        started: dict[str, list[Sequence]] = {}
-        for sequence in self._running[priority]:
-            if sequence not in plan.rows and not sequence.is_decoding:
-                started.setdefault(sequence.request.tenant, []).append(sequence)
-        for sequences in started.values():
-            sequences.sort(key=_arrival, reverse=True)
-        return started
-
-    def _turn(self, plan: Plan, priority: Priority, tenant: str) -> tuple[float, str]:
+    def _turn(self, plan: StepPlan, own: SchedulingClass, tenant: str) -> tuple[float, str]:
         """Sort key of who is next: the least service, counting what this step adds to it."""
         booked = plan.booked.get(tenant, 0) * self._price.per_prompt_token
-        return self._fair[priority].service(tenant) + booked, tenant
+        return own.fair.service(tenant) + booked, tenant
 
-    def _continue_prefill(self, plan: Plan, sequence: Sequence) -> None:
+    def _continue_prefill(self, plan: StepPlan, sequence: Sequence) -> None:
         chunk = plan.chunk(sequence)
         if sequence.slot >= 0 and chunk and self._grow(plan, sequence, chunk):
             plan.put(sequence, chunk)
 
-    def _grow(self, plan: Plan, sequence: Sequence, num_tokens: int) -> bool:
+    def _grow(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> bool:
         """Give a running sequence the blocks of its next tokens; False if it had to go itself."""
         missing = blocks_for(sequence.num_computed + num_tokens) - len(sequence.blocks)
         if missing <= 0:
             return True
         while self._pool.num_idle < missing:
-            victim = self._worst()
+            victim = preemption.victim(self._classes)
             self._preempt(plan, victim)
             if victim is sequence:
                 return False
@@ -301,7 +230,7 @@ class Scheduler:
 
     def _admit(
         self,
-        plan: Plan,
+        plan: StepPlan,
         sequence: Sequence,
         now: float,
         *,
@@ -333,67 +262,34 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> list[int]:
         """Cached blocks of its beginning, each with a reference; rule 7 bounds them."""
-        if not sequence.may_match_prefix:
-            return []
-        most = (sequence.num_tokens - 1) // BLOCK_SIZE
-        sequence.extend_digests(most, self._names)
-        return self._pool.acquire(sequence.digests[:most])
+        return self._pool.acquire(sequence.prefix_digests(self._names))
 
     def _needed(self, sequence: Sequence, num_matched: int) -> int:
         """Idle blocks that rule 6 asks for: its own, those of prompts in work, one each to grow."""
         needed = blocks_for(sequence.num_tokens) - num_matched
-        for other in self._all_running():
-            if other.request.priority <= sequence.request.priority:
-                needed += 1 + max(0, blocks_for(other.num_tokens) - len(other.blocks))
+        for priority, own in self._classes.items():
+            if priority <= sequence.priority:
+                for other in own.running:
+                    needed += 1 + max(0, blocks_for(other.num_tokens) - len(other.blocks))
         return needed
 
     def _place(self, sequence: Sequence, blocks: list[int], now: float) -> None:
-        self._dequeue(sequence)
-        priority, tenant = sequence.request.priority, sequence.request.tenant
-        self._running[priority][sequence] = None
-        self._tenant_running[priority][tenant] += 1
+        self._classes[sequence.priority].start(sequence)
         sequence.slot = self._free_slots.pop()
         sequence.blocks = blocks
         self.num_cache_query_tokens += sequence.num_tokens
         self.num_cache_hit_tokens += sequence.num_computed
         if sequence.start_time is None:
             sequence.start_time = now
-            sequence.cached_tokens = min(sequence.num_computed, sequence.num_prompt - 1)
+            sequence.cached_tokens = min(sequence.num_computed, sequence.prompt_tokens - 1)
 
-    # --- who makes room --------------------------------------------------------------------------
-
-    def _all_running(self) -> Iterator[Sequence]:
-        for running in self._running.values():
-            yield from running
-
-    def _standing(self, sequence: Sequence) -> Standing:
-        """How a running sequence ranks as a victim."""
-        priority, tenant = sequence.request.priority, sequence.request.tenant
-        fair = self._fair[priority]
-        return Standing(
-            priority,
-            not fair.is_newcomer(tenant),
-            self._tenant_running[priority][tenant] > 1,
-            fair.service(tenant),
-            sequence.arrival,
-        )
-
-    def _worst(self) -> Sequence:
-        """The first victim of rule 5."""
-        return max(self._all_running(), key=self._standing)
-
-    def _displace(self, plan: Plan, sequence: Sequence, *, is_newcomer: bool) -> bool:
-        """Preempt the worst of the running if `sequence`, which waits, may take its place."""
-        if not self.num_running:
-            return False
-        victim = self._worst()
-        theirs, mine = self._standing(victim), sequence.request.priority
-        has_none = not self._tenant_running[mine][sequence.request.tenant]
-        if theirs.priority > mine or (
-            theirs.priority == mine
-            and theirs.is_settled
-            and (is_newcomer or (has_none and theirs.has_several))
-        ):
+    def _displace(self, plan: StepPlan, sequence: Sequence, *, is_newcomer: bool) -> bool:
+        """Preempt a running sequence if `sequence`, which waits, may take its place."""
+        victim = preemption.victim_for(self._classes, sequence, is_newcomer=is_newcomer)
+        if victim is not None:
             self._preempt(plan, victim)
-            return True
-        return False
+        return victim is not None
+
+    def _preempt(self, plan: StepPlan, sequence: Sequence) -> None:
+        plan.drop(sequence)
+        self.put_back(sequence)

@@ -81,7 +81,6 @@ class SecondTier:
         self,
         file: FileTier,
         runner: ModelRunner,
-        pool: BlockPool,
         *,
         pending_bytes: int = PENDING_BYTES,
         restored_bytes: int = RESTORED_BYTES,
@@ -89,7 +88,6 @@ class SecondTier:
     ) -> None:
         self._file = file
         self._runner = runner
-        self._pool = pool
         self._format = runner.kv_format
         self._max_pending = max(1, pending_bytes // self._format.block_bytes)
         self._max_restored = max(1, restored_bytes // self._format.block_bytes)
@@ -105,6 +103,7 @@ class SecondTier:
         self._read_pace = INITIAL_SECONDS_PER_BYTE
         self._adopt_pace = 0.0  # seconds per byte
         self._num_restored = self._num_dropped = 0
+        self.is_empty = not len(file)  # nothing was ever kept: there is nothing to look for
 
     def __contains__(self, digest: Digest) -> bool:
         """Whether `restore` would find the block, as far as is known without reading it."""
@@ -140,12 +139,13 @@ class SecondTier:
         data = np.ascontiguousarray(self._runner.export_block(block))
         with self._lock:
             self._pending[digest] = data
+        self.is_empty = False
         self._writer.submit(self._write, digest, data)
 
-    def save(self, seconds: float) -> None:
+    def save(self, pool: BlockPool, seconds: float) -> None:
         """Write the prefix cache, its newest blocks first, for a limited time: before a stop."""
         end = self._clock() + seconds
-        for block, digest in self._pool.cached_blocks():
+        for block, digest in pool.cached_blocks():
             if self._clock() >= end:
                 break
             if digest not in self:
@@ -171,14 +171,16 @@ class SecondTier:
 
     # --- back ------------------------------------------------------------------------------------
 
-    def restore(self, digests: Sequence[Digest], seconds_per_token: float) -> Future[Blocks] | None:
-        """Read what memory lacks of a prompt's first blocks; None when there is nothing to gain.
+    def restore(
+        self, pool: BlockPool, digests: Sequence[Digest], seconds_per_token: float
+    ) -> Future[Blocks] | None:
+        """Read what the pool lacks of a prompt's first blocks; None when there is nothing to gain.
 
         `digests` name the prompt's blocks from its start, and `seconds_per_token` is the price of
         computing. The future ends with the blocks that were found whole, in order, up to the first
         that was not.
         """
-        wanted, saved = self._wanted(digests)
+        wanted, saved = self._wanted(pool, digests)
         with self._lock:
             waiting = self._queued + len(wanted)
         seconds = waiting * self._format.block_bytes * (self._read_pace + self._adopt_pace)
@@ -190,34 +192,34 @@ class SecondTier:
             return None
         with self._lock:
             self._queued += len(wanted)
-        return self._reader.submit(self._read, wanted)
+        return self._reader.submit(self._read, pool, wanted)
 
     def adopted(self, num_blocks: int, seconds: float) -> None:
         """Learn what it took to put restored blocks into the engine's memory."""
         sample = seconds / (num_blocks * self._format.block_bytes)
         self._adopt_pace += LEARNING_RATE * (sample - self._adopt_pace)
 
-    def _wanted(self, digests: Sequence[Digest]) -> tuple[list[Digest], int]:
+    def _wanted(self, pool: BlockPool, digests: Sequence[Digest]) -> tuple[list[Digest], int]:
         """Blocks to read, and how many blocks of the prompt then need no computing."""
-        resident = end = self._pool.match(digests)
+        resident = end = pool.match(digests)
         room = self._max_restored - self._queued - len(self._restored)
-        room = min(room, self._pool.num_idle)
+        room = min(room, pool.num_idle)
         wanted: list[Digest] = []
         for digest in digests[resident:]:
-            if not self._pool.match([digest]):
+            if not pool.match([digest]):
                 if digest not in self or len(wanted) >= room:
                     break
                 wanted.append(digest)
             end += 1
         return wanted, end - resident if wanted else 0
 
-    def _read(self, digests: Iterable[Digest]) -> Blocks:
+    def _read(self, pool: BlockPool, digests: Iterable[Digest]) -> Blocks:
         blocks = []
         missed = False
         for digest in digests:
             with self._lock:
                 self._queued -= 1
-            if missed or self._pool.match([digest]):  # or another request brought it meanwhile
+            if missed or pool.match([digest]):  # or another request brought it meanwhile
                 continue
             data = self._find(digest)
             if data is None:

@@ -10,9 +10,10 @@ without, bit for bit; where a runner cannot promise that, nothing is drafted.
 Nothing is drafted under a grammar either: which tokens a position allows depends on the one before,
 so a draft would need a mask for each of its positions before it has run, most of them for nothing.
 
-A draft costs time even when it is wrong. Each sequence counts how often its drafts were right, or
-would have been where none was made (`Acceptance`), and the engine learns what a token more costs in
-a step (`StepPrice`); a token is drafted only while that raises the tokens made per second, which is
+Only a stream whose last tokens stood in it before is looked at (`Sequence.is_recurring`). A draft
+costs time even when it is wrong. Each sequence counts how often its drafts were right, or would
+have been where none was made (`Acceptance`), and the engine learns what a token more costs in a
+step (`StepPrice`); a token is drafted only while that raises the tokens made per second, which is
 rarely so in a step of many streams.
 """
 
@@ -22,9 +23,10 @@ from collections.abc import Sequence as ListOf
 
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.engine.plan import Plan, Row
-from skerry_core.engine.prompt_lookup import find_match, followers
+from skerry_core.engine.drafts.acceptance import Acceptance
+from skerry_core.engine.drafts.prompt_lookup import find_match, followers
 from skerry_core.engine.sequence import Sequence
+from skerry_core.engine.step_plan import PlannedRow, StepPlan
 from skerry_core.engine.step_price import StepPrice
 
 _GAIN = 1.1  # by which a drafted token must beat the tokens per second of a step without it
@@ -37,18 +39,24 @@ class Speculator:
         """At most so many tokens are drafted for a row; `price` is learned by others."""
         self._max_draft_tokens = max_draft_tokens
         self._price = price
+        self.acceptance: dict[Sequence, Acceptance] = {}  # of those that have repeated themselves
         self.num_drafted = 0
         self.num_accepted = 0
 
-    def add_drafts(self, plan: Plan) -> None:
-        """Extend the rows of streams within what is left of the step, where it pays."""
+    def add_drafts(self, plan: StepPlan) -> None:
+        """Extend the rows of streams that repeat themselves, within what is left of the step, where
+        it pays."""
         streams = [row for row in plan.rows.values() if row.is_decode]
         made, seconds = float(len(streams)), self._price.of(len(streams))
         per_token = _GAIN * self._price.per_token
         for row in streams:
-            sequence, acceptance = row.sequence, row.sequence.acceptance
+            sequence = row.sequence
+            if not sequence.is_recurring:
+                continue
+            acceptance = self.acceptance.setdefault(sequence, Acceptance())
+            acceptance.count_guess(sequence.tokens)
             room = min(self._room(sequence), plan.tokens_left, plan.samples_left)
-            if not acceptance.look(sequence.tokens) or room < 1 or seconds <= per_token * made:
+            if room < 1 or seconds <= per_token * made:
                 continue
             drafts, match = self.propose(sequence, room)
             chance = each = acceptance.of(match)
@@ -61,39 +69,37 @@ class Speculator:
                 plan.add_drafts(row, count, match)
             elif len(drafts):
                 acceptance.guess(sequence.num_tokens, int(drafts[0]), match)
-            else:
-                acceptance.pause()
 
     def _room(self, sequence: Sequence) -> int:
-        """Tokens that may be drafted for it: they fit its blocks and its output."""
-        request = sequence.request
-        if request.matcher is not None or request.exports_kv:
+        """Count the tokens that may be drafted for it: they fit its blocks and its output."""
+        if sequence.matcher is not None or sequence.exports_kv:
             return 0
-        left = request.sampling.max_tokens - sequence.num_output - 1
+        left = sequence.sampling.max_tokens - sequence.output_tokens - 1
         slots = len(sequence.blocks) * BLOCK_SIZE - sequence.num_tokens
         return min(self._max_draft_tokens, left, slots)
 
     def propose(self, sequence: Sequence, limit: int) -> tuple[Int32, int]:
-        """At most `limit` tokens that may follow, none that ends the output; the match's length."""
+        """Return at most `limit` tokens that may follow, none that ends the output, and the match's
+        length."""
         tokens = sequence.tokens
         place, match = find_match(tokens)
         if not match:
             return tokens[:0], 0
         drafts = followers(tokens, place, limit)
-        stops = sequence.request.sampling.stop_token_ids
+        stops = sequence.sampling.stop_token_ids
         ends = (n for n, token_id in enumerate(drafts.tolist()) if token_id in stops)
         return drafts[: next(ends, limit)], match
 
-    def observe(self, rows: ListOf[Row]) -> None:
-        """Learn from a step that has run."""
+    def observe(self, rows: ListOf[PlannedRow]) -> None:
+        """Learn from a step that has run with drafts; its sequences live."""
         for row in rows:
             if row.num_drafts:
-                row.sequence.acceptance.note(row.match, row.num_drafts, row.num_accepted)
+                self.acceptance[row.sequence].note(row.match, row.num_drafts, row.num_accepted)
                 self.num_drafted += row.num_drafts
                 self.num_accepted += row.num_accepted
 
 
-def accept(rows: ListOf[Row], token_ids: ListOf[int]) -> None:
+def accept(rows: ListOf[PlannedRow], token_ids: ListOf[int]) -> None:
     """Note in each row how many of its drafts equal the tokens sampled in their places."""
     sample = 0
     for row in rows:

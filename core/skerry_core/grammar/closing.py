@@ -31,7 +31,7 @@ class Closings:
         ]
 
     def way(self, matcher: LLMatcher, limit: int = MAX_TOKENS) -> list[int] | None:
-        """Token ids to a whole output, at most `limit`; None when none was found."""
+        """Return token ids to a whole output, at most `limit`; None when none was found."""
         limit = min(limit, MAX_TOKENS)
         walker = matcher.deep_copy()
         way: list[int] = []
@@ -47,7 +47,7 @@ class Closings:
         return way
 
     def _next(self, walker: LLMatcher, tries: int) -> tuple[list[int], int]:
-        """The first candidate that may come next, and how many were tried."""
+        """Return the first candidate that may come next, and how many were tried."""
         for tried, token_id in enumerate(self._candidates[:tries], 1):
             if walker.validate_tokens([token_id]):
                 return [token_id], tried

@@ -9,9 +9,8 @@ that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -29,32 +28,33 @@ LIMITS = LLParserLimits(
     step_lexer_fuel=100_000,  # of a mask: about 14,000 per millisecond
     step_max_items=25_000,  # of a mask: about 20,000 per millisecond
     max_lexer_states=20_000,  # of a sequence: 1 to 2 KiB each
-    verbose_errors=False,  # they would tell other people's schemas to the log
+    verbose_errors=False,  # they would log other people's schemas
 )
 
 MAX_ERROR = 500  # characters of llguidance's message
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """What an output must look like.
+class Grammar(Protocol):
+    """What an output must look like."""
 
-    `source` is a JSON schema, a regular expression (Rust's syntax, anchored at both ends), or EBNF
-    in Lark's or in GBNF's notation.
-    """
+    @property
+    def kind(self) -> GrammarKind: ...
 
-    kind: GrammarKind
-    source: str
+    @property
+    def source(self) -> str:
+        """A JSON schema, a regular expression (Rust's syntax, anchored at both ends), or EBNF in
+        Lark's or in GBNF's notation."""
+        ...
 
 
-def lower(grammar: Grammar) -> str:
-    """A grammar in llguidance's own form. Raises GrammarError for what is not even well formed."""
+def lower(kind: GrammarKind, source: str) -> str:
+    """Return a `Grammar` in llguidance's own form. Raises GrammarError for an ill-formed one."""
     try:
-        match grammar.kind:
+        match kind:
             case "json_schema":
                 # One way to write JSON, as `json.dumps` does: a model cannot dither in white space.
                 return LLMatcher.grammar_from_json_schema(
-                    grammar.source,
+                    source,
                     overrides={
                         "whitespace_flexible": False,
                         "item_separator": ", ",
@@ -62,9 +62,9 @@ def lower(grammar: Grammar) -> str:
                     },
                 )
             case "regex":
-                return LLMatcher.grammar_from_regex(grammar.source)
+                return LLMatcher.grammar_from_regex(source)
             case "ebnf":
-                return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
+                return LLMatcher.grammar_from_lark(any_to_lark(source))
     except Exception as error:  # the converter from GBNF raises whatever it runs into
         raise GrammarError(_brief(str(error))) from None
 
@@ -114,7 +114,7 @@ class CompiledGrammar:
         self._first_mask = first.mask
 
     def matcher(self, output_ids: Iterable[int] = ()) -> Matcher:
-        """A place in the grammar after the tokens of an earlier attempt, its mask computed.
+        """Return a place in the grammar after the tokens of an earlier attempt, its mask computed.
 
         Raises GrammarError when these tokens do not follow the grammar.
         """
@@ -164,7 +164,7 @@ class Matcher:
         self.mask = None
 
     def looks_ahead(self, left: int) -> bool:
-        """Whether `choose` with so many tokens left looks for the end, which takes time."""
+        """Return whether `choose` with so many tokens left looks for the end, which takes time."""
         return left < self._grammar.zone
 
     def choose(self, token_id: int, left: int) -> int:
@@ -190,7 +190,7 @@ class Matcher:
         return instead
 
     def _way_here(self, limit: int) -> list[int] | None:
-        """The way from a place where none was looked for; from the start it is known."""
+        """Return the way from a place where none was looked for; from the start it is known."""
         if self.num_tokens:
             return self._grammar.closings.way(self._matcher, limit)
         way = self._grammar.way
@@ -211,6 +211,6 @@ class Matcher:
 
 
 def _brief(message: str) -> str:
-    """The first line: what follows in llguidance's messages is its state."""
+    """Return the first line: what follows in llguidance's messages is its state."""
     first = message.strip().partition("\n")[0]
     return first[:MAX_ERROR]

@@ -21,20 +21,18 @@ from skerry_core.runner import BlockMover, ModelRunner, PageMover
 
 KVArray = NDArray[np.generic]
 
-MAX_FLOAT16 = 65504.0
-
 
 class KVRangeError(ValueError):
     """A value that the target dtype cannot hold; the block must be recomputed, not converted."""
 
 
 def kv_dtype(dtype: KVDtype) -> np.dtype[np.generic]:
-    """The NumPy dtype of arrays of a KV dtype."""
+    """Return the NumPy dtype of arrays of a KV dtype."""
     return np.dtype({"float16": "<f2", "bfloat16": "<u2", "float32": "<f4"}[dtype])
 
 
 def to_float32(values: KVArray, dtype: KVDtype) -> Float32:
-    """Exact: every value of each KV dtype is a float32."""
+    """Convert exactly: every value of each KV dtype is a float32."""
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)
@@ -59,7 +57,7 @@ def from_float32(values: Float32, dtype: KVDtype) -> KVArray:
 
 
 def convert(block: KVArray, source: KVDtype, target: KVDtype) -> KVArray:
-    """A block in another dtype; itself when they are the same.
+    """Convert a block to another dtype; itself when they are the same.
 
     Raises KVRangeError when a value is not finite in the target: large keys exceed float16's
     range, and clipping them would change which token attends to which.
@@ -81,7 +79,7 @@ def export_blocks(
     names: Sequence[Digest],
     pages: DevicePages | None = None,
 ) -> list[KVBlock]:
-    """Copies of full blocks under their names, in one transfer where the runner can.
+    """Copy full blocks under their names, in one transfer where the runner can.
 
     The first of them stay on the device, as many as there are free `pages`.
     """
@@ -89,11 +87,11 @@ def export_blocks(
     if pages is not None and isinstance(runner, PageMover) and (taken := pages.take(len(blocks))):
         count = len(taken)
         on_device = runner.export_pages(blocks[:count], taken)
-        told = [
+        sent = [
             KVBlock(name, BLOCK_SIZE, page, dtype, checksum)
             for name, page, checksum in zip(names[:count], taken, on_device.tolist(), strict=True)
         ]
-        return told + export_blocks(runner, blocks[count:], names[count:])
+        return sent + export_blocks(runner, blocks[count:], names[count:])
     if not blocks or not isinstance(runner, BlockMover):
         return [
             KVBlock(name, BLOCK_SIZE, runner.export_block(block), dtype)
@@ -108,7 +106,7 @@ def export_blocks(
 
 
 def converted(block: KVBlock, target: KVDtype) -> KVBlock:
-    """A block in another dtype; itself when they are the same. Raises KVChecksumError, or
+    """Convert a block to another dtype; itself when they are the same. Raises KVChecksumError,
     KVRangeError, or ValueError on a device."""
     if block.dtype == target:
         return block

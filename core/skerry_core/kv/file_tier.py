@@ -98,12 +98,12 @@ class FileTier:
             return len(self._by_digest)
 
     def digests(self) -> list[bytes]:
-        """What the tier claims to hold, least recently used first; a read may still miss."""
+        """Return what the tier claims to hold, least recently used first; a read may still miss."""
         with self._lock:
             return list(self._by_digest)
 
     def drain_changes(self) -> tuple[list[bytes], list[bytes]]:
-        """Digests that came, and that went, since the last call or the start: net changes."""
+        """Return digests that came, and that went, since the last call or the start, net."""
         with self._lock:
             changes, self._changes = self._changes, {}
         came = [digest for digest, here in changes.items() if here]
@@ -141,7 +141,7 @@ class FileTier:
                 self._note(digest, came=True)
 
     def get(self, digest: bytes) -> bytes | None:
-        """The block's bytes, checked, or None. A damaged block is dropped and is a miss."""
+        """Return the block's bytes, checked, or None. A damaged block is dropped and is a miss."""
         with self._transfer:
             with self._lock:
                 slot = self._by_digest.get(digest)
@@ -219,7 +219,7 @@ class FileTier:
 
     def _note(self, digest: bytes, *, came: bool) -> None:
         if self._changes.get(digest) is (not came):
-            del self._changes[digest]  # back to what the last drain told
+            del self._changes[digest]  # back to what the last drain reported
         else:
             self._changes[digest] = came
 
@@ -235,14 +235,14 @@ class FileTier:
         self._table[start : start + _ENTRY.size] = entry
 
     def _write_payload(self, slot: int, block: bytes | memoryview) -> None:
-        """Raises OSError."""
+        """Write a block's bytes. Raises OSError."""
         start, data = self._payloads + slot * self._stride, memoryview(block)
         while data:
             written = os.pwrite(self._file, data, start)
             start, data = start + written, data[written:]
 
     def _read_payload(self, slot: int) -> bytes:
-        """What is there; fewer bytes than a block when the disk fails."""
+        """Read what is there; fewer bytes than a block when the disk fails."""
         try:
             start = self._payloads + slot * self._stride
             return os.pread(self._file, self._block_bytes, start)

@@ -1,1 +1,4 @@
-"""Model architectures, one file each. May import kernels, weights and the hall."""
+"""What a model is: its architecture, its weights by one set of names.
+
+May import weights and the hall.
+"""

@@ -9,22 +9,24 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.config import ModelConfig
-from skerry_core.weights.file import WeightFile, dequantize
+from skerry_core.config import BackEnd, ModelConfig
+from skerry_core.models.weight_file import WeightFile
+from skerry_core.weights.tensors import dequantize
 
 Converted = TypeVar("Converted")
 
 
 def read_decoder(
-    path: Path, convert: Callable[[NDArray[np.float32]], Converted]
+    path: Path, convert: Callable[[NDArray[np.float32]], Converted], back_end: BackEnd
 ) -> tuple[ModelConfig, dict[str, Converted], list[str]]:
-    """Configuration, tensors by GGUF name (Q and K in halves-rotating order), formats of the file.
+    """Return configuration, tensors by our names, and the formats that the file has them in.
 
     Tensors are dequantised and converted one at a time, so that only one is held in fp32. Raises
-    WeightsError on a file that cannot be read.
+    WeightsError on a file that cannot be read, ConfigError for what a back end does not have.
     """
     tensors, formats = {}, set[str]()
     with WeightFile.open(path) as file:
+        file.config.check_features(back_end)
         for name, tensor in file.tensors.items():
             tensors[name] = convert(dequantize(tensor))
             formats.add(tensor.format)

@@ -1,4 +1,4 @@
 """What runs a batch: numba on CPUs, Torch, JAX, and a toy.
 
-May import models, kernels, kv, weights and the hall.
+May import kernels, kv, models, weights and the hall.
 """

@@ -5,20 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE, KVFormat
 from skerry_core.kv.canonical import kv_dtype
 from skerry_core.runner import ModelRunner
 
 
-def check_batch(batch: Batch, runner: ModelRunner) -> None:
+def check_batch(batch: ForwardBatch, runner: ModelRunner) -> None:
     """Raise ValueError when a batch is beyond the runner's sizes or points outside its memory."""
-    if not 1 <= batch.num_tokens <= runner.max_step_tokens:
-        raise ValueError(f"a step has 1 to {runner.max_step_tokens} tokens, got {batch.num_tokens}")
-    if batch.num_samples > runner.max_samples:
-        raise ValueError(
-            f"a step has at most {runner.max_samples} samples, got {batch.num_samples}"
-        )
+    tokens, samples = len(batch.token_ids), len(batch.sample_tokens)
+    if not 1 <= tokens <= runner.max_step_tokens:
+        raise ValueError(f"a step has 1 to {runner.max_step_tokens} tokens, got {tokens}")
+    if samples > runner.max_samples:
+        raise ValueError(f"a step has at most {runner.max_samples} samples, got {samples}")
     _check_range("positions", batch.positions, runner.model.max_context)
     _check_range("token ids", batch.token_ids, runner.model.vocab_size)
     last = batch.positions[batch.query_start[1:] - 1] // BLOCK_SIZE

@@ -1,4 +1,4 @@
-"""The kernels of a CPU engine, and where a plan keeps the addresses of those that it calls."""
+"""The kernels of a CPU engine, and where a step finds the addresses of those that it calls."""
 
 from __future__ import annotations
 
@@ -7,55 +7,58 @@ from typing import Any
 
 from numba import typeof, types
 
-from skerry_core import exact_math as reference_math
+from skerry_core import exact_math
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels import rope
+from skerry_core.kernels import activations, cpu, rope, simd
 from skerry_core.kernels.cpu import (
-    attend_step,
-    attention,
-    layout,
-    llama_step,
-    matmul,
-    matmul_tiles,
-    numba_sampling,
-    plan,
+    attend_phase,
+    attention_tiles,
+    decoder_phases,
+    expert_phases,
+    project_phase,
     rope_tables,
-    rowwise,
-    sample_step,
-    step_parts,
 )
-from skerry_core.kernels.cpu.attention import ATTEND_BLOCK
-from skerry_core.kernels.cpu.matmul import MATMUL
-from skerry_core.kernels.cpu.plan import PHASE, Plan
-from skerry_core.kernels.cpu.sample_step import SAMPLE_ROW
-from skerry_core.kernels.simd import emitter, linking, memory, numba_math, targets, threads
+from skerry_core.kernels.cpu.attention import ATTEND_BLOCK, attend_block
+from skerry_core.kernels.cpu.decoder_step import run_thread
+from skerry_core.kernels.cpu.matmul import MATMUL, matmul
+from skerry_core.kernels.cpu.numba_sampling import sample_row
+from skerry_core.kernels.cpu.sample_step import SAMPLE_ROW, sample
+from skerry_core.kernels.cpu.step_memory import StepMemory
+from skerry_core.kernels.cpu.step_records import PHASE
+from skerry_core.kernels.simd import threads
 from skerry_core.kernels.simd.linking import compiled_address
 from skerry_core.kernels.simd.targets import TARGETS, Target
 from skerry_core.runners.kernel_cache import KernelSet
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 
-_LINKED = {  # field of the plan: kernel and its argument types
-    "matmul": (matmul.matmul, MATMUL),
-    "attend_block": (attention.attend_block, ATTEND_BLOCK),
-    "sample_row": (numba_sampling.sample_row, SAMPLE_ROW),
-    "prepare": (llama_step.prepare, PHASE),
-    "plan_attention": (attend_step.plan_attention, PHASE),
-    "norm": (llama_step.norm, PHASE),
-    "project": (llama_step.project, PHASE),
-    "attend": (attend_step.attend, PHASE),
-    "add_output": (llama_step.add_output, PHASE),
-    "feed_forward": (llama_step.feed_forward, PHASE),
-    "add_down": (llama_step.add_down, PHASE),
-    "compute_logits": (llama_step.compute_logits, PHASE),
-    "sample": (sample_step.sample, PHASE),
+_LINKED = {  # field of the step: kernel and its argument types
+    "matmul": (matmul, MATMUL),
+    "attend_block": (attend_block, ATTEND_BLOCK),
+    "sample_row": (sample_row, SAMPLE_ROW),
+    "prepare": (decoder_phases.prepare, PHASE),
+    "divide_attention": (attention_tiles.divide_attention, PHASE),
+    "norm": (decoder_phases.norm, PHASE),
+    "project": (project_phase.project, PHASE),
+    "attend": (attend_phase.attend, PHASE),
+    "add_output": (decoder_phases.add_output, PHASE),
+    "finish_branch": (decoder_phases.finish_branch, PHASE),
+    "feed_forward": (decoder_phases.feed_forward, PHASE),
+    "add_down": (decoder_phases.add_down, PHASE),
+    "route": (expert_phases.route, PHASE),
+    "choose_experts": (expert_phases.choose_experts, PHASE),
+    "expert_feed_forward": (expert_phases.expert_feed_forward, PHASE),
+    "expert_down": (expert_phases.expert_down, PHASE),
+    "add_experts": (expert_phases.add_experts, PHASE),
+    "compute_logits": (decoder_phases.compute_logits, PHASE),
+    "sample": (sample, PHASE),
 }
 _F64, _F32_TABLE = types.float64[::1], types.float32[:, ::1]
 _CALLED = {  # from Python
-    "run_thread": (llama_step.run_thread, PHASE[:3]),
+    "run_thread": (run_thread, PHASE[:3]),
     "begin_step": (threads.begin_step, (types.int64, types.int64)),
     "stop_threads": (threads.stop_threads, (types.int64, types.int64)),
     "fill_frequencies": (rope_tables.fill_frequencies, (types.float64, _F64)),
-    "fill_tables": (rope_tables.fill_tables, (_F64, _F32_TABLE, _F32_TABLE)),
+    "fill_tables": (rope_tables.fill_tables, (_F64, types.float64, _F32_TABLE, _F32_TABLE)),
 }
 
 
@@ -73,28 +76,7 @@ def _concrete(argument_types: tuple[Any, ...], target: Target) -> tuple[Any, ...
 DECODER_KERNELS = KernelSet(
     name="decoder",
     reference=f"{__name__}:DECODER_KERNELS",
-    sources=(
-        attend_step,
-        attention,
-        emitter,
-        layout,
-        linking,
-        llama_step,
-        matmul,
-        matmul_tiles,
-        memory,
-        numba_math,
-        numba_sampling,
-        plan,
-        reference_math,
-        rope,
-        rope_tables,
-        rowwise,
-        sample_step,
-        step_parts,
-        targets,
-        threads,
-    ),
+    sources=(cpu, simd, exact_math, rope, activations),
     constants=(BLOCK_SIZE, GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE),
     kernels=_kernels,
     processes=2,
@@ -108,7 +90,7 @@ def kernel_version() -> str:
     return DECODER_KERNELS.version()
 
 
-def link(plan: Plan, target: Target) -> None:
-    """Note the addresses of loaded kernels in a plan."""
+def link(step: StepMemory, target: Target) -> None:
+    """Note the addresses of loaded kernels in a step's record."""
     for name, (kernel, argument_types) in _LINKED.items():
-        plan.record[name] = compiled_address(kernel, _concrete(argument_types, target))
+        step.record[name] = compiled_address(kernel, _concrete(argument_types, target))

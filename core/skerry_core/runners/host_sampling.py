@@ -6,15 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from skerry_core import exact_math as reference_math
+from skerry_core import exact_math
 from skerry_core.batch import Float32, SamplingBatch, StepResult
-from skerry_core.kernels.cpu import numba_sampling, sample_step
-from skerry_core.kernels.cpu.numba_sampling import (
-    SamplingOutput,
-    sample_row,
-    sampler_scratch,
-    sampling_arrays,
-)
+from skerry_core.kernels.cpu import numba_sampling, sample_step, sampling_bins
+from skerry_core.kernels.cpu.numba_sampling import SamplingOutput, sample_row, sampling_arrays
+from skerry_core.kernels.cpu.sampling_bins import sampler_scratch
 from skerry_core.kernels.simd import numba_math
 from skerry_core.runner import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
@@ -23,7 +19,7 @@ from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 SAMPLING_KERNELS = KernelSet(
     name="sampling",
     reference=f"{__name__}:SAMPLING_KERNELS",
-    sources=(numba_math, numba_sampling, reference_math, sample_step),
+    sources=(numba_math, numba_sampling, exact_math, sample_step, sampling_bins),
     constants=(GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE),
     kernels=lambda variant: {"sample_row": (sample_row, sample_step.SAMPLE_ROW)},
 )
@@ -39,8 +35,8 @@ class HostSampler:
         self._scratch = sampler_scratch(vocab_size)
 
     def __call__(self, logits: Float32, sampling: SamplingBatch) -> StepResult:
-        """Tokens for the S rows of f32[S, V]."""
-        count, width = len(logits), max(0, int(sampling.num_logprobs.max(initial=0)))
+        """Choose tokens for the S rows of f32[S, V]."""
+        count, width = len(logits), max(0, int(sampling.samples["num_logprobs"].max(initial=0)))
         output = SamplingOutput(
             token_ids=np.empty(count, np.int32),
             logprobs=np.zeros(count, np.float32),

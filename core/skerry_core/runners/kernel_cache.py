@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ _loading = threading.Lock()  # numba's cache directory is global to the process
 
 
 class CompilationError(ConfigError):
-    """The kernels could not be compiled; the message says what became of the compiler."""
+    """The kernels could not be compiled; the message says how the compiler ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class KernelSet:
 
     name: str  # of its folder
     reference: str  # "package.module:CONSTANT", where another process finds this set
-    sources: tuple[ModuleType, ...]  # whose code ends up in the kernels
-    constants: tuple[object, ...]  # from elsewhere that do; told apart by their repr
+    sources: tuple[ModuleType, ...]  # modules and packages whose code ends up in the kernels
+    constants: tuple[object, ...]  # from elsewhere that do; distinguished by their repr
     kernels: Callable[[str], Mapping[str, tuple[Any, tuple[Any, ...]]]]
     """By variant (a CPU target, or whatever the set has): each kernel and its argument types."""
     processes: int = 1  # that share the work of compiling it, where there are cores for them
@@ -64,20 +64,29 @@ class KernelSet:
     def version(self) -> str:
         """Hash of the code: the same version gives the same bits."""
         digest = hashlib.blake2b(repr(self.constants).encode(), digest_size=8)
-        for source in self.sources:
-            digest.update(source.__name__.encode() + b"\0" + _path(source).read_bytes() + b"\0")
+        for name, path in self._files():
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
         return digest.hexdigest()
 
     def folder(self, cache_dir: Path) -> Path:
-        """Where this code, compiled by this numba for this CPU, is kept."""
+        """Return where this code, compiled by this numba for this CPU, is kept."""
         cpu = (
             NUMBA_CONFIG.CPU_NAME or llvm.get_host_cpu_name(),
             NUMBA_CONFIG.CPU_FEATURES or llvm.get_host_cpu_features().flatten(),
         )
         # numba forgets what it kept when a file moves or its time changes.
-        files = [(str(_path(source)), _path(source).stat().st_mtime_ns) for source in self.sources]
+        files = [(str(path), path.stat().st_mtime_ns) for _, path in self._files()]
         code = (self.version(), numba.__version__, llvmlite.__version__, files)
         return cache_dir / "numba" / f"{self.name}-{_short_hash(cpu)}" / _short_hash(code)
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """Yield name and file of every module."""
+        for source in self.sources:
+            if not hasattr(source, "__path__"):
+                yield source.__name__, _path(source)
+                continue
+            for path in sorted(_path(source).parent.glob("*.py")):
+                yield f"{source.__name__}.{path.stem}", path
 
 
 def load_kernels(kernel_set: KernelSet, variant: str, cache_dir: Path, progress: Progress) -> None:
@@ -131,7 +140,7 @@ def _no_blas() -> None:
 
 
 def main(reference: str, variant: str, cache_dir: str) -> None:
-    """One of the other processes: compile the kernels of a set that no other has claimed.
+    """Compile the kernels of a set that no other process has claimed: one of several does this.
 
     Prints, after each, how many there are in all.
     """
@@ -147,7 +156,7 @@ def main(reference: str, variant: str, cache_dir: str) -> None:
             continue
         kernel.enable_caching()
         kernel.compile(types)
-        sys.stdout.write(f"{len(kernels)}\n")  # fails once nobody waits any more, which ends us
+        sys.stdout.write(f"{len(kernels)}\n")  # fails once the parent is gone, which ends us
         sys.stdout.flush()
 
 
@@ -165,7 +174,7 @@ def _compile_apart(
     count = min(kernel_set.processes, len(os.sched_getaffinity(0)))
     with ExitStack() as stack:
         reading, writing = os.pipe()
-        told = os.fdopen(reading)
+        reports = os.fdopen(reading)
         errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
         try:
             processes = [
@@ -182,8 +191,8 @@ def _compile_apart(
             ]
         finally:
             os.close(writing)
-        stack.enter_context(told)  # closed before they are waited for: then they end
-        for done, total in enumerate(told, 1):
+        stack.enter_context(reports)  # closed before they are waited for: then they end
+        for done, total in enumerate(reports, 1):
             progress(what, done / int(total))
         for process, file in zip(processes, errors, strict=True):
             if process.wait():
@@ -194,7 +203,7 @@ def _compile_apart(
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with this package to be found even where it is not installed."""
+    """Return this process's environment, where this package is found even if not installed."""
     root = str(_path(skerry_core).parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -238,7 +247,7 @@ def _remove_superseded(folder: Path) -> None:
 
 @contextmanager
 def _lock(path: Path, progress: Progress) -> Generator[None]:
-    """Only one process compiles; the others wait, and then find its work."""
+    """Hold a lock: one process compiles; the others wait, and then find its work."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         try:

@@ -1,6 +1,6 @@
 """Runs a Llama-like model on the CPU: packed int4 and int8 weights, one compiled call per step.
 
-`kernels.llama_step` is the step; this module owns its memory and its threads.
+`kernels.cpu.decoder_step` is the step; this module owns its memory and its threads.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.batch import Batch, Float32, StepResult
+from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
-from skerry_core.kernels.cpu.llama_step import run_thread
-from skerry_core.kernels.cpu.plan import ModelArrays, Plan, address, matrix_record
-from skerry_core.kernels.cpu.rope_tables import rope_tables
+from skerry_core.kernels.cpu.decoder_step import run_thread
+from skerry_core.kernels.cpu.step_memory import StepMemory
 from skerry_core.kernels.simd import threads as team
+from skerry_core.kernels.simd.memory import address
 from skerry_core.kernels.simd.targets import Target, choose_target, name_of
-from skerry_core.models import llama
-from skerry_core.runner import Progress
+from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels
+from skerry_core.runners.model_arrays import model_arrays
 from skerry_core.runners.packed import PackedModel, load_packed
 from skerry_core.runners.page_ahead import PageAhead
 from skerry_core.runners.team_size import TeamSize
@@ -69,17 +69,19 @@ class NumbaRunner:
         self._packed = packed
         self._target = target
         self._sync = team.make_sync(threads)
+        self._sync_at = address(self._sync)
         self._team_size = TeamSize(threads)
-        self._plan = Plan.allocate(
+        self._step = StepMemory.allocate(
             packed.config,
-            _model_arrays(packed),
+            model_arrays(packed),
             self._sync,
             num_threads=threads,
             num_blocks=num_blocks,
             max_step_tokens=max_step_tokens,
             max_samples=max_samples,
         )
-        self._page_ahead = PageAhead(self._plan.kv)
+        self._page_ahead = PageAhead(self._step.kv)
+        self._num_used = 0  # blocks, from the first one on
         self._wake_ups = [threading.Semaphore(0) for _ in range(threads)]
         self._workers: list[threading.Thread] = []
         self._num_sampled = 0
@@ -96,20 +98,21 @@ class NumbaRunner:
         threads: int = 2,
         cache_dir: Path,
         target: str | None = None,
-        quantizes: bool = True,
+        floats: str | None = None,
         progress: Progress = lambda message, share: None,
     ) -> NumbaRunner:
         """Load a model from a weight file; packed weights and compiled code go to `cache_dir`.
 
-        With `quantizes` the floats of safetensors are kept as Q8_0. `target` names a kind of CPU
-        (`targets.TARGETS`), the best for this one when None. Raises WeightsError for a bad file,
+        `floats` says in what matrices of floats are kept ("keep", "q8_0", "q4_1", "q4_0"); by
+        default those of safetensors as Q8_0. `target` names a kind of CPU (`targets.TARGETS`), the
+        best for this one when None. Raises WeightsError for a bad file,
         ConfigError for what cannot run here, and CompilationError.
         """
         chosen = choose_target(target)
         has_kernels = threading.Event()
 
         def packing(what: str, share: float) -> None:
-            if has_kernels.is_set():  # one thing at a time is told
+            if has_kernels.is_set():  # one thing at a time is reported
                 progress(what, share)
 
         with ThreadPoolExecutor(1, "skerry-weights") as pool:
@@ -117,7 +120,7 @@ class NumbaRunner:
                 load_packed,
                 weights,
                 group_rows=chosen.rows,
-                quantizes=quantizes,
+                floats=floats,
                 cache_dir=cache_dir,
                 progress=packing,
             )
@@ -133,42 +136,53 @@ class NumbaRunner:
             threads=threads,
         )
 
+    @classmethod
+    def from_setup(cls, setup: RunnerSetup) -> NumbaRunner:
+        """Open a model as `open` does."""
+        return cls.open(
+            setup.weights,
+            num_blocks=setup.num_blocks,
+            threads=setup.threads,
+            cache_dir=setup.cache_dir,
+            floats=setup.floats,
+            progress=setup.progress,
+        )
+
     def warm_up(self, progress: Progress) -> None:
         """Link the kernels and start the threads. Called again, does nothing."""
         if self._is_closed:
             raise RuntimeError("the runner is closed")
-        if self._plan.record["matmul"]:
+        if self._step.record["matmul"]:
             return
-        link(self._plan, self._target)
+        link(self._step, self._target)
         self._page_ahead.start()
-        for index in range(1, len(self._plan.threads)):
+        for index in range(1, len(self._step.threads)):
             worker = threading.Thread(
                 target=self._work, args=(index,), name=f"skerry-cpu-{index}", daemon=True
             )
             worker.start()
             self._workers.append(worker)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: ForwardBatch) -> StepResult:
         """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond its sizes."""
-        self.warm_up(lambda message, share: None)
+        if self._is_closed or not self._step.record["matmul"]:
+            self.warm_up(lambda message, share: None)
         check_batch(batch, self)
         self._will_use(int(batch.block_tables.max()))
-        result = self._plan.set_batch(batch)
+        result = self._step.set_batch(batch)
+        self._num_sampled = len(batch.sample_tokens)
+        if len(self._step.threads) == 1:  # a team of one has no thread to wake, or to do without
+            run_thread(self._target, self._step.record, self._step.threads[0])
+            return result
         threads = self._team_size.now
-        self._plan.record["num_threads"] = threads
-        self._wake(team.begin_step(address(self._sync), threads))
-        run_thread(self._target, self._plan.record, self._plan.threads[0])
+        self._step.record["num_threads"] = threads
+        self._wake(team.begin_step(self._sync_at, threads))
+        run_thread(self._target, self._step.record, self._step.threads[0])
         self._team_size.note(*team.step_seconds(self._sync))
-        self._num_sampled = batch.num_samples
         return result
 
-    @property
-    def kv_blocks_read(self) -> int:
-        """Blocks of KV that the last step's attention read, each counted as often as it was."""
-        return int(self._plan.attention_totals[1])
-
     def last_logits(self) -> Float32:
-        return self._plan.logits[: self._num_sampled, : self.model.vocab_size]
+        return self._step.logits[: self._num_sampled, : self.model.vocab_size]
 
     def export_block(self, block: int) -> NDArray[np.generic]:
         pages = self._pages(block)
@@ -194,21 +208,23 @@ class NumbaRunner:
         self._is_closed = True
         self._page_ahead.close()
         if self._workers:
-            self._wake(team.stop_threads(address(self._sync), len(self._plan.threads)))
+            self._wake(team.stop_threads(self._sync_at, len(self._step.threads)))
         for worker in self._workers:
             worker.join()
 
     def _will_use(self, block: int) -> None:
-        self._page_ahead.used((block + 1) * self.kv_format.block_bytes)
+        if block >= self._num_used:
+            self._num_used = block + 1
+            self._page_ahead.used(self._num_used * self.kv_format.block_bytes)
 
     def _pages(self, block: int) -> NDArray[np.float16]:
-        """f16[L, 2, Hkv, 64 * D] of a block: K as [D, 64], V as [64, D]."""
+        """Return f16[L, 2, Hkv, 64 * D] of a block: K as [D, 64], V as [64, D]."""
         check_block(block, self.num_blocks)
-        return self._plan.kv[block].view(np.float16)
+        return self._step.kv[block].view(np.float16)
 
     def _work(self, index: int) -> None:
-        thread = self._plan.threads[index]
-        while run_thread(self._target, self._plan.record, thread) == team.PARKED:
+        thread = self._step.threads[index]
+        while run_thread(self._target, self._step.record, thread) == team.PARKED:
             self._wake_ups[index].acquire()
 
     def _wake(self, parked: int) -> None:
@@ -217,40 +233,7 @@ class NumbaRunner:
                 wake_up.release()
 
 
-def _model_arrays(packed: PackedModel) -> ModelArrays:
-    config = packed.config
-
-    def matrix(name: str) -> NDArray[np.void]:
-        return matrix_record(packed.layouts[name], address(packed.data) + packed.offsets[name])
-
-    def of_layers(names: tuple[str, ...], kind: str) -> list[str]:
-        layers = range(config.num_layers)
-        return [llama.layer_tensor(layer, name, kind) for layer in layers for name in names]
-
-    norms = [packed.vector(name) for name in of_layers(llama.LAYER_NORMS, "weight")]
-    norms.append(packed.vector(llama.FINAL_NORM))
-    biases = np.empty(0, np.float32)
-    if config.attention_bias:
-        names = of_layers(llama.LAYER_BIASES, "bias")
-        biases = np.concatenate([packed.vector(name) for name in names])
-    head_norms = np.empty(0, np.float32)
-    if config.qk_norm:
-        names = of_layers(llama.HEAD_NORMS, "weight")
-        head_norms = np.concatenate([packed.vector(name) for name in names])
-    cosines, sines = rope_tables(config)
-    return ModelArrays(
-        layers=np.concatenate([matrix(n) for n in of_layers(llama.LAYER_MATRICES, "weight")]),
-        embedding=matrix(llama.EMBEDDING),
-        head=matrix(llama.EMBEDDING if config.tied_embeddings else llama.HEAD),
-        norms=np.stack(norms),
-        biases=biases,
-        head_norms=head_norms,
-        cosines=cosines,
-        sines=sines,
-    )
-
-
 def _numeric_build(packed: PackedModel, kv_format: KVFormat) -> str:
-    """The CPU's kind is not part of it: all kinds give the same bits."""
+    """Name the build. The CPU's kind is not part of it: all kinds give the same bits."""
     parts = ("numba", kernel_version(), *packed.formats, kv_format.dtype)
     return hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()

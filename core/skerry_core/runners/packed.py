@@ -1,7 +1,7 @@
 """A model's weights as the CPU kernels want them, and the file that keeps them so between starts.
 
-Formats stay as they are, except that the floats of safetensors, which nobody has quantised yet,
-become Q8_0: a half or a quarter of the bytes that every token reads.
+Formats stay as they are, except that the floats of safetensors, which are not quantised yet,
+become Q8_0, a half or a quarter of the bytes that every token reads; or what the operator wants.
 
 Packing takes a second or two, mapping the packed file a twentieth of one; processes that serve the
 same model share its pages. The file is only a cache: one that is stale, truncated or corrupt is
@@ -15,29 +15,31 @@ made again. It is replaced, never written to, so what was checked stays so.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from io import BufferedReader
+from math import prod
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from skerry_core.config import ModelConfig, RopeScaling
-from skerry_core.kernels.cpu.layout import LAYOUT_VERSION, PackedLayout, WeightFormat, pack
-from skerry_core.kernels.cpu.plan import aligned_zeros
-from skerry_core.models import llama
+from skerry_core.config import ConfigError, ModelConfig
+from skerry_core.kernels.cpu.layout import BLOCK, LAYOUT_VERSION, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.simd.emitter import LANES
+from skerry_core.kernels.simd.memory import aligned_zeros
+from skerry_core.models.tensor_names import expected_shapes
+from skerry_core.models.weight_file import WeightFile, content_files
 from skerry_core.runner import Progress
-from skerry_core.weights.file import Tensor, WeightFile, content_files, dequantize
-from skerry_core.weights.tensors import quantize_q8_0
+from skerry_core.weights.tensors import QUANTIZERS, FileTensor, Float32, dequantize
 
 _MAGIC = b"SKERRYPK"
-_READER_VERSION = 2  # of what weight files are taken to say: a change makes packed files stale
+_READER_VERSION = 4  # of what weight files are taken to say: a change makes packed files stale
 _ALIGNMENT = 64
 _MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
 _CHUNK = 1 << 20  # bytes
@@ -69,31 +71,49 @@ def load_packed(
     weights: Path,
     *,
     group_rows: int,
-    quantizes: bool = True,
+    floats: str | None = None,
     cache_dir: Path,
     progress: Progress,
 ) -> PackedModel:
     """Read a model's packed weights from the cache, or pack them and write the cache.
 
-    With `quantizes` matrices of floats in safetensors become Q8_0; those of a GGUF file, whose
-    maker chose them, stay.
+    `floats` names the format that matrices of floats are kept in, or "keep". By default those of
+    safetensors become Q8_0, and those of a GGUF file, whose maker chose them, stay.
 
     Raises WeightsError for a file that cannot be read, ConfigError for a model that the CPU kernels
     cannot run.
     """
-    key = _content_key(weights, group_rows, quantizes=quantizes)
+    key = _content_key(weights, group_rows, floats)
     path = cache_dir / f"{weights.stem}-{key}.packed"
     packed = _read(path, key)
     if packed is None:
-        packed = _pack(weights, group_rows, progress, quantizes=quantizes)
+        packed = _pack(weights, group_rows, progress, floats)
         _write(path, key, packed)
         packed = _read(path, key) or packed  # mapped, as in every later start
     return packed
 
 
-def _content_key(weights: Path, group_rows: int, *, quantizes: bool) -> str:
-    """Names content and layout: an edited source or another kind of CPU finds a file of its own."""
-    about = f"{_READER_VERSION} {LAYOUT_VERSION} {group_rows} {quantizes}"
+def packed_bytes(weights: Path, *, group_rows: int = 16, floats: str | None = None) -> int:
+    """Return what a model's weights take once they are packed, without packing them.
+
+    Raises as `load_packed` does.
+    """
+    with WeightFile.open(weights) as source:
+        if floats is None:
+            floats = "q8_0" if source.is_safetensors else "keep"
+        total = 0
+        for name in expected_shapes(source.config):
+            tensor = source.tensors[name]
+            if _is_vector(name, tensor):
+                total += 4 * prod(tensor.shape)
+            else:
+                total += _layout(name, tensor, group_rows, floats).num_bytes
+        return total
+
+
+def _content_key(weights: Path, group_rows: int, floats: str | None) -> str:
+    """Name content and layout: an edited source or another kind of CPU finds a file of its own."""
+    about = f"{_READER_VERSION} {LAYOUT_VERSION} {group_rows} {floats}"
     digest = xxhash.xxh3_128(about.encode())
     for each in content_files(weights):
         with each.open("rb", buffering=0) as file:
@@ -105,16 +125,19 @@ def _content_key(weights: Path, group_rows: int, *, quantizes: bool) -> str:
 # Packing
 
 
-def _pack(weights: Path, group_rows: int, progress: Progress, *, quantizes: bool) -> PackedModel:
+def _pack(weights: Path, group_rows: int, progress: Progress, floats: str | None) -> PackedModel:
     with WeightFile.open(weights) as source:
         config = source.config
-        quantizes = quantizes and source.is_safetensors
-        llama.check_supported(config)
-        layouts = {
-            name: _layout(source.tensors[name], group_rows, quantizes=quantizes)
-            for name in llama.matrix_names(config)
-        }
-        vectors = {name: dequantize(source.tensors[name]) for name in llama.vector_names(config)}
+        if floats is None:
+            floats = "q8_0" if source.is_safetensors else "keep"
+        _check_supported(config)
+        layouts, vectors = dict[str, PackedLayout](), dict[str, Float32]()
+        for name in expected_shapes(config):  # layer by layer, as a step reads them
+            tensor = source.tensors[name]
+            if _is_vector(name, tensor):
+                vectors[name] = dequantize(tensor)
+            else:
+                layouts[name] = _layout(name, tensor, group_rows, floats)
         sizes = {name: layout.num_bytes for name, layout in layouts.items()}
         sizes |= {name: vector.nbytes for name, vector in vectors.items()}
         offsets, total = _place(sizes)
@@ -124,21 +147,47 @@ def _pack(weights: Path, group_rows: int, progress: Progress, *, quantizes: bool
             packed = data[offsets[name] : offsets[name] + layout.num_bytes]
             _pack_matrix(source.tensors[name], layout, packed)
         for name, vector in vectors.items():
-            data[offsets[name] : offsets[name] + vector.nbytes] = vector.view(np.uint8)
+            data[offsets[name] : offsets[name] + vector.nbytes] = vector.reshape(-1).view(np.uint8)
     vector_sizes = {name: vector.size for name, vector in vectors.items()}
     return PackedModel(config, layouts, offsets, vector_sizes, data)
 
 
-def _layout(tensor: Tensor, group_rows: int, *, quantizes: bool) -> PackedLayout:
-    """How a matrix is kept; floats as Q8_0 when `quantizes`."""
-    rows, columns = tensor.shape
-    name = "F32" if tensor.format == "BF16" else tensor.format
-    if quantizes and tensor.format in _FLOATS:
-        name = "Q8_0"
-    return PackedLayout(WeightFormat[name], rows, columns, group_rows)
+def _check_supported(config: ModelConfig) -> None:
+    """Raise ConfigError, naming field and value, for a model that the CPU kernels cannot run."""
+    config.check_features("numba")
+    sizes = {
+        "head_dim": (config.head_dim, LANES),
+        "hidden_size": (config.hidden_size, BLOCK),
+        "intermediate_size": (config.intermediate_size, BLOCK),
+        "experts.width": (0 if config.experts is None else config.experts.width, BLOCK),
+        "num_heads * head_dim": (config.num_heads * config.head_dim, BLOCK),
+    }
+    for name, (size, unit) in sizes.items():
+        if size % unit:
+            raise ConfigError(f"{name} must be a multiple of {unit} on the CPU, got {size}")
 
 
-def _pack_matrix(tensor: Tensor, layout: PackedLayout, out: NDArray[np.uint8]) -> None:
+def _is_vector(name: str, tensor: FileTensor) -> bool:
+    """Return whether a tensor is kept as floats, as biases of experts are too."""
+    return len(tensor.shape) == 1 or name.endswith(".bias")
+
+
+def _layout(name: str, tensor: FileTensor, group_rows: int, floats: str) -> PackedLayout:
+    """Return how a matrix is kept, experts' below one another; floats in the format of that name,
+    unless it is "keep".
+
+    A router is kept in F32: rounded, it chooses other experts for some of the tokens.
+    """
+    rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1]
+    format_ = "F32" if tensor.format == "BF16" else tensor.format
+    if floats != "keep" and tensor.format in _FLOATS:
+        format_ = floats.upper()
+    if name.endswith("ffn_gate_inp.weight"):
+        format_ = "F32"
+    return PackedLayout(WeightFormat[format_], rows, columns, group_rows)
+
+
+def _pack_matrix(tensor: FileTensor, layout: PackedLayout, out: NDArray[np.uint8]) -> None:
     """Pack some rows at a time, so that what is in between stays small."""
     rows = tensor.rows
     groups = out.reshape(layout.num_groups, layout.group_bytes)
@@ -149,17 +198,20 @@ def _pack_matrix(tensor: Tensor, layout: PackedLayout, out: NDArray[np.uint8]) -
         groups[first : first + step] = pack(_in_format(tensor, part, layout.format), of_part)
 
 
-def _in_format(tensor: Tensor, rows: NDArray[np.uint8], format_: WeightFormat) -> NDArray[np.uint8]:
-    """Some of a tensor's rows, in the format that they are kept in."""
+def _in_format(
+    tensor: FileTensor, rows: NDArray[np.uint8], format_: WeightFormat
+) -> NDArray[np.uint8]:
+    """Return some of a tensor's rows, in the format that they are kept in."""
     if tensor.format == format_.name:
         return rows
     shape = (len(rows), tensor.shape[-1])
-    values = dequantize(Tensor(tensor.name, tensor.format, shape, rows.reshape(-1)))
-    return quantize_q8_0(values) if format_ is WeightFormat.Q8_0 else values.view(np.uint8)
+    values = dequantize(FileTensor(tensor.format, shape, rows.reshape(-1)))
+    quantize = QUANTIZERS.get(format_.name)
+    return values.view(np.uint8) if quantize is None else quantize(values)
 
 
 def _place(sizes: dict[str, int]) -> tuple[dict[str, int], int]:
-    """Offsets of arrays laid end to end, aligned; and the size of it all. Bytes."""
+    """Return offsets of arrays laid end to end, aligned, and the size of it all; bytes."""
     offsets, end = {}, 0
     for name, size in sizes.items():
         offsets[name] = end
@@ -170,19 +222,29 @@ def _place(sizes: dict[str, int]) -> tuple[dict[str, int], int]:
 # The file
 
 
+class _Header(Struct, frozen=True, kw_only=True):
+    key: str
+    config: ModelConfig
+    layouts: dict[str, PackedLayout]
+    offsets: dict[str, int]
+    vector_sizes: dict[str, int]
+    size: int  # bytes of data
+    digest: str  # xxh3-128 of them
+
+
 def _write(path: Path, key: str, packed: PackedModel) -> None:
     """Write beside the final name, then rename: readers see a whole file or none."""
-    header = json.dumps(
-        {
-            "key": key,
-            "config": asdict(packed.config),
-            "layouts": {name: asdict(layout) for name, layout in packed.layouts.items()},
-            "offsets": packed.offsets,
-            "vector_sizes": packed.vector_sizes,
-            "size": packed.data.nbytes,
-            "digest": xxhash.xxh3_128_hexdigest(packed.data.data),
-        }
-    ).encode()
+    header = msgspec.json.encode(
+        _Header(
+            key=key,
+            config=packed.config,
+            layouts=packed.layouts,
+            offsets=packed.offsets,
+            vector_sizes=packed.vector_sizes,
+            size=packed.data.nbytes,
+            digest=xxhash.xxh3_128_hexdigest(packed.data.data),
+        )
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
@@ -201,13 +263,13 @@ def _data_start(header_size: int) -> int:
 
 
 def _read(path: Path, key: str) -> PackedModel | None:
-    """The packed model of a file, None when there is none that is whole and of this key."""
+    """Read the packed model of a file; None when there is none that is whole and of this key."""
     try:
         with path.open("rb") as file:
             return _parse(file, key)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):  # not what we wrote: a torn or foreign file
+    except ValueError:  # not what we wrote: a torn or foreign file
         return None
 
 
@@ -216,34 +278,19 @@ def _parse(file: BufferedReader, key: str) -> PackedModel | None:
     size = int.from_bytes(start[8:], "little")
     if start[:8] != _MAGIC or size > _MAX_HEADER:
         return None
-    header: dict[str, Any] = json.loads(file.read(size))
-    if header["key"] != key:
+    header = msgspec.json.decode(file.read(size), type=_Header)
+    if header.key != key:
         return None
     data = _map(file)[_data_start(size) :]
-    if data.nbytes != header["size"]:
+    if data.nbytes != header.size:
         return None
-    if xxhash.xxh3_128_hexdigest(data.data) != header["digest"]:
+    if xxhash.xxh3_128_hexdigest(data.data) != header.digest:
         return None
-    return PackedModel(
-        _parse_config(header["config"]),
-        {name: _parse_layout(values) for name, values in header["layouts"].items()},
-        header["offsets"],
-        header["vector_sizes"],
-        data,
-    )
+    return PackedModel(header.config, header.layouts, header.offsets, header.vector_sizes, data)
 
 
 def _map(file: BufferedReader) -> NDArray[np.uint8]:
-    """A file's bytes, all in place where the system does that; mapped as long as they are used."""
+    """Map a file's bytes, all in place where the system does that; as long as they are used."""
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     mapped = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ)
     return np.frombuffer(mapped, np.uint8)
-
-
-def _parse_config(values: dict[str, Any]) -> ModelConfig:
-    scaling = values.pop("rope_scaling")
-    return ModelConfig(**values, rope_scaling=RopeScaling(**scaling) if scaling else None)
-
-
-def _parse_layout(values: dict[str, Any]) -> PackedLayout:
-    return PackedLayout(WeightFormat(values.pop("format")), **values)

@@ -1,6 +1,6 @@
 """Memory that is in place before a step or a hand-over writes to it.
 
-A system gives a page on its first touch, which costs whoever touches it: about 0.1 ms for each MiB,
+A system gives a page on its first touch, which costs time: about 0.1 ms for each MiB,
 several times that in a virtual machine. A block of KV is a MiB or more, and the first blocks of a
 long prompt would all pay.
 """
@@ -44,7 +44,7 @@ class PageAhead:
         self._thread.start()
 
     def used(self, end: int) -> None:
-        """The first `end` bytes are in use, or about to be. From the array's own thread."""
+        """Note that the first `end` bytes are, or will be, in use. From the array's own thread."""
         whole = -(-(end + self._ahead) // mmap.PAGESIZE) * mmap.PAGESIZE
         wanted = min(self._first + whole, self._last)
         if wanted > self._wanted:
@@ -77,13 +77,13 @@ class PageAhead:
 
 
 def _yield_to_others() -> None:
-    """Let a thread, the caller's, run only when nobody else would. Linux has a priority of each."""
+    """Let a thread, the caller's, run only when no other would. Linux has a priority of each."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
 
 
 def _populate(start: int, size: int) -> bool:
-    """Whether the system brought these pages in."""
+    """Bring pages in; return whether the system did."""
     if sys.platform != "linux":
         return False
     advice = ctypes.c_int(_MADV_POPULATE_WRITE)

@@ -1,7 +1,7 @@
 """How many threads the next step runs on: fewer while one of them has to share its core.
 
 Threads meet some hundred times in a step, so one that waits for a core holds them all up. On one
-thread less a step takes longer, but each may have a core. Two steps in a row have to tell so: one
+thread less a step takes longer, but each may have a core. Two steps in a row have to show it: one
 alone was the bad luck of a moment. All of them are tried again after a while, which grows as long
 as trying is in vain. Who does what never changes a bit.
 """
@@ -23,7 +23,7 @@ class TeamSize:
         self._left = 0.0
 
     def note(self, took: float, lost: float) -> None:
-        """A step took so many seconds, and so many of them waited for a thread without a core."""
+        """Note the seconds that a step took, and those of them that a thread had no core."""
         if self.now > 1 and lost * self.now > took:  # one thread less costs this share at most
             self._held_up += 1
             if self._held_up == _HELD_UP:

@@ -24,22 +24,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skerry_core.batch import Batch, Float32, StepResult
+from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels.torch import invariant as torch_invariant
-from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
+from skerry_core.kernels.torch.decoder import Decoder, DecoderWeights, assemble
+from skerry_core.kernels.torch.quantized import Matrix, Narrow, NarrowWeights
 from skerry_core.kernels.torch.torch_ops import TORCH_OPS
 from skerry_core.kernels.torch.torch_sampling import Choose, Sampled, begin
-from skerry_core.models.torch_decoder import Decoder, DecoderWeights, assemble
-from skerry_core.models.torch_loading import load_decoder
 from skerry_core.page_checksums import Checksums
-from skerry_core.runner import Progress
+from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.torch_kv import PagedKV, check_narrow
+from skerry_core.runners.torch_loading import load_decoder
 from skerry_core.runners.torch_steps import PlainSteps, Steps, TiledSteps
 
-VERSION = 3  # of the arithmetic: part of the numeric build
+VERSION = 4  # of the arithmetic: part of the numeric build
 Kernels = Literal["torch", "triton"]
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -117,7 +117,7 @@ class TorchRunner:
         return TiledSteps(Decoder(config, weights, torch_invariant.INVARIANT_OPS), self._kv)
 
     def _triton(self, config: ModelConfig, weights: DecoderWeights) -> tuple[Steps, Choose, str]:
-        """Triton need not be there unless its kernels are asked for."""
+        """Open Triton's kernels, which need not be installed otherwise."""
         import triton
 
         from skerry_core.kernels.triton.triton_sampling import choose
@@ -170,6 +170,14 @@ class TorchRunner:
             deterministic=deterministic, formats=formats, kernels=kernels, narrow_kv=narrow_kv,
         )  # fmt: skip
 
+    @classmethod
+    def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchRunner:
+        """Open a model as `open` does."""
+        return cls.open(
+            setup.weights, num_blocks=setup.num_blocks, threads=setup.threads,
+            deterministic=deterministic,
+        )  # fmt: skip
+
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
         self._steps.warm_up(progress)
@@ -182,12 +190,12 @@ class TorchRunner:
             style = floats[0]
             self._choose(logits, style, style, ints, style, longs, longs, ints)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: ForwardBatch) -> StepResult:
         self.launch(batch)
         return self.collect()
 
     @torch.inference_mode()
-    def launch(self, batch: Batch) -> None:
+    def launch(self, batch: ForwardBatch) -> None:
         check_batch(batch, self)
         _use_threads(self._threads)
         self._logits = self._steps.run(batch, self._made)
@@ -243,7 +251,7 @@ class TorchRunner:
 
 
 def kernels_of(device: torch.device) -> Kernels:
-    """The kernels that a device runs best."""
+    """Return the kernels that a device runs best."""
     return "triton" if device.type == "cuda" else "torch"
 
 
@@ -253,15 +261,19 @@ def _use_threads(count: int) -> None:
 
 
 def _shapes_once(weights: DecoderWeights) -> list[Tensor]:
-    """One matrix of each shape that the model multiplies by."""
-    layer = weights.layers[0]
-    matrices = (layer.qkv, layer.output, layer.gate_up, layer.down, weights.head)
+    """Return one matrix of each shape that the model multiplies by."""
+    matrices: list[Matrix | None] = [weights.head]
+    for layer in weights.layers:
+        matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        if layer.experts is not None:
+            each = layer.experts
+            matrices += [each.router, each.gate_up[0], each.down[0]]
     plain = [matrix for matrix in matrices if isinstance(matrix, Tensor)]
     return list({matrix.shape: matrix for matrix in plain}.values())
 
 
 def _processor(device: torch.device) -> str:
-    """What decides which kernels Torch runs, beside its version."""
+    """Return what decides which kernels Torch runs, beside its version."""
     if device.type == "cuda":
         return f"cuda {torch.version.cuda} {torch.cuda.get_device_name(device)}"
     capability = torch.backends.cpu.get_cpu_capability()

@@ -4,7 +4,7 @@ A canonical block is one slice of it. One block more than the pool's is scratch:
 there. When narrow, keys and values are in 8 bits, each head of each token with a scale of its own,
 and blocks leave and arrive in the model's dtype all the same.
 
-Blocks are exported beside the steps, on a stream of their own: what is asked for was computed by
+Blocks are exported beside the steps, on a stream of their own: what is exported was computed by
 steps that are over. They are admitted between steps, and their bytes cross beside the device's
 work. Those that another process reads on the device (`device_pages`) never come to the host.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 from skerry_core.config import ConfigError, KVFormat
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels.torch.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
-from skerry_core.kernels.torch.torch_staging import Fetch, Streamer, send
+from skerry_core.kernels.torch.torch_staging import HostFetch, Streamer, send
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.runners.checks import check_block, check_block_data
 
@@ -52,14 +52,14 @@ class PagedKV:
         self._streamer = Streamer(device)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor | None]:
-        """One layer's KV [2, N + 1, Hk, 64, D], and its scales."""
+        """Return one layer's KV [2, N + 1, Hk, 64, D], and its scales."""
         return self.kv[index], None if self.scales is None else self.scales[index]
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
-        """Copies in canonical form, [n, *kv_format.shape], and with Triton's kernels their
-        checksums. Raises ValueError."""
+        """Copy blocks to canonical form, [n, *kv_format.shape]; with Triton's kernels return their
+        checksums too. Raises ValueError."""
         with self._exporting(blocks):
-            host, *sums = Fetch(self._gathered(blocks)).wait()
+            host, *sums = HostFetch(self._gathered(blocks)).wait()
         return self._bits(host), sums[0].numpy().view(np.uint64) if sums else None
 
     def admit_blocks(
@@ -81,7 +81,7 @@ class PagedKV:
         self._write(blocks, arrived)
 
     def open_pages(self, count: int) -> DevicePages:
-        """Pages of one block each. Raises OSError where other processes could not read them."""
+        """Open pages of one block each. Raises OSError where others could not read them."""
         if self._copies is None or not self._has_triton:
             raise OSError("KV is not moved by kernels of a CUDA device")
         from skerry_core.kernels.torch.cuda_memory import CudaDevice
@@ -89,8 +89,8 @@ class PagedKV:
         return DevicePages(CudaDevice(self.kv.device.index), self._format.block_bytes, count)
 
     def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
-        """Copies in canonical form into pages, which are whole when this returns; their checksums.
-        Raises ValueError."""
+        """Copy blocks in canonical form into pages, which are whole when this returns; return
+        their checksums. Raises ValueError."""
         from skerry_core.kernels.triton import blocks as triton_blocks
 
         with self._exporting(blocks):
@@ -99,8 +99,8 @@ class PagedKV:
                 triton_blocks.gather(self.kv, index, self._values(page), self.scales)
                 for index, page in zip(indices, pages, strict=True)
             ]
-            (told,) = Fetch([torch.cat(sums)]).wait()
-        checksums: Checksums = told.numpy().view(np.uint64)
+            (host,) = HostFetch([torch.cat(sums)]).wait()
+        checksums: Checksums = host.numpy().view(np.uint64)
         return checksums
 
     def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
@@ -117,7 +117,7 @@ class PagedKV:
         self._streamer.close()
 
     def _values(self, page: DevicePage) -> Tensor:
-        """What is in a page, [1, *kv_format.shape], in place."""
+        """Return what is in a page, [1, *kv_format.shape], in place."""
         raw = torch.as_tensor(page.view, device=self.kv.device)
         return raw.view(self._dtype).view(1, *self._format.shape)
 
@@ -144,7 +144,7 @@ class PagedKV:
             return page_checksums(self._bits(arrived.cpu()))
         from skerry_core.kernels.triton import blocks as triton_blocks
 
-        (sums,) = Fetch([triton_blocks.checksums(arrived)]).wait()
+        (sums,) = HostFetch([triton_blocks.checksums(arrived)]).wait()
         found: Checksums = sums.numpy().view(np.uint64)
         return found
 
@@ -152,19 +152,19 @@ class PagedKV:
         return nullcontext() if self._copies is None else torch.cuda.stream(self._copies)
 
     def _bits(self, host: Tensor) -> NDArray[Any]:
-        """NumPy has no bfloat16: its bits travel as uint16."""
+        """Return what is on the host; NumPy has no bfloat16, which travels as uint16."""
         is_bfloat16 = self._dtype is torch.bfloat16
         return (host.view(torch.uint16) if is_bfloat16 else host).numpy()
 
     def _gathered(self, blocks: Sequence[int]) -> list[Tensor]:
-        """The blocks, and perhaps their checksums."""
+        """Return the blocks, and perhaps their checksums."""
         if not self._has_triton:
             return [self.kv[:, :, list(blocks)].movedim(2, 0).contiguous()]
         from skerry_core.kernels.triton import blocks as triton_blocks
 
         shape = (len(blocks), *self._format.shape)
-        told = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
-        return [told, triton_blocks.gather(self.kv, self._index(blocks), told, self.scales)]
+        data = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
+        return [data, triton_blocks.gather(self.kv, self._index(blocks), data, self.scales)]
 
     def _scatter(self, blocks: Sequence[int], data: Tensor) -> None:
         if not self._has_triton:

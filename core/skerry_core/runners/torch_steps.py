@@ -7,24 +7,24 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.kernels.torch import attention as torch_attention
 from skerry_core.kernels.torch import invariant as torch_invariant
+from skerry_core.kernels.torch.decoder import Decoder
 from skerry_core.kernels.torch.torch_staging import feed
-from skerry_core.models.torch_decoder import Decoder
 from skerry_core.runner import Progress
 from skerry_core.runners.torch_kv import PagedKV
 
 
 class Steps(Protocol):
-    """A model over paged KV: writes the KV of a step's tokens, and tells logits."""
+    """A model over paged KV: writes the KV of a step's tokens, and returns logits."""
 
     def warm_up(self, progress: Progress) -> None: ...
 
-    def run(self, batch: Batch, made: Tensor) -> Tensor:
-        """Logits f32[S, V] on the device, valid until the next call.
+    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
+        """Run a step; return logits f32[S, V] on the device, valid until the next call.
 
-        `made` i64 has the tokens that the step before made: see `Batch.feeds`.
+        `made` i64 has the tokens that the step before made: see `ForwardBatch.feeds`.
         """
         ...
 
@@ -39,15 +39,15 @@ class PlainSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: Batch, made: Tensor) -> Tensor:
-        device, window = self._kv.kv.device, self._decoder.config.sliding_window
-        rows = torch_attention.Rows.of(batch, device)
+    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
+        device = self._kv.kv.device
+        rows = torch_attention.StepRows.of(batch, device)
 
         def attend(layer: int, heads: Tensor) -> Tensor:
             q, k, v = self._decoder.rotated(layer, heads, rows.positions)
             kv, _ = self._kv.layer(layer)
             torch_attention.store(kv, rows.blocks, rows.slots, k, v)
-            return torch_attention.attend(kv, rows, q, window)
+            return torch_attention.attend(kv, rows, q, self._decoder.attention_form(layer))
 
         hidden = self._decoder.hidden(_token_ids(batch, made), attend)
         return self._decoder.logits(hidden[_samples(batch, device)])
@@ -63,7 +63,7 @@ class TiledSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: Batch, made: Tensor) -> Tensor:
+    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
         device = self._kv.kv.device
         hidden = []
         for tile in torch_invariant.tiles(batch, _token_ids(batch, made), self._kv.num_blocks):
@@ -75,23 +75,21 @@ class TiledSteps:
         return torch.cat(pieces)[: batch.num_samples]
 
     def _run_tile(self, tile: torch_invariant.Tile) -> Tensor:
-        window = self._decoder.config.sliding_window
-
         def attend(layer: int, heads: Tensor) -> Tensor:
             q, k, v = self._decoder.rotated(layer, heads, tile.positions)
             kv, _ = self._kv.layer(layer)
             torch_attention.store(kv, tile.blocks, tile.slots, k, v)
-            return torch_invariant.attend(kv, tile, q, window)
+            return torch_invariant.attend(kv, tile, q, self._decoder.attention_form(layer))
 
         return self._decoder.hidden(tile.token_ids, attend)
 
 
-def _token_ids(batch: Batch, made: Tensor) -> Tensor:
-    """i64[T], on the device of `made`."""
+def _token_ids(batch: ForwardBatch, made: Tensor) -> Tensor:
+    """Return i64[T], on the device of `made`."""
     token_ids = torch.from_numpy(batch.token_ids).to(made.device).long()
     feed(token_ids, batch.feeds, made)
     return token_ids
 
 
-def _samples(batch: Batch, device: torch.device) -> Tensor:
+def _samples(batch: ForwardBatch, device: torch.device) -> Tensor:
     return torch.from_numpy(batch.sample_tokens).to(device).long()

@@ -17,10 +17,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.batch import Batch, Float32, Int32, Int64, StepResult
-from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, ModelConfig
+from skerry_core.batch import Float32, ForwardBatch, Int32, Int64, StepResult
+from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, LayerConfig, ModelConfig
 from skerry_core.kv.canonical import from_float32, kv_dtype, to_float32
-from skerry_core.runner import Progress
+from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.sampling import sample
 
@@ -32,7 +32,7 @@ SHIFTS = DIGIT_BITS * np.arange(NUM_LAYERS * 2 * HEAD_DIM).reshape(NUM_LAYERS, 2
 
 
 def next_token(token_ids: Int64, vocab_size: int) -> int:
-    """The model: the token that follows `token_ids` i64[n]."""
+    """Return the token that follows `token_ids` i64[n]: the model."""
     return int(token_ids @ np.arange(1, len(token_ids) + 1) % vocab_size)
 
 
@@ -53,11 +53,11 @@ class ToyRunner:
         max_step_tokens: int = 512,
         max_samples: int = 64,
         dtype: KVDtype = "float16",
-        before_step: Callable[[Batch], None] | None = None,
+        before_step: Callable[[ForwardBatch], None] | None = None,
     ) -> None:
         self.model = ModelConfig(
             architecture="toy",
-            num_layers=NUM_LAYERS,
+            layers=(LayerConfig(),) * NUM_LAYERS,
             hidden_size=HEAD_DIM,
             intermediate_size=1,
             num_heads=1,
@@ -74,16 +74,25 @@ class ToyRunner:
         self.max_samples = max_samples
         self.numeric_build = f"toy-1-{vocab_size}-{dtype}"
         self._before_step = before_step
-        # [num_blocks, layer, k|v, kv_head, slot, head_dim]; the top digit of a slot that nobody
-        # wrote is set, so that it reads as a number beyond any vocabulary
+        # [num_blocks, layer, k|v, kv_head, slot, head_dim]; the top digit of a slot that was not
+        # written is set, so that it reads as a number beyond any vocabulary
         self._kv = np.zeros((num_blocks, *self.kv_format.shape), kv_dtype(dtype))
         self._kv[:, -1, -1, ..., -1] = from_float32(np.array(UNWRITTEN_DIGIT, np.float32), dtype)
         self._logits: Float32 = np.zeros((0, vocab_size), np.float32)
 
+    @classmethod
+    def from_setup(cls, setup: RunnerSetup) -> ToyRunner:
+        """Open the toy model, which reads no file."""
+        return cls(
+            num_blocks=setup.num_blocks,
+            vocab_size=setup.vocab_size,
+            max_context=setup.max_context,
+        )
+
     def warm_up(self, progress: Progress) -> None:
         progress("the toy model has nothing to compile", 1.0)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: ForwardBatch) -> StepResult:
         check_batch(batch, self)
         if self._before_step is not None:
             self._before_step(batch)
@@ -98,7 +107,7 @@ class ToyRunner:
         self._logits = -distance.astype(np.float32)
         return sample(self._logits, batch.sampling)
 
-    def _write(self, batch: Batch, rows: Int64) -> None:
+    def _write(self, batch: ForwardBatch, rows: Int64) -> None:
         blocks = batch.block_tables[rows, batch.positions // BLOCK_SIZE]
         digits = batch.token_ids[:, None, None, None] >> SHIFTS & (1 << DIGIT_BITS) - 1
         # Advanced indices around slices: the token axis comes first, then [layer, k|v, head_dim].
@@ -107,7 +116,7 @@ class ToyRunner:
         )
 
     def _read(self, block_table: Int32, num_tokens: int) -> Int64:
-        """Tokens i64[num_tokens] of a context, out of the cache."""
+        """Read tokens i64[num_tokens] of a context out of the cache."""
         blocks = block_table[: -(-num_tokens // BLOCK_SIZE)]
         digits = to_float32(self._kv[blocks, :, :, 0], self.kv_format.dtype).astype(np.int64)
         # [block, layer, k|v, slot, head_dim] → [block, slot]
@@ -127,4 +136,4 @@ class ToyRunner:
         self._kv[block] = data
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release nothing."""

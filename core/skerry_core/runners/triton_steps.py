@@ -1,9 +1,9 @@
 """How a step runs on a GPU: our kernels between cuBLAS's products, decoding as captured graphs.
 
 A step that only decodes is padded to a bucket of rows and of context, and replays the graph of that
-bucket: one launch, no Python in between. Its inputs lie where the graph was told, and arrive in one
-transfer. A step with longer rows runs kernel by kernel: the device has enough to do meanwhile.
-Neither waits for the device; whoever reads the result does.
+bucket: one launch, no Python in between. Its inputs lie where the graph reads them, and arrive in
+one transfer. A step with longer rows runs kernel by kernel: the device has enough to do meanwhile.
+Neither waits for the device; what reads the result does.
 
 When invariant, every row of every step takes the same kernels in tiles of the same shape: products
 are our own, and all attention goes in pieces of 256 tokens, merged in order.
@@ -13,23 +13,23 @@ Without a GPU the same code runs, uncaptured, in Triton's interpreter.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from skerry_core.batch import Batch, Int32
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch import torch_ops
+from skerry_core.kernels.torch.decoder import Decoder
 from skerry_core.kernels.torch.torch_ops import Ops
 from skerry_core.kernels.torch.torch_staging import feed, send
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.kernels.triton import triton_ops
 from skerry_core.kernels.triton.attention import (
-    SPLIT_BLOCKS,
     SPLIT_TILE,
     WHOLE_TILE,
     Tiles,
@@ -37,123 +37,24 @@ from skerry_core.kernels.triton.attention import (
     attend_whole,
     tile_tokens,
 )
-from skerry_core.models.torch_decoder import Decoder
 from skerry_core.runner import Progress
 from skerry_core.runners.torch_kv import PagedKV
+from skerry_core.runners.triton_arrangement import (
+    Arrangement,
+    arrange,
+    pad,
+    row_buckets,
+    split_buckets,
+    tiles,
+)
 
 TRITON_OPS = Ops(
     linear=triton_matmul.linear, rms_norm=triton_ops.rms_norm,
-    add_rms_norm=triton_ops.add_rms_norm, rotate=torch_ops.rotate, swiglu=triton_ops.swiglu,
+    add_rms_norm=triton_ops.add_rms_norm, rotate=torch_ops.rotate,
+    gated=lambda gate_up, _: triton_ops.swiglu(gate_up),
 )  # fmt: skip
 INVARIANT_TRITON_OPS = replace(TRITON_OPS, linear=triton_matmul.invariant_linear)
-
-_ROW_STEP = 32  # rows: buckets above it are its multiples
-_LEAST_SPLITS = 4  # of a context: 1,024 tokens
 _PREFILLS = (16, 32, 64)  # tokens: products have a tile for each
-
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """A step as the kernels want it, still on the host."""
-
-    token_ids: Int32  # i32[T]
-    positions: Int32  # i32[T]
-    slots: Int32  # i32[T]          where each token's KV goes: block * 64 + slot
-    samples: Int32  # i32[S]
-    tables: Int32  # i32[R, M]      unused entries are 0
-    split_tiles: tuple[Int32, Int32, Int32]  # rows, starts and lengths of `Tiles`
-    whole_tiles: tuple[Int32, Int32, Int32]
-    num_splits: int  # of the longest context among the split tiles
-
-    @property
-    def arrays(self) -> list[NDArray[Any]]:
-        return [
-            self.token_ids, self.positions, self.slots, self.samples, self.tables,
-            *self.split_tiles, *self.whole_tiles,
-        ]  # fmt: skip
-
-
-def arrange(batch: Batch, group: int, *, is_invariant: bool) -> Arrangement:
-    """A step as it is: rows of one token attend in pieces, longer ones in one, unless invariant."""
-    starts, counts = batch.query_start[:-1], np.diff(batch.query_start)
-    owners = np.repeat(np.arange(batch.num_rows), counts)
-    blocks = batch.block_tables[owners, batch.positions // BLOCK_SIZE]
-    is_split = np.full(batch.num_rows, True) if is_invariant else counts == 1
-    last = batch.positions[batch.query_start[1:] - 1][is_split]
-    return Arrangement(
-        token_ids=batch.token_ids,
-        positions=batch.positions,
-        slots=(blocks * BLOCK_SIZE + batch.positions % BLOCK_SIZE).astype(np.int32),
-        samples=batch.sample_tokens,
-        tables=np.maximum(batch.block_tables, 0),
-        split_tiles=_tiles(starts, counts, is_split, tile_tokens(SPLIT_TILE, group)),
-        whole_tiles=_tiles(starts, counts, ~is_split, tile_tokens(WHOLE_TILE, group)),
-        num_splits=int(last.max(initial=0)) // (BLOCK_SIZE * SPLIT_BLOCKS) + 1,
-    )
-
-
-def _tiles(
-    starts: Int32, counts: Int32, is_wanted: NDArray[np.bool_], most: int
-) -> tuple[Int32, Int32, Int32]:
-    """Rows cut into tiles of at most `most` tokens, the longest contexts' tiles first."""
-    rows = np.flatnonzero(is_wanted)
-    per_row = -(-counts[rows] // most)
-    tile_rows = np.repeat(rows, per_row)
-    first = np.repeat(np.cumsum(per_row) - per_row, per_row)
-    offsets = (np.arange(len(tile_rows)) - first) * most
-    lengths = np.minimum(counts[tile_rows] - offsets, most)
-    tiles = tile_rows, starts[tile_rows] + offsets, lengths
-    # A late tile sees more than an early one; begun last, it would finish alone.
-    rows_first, starts_first, lengths_first = (tile[::-1].astype(np.int32) for tile in tiles)
-    return rows_first, starts_first, lengths_first
-
-
-def pad(step: Arrangement, rows: int, splits: int, scratch: int) -> Arrangement:
-    """A decoding step with `rows` rows and samples, and contexts of `splits` pieces.
-
-    Padding is rows of one token, whose KV is written to block `scratch` and read back.
-    """
-    used = len(step.token_ids)
-    padding = np.arange(used, rows, dtype=np.int32)
-
-    def filled(array: Int32, value: int) -> Int32:
-        return np.concatenate([array, np.full(rows - len(array), value, np.int32)])
-
-    tables = np.zeros((rows, splits * SPLIT_BLOCKS), np.int32)
-    width = min(step.tables.shape[1], tables.shape[1])
-    tables[:used, :width] = step.tables[:, :width]
-    tables[used:] = scratch
-    tile_rows, starts, lengths = step.split_tiles
-    return Arrangement(
-        token_ids=filled(step.token_ids, 0),
-        positions=filled(step.positions, 0),
-        slots=filled(step.slots, scratch * BLOCK_SIZE),
-        samples=filled(step.samples, 0),
-        tables=tables,
-        split_tiles=(
-            np.concatenate([tile_rows, padding]),
-            np.concatenate([starts, padding]),
-            filled(lengths, 1),
-        ),
-        whole_tiles=step.whole_tiles,
-        num_splits=splits,
-    )
-
-
-def row_buckets(largest: int) -> list[int]:
-    """1, 2, 4 … 32, then multiples of 32, up to what holds `largest` rows."""
-    small = [1 << i for i in range(6)]
-    above = range(2 * _ROW_STEP, largest + _ROW_STEP, _ROW_STEP)
-    return [n for n in small if n < 2 * largest] + list(above)
-
-
-def split_buckets(max_context: int) -> list[int]:
-    """4, 16, 64 … pieces, up to what holds the longest context."""
-    largest = -(-max_context // (BLOCK_SIZE * SPLIT_BLOCKS))
-    buckets = [_LEAST_SPLITS]
-    while buckets[-1] < largest:
-        buckets.append(buckets[-1] * 4)
-    return buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +115,11 @@ class TritonSteps:
             self._decode(self._placed(self._padding(rows, splits)))
         progress("Triton's kernels are ready", 1.0)
 
-    def run(self, batch: Batch, made: Tensor) -> Tensor:
+    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
         step = arrange(batch, self._group, is_invariant=self._is_invariant)
         if batch.num_tokens == batch.num_rows <= self._rows[-1] and batch.num_samples:
-            rows = _bucket(batch.num_rows, self._rows)
-            splits = _bucket(step.num_splits, self._splits)
+            rows = self._rows[bisect_left(self._rows, batch.num_rows)]
+            splits = self._splits[bisect_left(self._splits, step.num_splits)]
             inputs = self._placed(pad(step, rows, splits, self._kv.num_blocks))
             feed(inputs.token_ids, batch.feeds, made)
             return self._decode(inputs)[: batch.num_samples]
@@ -227,14 +128,14 @@ class TritonSteps:
         return self._run(inputs)
 
     def _padding(self, rows: int, splits: int) -> Arrangement:
-        """A step of padding alone."""
+        """Return a step of padding alone."""
         empty = np.zeros(0, np.int32)
         tables, nothing = np.zeros((0, 0), np.int32), (empty, empty, empty)
         step = Arrangement(empty, empty, empty, empty, tables, nothing, nothing, 1)
         return pad(step, rows, splits, self._kv.num_blocks)
 
     def _prefill(self, count: int) -> Arrangement:
-        """A step of one row that fills some of the scratch block."""
+        """Return a step of one row that fills some of the scratch block."""
         counting = np.arange(min(count, self._decoder.config.max_context), dtype=np.int32)
         starts, counts = np.zeros(1, np.int32), np.array([len(counting)], np.int32)
         most = [tile_tokens(tile, self._group) for tile in (SPLIT_TILE, WHOLE_TILE)]
@@ -243,16 +144,16 @@ class TritonSteps:
             token_ids=np.zeros_like(counting), positions=counting,
             slots=self._kv.num_blocks * BLOCK_SIZE + counting, samples=counting[-1:],
             tables=np.array([[self._kv.num_blocks]], np.int32),
-            split_tiles=_tiles(starts, counts, is_split, most[0]),
-            whole_tiles=_tiles(starts, counts, ~is_split, most[1]), num_splits=1,
+            split_tiles=tiles(starts, counts, is_split, most[0]),
+            whole_tiles=tiles(starts, counts, ~is_split, most[1]), num_splits=1,
         )  # fmt: skip
 
     def _placed(self, step: Arrangement) -> _Inputs:
-        """A padded step where its graph expects it."""
+        """Place a padded step where its graph expects it."""
         return _Inputs.of(step, self._device, self._inputs)
 
     def _decode(self, inputs: _Inputs) -> Tensor:
-        """Logits of a padded step."""
+        """Compute the logits of a padded step."""
         if not self._is_captured:
             return self._run(inputs)
         shape = len(inputs.token_ids), inputs.num_splits
@@ -282,8 +183,9 @@ class TritonSteps:
 
         def attend(layer: int, heads: Tensor) -> Tensor:
             weights, (kv, scales) = decoder.weights.layers[layer], self._kv.layer(layer)
+            window = config.layers[layer].window
             triton_ops.rotate_and_store(
-                heads, kv, inputs.positions, inputs.slots, decoder.cos, decoder.sin,
+                heads, kv, inputs.positions, inputs.slots, decoder.rope_table(layer),
                 q_norm=weights.q_norm, k_norm=weights.k_norm, eps=config.rms_norm_eps,
                 scales=scales,
             )  # fmt: skip
@@ -291,18 +193,14 @@ class TritonSteps:
             if has_split:
                 attend_split(
                     heads, kv, inputs.tables, inputs.positions, inputs.split_tiles, out,
-                    num_splits=inputs.num_splits, window=config.sliding_window, scales=scales,
+                    num_splits=inputs.num_splits, window=window, scales=scales,
                 )  # fmt: skip
             if has_whole:
                 attend_whole(
                     heads, kv, inputs.tables, inputs.positions, inputs.whole_tiles, out,
-                    window=config.sliding_window, scales=scales,
+                    window=window, scales=scales,
                 )  # fmt: skip
             return out
 
         hidden = decoder.hidden(inputs.token_ids, attend)
         return decoder.logits(hidden.index_select(0, inputs.samples))
-
-
-def _bucket(size: int, buckets: list[int]) -> int:
-    return next(bucket for bucket in buckets if bucket >= size)

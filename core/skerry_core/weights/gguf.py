@@ -13,17 +13,25 @@ from math import prod
 
 import numpy as np
 
-from skerry_core.weights.tensors import FORMATS, Bytes, Tensor, WeightsError, row_bytes
+from skerry_core.weights.tensors import (
+    FORMATS,
+    Bytes,
+    FileTensor,
+    TruncatedFile,
+    WeightsError,
+    row_bytes,
+)
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
 MAGIC = b"GGUF"
-_MAX_TENSORS = 1 << 16
-_MAX_PAIRS = 1 << 16
-_MAX_NAME = 256  # bytes; ggml itself allows 64
-_MAX_KEY = 1 << 16  # bytes, as in the specification
-_MAX_STRING = 1 << 20  # bytes of a string that is kept; chat templates reach tens of thousands
-_MAX_STRINGS = 1 << 22  # of an array that is walked over
+# Bounds of a header, the same in `skerry_regions.models.gguf_header`.
+MAX_TENSORS = 1 << 16
+MAX_PAIRS = 4096  # of metadata; real files have below a hundred
+MAX_KEY = 65_535  # bytes, as in the specification
+MAX_STRING = 1 << 20  # bytes; chat templates are the longest seen, below 64 KiB
+MAX_ARRAY = 1 << 22  # elements; the largest vocabularies have 262,144
+_MAX_NAME = 256  # bytes of a tensor's; ggml itself allows 64
 _MAX_KEPT_ARRAY = 4096  # elements; a longer array of numbers is skipped
 _MAX_DIMS = 4
 
@@ -53,15 +61,72 @@ _TYPE_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
+class _TensorInfo:
+    name: str
+    dims: tuple[int, ...]  # fastest first, as in the file
+    type_id: int
+    offset: int  # bytes from the start of tensor data
+
+    def check_format(self, where: str) -> str:
+        """Return the tensor's format. Raises WeightsError for one that is not in `FORMATS`."""
+        format_ = _TYPE_NAMES.get(self.type_id, f"number {self.type_id}")
+        if format_ not in FORMATS:
+            raise WeightsError(
+                f"{where} has format {format_}, which is not supported, only {', '.join(FORMATS)}"
+            )
+        return format_
+
+    def tensor(self, data: Bytes, start: int, where: str) -> FileTensor:
+        """Return the tensor out of a mapped file. Raises WeightsError, beginning with `where`."""
+        format_ = self.check_format(where)
+        if not self.dims or min(self.dims) < 1:
+            raise WeightsError(f"{where} has dimensions {self.dims}")
+        try:
+            size = prod(self.dims[1:]) * row_bytes(format_, self.dims[0])
+        except ValueError as error:
+            raise WeightsError(f"{where}: {error}") from None
+        begin, end = start + self.offset, start + self.offset + size
+        if end > len(data):
+            raise WeightsError(f"{where} ends at byte {end}, the file has {len(data)}")
+        return FileTensor(format_, self.dims[::-1], data[begin:end])
+
+
+@dataclass(frozen=True, slots=True)
 class GGUFContents:
+    """A file's metadata, and where its tensors are said to lie."""
+
     metadata: dict[str, Value]
-    tensors: dict[str, Tensor]
+    _infos: list[_TensorInfo]
+    _data: Bytes
+    _alignment: int
+    _start: int  # of tensor data
+    _file: str
+
+    def check_formats(self) -> None:
+        """Raise WeightsError for a tensor of a format not in `FORMATS`, whether it is there yet."""
+        for info in self._infos:
+            info.check_format(f"{self._file}: tensor {info.name!r}")
+
+    def tensors(self) -> dict[str, FileTensor]:
+        """Return views of the mapped file.
+
+        Raises WeightsError for a tensor that is not in it, or of a format not in `FORMATS`.
+        """
+        tensors: dict[str, FileTensor] = {}
+        for info in self._infos:
+            where = f"{self._file}: tensor {info.name!r}"
+            if info.name in tensors:
+                raise WeightsError(f"{where} occurs twice")
+            if info.offset % self._alignment:
+                raise WeightsError(f"{where} at {info.offset} is not aligned to {self._alignment}")
+            tensors[info.name] = info.tensor(self._data, self._start, where)
+        return tensors
 
 
 def read_gguf(data: Bytes, file: str) -> GGUFContents:
-    """Parse a mapped file; `file` is its name in errors. Tensors are views of `data`.
+    """Parse a mapped file's header; `file` is its name in errors.
 
-    Raises WeightsError on anything that is not a sound GGUF file of formats in `FORMATS`.
+    Raises WeightsError on anything that is not a sound GGUF file.
     """
     cursor = _Cursor(data, file)
     if cursor.take(4, "magic") != MAGIC:
@@ -69,12 +134,12 @@ def read_gguf(data: Bytes, file: str) -> GGUFContents:
     version = cursor.scalar("I", "version")
     if version not in (2, 3):
         raise WeightsError(f"{file}: GGUF version {version} is not supported, only 2 and 3 are")
-    num_tensors = cursor.count("Q", _MAX_TENSORS, "number of tensors")
-    num_pairs = cursor.count("Q", _MAX_PAIRS, "number of metadata entries")
+    num_tensors = cursor.count("Q", MAX_TENSORS, "number of tensors")
+    num_pairs = cursor.count("Q", MAX_PAIRS, "number of metadata entries")
 
     metadata: dict[str, Value] = {}
     for _ in range(num_pairs):
-        key = cursor.string(_MAX_KEY, "metadata key")
+        key = cursor.string(MAX_KEY, "metadata key")
         if key in metadata:
             raise WeightsError(f"{file}: metadata {key!r} occurs twice")
         value = cursor.value(f"metadata {key!r}")
@@ -84,16 +149,7 @@ def read_gguf(data: Bytes, file: str) -> GGUFContents:
     infos = [_tensor_info(cursor) for _ in range(num_tensors)]
     alignment = _alignment(metadata, file)
     start = -(-cursor.offset // alignment) * alignment
-    tensors: dict[str, Tensor] = {}
-    for info in infos:
-        if info.name in tensors:
-            raise WeightsError(f"{file}: tensor {info.name!r} occurs twice")
-        if info.offset % alignment:
-            raise WeightsError(
-                f"{file}: tensor {info.name!r} at {info.offset} is not aligned to {alignment}"
-            )
-        tensors[info.name] = info.tensor(data, start, file)
-    return GGUFContents(metadata, tensors)
+    return GGUFContents(metadata, infos, data, alignment, start, file)
 
 
 class _Cursor:
@@ -107,7 +163,7 @@ class _Cursor:
     def _advance(self, size: int, what: str) -> int:
         start = self.offset
         if size > len(self._view) - start:
-            raise WeightsError(
+            raise TruncatedFile(
                 f"{self._file}: truncated: {what} needs {size} bytes at {start}, "
                 f"the file has {len(self._view)}"
             )
@@ -138,24 +194,24 @@ class _Cursor:
             raise WeightsError(f"{self._file}: {what} is not UTF-8: {error}") from None
 
     def value(self, what: str) -> Value | None:
-        """The next typed value; None for an array that is not kept."""
+        """Return the next typed value; None for an array that is not kept."""
         kind = int(self.scalar("I", what))
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind], what)
         if kind == _STRING:
-            return self.string(_MAX_STRING, what)
+            return self.string(MAX_STRING, what)
         if kind == _ARRAY:
             return self._array(what)
         raise WeightsError(f"{self._file}: {what} has unknown type {kind}")
 
     def _array(self, what: str) -> Value | None:
         kind = int(self.scalar("I", what))
-        length = int(self.scalar("Q", what))
+        if kind not in (*_SCALARS, _STRING):
+            raise WeightsError(f"{self._file}: {what} is an array of unknown type {kind}")
+        length = self.count("Q", MAX_ARRAY, f"length of {what}")
         if kind == _STRING:
             self._skip_strings(length, what)
             return None
-        if kind not in _SCALARS:
-            raise WeightsError(f"{self._file}: {what} is an array of unknown type {kind}")
         item = np.dtype("<" + _SCALARS[kind])
         start = self._advance(length * item.itemsize, what)
         if length > _MAX_KEPT_ARRAY:
@@ -163,44 +219,23 @@ class _Cursor:
         return tuple(np.frombuffer(self._view, item, length, start).tolist())
 
     def _skip_strings(self, length: int, what: str) -> None:
-        """Written out: a vocabulary is a hundred thousand of them, on the way to every start."""
-        if length > _MAX_STRINGS:
-            raise WeightsError(f"{self._file}: {what} has {length} strings, over {_MAX_STRINGS}")
+        """Walk over strings. Written out: a vocabulary has a hundred thousand, at every start."""
         view, offset, end = self._view, self.offset, len(self._view)
         read_length = struct.Struct("<Q").unpack_from
         for _ in range(length):
             if offset + 8 > end:
                 break
-            offset += 8 + read_length(view, offset)[0]
+            (size,) = read_length(view, offset)
+            if size > MAX_STRING:
+                raise WeightsError(
+                    f"{self._file}: length of {what}'s string is {size}, more than {MAX_STRING}"
+                )
+            offset += 8 + size
         else:
             if offset <= end:
                 self.offset = offset
                 return
         raise WeightsError(f"{self._file}: truncated: {what} runs past the end of the file")
-
-
-@dataclass(frozen=True, slots=True)
-class _TensorInfo:
-    name: str
-    dims: tuple[int, ...]  # fastest first, as in the file
-    type_id: int
-    offset: int  # bytes from the start of tensor data
-
-    def tensor(self, data: Bytes, start: int, file: str) -> Tensor:
-        where = f"{file}: tensor {self.name!r}"
-        format_ = _TYPE_NAMES.get(self.type_id, f"number {self.type_id}")
-        if format_ not in FORMATS:
-            raise WeightsError(f"{where} has format {format_}, which is not supported")
-        if not self.dims or min(self.dims) < 1:
-            raise WeightsError(f"{where} has dimensions {self.dims}")
-        try:
-            size = prod(self.dims[1:]) * row_bytes(format_, self.dims[0])
-        except ValueError as error:
-            raise WeightsError(f"{where}: {error}") from None
-        begin, end = start + self.offset, start + self.offset + size
-        if end > len(data):
-            raise WeightsError(f"{where} ends at byte {end}, the file has {len(data)}")
-        return Tensor(self.name, format_, self.dims[::-1], data[begin:end])
 
 
 def _tensor_info(cursor: _Cursor) -> _TensorInfo:

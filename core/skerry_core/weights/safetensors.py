@@ -5,12 +5,12 @@ The header is not trusted: its length is bounded and each tensor is checked agai
 
 from __future__ import annotations
 
-import json
 import re
 from math import prod
 from typing import Any, TypeGuard
 
-from skerry_core.weights.tensors import Bytes, Tensor, WeightsError, row_bytes
+from skerry_core.weights.files import read_json_object
+from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError, row_bytes
 
 _MAX_HEADER = 16 << 20  # bytes; a 70B model's is about 100 KB
 _MAX_TENSORS = 1 << 16
@@ -20,7 +20,7 @@ _MAX_SIZE = 1 << 62  # elements along a dimension
 
 def read_safetensors(
     data: Bytes, file: str, *, ignored: re.Pattern[str] | None = None
-) -> dict[str, Tensor]:
+) -> dict[str, FileTensor]:
     """Parse a mapped file; `file` is its name in errors. Tensors are views of `data`.
 
     Those whose whole name matches `ignored` are left out unread, whatever their format. Raises
@@ -39,37 +39,20 @@ def read_safetensors(
         raise WeightsError(f"{file}: {len(header)} tensors, more than {_MAX_TENSORS}")
     body = data[8 + size :]
     return {
-        name: _tensor(name, entry, body, file)
+        name: _tensor(f"{file}: tensor {name!r}", entry, body)
         for name, entry in header.items()
         if ignored is None or not ignored.fullmatch(name)
     }
 
 
-def read_json_object(raw: bytes, what: str) -> dict[str, Any]:
-    """Decode a JSON object without repeated keys. Raises WeightsError."""
-    try:
-        value = json.loads(raw, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{what} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise WeightsError(f"{what} is not a JSON object")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = dict(pairs)
-    if len(keys) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return keys
-
-
-def _tensor(name: str, entry: Any, body: Bytes, file: str) -> Tensor:
-    where = f"{file}: tensor {name!r}"
+def _tensor(where: str, entry: Any, body: Bytes) -> FileTensor:
     if not isinstance(entry, dict):
         raise WeightsError(f"{where} is not described by an object")
     format_, shape = entry.get("dtype"), entry.get("shape")
     if format_ not in ("F32", "F16", "BF16"):
-        raise WeightsError(f"{where} has format {format_!r}, which is not supported")
+        raise WeightsError(
+            f"{where} has format {format_!r}, which is not supported, only F32, F16 and BF16"
+        )
     if not _are_sizes(shape) or not 0 < len(shape) <= _MAX_DIMS or min(shape) < 1:
         raise WeightsError(f"{where} has shape {shape!r}")
     offsets = entry.get("data_offsets")
@@ -81,7 +64,7 @@ def _tensor(name: str, entry: Any, body: Bytes, file: str) -> Tensor:
         raise WeightsError(
             f"{where} of {size} bytes is said to lie at {begin} to {end} of {len(body)}"
         )
-    return Tensor(name, format_, tuple(shape), body[begin:end])
+    return FileTensor(format_, tuple(shape), body[begin:end])
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:

@@ -29,7 +29,7 @@ class SuperBlocks(NamedTuple):
     minima: Int8 | None = None  # i8[n, S]
 
     def values(self) -> Float32:
-        """f32[n, 256]. The products of d and an integer scale are exact."""
+        """Compute f32[n, 256]. The products of d and an integer scale are exact."""
         n, parts = self.scales.shape
         values = self.quants.reshape(n, parts, -1).astype(np.float32)
         values *= (self.d[:, None] * self.scales)[:, :, None]
@@ -39,18 +39,18 @@ class SuperBlocks(NamedTuple):
 
 
 def _split_q4_k(blocks: Bytes) -> SuperBlocks:
-    """From u8[n, 144]."""
+    """Split u8[n, 144]."""
     return _with_minima(blocks, _nibble_pairs(blocks[:, 16:]))
 
 
 def _split_q5_k(blocks: Bytes) -> SuperBlocks:
-    """From u8[n, 176]."""
+    """Split u8[n, 176]."""
     fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     return _with_minima(blocks, _nibble_pairs(blocks[:, 48:]) | (fifth << np.uint8(4)))
 
 
 def _split_q6_k(blocks: Bytes) -> SuperBlocks:
-    """From u8[n, 210]."""
+    """Split u8[n, 210]."""
     packed = blocks[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([packed & 0xF, packed >> 4], axis=2).reshape(-1, 8, 32)
     packed = blocks[:, 128:192].reshape(-1, 2, 1, 32)
@@ -61,7 +61,7 @@ def _split_q6_k(blocks: Bytes) -> SuperBlocks:
 
 
 def _with_minima(blocks: Bytes, quants: Bytes) -> SuperBlocks:
-    """Q4_K and Q5_K: d, dmin, and 8 scales and minima of 6 bits each in 12 bytes."""
+    """Split Q4_K or Q5_K: d, dmin, and 8 scales and minima of 6 bits each in 12 bytes."""
     low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = [low & 0x3F, (high & 0xF) | ((low >> 6) << 4)]
     minima = [middle & 0x3F, (high >> 4) | ((middle >> 6) << 4)]
@@ -75,7 +75,7 @@ def _with_minima(blocks: Bytes, quants: Bytes) -> SuperBlocks:
 
 
 def _nibble_pairs(packed: Bytes) -> Bytes:
-    """u8[n, 128] -> u8[n, 8, 32]: sub-block 2 j in low nibbles, 2 j + 1 in high ones."""
+    """Split u8[n, 128] to u8[n, 8, 32]: sub-block 2 j in low nibbles, 2 j + 1 in high ones."""
     pairs = packed.reshape(-1, 4, 32)
     return np.stack([pairs & np.uint8(0xF), pairs >> np.uint8(4)], axis=2).reshape(-1, 8, 32)
 

@@ -25,11 +25,14 @@ class WeightsError(ValueError):
     """A weight file that cannot be used; the message names the file, and the tensor if one is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A named array of a weight file, still in the file's format."""
+class TruncatedFile(WeightsError):
+    """A file that ends before its header does."""
 
-    name: str
+
+@dataclass(frozen=True, slots=True)
+class FileTensor:
+    """An array of a weight file, still in the file's format."""
+
     format: str  # a key of FORMATS
     shape: tuple[int, ...]  # in elements, slowest first: a matrix is [rows (outputs), columns]
     data: Bytes  # u8[nbytes], row after row; often a read-only view of the mapped file
@@ -47,23 +50,23 @@ class Format(NamedTuple):
 
 
 def row_bytes(format_: str, columns: int) -> int:
-    """Bytes of one row. Raises ValueError unless whole blocks fill it."""
+    """Return bytes of one row. Raises ValueError unless whole blocks fill it."""
     block_size, block_bytes, _ = FORMATS[format_]
     if columns % block_size:
         raise ValueError(f"{columns} columns are not whole {format_} blocks of {block_size}")
     return columns // block_size * block_bytes
 
 
-def dequantize(tensor: Tensor) -> Float32:
-    """The tensor's values as a new f32 array of its shape."""
+def dequantize(tensor: FileTensor) -> Float32:
+    """Return the tensor's values as a new f32 array of its shape."""
     _, block_bytes, decode = FORMATS[tensor.format]
     blocks = tensor.data.reshape(-1, block_bytes)
     return decode(blocks).astype(np.float32).reshape(tensor.shape)
 
 
 def quantize_q8_0(values: Float32) -> Bytes:
-    """Rows f32[n, columns] in blocks of 32 as u8[n, bytes], like ggml: d = max |x| / 127 in f16,
-    quants rounded half away from zero."""
+    """Quantise rows f32[n, columns] in blocks of 32 to u8[n, bytes], like ggml: d = max |x| / 127
+    in f16, quants rounded half away from zero."""
     blocks = values.reshape(-1, 32)
     with np.errstate(all="ignore"):  # what is not a number stays so: its scale is none
         scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
@@ -74,12 +77,49 @@ def quantize_q8_0(values: Float32) -> Bytes:
     return joined.reshape(len(values), -1)
 
 
+def quantize_q4_0(values: Float32) -> Bytes:
+    """Quantise rows as `quantize_q8_0` does, to 4 bits: d = the value furthest from 0, by -8."""
+    blocks = values.reshape(-1, 32)
+    with np.errstate(all="ignore"):
+        furthest = np.abs(blocks).argmax(axis=1, keepdims=True)
+        scale = np.take_along_axis(blocks, furthest, axis=1) / np.float32(-8)
+        scaled = blocks * np.where(scale == 0, np.float32(0), 1 / scale)
+        quants = np.minimum(np.trunc(scaled + np.float32(8.5)), 15).astype(np.uint8)
+    return _joined(values, [scale], quants)
+
+
+def quantize_q4_1(values: Float32) -> Bytes:
+    """Quantise rows to 4 bits from the least value on, in 15 equal steps to the greatest."""
+    blocks = values.reshape(-1, 32)
+    with np.errstate(all="ignore"):
+        least = blocks.min(axis=1, keepdims=True)
+        scale = (blocks.max(axis=1, keepdims=True) - least) / np.float32(15)
+        scaled = (blocks - least) * np.where(scale == 0, np.float32(0), 1 / scale)
+        quants = np.minimum(np.trunc(scaled + np.float32(0.5)), 15).astype(np.uint8)
+    return _joined(values, [scale, least], quants)
+
+
+def _joined(values: Float32, numbers: list[Float32], quants: Bytes) -> Bytes:
+    """Join each block's f16 numbers with its nibbles: values 0 to 15 low, 16 to 31 high."""
+    halves = [number.astype(np.float16).view(np.uint8) for number in numbers]
+    nibbles = quants[:, :16] | (quants[:, 16:] << _FOUR)
+    joined: Bytes = np.concatenate([*halves, nibbles], axis=1)
+    return joined.reshape(len(values), -1)
+
+
+QUANTIZERS: dict[str, Callable[[Float32], Bytes]] = {
+    "Q8_0": quantize_q8_0,
+    "Q4_0": quantize_q4_0,
+    "Q4_1": quantize_q4_1,
+}
+
+
 def _f16(data: Bytes) -> Float32:
     return np.ascontiguousarray(data).view(np.float16).astype(np.float32)
 
 
 def _nibbles(data: Bytes) -> Bytes:
-    """u8[n, k] -> u8[n, 2 k]: all low nibbles, then all high ones."""
+    """Split u8[n, k] to u8[n, 2 k]: all low nibbles, then all high ones."""
     nibbles: Bytes = np.concatenate([data & _LOW, data >> _FOUR], axis=1)
     return nibbles
 
@@ -122,17 +162,24 @@ FORMATS: dict[str, Format] = {
 
 
 def check_shapes(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], file: str
+    shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], file: str
 ) -> None:
-    """Raise WeightsError unless the tensors are exactly the expected ones."""
+    """Raise WeightsError unless a file's tensors, by their shapes, are the expected ones."""
     for name, shape in expected.items():
-        tensor = tensors.get(name)
-        if tensor is None:
+        if name not in shapes:
             raise WeightsError(f"{file}: tensor {name!r} is missing")
-        if tensor.shape != shape:
-            raise WeightsError(
-                f"{file}: tensor {name!r} has shape {tensor.shape}, the model needs {shape}"
-            )
-    for name in tensors:
+        check_shape(name, shapes[name], shape, file)
+    for name in shapes:
         if name not in expected:
-            raise WeightsError(f"{file}: tensor {name!r} has no place in a model that is supported")
+            raise misplaced(name, file)
+
+
+def check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], file: str) -> None:
+    """Raise WeightsError unless a tensor of a file has the shape that it should."""
+    if shape != expected:
+        raise WeightsError(f"{file}: tensor {name!r} has shape {shape}, the model needs {expected}")
+
+
+def misplaced(name: str, file: str) -> WeightsError:
+    """Return the error that a model has no place for a file's tensor."""
+    return WeightsError(f"{file}: tensor {name!r} has no place in a model that is supported")

@@ -33,7 +33,7 @@ def register(commands: Commands) -> None:
     listing.add_argument("--dead", action="store_true", help="only those with dead letters")
     listing.add_argument("--limit", type=count, default=50, help="at most so many (default: 50)")
     for name, command, help, description in (
-        ("show", show_batch, "what became of a batch", "Show a batch and what failed in it."),
+        ("show", show_batch, "how a batch ended", "Show a batch and what failed in it."),
         ("cancel", cancel_batch, "end a batch now", "End a batch; what is done stays."),
         ("retry", retry_batch, "give dead letters new attempts", "Queue dead requests again."),
     ):

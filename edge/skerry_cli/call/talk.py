@@ -5,16 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from skerry_cli.arguments import Commands, add_command, count
+from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
 
 if TYPE_CHECKING:
     from skerry import AI
 
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+HINT = """
+Try next:
+  skerry chat {model}    a conversation
+  skerry run {model} "…" --temperature 1 --seed 7    another answer, and the same one each time
+  skerry models list    what else there is; `skerry models pull ID` gets it
+"""
 CHAT_HELP = "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer."
 
 
@@ -25,7 +33,7 @@ def register(commands: Commands) -> None:
         run_model,
         help="ask a model once and print its answer as it comes",
         description="Ask a model once and print its answer as it comes.",
-        example=f'skerry run {DEFAULT_MODEL} "The capital of France is"',
+        example=f'skerry run {DEFAULT_MODEL} "Why is the sky blue?"',
     )
     run.add_argument("model", metavar="MODEL", help="id or alias; see `skerry models list`")
     run.add_argument("prompt", metavar="PROMPT", help="the text; - reads it from standard input")
@@ -67,7 +75,18 @@ def run_model(args: argparse.Namespace) -> int:
         inputs = {"messages": [_message("system", args.system), _message("user", prompt)]}
     with AI() as ai:
         _stream(ai, args.model, inputs | _sampling(args))
+    _hint(args.model)
     return 0
+
+
+def _hint(model: str) -> None:
+    """Tell a person at a terminal, once in the life of a home, what else to try."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    mark = Home.from_environ(os.environ).root / "hinted"
+    with contextlib.suppress(OSError):  # no home here, or it was told before
+        mark.touch(mode=0o600, exist_ok=False)
+        note(HINT.format(model=model))
 
 
 def chat_with_model(args: argparse.Namespace) -> int:
@@ -105,7 +124,7 @@ def _enable_line_editing() -> None:
 
 
 def _ask() -> str | None:
-    """One line of the person; None at the end of input."""
+    """Return one line of the person; None at the end of input."""
     try:
         return input("> ").strip()
     except EOFError:

@@ -6,19 +6,20 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from skerry.errors import AuthenticationError
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import TokenStore
 from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
 from skerry_edge.gate.spending import Spending
-from skerry_edge.http.tls import Certificate, TLSError
+from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.http.tls import Certificate
 from skerry_edge.limits import Limits
 from skerry_edge.reload import Followed, following
 from skerry_regions.models.catalog import Catalog
+
+LOOK_SECONDS = 1.0  # between looks for tokens that have expired
 
 
 @asynccontextmanager
@@ -30,6 +31,7 @@ async def configured(
     *,
     edges: Callable[[], int] = lambda: 1,
     certificate: Certificate | None = None,
+    unwritten: Callable[[], float] = lambda: 0.0,
 ) -> AsyncGenerator[Admission]:
     """The admission of one of `edges` edges; while entered, it follows the files.
 
@@ -38,7 +40,11 @@ async def configured(
     quotas = _quotas(home, catalog)
     spending = Spending(home.spending)
     admission = Admission(
-        max_requests=limits.max_requests, quotas=quotas, edges=edges, spending=spending
+        max_requests=limits.max_requests,
+        quotas=quotas,
+        edges=edges,
+        spending=spending,
+        unwritten=unwritten,
     )
 
     def read_limits() -> Callable[[], None]:
@@ -51,25 +57,26 @@ async def configured(
     ]
     if certificate is not None:
         followed.append(certificate.followed())
+    expiring = asyncio.create_task(_end_expired(admission, tokens), name="expire tokens")
     try:
         async with following(followed):
             yield admission
     finally:
+        expiring.cancel()
         await asyncio.to_thread(spending.close)
 
 
 def end_revoked(admission: Admission, tokens: TokenStore) -> None:
     """End what still runs for tokens that work no more."""
-    error = AuthenticationError("This API token was revoked.")
-    admission.end(lambda demand: bool(demand.token) and not tokens.is_live(demand.token), error)
+    error = AuthenticationError("This API token was revoked, or has expired.")
+    is_live = functools.cache(tokens.is_live)  # of this look
+    admission.end(lambda demand: bool(demand.token) and not is_live(demand.token), error)
 
 
-def open_certificate(cert: Path, key: Path) -> Certificate:
-    """Raises `CannotStart`."""
-    try:
-        return Certificate(cert, key)
-    except TLSError as error:
-        raise CannotStart(str(error)) from None
+async def _end_expired(admission: Admission, tokens: TokenStore) -> None:
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        end_revoked(admission, tokens)
 
 
 def _quotas(home: Home, catalog: Catalog) -> Quotas:

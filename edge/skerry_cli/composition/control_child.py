@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Generator
 from urllib.parse import urlsplit
 
 from skerry_cli.home.control_home import DEFAULT_HOST, DEFAULT_PORT
-from skerry_cli.home.parts import CannotStart, listen_at, reachable
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.parts import listen_at, reachable
 from skerry_cli.home.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
@@ -61,5 +62,5 @@ async def control_plane(home: Home, listener: socket.socket) -> AsyncGenerator[S
         process.retire()  # its socket is ours no longer
         listener.close()
         await process.stop(STOP_SECONDS)
-        for path in home.run.glob(f"{home.registry.name}*"):  # nobody is in it any more
+        for path in home.run.glob(f"{home.registry.name}*"):  # no member is in it any more
             path.unlink(missing_ok=True)

@@ -12,61 +12,41 @@ the backlog instead of being refused.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from skerry_cli.composition.control_child import control_listener, control_plane
 from skerry_cli.composition.fleet_dns import ID as DNS_ID
 from skerry_cli.composition.fleet_dns import FleetDns, dns_command
-from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, answer_status
-from skerry_cli.home.machine import default_threads
+from skerry_cli.composition.fleet_status import NodePlace, node_status, trouble, without_edge
+from skerry_cli.home.control import EdgeStatus, Status
+from skerry_cli.home.machine import default_threads, share_threads
 from skerry_cli.home.parts import (
-    CannotStart,
-    credentials,
-    install_models,
-    listen_at,
+    Installation,
     reachable,
-    read_topology,
+    sentence,
     url_of,
 )
-from skerry_cli.home.registries import open_registry
 from skerry_cli.home.sockets import SocketFolder
-from skerry_cli.home.state import Home, Instance, announce
-from skerry_cli.report import Reporter
-from skerry_edge.gate.auth import TokenStore
+from skerry_cli.home.state import Home
+from skerry_cli.report import StartReporter
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
-from skerry_regions.models.catalog import Catalog
 from skerry_regions.process.emulation import relays
 from skerry_regions.process.health import is_healthy
-from skerry_regions.process.startup import on_sighup, on_thread, stop_on_signals, unless
 from skerry_regions.process.succession import Succession
-from skerry_regions.process.supervisor import FirstStartFailed, ProcessSpec, Supervised
+from skerry_regions.process.supervisor import ProcessSpec, Supervised
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
-from skerry_regions.topology.spec import EdgeSpec, Pool, Topology
+from skerry_regions.topology.spec import EdgeSpec, Topology
 
 EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
 EDGE_RETIRE_SECONDS = Limits().request_seconds + 10.0  # longer than any stream
-NODE_STOP_SECONDS = 15.0  # the edges are gone: nobody waits for what still runs
+NODE_STOP_SECONDS = 15.0  # the edges are gone: none waits for what still runs
 NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
-
-
-def serve_topology(path: Path, home: Home, control: str, reporter: Reporter) -> None:
-    """Start what the file describes and keep it alive until SIGINT or SIGTERM.
-
-    Raises `CannotStart`, or `Interrupted` when the signal comes before all are ready.
-    """
-    topology = _load(path)
-    with SocketFolder.create(home.run) as sockets:
-        keep_topology(path, sockets)
-        asyncio.run(_serve(topology, home, sockets, control, reporter))
 
 
 def keep_topology(path: Path, sockets: SocketFolder) -> None:
@@ -78,92 +58,23 @@ def _topology_file(sockets: SocketFolder) -> Path:
     return sockets.path("topology", "yaml")
 
 
-def _load(path: Path) -> Topology:
-    topology = read_topology(path)
-    if not topology.edges:
-        raise CannotStart(f"{path}: `edges` is empty: nobody could reach the nodes")
-    return topology
-
-
-async def _serve(
-    topology: Topology, home: Home, sockets: SocketFolder, control: str, reporter: Reporter
-) -> None:
-    stop = stop_on_signals()
-    renew = asyncio.Event()
-    on_sighup(renew.set)
-    _forget_registry(home)
-    with contextlib.ExitStack() as listening:
-        listeners = {
-            edge.name: listening.enter_context(listen_at(edge.host, edge.port, Limits()))
-            for edge in topology.edges
-        }
-        control_socket = listening.enter_context(control_listener(home))
-        names = list(dict.fromkeys(pool.model for pool in topology.pools))
-        catalog, _ = await unless(
-            stop, on_thread(lambda: install_models(names, home, reporter.progress))
-        )
-        config = credentials(
-            home,
-            TokenStore(home.tokens),
-            edge_url(topology.edges[0], listeners[topology.edges[0].name]),
-            control_url=url_of(control_socket),
-        )
-        registry = open_registry(home, os.environ)
-        listening.callback(registry.close)
-        fleet = Fleet(topology, catalog, home, sockets, listeners, registry, reporter)
-        try:
-            await unless(stop, asyncio.ensure_future(fleet.start()))
-            async with (
-                answer_status(control, fleet.status),
-                control_plane(home, control_socket),
-            ):
-                announce(home, Instance(os.getpid(), control, ready=True, url=config.url))
-                reporter.ready(
-                    {
-                        "url": config.url,
-                        "account_id": config.account_id,
-                        "api_token": config.api_token,
-                        "models": list(dict.fromkeys(catalog.resolve(name).id for name in names)),
-                    }
-                )
-                renewing = asyncio.create_task(fleet.renew_edges_on(renew))
-                await stop.wait()
-                renewing.cancel()
-                fleet.retire_edges()  # they could not inherit what is closed now
-                for listener in listeners.values():
-                    listener.close()  # once the edges have closed theirs, callers are refused
-                await fleet.stop()
-        except FirstStartFailed as error:
-            raise CannotStart(str(error)) from None
-        finally:
-            await fleet.stop()
-            _forget_registry(home)
-
-
-@dataclass(frozen=True, slots=True)
-class NodePlace:
-    """One node of a topology."""
-
-    id: str
-    pool: Pool
-    model: str  # catalog id
-
-
 class Fleet:
     """All processes of a topology. Lives on one event loop."""
 
     def __init__(
         self,
         topology: Topology,
-        catalog: Catalog,
+        installed: Installation,
         home: Home,
         sockets: SocketFolder,
         listeners: dict[str, socket.socket],
         registry: Registry,
-        reporter: Reporter,
+        reporter: StartReporter,
     ) -> None:
         self._topology = topology
+        self._left_out = installed.left_out
         self._home = home
+        catalog, gone = installed.catalog, {each.model for each in installed.left_out}
         self._sockets = sockets
         self._listeners = listeners
         self._registry = registry
@@ -172,6 +83,7 @@ class Fleet:
             NodePlace(id, pool, catalog.resolve(pool.model).id)
             for pool in topology.pools
             for id in pool.node_names()
+            if catalog.resolve(pool.model).id not in gone
         ]
         self._threads = share_threads([place.pool for place in self._places], default_threads())
         self._warm_up = {
@@ -219,7 +131,7 @@ class Fleet:
         await asyncio.gather(*(relay.close() for relay in self._relays))
 
     def status(self) -> Status:
-        members = self._members()
+        members, away = self._members()
         edges = [
             EdgeStatus(
                 id=edge.name,
@@ -230,22 +142,29 @@ class Fleet:
             for edge in self._topology.edges
         ]
         nodes = [
-            _node_status(place, self._nodes[place.id], members, self._address(place.id, "control"))
+            node_status(place, self._nodes[place.id], members, self._address(place.id, "control"))
             for place in self._places
         ]
-        notes = [_trouble(each) for each in (*self._nodes.values(), *self._edges)]
+        notes = [sentence(each) for each in self._left_out]
+        notes += [trouble(each) for each in (*self._nodes.values(), *self._edges)]
+        notes += [away] if away else without_edge(self._nodes, members)
         notes += self._edges.failures.values()
         if self._dns is not None:
-            notes += [self._dns.trouble, _trouble(self._dns.process)]
+            notes += [self._dns.trouble, trouble(self._dns.process)]
         return Status(
-            url=edges[0].url, edges=edges, nodes=nodes, notes=[note for note in notes if note]
+            url=edges[0].url,
+            edges=edges,
+            nodes=nodes,
+            notes=[note for note in notes if note],
+            left_out=self._left_out,
         )
 
-    def _members(self) -> dict[str, Member]:
+    def _members(self) -> tuple[dict[str, Member], str]:
+        """Who is in the registry, or why that cannot be read."""
         try:
-            return {member.id: member for member in self._registry.members()}
-        except RegistryUnavailable:
-            return {}
+            return {member.id: member for member in self._registry.members()}, ""
+        except RegistryUnavailable as error:
+            return {}, f"the registry is away: {error}; edges use the nodes that they know"
 
     def _supervise(self, spec: ProcessSpec) -> Supervised:
         return Supervised(spec, progress=self._reporter.progress)
@@ -265,6 +184,8 @@ class Fleet:
             command += ["--kv-blocks", str(pool.kv_blocks)]
         if pool.file_tier is not None:
             command += ["--file-tier", pool.file_tier]
+        if pool.weights is not None:
+            command += ["--weights", pool.weights]
         if prompts := self._warm_up.get(place.model):
             path = self._sockets.path(place.id, "prompts")
             path.write_bytes(msgspec.json.encode(prompts))
@@ -272,7 +193,7 @@ class Fleet:
         return self._process(place.id, command, Address.parse(control))
 
     def _sockets_between(self) -> list[tuple[str, str]]:
-        """What other regions reach, with the region that it is in."""
+        """Return what other regions reach, with the region that it is in."""
         return [
             (self._address(place.id, kind), place.pool.region)
             for place in self._places
@@ -293,8 +214,10 @@ class Fleet:
         command += ["--topology", str(_topology_file(self._sockets))]
         for model in models:
             command += ["--model", model]
-        if len(self._topology.regions) > 1:
+        if len(self._topology.edges) > 1:
             command += ["--gateway", self._address(edge.name, "gateway")]
+        if self._left_out:
+            command += ["--left-out", msgspec.json.encode(self._left_out).decode()]
         command += ["--listener-fd", str(listener.fileno())]
         host, port = reachable(listener)
         if edge.tls is not None:
@@ -330,16 +253,6 @@ class Fleet:
         )
 
 
-def share_threads(pools: list[Pool], cores: int) -> list[int]:
-    """Threads of each node of one machine: as written, and of what is left an equal share.
-
-    Never more than there are cores, unless the file says so or nodes outnumber cores.
-    """
-    left = cores - sum(pool.threads for pool in pools if pool.threads is not None)
-    sharing = sum(pool.threads is None for pool in pools)
-    return [pool.threads or max(1, left // sharing) for pool in pools]
-
-
 def edge_url(edge: EdgeSpec, listener: socket.socket) -> str:
     return edge.url or url_of(listener, tls=edge.tls is not None)
 
@@ -347,38 +260,3 @@ def edge_url(edge: EdgeSpec, listener: socket.socket) -> str:
 async def _all_ready(processes: dict[str, Supervised]) -> None:
     """Raises FirstStartFailed as soon as one does."""
     await asyncio.gather(*(process.wait_until_ready() for process in processes.values()))
-
-
-def _node_status(
-    place: NodePlace, process: Supervised, members: dict[str, Member], control: str
-) -> NodeStatus:
-    """The supervisor knows whether it lives; the node itself what it does."""
-    member = members.get(place.id)
-    known = member if member is not None and member.pid == process.pid else None
-    draining = process.state == "ready" and known is not None and known.state == "draining"
-    return NodeStatus(
-        id=place.id,
-        pid=process.pid,
-        role=place.pool.role,
-        region=place.pool.region,
-        model=place.model,
-        state="draining" if draining else process.state,
-        streams=known.streams if known is not None else 0,
-        control=control,
-    )
-
-
-def _trouble(process: Supervised) -> str:
-    """What a person should know of a process; nothing when all is well."""
-    if not process.restarts and process.state != "failed":
-        return ""
-    what = f"{process.spec.id}: restarted {process.restarts} times, last exit {process.last_exit}"
-    if process.is_crash_loop:
-        what += ", in a crash loop"
-    return f"{what}; see {process.spec.log}"
-
-
-def _forget_registry(home: Home) -> None:
-    """What an earlier run wrote tells nothing about this one."""
-    for path in home.run.glob(f"{home.registry.name}*"):
-        path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec, is_packaged
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.topology.spec import WarmUp
 
@@ -25,7 +25,7 @@ class PromptsError(Exception):
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The JSON list of system prompts in a file. Raises PromptsError."""
+    """Return the JSON list of system prompts in a file. Raises PromptsError."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise PromptsError(f"{path}: more than {MAX_FILE_BYTES} bytes")
@@ -34,12 +34,12 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         return msgspec.convert({"model": "-", "system_prompts": prompts}, WarmUp).system_prompts
     except OSError as error:
         raise PromptsError(f"{path}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PromptsError(f"{path}: {error}") from None
 
 
 def tokenize(spec: ModelSpec, files: ModelFiles, prompts: Sequence[str]) -> list[list[int]]:
-    """What every conversation with each of these system prompts begins with.
+    """Return what every conversation with each of these system prompts begins with.
 
     Raises `InvalidInput` or `TaskNotSupported` when the chat template takes no system prompt.
     """
@@ -47,8 +47,11 @@ def tokenize(spec: ModelSpec, files: ModelFiles, prompts: Sequence[str]) -> list
         TextModel,  # heavy, and a node with no prompts has no use for it
     )
 
-    text = TextModel(files, context_window=spec.context_window)
-    return [_common_ids(text, prompt) for prompt in prompts]
+    text = TextModel(files, context_window=spec.context_window, is_foreign=not is_packaged(spec))
+    try:
+        return [_common_ids(text, prompt) for prompt in prompts]
+    finally:
+        text.close()
 
 
 def _common_ids(text: TextModel, prompt: str) -> list[int]:

@@ -8,61 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import gc
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import uvloop
 from msgspec.structs import replace
 
-from skerry_cli.composition.configured import configured, open_certificate
-from skerry_cli.composition.exporting import exporting
+from skerry_cli.composition.assembly import ServedModels, assembled
+from skerry_cli.composition.listening import Front, Where
+from skerry_cli.composition.routing.index_loader import IndexLoader
 from skerry_cli.composition.serve_gateway import gateway
+from skerry_cli.composition.starter import Starter
 from skerry_cli.composition.steering import lingering, open_steering
-from skerry_cli.home.parts import (
-    Model,
-    cors_origins,
-    install_models,
-    listen_at,
-    load_encoder_texts,
-    load_texts,
-    open_batches,
-    open_stores,
-    read_topology,
-    url_of,
-)
-from skerry_cli.home.state import Home, cluster_key, secret
-from skerry_cli.logs import logs_prompts
+from skerry_cli.home.keys import cluster_key
+from skerry_cli.home.parts import InstalledModel, install_models, read_topology
+from skerry_cli.home.state import Home
 from skerry_cli.output import note
-from skerry_cli.report import Lines
 from skerry_edge.api.app import create_app
 from skerry_edge.api.load_report import EdgePulse
-from skerry_edge.gate.auth import TokenStore
 from skerry_edge.gate.steering import Steering
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.gate.waiting_room import WaitingRoom
-from skerry_edge.generation.edge import Edge
-from skerry_edge.http.server import serve
-from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry.metrics import EdgeMetrics
-from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_regions.address import Address
+from skerry_regions.geo.region_report import RegionReport
+from skerry_regions.models.problems import LeftOut
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.process.emulation import through_relays
-from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import from_threads, on_thread, stop_on_signals, unless
+from skerry_regions.region.cluster_state import ClusterState
+from skerry_regions.region.cost_placer import CONFIG, CostPlacer
 from skerry_regions.region.directory import Directory, directly
-from skerry_regions.region.placer import Routed
+from skerry_regions.region.known_models import KnownModels
 from skerry_regions.region.plain_placers import Rule, by_rule
 from skerry_regions.region.region_figures import queue_seconds, region_rtts
-from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member, Registry
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.link_auth import LinkKey
@@ -77,18 +65,16 @@ class EdgeOptions:
 
     id: str
     region: str
-    tls: tuple[Path, Path] | None = None  # certificate and key
     zone: str  # of residency
     models: tuple[str, ...]  # ids or aliases
-    host: str
-    port: int  # 0: a free one
+    where: Where
     gateway: str = ""  # address for other regions' edges
     placement: Rule = "cost"
     holds: bool = False  # requests for models without a node, until there is one
-    listener: int | None  # descriptor of a socket that listens already, instead of host and port
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
     advertise: str = ""  # host where others reach it; empty: where it listens
+    left_out: tuple[LeftOut, ...] = ()  # that a supervisor could not open
 
 
 def serve_edge(
@@ -118,130 +104,112 @@ async def _serve(
     stop, retire = stop_on_signals(told_to_stop), asyncio.Event()
     started(from_threads(retire.set))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, retire.set)
-    lifeline = None
-    if options.lifeline is not None:
-        lifeline = Lifeline(options.lifeline)
-        lifeline.watch(stop.set)
-    progress = Lines().show if lifeline is None else lifeline.progress
+    starter = Starter(options.lifeline, stop)
     topology = None if options.topology is None else read_topology(options.topology)
-    limits = Limits()
-    certificate = None if options.tls is None else open_certificate(*options.tls)
-    with _listener(options, limits) as listener:
-        url = url_of(listener, tls=certificate is not None, host=options.advertise)
-        installing = on_thread(lambda: install_models(options.models, home, progress))
-        catalog, models = await unless(stop, installing)
-        texts = await unless(stop, on_thread(lambda: load_texts(models)))
-        encoders = await unless(stop, on_thread(lambda: load_encoder_texts(models)))
-        hello, incarnation = _hello(options.id, models), new_incarnation()
+    async with contextlib.AsyncExitStack() as stack:
+        front = stack.enter_context(Front.open(options.where, Limits()))
+        url = front.url(options.advertise)
+        installing = on_thread(lambda: install_models(options.models, home, starter.progress))
+        offer = await ServedModels.load(await unless(stop, installing), stop)
+        offer = offer.without(options.left_out)
+        hello, incarnation = _hello(options.id, offer.models), new_incarnation()
         key = LinkKey(cluster_key(home))
         is_emulated = topology is not None and topology.emulate is not None
+        links = {} if topology is None else topology.link_priors()
+        state = ClusterState(options.region, links=links)
         directory = Directory(
             registry,
             hello,
+            state,
             region=options.region,
             reach=through_relays if is_emulated else directly,
             key=key,
         )
-        model_keys = {model.spec.id: model.files.model_key for model in models}
-        links = {} if topology is None else topology.link_priors()
-        placer = Routed(directory, options.region, model_keys, Random(), links=links)
-        stack = contextlib.AsyncExitStack()
-        try:
-            address = await stack.enter_async_context(
-                gateway(options.gateway, hello, options.zone, incarnation, directory, placer, key)
-            )
-            if address:
-                address = str(Address.parse(address).advertised(options.advertise))
-            region: RegionClient = RemoteRegion(
-                directory.links, by_rule(options.placement, placer, directory)
-            )
-            metrics, waiting, serving = EdgeMetrics(), None, asyncio.Event()
-            if options.holds:
-                region = waiting = WaitingRoom(region)
-            pulse = EdgePulse(metrics, waiting, time.monotonic)
-            steering = open_steering(
-                topology,
+        stack.push_async_callback(directory.close)
+        model_keys = {model.spec.id: model.files.model_key for model in offer.models}
+        placer = CostPlacer(
+            directory,
+            state,
+            model_keys,
+            Random(),
+            CONFIG if topology is None else replace(CONFIG, candidates=topology.router.candidates),
+            IndexLoader(home.cache),
+        )
+        address = await stack.enter_async_context(
+            gateway(options.gateway, hello, options.zone, incarnation, directory, placer, key)
+        )
+        if address:
+            address = str(Address.parse(address).advertised(options.advertise))
+        told = (*offer.texts, *offer.encoders) if options.models and not options.holds else ()
+        known = KnownModels(directory.links, home.known_models, told)
+        await stack.enter_async_context(known.watching())
+        region: RegionClient = RemoteRegion(
+            directory.links, by_rule(options.placement, placer, directory), knows=known.knows
+        )
+        report = partial(_report, options.region, directory, placer, model_keys)
+        metrics = EdgeMetrics(
+            node_rtts=directory.rtts,
+            region_rtts=lambda: region_rtts(directory),
+            region_queue=lambda: {options.region: queue_seconds(placer, model_keys)},
+            model_nodes=known.nodes,
+        )
+        stack.callback(LoopWatch(metrics.loop_late.observe).close)
+        waiting, serving = None, asyncio.Event()
+        if options.holds:
+            region = waiting = WaitingRoom(region)
+        pulse = EdgePulse(metrics, waiting, time.monotonic)
+        steering = open_steering(
+            topology,
+            home,
+            id=options.id,
+            region=options.region,
+            zone=options.zone,
+            members=lambda: directory.edges,
+        )
+        describe = _describe(options, url, address, incarnation, serving, pulse, steering)
+        announcer = Announcer(registry, describe)
+        stack.push_async_callback(announcer.withdraw)
+        if not options.holds:
+            await _find_nodes(directory, frozenset({*offer.texts, *offer.encoders}), stop)
+        edge = await stack.enter_async_context(
+            assembled(
+                offer,
+                front,
+                region,
                 home,
                 id=options.id,
                 region=options.region,
-                zone=options.zone,
-                members=lambda: directory.edges,
-            )
-            describe = _describe(options, url, address, incarnation, serving, pulse, steering)
-            announcer = Announcer(registry, describe)
-            stack.push_async_callback(announcer.withdraw)
-            if not options.holds:
-                await _find_nodes(directory, frozenset({*texts, *encoders}), stop)
-            tokens = TokenStore(home.tokens)
-            admission = await stack.enter_async_context(
-                configured(
-                    home,
-                    catalog,
-                    tokens,
-                    limits,
-                    edges=lambda: directory.num_edges,
-                    certificate=certificate,
-                )
-            )
-            export = await stack.enter_async_context(exporting(options.id, options.region))
-            edge = Edge(
-                catalog=catalog,
-                texts=texts,
-                encoders=encoders,
-                region=region,
+                tokens=TokenStore(home.tokens),
+                edges=lambda: directory.num_edges,
                 residency=options.zone,
-                tokens=tokens,
-                admission=admission,
-                secret=secret(home),
-                limits=limits,
-                responses=ResponseStore(home.responses),
-                batches=open_batches(home),
-                stores=open_stores(home, options.id),
-                cors_origins=cors_origins(),
-                traces=TraceStore(options.id),
-                export=export,
-                log_prompts=logs_prompts(),
                 metrics=metrics,
+                report=report,
                 steering=steering,
             )
-            edge.metrics.node_rtts = directory.rtts
-            edge.metrics.region_rtts = functools.partial(region_rtts, directory)
-            edge.metrics.region_queue = lambda: {options.region: queue_seconds(placer, model_keys)}
+        )
 
-            def ready(host: str, port: int) -> None:
-                serving.set()
-                announcer.announce_now()
-                if lifeline is None:
-                    note(f"Edge {options.id} is ready at {url}.")
-                else:
-                    lifeline.ready({"url": url})
-                gc.collect()
-                gc.freeze()  # what is loaded stays: later collections need not look at it
+        def ready() -> None:
+            serving.set()
+            announcer.announce_now()
+            starter.ready(f"Edge {options.id} is ready at {url}.", url=url)
 
-            await serve(
-                create_app(edge),
-                listener=listener,
-                limits=limits,
-                ready=ready,
-                stop=stop,
-                retire=retire,
-                ssl_context=None if certificate is None else certificate.context,
-                linger=None if steering is None else lingering(steering, announcer),
-            )
-        finally:
-            await stack.aclose()
-            await directory.close()
+        await front.serve(
+            create_app(edge),
+            stop=stop,
+            ready=ready,
+            retire=retire,
+            linger=None if steering is None else lingering(steering, announcer),
+        )
 
 
-@contextlib.contextmanager
-def _listener(options: EdgeOptions, limits: Limits) -> Generator[socket.socket]:
-    """The socket that a supervisor keeps open for us, or one of our own. Raises `CannotStart`."""
-    if options.listener is not None:
-        listener = socket.socket(fileno=options.listener)
-    else:
-        listener = listen_at(options.host, options.port, limits)
-    with listener:
-        yield listener
+def _report(
+    region: str, directory: Directory, placer: CostPlacer, models: Iterable[str]
+) -> RegionReport:
+    return RegionReport(
+        region=region,
+        queue_seconds=queue_seconds(placer, models),
+        rtt_seconds=region_rtts(directory),
+    )
 
 
 async def _find_nodes(directory: Directory, models: frozenset[str], stop: asyncio.Event) -> None:
@@ -256,7 +224,7 @@ async def _find_nodes(directory: Directory, models: frozenset[str], stop: asynci
         finding.cancel()
 
 
-def _hello(id: str, models: list[Model]) -> Hello:
+def _hello(id: str, models: list[InstalledModel]) -> Hello:
     builds = [
         ModelBuild(
             id=model.spec.id,

@@ -1,17 +1,18 @@
-"""Where an edge takes the streams of other regions' edges, for the nodes of its own."""
+"""Where an edge takes the streams of other regions' edges, for the nodes of its own, and tells the
+other edges of its region what it sends there."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
 
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_regions.address import Address, AddressError
+from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.gateway import POLICY, Gateway
-from skerry_regions.region.placer import Routed
+from skerry_regions.region.gateway import POLICY, RegionGateway
 from skerry_regions.region.region_reports import SUMMARY_SECONDS, RegionReports
-from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import Hello
@@ -26,7 +27,7 @@ async def gateway(
     zone: str,
     incarnation: int,
     directory: Directory,
-    placer: Routed,
+    placer: CostPlacer,
     key: LinkKey,
 ) -> AsyncGenerator[str]:
     """Listen while the block runs, and drain after it; gives where. No address: nowhere.
@@ -38,12 +39,14 @@ async def gateway(
         return
     here = RemoteRegion(directory.links_here, placer.here(), POLICY)
     models = [model.id for model in hello.models]
-    served = Gateway(hello.id, zone, here, RegionReports(placer, models, incarnation))
-    server = NodeServer(served, hello, SUMMARY_SECONDS)
+    reports = RegionReports(hello.id, placer, models, incarnation, lambda: directory.edges)
+    served = RegionGateway(hello.id, zone, here, reports)
+    server = NodeServer(served, hello, SUMMARY_SECONDS, directory.is_peer)
     try:
         bound = await server.listen(Address.parse(address), key)
     except (OSError, AddressError) as error:
-        raise CannotStart(f"cannot listen for other regions: {error}") from None
+        raise CannotStart(f"cannot listen for other edges: {error}") from None
+    placer.sent.tell_by(server.tell_peers)
     try:
         yield str(bound)
         await server.drain(DRAIN_SECONDS)

@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
-from skerry_cli.home.parts import CannotStart
-from skerry_cli.home.state import Home, cluster_key, secret
-from skerry_edge.gate.auth import TokenFile
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.keys import cluster_key, secret
+from skerry_cli.home.state import Home
+from skerry_edge.gate.token_file import TokenFile
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
 from skerry_regions.control.api.machine_api import MachineControl, create_machine_app

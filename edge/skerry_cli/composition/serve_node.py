@@ -8,20 +8,17 @@ from collections.abc import Callable
 import uvloop
 
 from skerry_cli.composition.prompts import tokenize
+from skerry_cli.composition.starter import Starter
 from skerry_cli.home.machine import keep_freed_memory
-from skerry_cli.output import note
-from skerry_cli.report import Lines
 from skerry_regions.node.process import NodeOptions, NodeProcess
-from skerry_regions.process.lifeline import Lifeline
 from skerry_regions.process.startup import from_threads, stop_on_signals
-from skerry_regions.registry import Member, Registry
+from skerry_regions.registry import Registry
 
 
 def serve_node(
     options: NodeOptions,
     registry: Registry,
     lifeline: int | None,
-    *,
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
     told_to_stop: Callable[[], None] = lambda: None,
 ) -> None:
@@ -46,15 +43,10 @@ async def _serve(
     stop = stop_on_signals(told_to_stop)
     started(from_threads(stop.set))
     process = NodeProcess(options, registry, stop, tokenize)
-    if descriptor is None:
-        await process.run(progress=Lines().show, ready=_tell_ready)
-        return
-    lifeline = Lifeline(descriptor)
-    lifeline.watch(stop.set)
+    starter = Starter(descriptor, stop)
     await process.run(
-        progress=lifeline.progress, ready=lambda member: lifeline.ready({"address": member.address})
+        progress=starter.progress,
+        ready=lambda member: starter.ready(
+            f"Node {member.id} is ready at {member.address}.", address=member.address
+        ),
     )
-
-
-def _tell_ready(member: Member) -> None:
-    note(f"Node {member.id} is ready at {member.address}.")

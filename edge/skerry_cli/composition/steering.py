@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 
 from skerry_cli.home.state import Home
 from skerry_edge.gate.steering import Steering
@@ -25,21 +24,20 @@ def open_steering(
     """None without a policy. Raises `CannotStart` for country data that cannot be used."""
     if topology is None or topology.steer is None:
         return None
-    from skerry_cli.home.geo_install import open_geo_data  # all others need no DNS library
+    from skerry_cli.home.geo_sources import open_known_places  # all others need no DNS library
     from skerry_regions.geo.from_topology import places_of
 
-    named = Path(topology.dns.geo) if topology.dns is not None and topology.dns.geo else None
-    places = places_of(topology, open_geo_data(home, named))
+    places = places_of(topology, open_known_places(home, topology), guesses=False)
     return Steering(
         topology.steer, topology, places, id=id, region=region, zone=zone, members=members
     )
 
 
 def lingering(steering: Steering, announcer: Announcer) -> Callable[[], Awaitable[None]]:
-    """What an edge does before it stops: tells clients and other edges that it will."""
+    """Return what an edge does before it stops: tells clients and other edges that it will."""
 
     async def linger() -> None:
-        steering.is_draining = True
+        steering.drain()
         announcer.announce_now()
         await asyncio.sleep(steering.policy.drain_seconds)
 

@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, Callable
 import msgspec
 from msgspec import Struct
 
+from skerry_regions.models.problems import LeftOut
+
 MAX_STATUS_BYTES = 4 << 20
 ANSWER_SECONDS = 5.0
 
@@ -46,6 +48,7 @@ class Status(Struct, frozen=True, omit_defaults=True):
     edges: list[EdgeStatus]
     nodes: list[NodeStatus]
     notes: list[str] = []  # sentences about what goes wrong, for people
+    left_out: list[LeftOut] = []  # models that the start could not open
 
 
 class NoAnswer(Exception):
@@ -71,7 +74,7 @@ async def answer_status(path: str, status: Callable[[], Status]) -> AsyncGenerat
 
 
 def ask_status(path: str) -> Status:
-    """The status of the platform that listens at `path`. Raises `NoAnswer`."""
+    """Return the status of the platform that listens at `path`. Raises `NoAnswer`."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)

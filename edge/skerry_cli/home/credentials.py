@@ -7,8 +7,11 @@ import threading
 import time
 from types import TracebackType
 
-from skerry_cli.home.state import Home, StateError, keep_private
-from skerry_regions.control.machines.link import ControlAway, ControlLink, ControlRefused
+from skerry_cli.home.errors import StateError
+from skerry_cli.home.keys import keep_private
+from skerry_cli.home.state import Home
+from skerry_regions.control.machines.calls import ControlAway, ControlRefused
+from skerry_regions.control.machines.link import ControlLink
 from skerry_regions.control.machines.messages import Credentials
 
 LOOK_SECONDS = 2.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dns.name
 
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say
 from skerry_dns.zone.zone import Zone
@@ -56,7 +56,7 @@ def told() -> Generator[None]:
 
 
 def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:
-    """What the zone's keys do at a time (Unix seconds), or None where it has no key.
+    """Return what the zone's keys do at a time (Unix seconds), or None where it has no key.
 
     Raises `CannotStart`.
     """

@@ -14,7 +14,7 @@ import dns.exception
 import dns.name
 import dns.tsig
 
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_dns.transfer.transfer import Transfers
@@ -51,7 +51,7 @@ def transfer_keygen(zone: str, home: Home) -> None:
 
 
 def load_transfer_key(path: Path) -> dns.tsig.Key | None:
-    """The key, or None where there is no file.
+    """Return the key, or None where there is no file.
 
     Raises `CannotStart`, also when others than the owner could read it.
     """
@@ -86,7 +86,9 @@ def transfers_of(
     A signed one goes out as it is signed at `now` (Unix seconds).
     """
     names = [dns.name.from_text(name, zone.origin) for name in spec.names]
-    everywhere = [rrset for name in names for rrset in place_records.everywhere(places, name)]
+    everywhere = [
+        rrset for name in names for rrset in place_records.everywhere(places, name, spec.ttl)
+    ]
     if signed is None:
         return Transfers({zone.origin: partial(zone.transferred, everywhere)}, key)
     records = list(signed.transferred(everywhere, now))

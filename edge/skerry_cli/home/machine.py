@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from skerry_regions.topology.spec import TopologyPool
+
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # Linux control groups, version 2
 MOST_THREADS = 16  # per model, unless asked for more: beyond, small models only wait for memory
 
@@ -17,7 +19,7 @@ _LARGEST_KEPT = 16 << 20
 
 
 def default_threads() -> int:
-    """Cores for one model: those this process may run on, within its container's quota."""
+    """Return cores for one model: those this process may run on, within its container's quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -62,3 +64,32 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def share_threads(pools: list[TopologyPool], cores: int) -> list[int]:
+    """Return threads of each node of one machine: as written, and of what is left an equal share.
+
+    Never more than there are cores, unless the file says so or nodes outnumber cores.
+    """
+    left = cores - sum(pool.threads for pool in pools if pool.threads is not None)
+    sharing = sum(pool.threads is None for pool in pools)
+    return [pool.threads or max(1, left // sharing) for pool in pools]
+
+
+def free_memory() -> int | None:
+    """Return the bytes that programs may still take, of the machine and of the container that this
+    runs in; None where Linux does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(each.split()[1]) * 1024 for each in lines if each.startswith("MemAvail"))
+    except (OSError, StopIteration, ValueError):
+        return None
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        cache = int(stat["inactive_file"])  # goes when it has to
+        return max(0, min(free, limit - used + cache))
+    except (KeyError, OSError, ValueError):  # no limit, or no such thing
+        return free

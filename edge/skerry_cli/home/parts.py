@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skerry.errors import SkerryError
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Config, Home, read_config, write_config
 from skerry_edge.api import cors
-from skerry_edge.gate.auth import TokenStore, new_account_id
+from skerry_edge.gate.token_file import new_account_id
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.file_store import FileStore
@@ -26,34 +28,53 @@ from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.template import TemplateError
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
-from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.problems import LeftOut, ModelProblem, UnsupportedTemplate
 from skerry_regions.models.sources import Hub, Progress
-from skerry_regions.models.store import (
-    ModelCorrupt,
-    ModelFiles,
-    ModelStore,
-    PullError,
-    UnsupportedModel,
-)
-from skerry_regions.topology.spec import Topology, TopologyError, load_topology
+from skerry_regions.models.store import ModelStore
+from skerry_regions.topology.loading import TopologyError, load_topology
+from skerry_regions.topology.spec import Topology
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
 
 
-class CannotStart(Exception):
-    """The platform cannot start; the message says why and what to do."""
-
-
 @dataclass(frozen=True, slots=True)
-class Model:
+class InstalledModel:
     """A model whose files are here."""
 
     spec: ModelSpec
     files: ModelFiles
 
 
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a start can serve, and what it has to leave out."""
+
+    catalog: Catalog
+    models: list[InstalledModel]
+    left_out: list[LeftOut]
+
+    def without(self, left_out: Sequence[LeftOut]) -> Installation:
+        """Leave more out. Raises `CannotStart` when nothing remains."""
+        gone = {each.model for each in left_out}
+        models = [model for model in self.models if model.spec.id not in gone]
+        everything = [*self.left_out, *left_out]
+        if everything and not models:
+            raise CannotStart("no model can be served.\n" + "\n".join(map(sentence, everything)))
+        return Installation(self.catalog, models, everything)
+
+
+def sentence(left_out: LeftOut) -> str:
+    """Return what a person is told of a model that is left out."""
+    return (
+        f"{left_out.model} is left out, because {left_out.reason}: {left_out.detail}. "
+        f"`skerry models remove {left_out.model}` takes it out of the catalog."
+    )
+
+
 def read_topology(path: Path) -> Topology:
-    """A topology file, checked. Raises `CannotStart`, which says where it is wrong."""
+    """Return a topology file, checked. Raises `CannotStart`, which says where it is wrong."""
     try:
         return load_topology(path)
     except TopologyError as error:
@@ -62,28 +83,38 @@ def read_topology(path: Path) -> Topology:
         raise CannotStart(f"cannot read {path}: {error.strerror}") from None
 
 
-def install_models(
-    names: Sequence[str], home: Home, progress: Progress
-) -> tuple[Catalog, list[Model]]:
-    """The models of these ids or aliases, downloaded where they are missing; each once.
+def install_models(names: Sequence[str], home: Home, progress: Progress) -> Installation:
+    """Return the models of these ids or aliases, downloaded where they are missing; each once.
 
-    No names: the default models. Raises `CannotStart`.
+    No names: the default models. A model that is broken or gone is left out. Raises `CannotStart`
+    for a name that the catalog does not have, and where no model is left.
     """
     try:
         catalog = Catalog.load(home.root)
         store = ModelStore(home.root, hub=Hub.from_environ(os.environ))
         chosen = names or default_models(catalog, store)
         specs = {spec.id: spec for spec in map(catalog.resolve, chosen)}
-        models = [Model(spec, store.pull(spec, progress)) for spec in specs.values()]
     except SkerryError as error:
         raise CannotStart(f"{error.message} `skerry models list` shows what there is.") from None
-    except (CatalogError, PullError, ModelCorrupt, UnsupportedModel) as error:
+    except CatalogError as error:
         raise CannotStart(str(error)) from None
-    return catalog, models
+    models, left_out = [], []
+    for spec in specs.values():
+        try:
+            models.append(InstalledModel(spec, store.pull(spec, progress)))
+        except (ModelProblem, OSError) as error:
+            left_out.append(left_out_by(spec, error))
+    return Installation(catalog, models, []).without(left_out)
+
+
+def left_out_by(spec: ModelSpec, error: Exception) -> LeftOut:
+    """Return the record of a model that an error keeps from being served."""
+    reason = error.reason if isinstance(error, ModelProblem) else ModelProblem.reason
+    return LeftOut(spec.id, reason, str(error).removeprefix(f"{spec.id}: ").rstrip("."))
 
 
 def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
-    """Ids of the models that `skerry up` serves when none is named.
+    """Return ids of the models that `skerry up` serves when none is named.
 
     Those that the operator added, and of those that come with Skerry the installed ones. While the
     first of these is not installed, nothing is: then all of them, to be installed now.
@@ -99,20 +130,24 @@ def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
 
 
 def open_batches(home: Home) -> Batches:
-    """The home's queue and files; their files are made when they are first needed."""
+    """Return the home's queue and files; their files are made when they are first needed."""
     return Batches(queue=SqliteQueue(home.queue), files=FileStore(home.files))
 
 
-def load_texts(models: list[Model]) -> dict[str, TextModel]:
-    """Tokenizers and chat templates, by id, of models that make text. Raises `CannotStart`."""
-    try:
-        return {
-            model.spec.id: TextModel(model.files, context_window=model.spec.context_window)
-            for model in models
-            if not model.spec.is_encoder
-        }
-    except TemplateError as error:
-        raise CannotStart(str(error)) from None
+def load_texts(models: list[InstalledModel]) -> tuple[dict[str, TextModel], list[LeftOut]]:
+    """Return tokenizers and chat templates, by id, of models that make text; and those without
+    usable ones."""
+    texts, left_out = {}, []
+    for model in models:
+        if not model.spec.is_encoder:
+            window, is_foreign = model.spec.context_window, not is_packaged(model.spec)
+            try:
+                texts[model.spec.id] = TextModel(
+                    model.files, context_window=window, is_foreign=is_foreign
+                )
+            except TemplateError as error:
+                left_out.append(left_out_by(model.spec, UnsupportedTemplate(str(error))))
+    return texts, left_out
 
 
 def cors_origins() -> tuple[str, ...]:
@@ -124,14 +159,14 @@ def cors_origins() -> tuple[str, ...]:
 
 
 def open_stores(home: Home, edge: str) -> Stores:
-    """Where an edge keeps what it remembers of requests. Raises `CannotStart`."""
+    """Return where an edge keeps what it remembers of requests. Raises `CannotStart`."""
     try:
         return Stores.in_folder(home.stores, edge=edge, cache_ttl=cache_ttl_from(os.environ))
     except ValueError as error:
         raise CannotStart(str(error)) from None
 
 
-def load_encoder_texts(models: list[Model]) -> dict[str, EncoderText]:
+def load_encoder_texts(models: list[InstalledModel]) -> dict[str, EncoderText]:
     """Tokenizers, by id, of models that embed or classify text."""
     return {
         model.spec.id: EncoderText(model.files, max_tokens=model.spec.context_window)
@@ -141,13 +176,18 @@ def load_encoder_texts(models: list[Model]) -> dict[str, EncoderText]:
 
 
 def credentials(home: Home, tokens: TokenStore, url: str, *, control_url: str = "") -> Config:
-    """The account and token of this home, made on first use, written where the SDK reads them."""
+    """Return the account and operator's token of this home, made on first use, written where the
+    SDK reads them."""
     config = read_config(home)
+    if config is not None:
+        tokens.give_roles(config.account_id)
     if config is not None and tokens.authenticate(config.api_token) is not None:
         account_id, token = config.account_id, config.api_token
     else:
         account_id = config.account_id if config is not None else new_account_id()
-        token, _ = tokens.create(account_id=account_id, name="skerry up", now=int(time.time()))
+        token, _ = tokens.create(
+            account_id=account_id, name="skerry up", role="operator", now=int(time.time())
+        )
     config = Config(url=url, account_id=account_id, api_token=token, control_url=control_url)
     write_config(home, config)
     return config
@@ -166,14 +206,14 @@ def listen_at(host: str, port: int, limits: Limits) -> socket.socket:
 
 
 def reachable(listener: socket.socket) -> tuple[str, int]:
-    """Host and port at which this machine reaches a listener."""
+    """Return host and port at which this machine reaches a listener."""
     address: tuple[str, int] = listener.getsockname()[:2]
     host, port = address
     return LOOPBACK.get(host, host), port
 
 
 def url_of(listener: socket.socket, *, tls: bool = False, host: str = "") -> str:
-    """Where callers reach it: at `host`, where one is given."""
+    """Return where callers reach it: at `host`, where one is given."""
     own, port = reachable(listener)
     host = host or own
     scheme = "https" if tls else "http"

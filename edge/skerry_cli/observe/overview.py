@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-import httpx
+import aiohttp
 import msgspec
 from msgspec import Struct
 
 from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, ask_status
 from skerry_regions.address import Address, AddressError
+from skerry_regions.geo.region_report import RegionReport
 
+_NO_ANSWER = (OSError, TimeoutError, aiohttp.ClientError)
 ASK_SECONDS = 2.0  # for any one process; whoever is slower is shown without figures
 
-# Of an edge's metrics: to nodes of its region, and to the edges that stand for others.
-_RTT_LINE = re.compile(
-    r'^skerry_node_rtt_seconds\{node="([^"]{1,256})"\} ([0-9.e+-]{1,32})$', re.MULTILINE
-)
 
-
-class Engine(Struct, frozen=True, kw_only=True):
+class EngineFigures(Struct, frozen=True, kw_only=True):
     """Figures of one engine, as its node's control API tells them."""
 
     running: int = 0
@@ -36,7 +31,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     busy_seconds: float = 0.0
 
 
-class NodeView(Struct, frozen=True, kw_only=True):
+class NodeFigures(Struct, frozen=True, kw_only=True):
     """A node as it is shown. `engine` is None where it could not be asked."""
 
     id: str
@@ -45,7 +40,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     model: str
     state: str
     streams: int
-    engine: Engine | None = None
+    engine: EngineFigures | None = None
     cache_hits: float | None = None  # share of prompt tokens that did not run
     tokens_per_second: float | None = None  # made since the last look
     busy: float | None = None  # share of the time since the last look spent in steps
@@ -81,33 +76,37 @@ class Overview(Struct, frozen=True, kw_only=True):
     url: str
     at: float  # seconds, monotonic: for rates between two of them
     pools: list[PoolView]
-    nodes: list[NodeView]
+    nodes: list[NodeFigures]
     edges: list[EdgeView]
     notes: list[str]
 
 
 class _NodeAnswer(Struct):
-    engines: dict[str, Engine] = {}
+    engines: dict[str, EngineFigures] = {}
 
 
-async def look(control: str, before: Overview | None = None) -> Overview:
-    """Ask everybody, at once. `before` makes rates. Raises `NoAnswer`."""
+async def look(control: str, token: str, before: Overview | None = None) -> Overview:
+    """Ask every process at once, edges with the token of an operator. `before` makes rates.
+
+    Raises `NoAnswer`.
+    """
     status = await asyncio.to_thread(ask_status, control)
     at = asyncio.get_running_loop().time()
     engines, rtts = await asyncio.gather(
-        asyncio.gather(*map(_engine, status.nodes)), asyncio.gather(*map(_rtts, status.edges))
+        asyncio.gather(*map(_engine, status.nodes)),
+        asyncio.gather(*(_rtts(edge, token) for edge in status.edges)),
     )
     return overview(status, engines, rtts, at, before)
 
 
 def overview(
     status: Status,
-    engines: Sequence[Engine | None],
+    engines: Sequence[EngineFigures | None],
     rtts: Sequence[dict[str, float]],
     at: float,
     before: Overview | None,
 ) -> Overview:
-    """What was answered, put together. `engines`, and `rtts` by node or edge, in the order of the
+    """Return what was answered, put together. `engines`, and `rtts` by region, in the order of the
     status."""
     known = {node.id: node for node in before.nodes} if before is not None else {}
     seconds = at - before.at if before is not None else 0.0
@@ -115,10 +114,8 @@ def overview(
         _node(node, engine, known.get(node.id), seconds)
         for node, engine in zip(status.nodes, engines, strict=True)
     ]
-    places = {node.id: node.region for node in status.nodes}
-    places |= {edge.id: edge.region for edge in status.edges}
     edges = [
-        EdgeView(id=edge.id, region=edge.region, url=edge.url, rtt=_by_region(rtt, places))
+        EdgeView(id=edge.id, region=edge.region, url=edge.url, rtt=rtt)
         for edge, rtt in zip(status.edges, rtts, strict=True)
     ]
     return Overview(
@@ -126,19 +123,10 @@ def overview(
     )
 
 
-def _by_region(rtts: Mapping[str, float], places: Mapping[str, str]) -> dict[str, float]:
-    """The shortest of each region."""
-    found: dict[str, float] = {}
-    for id_, seconds in rtts.items():
-        if (region := places.get(id_)) is not None:
-            found[region] = min(seconds, found.get(region, seconds))
-    return found
-
-
 def _node(
-    status: NodeStatus, engine: Engine | None, before: NodeView | None, seconds: float
-) -> NodeView:
-    node = NodeView(
+    status: NodeStatus, engine: EngineFigures | None, before: NodeFigures | None, seconds: float
+) -> NodeFigures:
+    node = NodeFigures(
         id=status.id,
         region=status.region,
         role=status.role,
@@ -160,14 +148,14 @@ def _node(
     )
 
 
-def _pools(nodes: Iterable[NodeView]) -> list[PoolView]:
-    by_pool: dict[tuple[str, str, str], list[NodeView]] = {}
+def _pools(nodes: Iterable[NodeFigures]) -> list[PoolView]:
+    by_pool: dict[tuple[str, str, str], list[NodeFigures]] = {}
     for node in nodes:
         by_pool.setdefault((node.region, node.role, node.model), []).append(node)
     return [_pool(key, members) for key, members in by_pool.items()]
 
 
-def _pool(key: tuple[str, str, str], nodes: Sequence[NodeView]) -> PoolView:
+def _pool(key: tuple[str, str, str], nodes: Sequence[NodeFigures]) -> PoolView:
     region, role, model = key
     engines = [node.engine for node in nodes if node.engine is not None]
     blocks = sum(engine.blocks for engine in engines)
@@ -186,39 +174,41 @@ def _pool(key: tuple[str, str, str], nodes: Sequence[NodeView]) -> PoolView:
     )
 
 
-def _hits(engines: Sequence[Engine]) -> float | None:
+def _hits(engines: Sequence[EngineFigures]) -> float | None:
     """Of all prompt tokens so far, the share found in a cache."""
     found = sum(engine.cache_hit_tokens for engine in engines)
     ran = sum(engine.computed_tokens - engine.output_tokens for engine in engines)
     return found / (found + ran) if found + ran > 0 else None
 
 
-async def _engine(node: NodeStatus) -> Engine | None:
-    """Of the node's model; None where it has none or does not answer."""
+async def _engine(node: NodeStatus) -> EngineFigures | None:
+    """Return the figures of the node's model; None where it has none or does not answer."""
     try:
         address = Address.parse(node.control)
-        async with _client(address) as client:
-            reply = await client.get("/status")
-        return msgspec.json.decode(reply.content, type=_NodeAnswer).engines.get(node.model)
-    except (AddressError, OSError, httpx.HTTPError, msgspec.DecodeError):
+        answer = msgspec.json.decode(await _get(address, "/status"), type=_NodeAnswer)
+    except (*_NO_ANSWER, AddressError, msgspec.DecodeError):
         return None
+    return answer.engines.get(node.model)
 
 
-def _client(address: Address) -> httpx.AsyncClient:
-    """Raises OSError where there is no socket: connecting to nobody would leak one."""
-    if not address.path:
-        base = f"http://{address.host}:{address.port}"
-        return httpx.AsyncClient(base_url=base, timeout=ASK_SECONDS, trust_env=False)
-    os.stat(address.path)
-    transport = httpx.AsyncHTTPTransport(uds=address.path)
-    return httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=ASK_SECONDS)
-
-
-async def _rtts(edge: EdgeStatus) -> dict[str, float]:
-    """Round trips by node or edge; none where the edge does not answer."""
+async def _rtts(edge: EdgeStatus, token: str) -> dict[str, float]:
+    """Return round trips by region; none where the edge does not answer."""
     try:
-        async with httpx.AsyncClient(timeout=ASK_SECONDS, trust_env=False) as client:
-            text = (await client.get(f"{edge.url}/metrics")).text
-        return {id_: float(seconds) for id_, seconds in _RTT_LINE.findall(text)}
-    except (httpx.HTTPError, ValueError):
+        body = await _get(None, f"{edge.url}/regions", {"authorization": f"Bearer {token}"})
+        return msgspec.json.decode(body, type=RegionReport).rtt_seconds
+    except (*_NO_ANSWER, ValueError):
         return {}
+
+
+async def _get(address: Address | None, url: str, headers: dict[str, str] | None = None) -> bytes:
+    """Return the body of what is at a URL, or at a path of the process at `address`."""
+    connector = aiohttp.UnixConnector(address.path) if address and address.path else None
+    if address is not None:
+        host = "localhost" if address.path else str(address).removeprefix("tcp:")
+        url = f"http://{host}{url}"
+    timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as client,
+        client.get(url, headers=headers, raise_for_status=True) as reply,
+    ):
+        return await reply.read()

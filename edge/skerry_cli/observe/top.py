@@ -8,14 +8,15 @@ import os
 from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command, positive_seconds
-from skerry_cli.home.state import Home, running
+from skerry_cli.home.instance import running
+from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from skerry_cli.observe.overview import NodeView, Overview, PoolView
+    from skerry_cli.observe.overview import NodeFigures, Overview, PoolView
 
 SECONDS = 1.0
 
@@ -43,28 +44,31 @@ def register(commands: Commands) -> None:
 def show(args: argparse.Namespace) -> int:
     from skerry_cli.home.control import NoAnswer
 
-    instance = running(Home.from_environ(os.environ))
+    home = Home.from_environ(os.environ)
+    instance = running(home)
     if instance is None or not instance.ready:
         note("Skerry is not running. Start it with `skerry up`.")
         return 1
+    config = read_config(home)
+    token = "" if config is None else config.api_token  # of an operator
     try:
         if args.once or args.json:
-            return asyncio.run(_once(instance.control, args.interval, as_json=args.json))
-        return asyncio.run(_watch(instance.control, args.interval))
+            return asyncio.run(_once(instance.control, token, args.interval, as_json=args.json))
+        return asyncio.run(_watch(instance.control, token, args.interval))
     except NoAnswer as error:
         return complain(f"{error}. `skerry down` stops it.")
 
 
-async def _once(control: str, interval: float, *, as_json: bool) -> int:
+async def _once(control: str, token: str, interval: float, *, as_json: bool) -> int:
     """Two looks, so that there are rates."""
     import msgspec
     from rich.console import Console
 
     from skerry_cli.observe.overview import look
 
-    before = await look(control)
+    before = await look(control, token)
     await asyncio.sleep(interval)
-    overview = await look(control, before)
+    overview = await look(control, token, before)
     if as_json:
         say(msgspec.json.encode(overview).decode())
         return 0
@@ -73,21 +77,21 @@ async def _once(control: str, interval: float, *, as_json: bool) -> int:
     return 0
 
 
-async def _watch(control: str, interval: float) -> int:
+async def _watch(control: str, token: str, interval: float) -> int:
     from rich.live import Live
 
     from skerry_cli.observe.overview import look
 
-    overview = await look(control)
+    overview = await look(control, token)
     with Live(render(overview), auto_refresh=False, screen=True) as live:
         while True:
             await asyncio.sleep(interval)
-            overview = await look(control, overview)
+            overview = await look(control, token, overview)
             live.update(render(overview), refresh=True)
 
 
 def render(overview: Overview) -> Group:
-    """The tables, one below the other."""
+    """Return the tables, one below the other."""
     from rich.console import Group
 
     tables = [_pools(overview), _nodes(overview), _distances(overview)]
@@ -140,7 +144,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _figures(of: NodeView | PoolView, kv_used: float | None) -> tuple[str, str, str]:
+def _figures(of: NodeFigures | PoolView, kv_used: float | None) -> tuple[str, str, str]:
     rate = of.tokens_per_second
     return _share(kv_used), _share(of.cache_hits), "-" if rate is None else f"{rate:.0f}"
 

@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command
-from skerry_cli.home.state import Home, running
+from skerry_cli.home.instance import running
+from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def register(commands: Commands) -> None:
         show,
         help="show what one request did: route, terms, timeline",
         description="Show where a request ran, the terms of that decision, and a timeline. Edges "
-        "remember their last requests; a token with the scope `admin` may ask.",
+        "remember their last requests; a token with a role may ask.",
         example="skerry trace 0b0e7a52-7c0e-4c55-8f43-5a2f0a1d9c11",
     )
     trace.add_argument("request_id", metavar="REQUEST_ID", help="an answer's `x-request-id`")
@@ -58,12 +59,12 @@ def show(args: argparse.Namespace) -> int:
 
 
 def is_request_id(text: str) -> bool:
-    """Whether it can stand in a path."""
+    """Return whether it can stand in a path."""
     return REQUEST_ID.fullmatch(text) is not None
 
 
 def _edges(settings: Settings) -> list[str]:
-    """The edge that is configured, then the others of the platform that runs here."""
+    """Return the edge that is configured, then the others of the platform that runs here."""
     from skerry_cli.home.control import NoAnswer, ask_status
 
     urls = [settings.base_url]
@@ -77,7 +78,8 @@ def _edges(settings: Settings) -> list[str]:
 
 
 def _ask(url: str, settings: Settings, request_id: str) -> bytes | None:
-    """An edge's trace as JSON; None when it has none. Raises what the edge's error stands for."""
+    """Return an edge's trace as JSON; None when it has none. Raises what the edge's error stands
+    for."""
     import httpx
     import msgspec
 

@@ -28,7 +28,7 @@ def print_trace(content: bytes, file: IO[str]) -> None:
 
 
 def view(record: TraceRecord) -> RenderableType:
-    """The whole trace."""
+    """Return the whole trace."""
     parts: list[RenderableType] = [_heading(record)]
     routes = [span for span in record.spans if span.candidates]
     for number, route in enumerate(routes, 1):
@@ -54,7 +54,7 @@ def _heading(record: TraceRecord) -> Text:
 
 
 def _route(span: Span, number: int, count: int) -> Table:
-    """What the router compared, in milliseconds; the first row is what it chose."""
+    """Return what the router compared, in milliseconds; the first row is what it chose."""
     names = list(dict.fromkeys(name for each in span.candidates for name in each.terms))
     title = "route" if count == 1 else f"route of attempt {number}"
     table = Table(title=f"{title}, in ms", title_justify="left", box=None, pad_edge=False)
@@ -102,7 +102,7 @@ def _timeline(record: TraceRecord) -> Table:
 
 
 def _in_order(spans: list[Span]) -> Iterator[tuple[Span, int]]:
-    """Spans with their depth, each before its children, those in order of their start."""
+    """Yield spans with their depth, each before its children, those in order of their start."""
     children: dict[str, list[Span]] = {}
     for span in spans[1:]:
         children.setdefault(span.parent, []).append(span)

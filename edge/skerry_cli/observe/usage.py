@@ -105,7 +105,7 @@ def show_usage(args: argparse.Namespace) -> int:
 
 
 def compare(args: argparse.Namespace, home: Home, since: float) -> int:
-    """What a token cost here and there. Raises sqlite3.Error."""
+    """Return what a token cost here and there. Raises sqlite3.Error."""
     from skerry_edge.ledger.usage_compare import differences, run_of
     from skerry_edge.ledger.usage_report import journals
 
@@ -128,7 +128,7 @@ def compare(args: argparse.Namespace, home: Home, since: float) -> int:
 
 
 def dollars(text: str) -> float:
-    """A price above 0."""
+    """Return a price above 0."""
     try:
         price = float(text)
     except ValueError:
@@ -139,12 +139,12 @@ def dollars(text: str) -> float:
 
 
 def journal_files(home: Home) -> list[Path]:
-    """The journals of a home, one for each residency zone."""
+    """Return the journals of a home, one for each residency zone."""
     return sorted([*home.root.glob(JOURNAL_NAME), *home.root.glob(f"zones/*/{JOURNAL_NAME}")])
 
 
 def table(by: Sequence[str], lines: Sequence[dict[str, Any]]) -> str:
-    """Lines under headings, numbers to the right."""
+    """Return lines under headings, numbers to the right."""
     rows = [[*(name.upper() for name in by), *(heading for heading, _, _ in COLUMNS)]]
     for line in lines:
         figures = {**line, "not_done": _not_done(line)}
@@ -165,7 +165,7 @@ def table(by: Sequence[str], lines: Sequence[dict[str, Any]]) -> str:
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
-    """All figures, with a line of names first."""
+    """Return all figures, with a line of names first."""
     out = io.StringIO()
     if lines:
         writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
@@ -175,13 +175,13 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def as_json(lines: Sequence[dict[str, Any]]) -> str:
-    """All figures, as a list of objects."""
+    """Return all figures, as a list of objects."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(lines)).decode()
 
 
 def _not_done(line: dict[str, Any]) -> int:
-    """Requests that ended without their whole answer, or have not ended."""
+    """Return requests that ended without their whole answer, or have not ended."""
     fields = ("cancelled", "failed", "aborted", "running")
     return sum(line[field] for field in fields)

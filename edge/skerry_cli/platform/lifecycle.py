@@ -11,7 +11,9 @@ import sys
 import time
 
 from skerry_cli.arguments import Commands, add_command, positive_seconds
-from skerry_cli.home.state import Home, Instance, StateError, read_config, running
+from skerry_cli.home.errors import StateError
+from skerry_cli.home.instance import Instance, running
+from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 
 DRAIN_SECONDS = 40.0  # more than the edge gives its streams to finish
@@ -174,7 +176,7 @@ def _signal(instance: Instance, number: signal.Signals) -> None:
 
 
 def _ended(home: Home, process: int, seconds: float) -> bool:
-    """Wait until nobody holds the platform's lock, and the process (a pidfd) has ended."""
+    """Wait until no process holds the platform's lock, and the process (a pidfd) has ended."""
     deadline = time.monotonic() + seconds
     while running(home) is not None:
         if time.monotonic() > deadline:

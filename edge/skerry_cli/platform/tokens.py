@@ -5,45 +5,75 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from datetime import UTC, datetime
+from typing import Any
 
-from skerry.errors import Unavailable
-from skerry_cli.arguments import Commands, add_command, dollars_or_none
+from skerry_cli.arguments import Commands, add_command, days_or_hours, dollars_or_none
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
-from skerry_edge.gate.auth import (
-    ALL_SCOPES,
-    Caps,
-    TokenRecord,
-    TokenStore,
+from skerry_cli.platform.token_table import list_tokens
+from skerry_edge.gate.principal import Caps
+from skerry_edge.gate.token_file import (
     TokenStoreError,
+    digest_of,
     new_account_id,
+    new_secret,
+    token_text,
 )
+from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.access import ROLES, SCOPES, AccessRole, role_of_admin
 
 
 def register(commands: Commands) -> None:
-    """Add `skerry tokens create|list|cap|revoke`."""
-    parser = commands.add_parser("tokens", help="create, list, cap and revoke API tokens")
+    """Add `skerry tokens create|list|cap|rotate|revoke`."""
+    parser = commands.add_parser("tokens", help="create, list, cap, rotate and revoke API tokens")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     create = add_command(
         actions,
         "create",
         create_token,
         help="make a token; it is shown once",
-        description="Make an API token. Only its hash is stored, so it is shown this once.",
-        example="skerry tokens create --name laptop --scope run --scope read",
+        description="Make an API token. Only its hash is stored, so it is shown this once. Without "
+        "--role and --scope it runs models and reads lists, and the control plane refuses it.",
+        example="skerry tokens create --name laptop --expires 90d --per-day 5\n"
+        "  skerry tokens create --account new --role developer --name acme",
     )
     create.add_argument("--name", default="", help="what the token is for")
     create.add_argument(
         "--account",
         metavar="ID",
-        help="32 hex digits, or `new`; the platform's own account if not given",
+        help="32 hex digits, or `new`; the parent's account, or the platform's own, if not given",
+    )
+    create.add_argument(
+        "--role",
+        choices=ROLES,
+        help="what it may do at the control plane: read (viewer), make tokens of its own account "
+        "(developer), or change the platform (operator, in its own account only)",
     )
     create.add_argument(
         "--scope",
         action="append",
-        choices=ALL_SCOPES,
-        help="what the token may do; may be repeated; everything if not given",
+        choices=(*SCOPES, "admin"),
+        help="what it may do at edges; may be repeated; run and read if not given, of a viewer "
+        "read (steer: read what edges report to DNS servers; metrics: read /metrics; `admin` is "
+        "taken as a role, until version 0.3)",
+    )
+    create.add_argument(
+        "--model",
+        action="append",
+        metavar="ID",
+        help="that it may run, or `@cf/meta/*`; may be repeated; every model if not given",
+    )
+    create.add_argument(
+        "--expires",
+        type=days_or_hours,
+        metavar="TIME",
+        help="after which it stops working, such as 90d or 12h (default: never)",
+    )
+    create.add_argument(
+        "--parent",
+        metavar="ID",
+        help="token that it is made with: what it spends counts against the parent's caps, too, "
+        "and it works no longer than the parent",
     )
     _add_caps(create)
     create.add_argument(
@@ -71,13 +101,31 @@ def register(commands: Commands) -> None:
     )
     cap.add_argument("id", help="the token's id, or the token itself")
     _add_caps(cap)
+    rotate = add_command(
+        actions,
+        "rotate",
+        rotate_token,
+        help="give a token another secret; it is shown once",
+        description="Give a token another secret. Its id, its bounds and what was made with it "
+        "stay. The secret of before stops working at once, or after the time of --grace.",
+        example="skerry tokens rotate 0123456789abcdef --grace 1h",
+    )
+    rotate.add_argument("id", help="the token's id, or the token itself")
+    rotate.add_argument(
+        "--grace",
+        type=days_or_hours,
+        default=0,
+        metavar="TIME",
+        help="for which the secret of before works beside the new one, such as 1h",
+    )
     revoke = add_command(
         actions,
         "revoke",
         revoke_token,
         help="make a token stop working at once",
-        description="Revoke a token by the id that `skerry tokens list` shows. What it asks from "
-        "now on is refused; answers that are on their way end within a second or two.",
+        description="Revoke a token by the id that `skerry tokens list` shows, and all that were "
+        "made with it. What they ask from now on is refused; answers that are on their way end "
+        "within a second or two.",
         example="skerry tokens revoke 0123456789abcdef",
     )
     revoke.add_argument("id", help="the token's id, or the token itself")
@@ -86,14 +134,23 @@ def register(commands: Commands) -> None:
 def create_token(args: argparse.Namespace) -> int:
     home = Home.from_environ(os.environ)
     home.create()
+    now = int(time.time())
     try:
-        token, record = TokenStore(home.tokens).create(
-            account_id=_account(home, args.account),
+        store = TokenStore(home.tokens)
+        parent = None if args.parent is None else _id_of(args.parent)
+        account_id = _account(home, store, args.account, parent)
+        role, scopes = _role_and_scopes(home, args, account_id)
+        token, record = store.create(
+            account_id=account_id,
             name=args.name,
-            scopes=tuple(args.scope or ALL_SCOPES),
+            role=role,
+            scopes=scopes,
             residency=args.residency,
+            models=tuple(args.model) if args.model else None,
             caps=Caps(per_day=args.per_day, per_month=args.per_month),
-            now=int(time.time()),
+            expires_at=None if args.expires is None else now + args.expires,
+            parent=parent,
+            now=now,
         )
     except (TokenStoreError, ValueError) as error:
         return complain(f"{error}.")
@@ -102,43 +159,21 @@ def create_token(args: argparse.Namespace) -> int:
     return 0
 
 
-def list_tokens(args: argparse.Namespace) -> int:
-    home = Home.from_environ(os.environ)
-    try:
-        records = TokenStore(home.tokens).records()
-        spent = _spent(home, records)
-    except TokenStoreError as error:
-        return complain(f"{error}.")
-    except Unavailable as error:
-        return complain(error.message)
-    say(f"{'ID':16}  {'ACCOUNT':32}  {'CREATED':10}  {'SCOPES':14}  {'ZONE':8}  NAME")
-    for each in records:
-        created = datetime.fromtimestamp(each.created_at, UTC).strftime("%Y-%m-%d")
-        scopes, zone = ",".join(each.scopes), each.residency or "any"
-        line = f"{each.id}  {each.account_id}  {created}  {scopes:14}  {zone:8}  {each.name}"
-        say(" ".join([line.rstrip(), *spent.get(each.id, ())]))
-    return 0
-
-
-def _spent(home: Home, records: list[TokenRecord]) -> dict[str, list[str]]:
-    """Of each capped token: `[US$ 0.12 of 5 this day]`."""
-    capped = [each for each in records if not each.caps.is_unlimited]
-    if not capped:
-        return {}
-    from skerry_edge.gate.spending import Spending
-
-    spending = Spending(home.spending)
-    try:
-        return {each.id: _told(each.caps, *spending.spent(each.id)) for each in capped}
-    finally:
-        spending.close()
-
-
-def _told(caps: Caps, day: float, month: float) -> list[str]:
-    told = (("day", day, caps.per_day), ("month", month, caps.per_month))
-    return [
-        f"[US$ {spent:.6g} of {cap:g} this {what}]" for what, spent, cap in told if cap is not None
-    ]
+def _role_and_scopes(
+    home: Home, args: argparse.Namespace, account_id: str
+) -> tuple[AccessRole | None, tuple[Any, ...] | None]:
+    """Return what is asked for, with `admin` taken as a role. Raises ValueError."""
+    role = args.role
+    asked: tuple[Any, ...] = tuple(args.scope or ())
+    config = read_config(home)
+    platform = config.account_id if config is not None else ""
+    if "admin" in asked:
+        role = role or role_of_admin(account_id, platform)
+        note(f"--scope admin is taken as --role {role}: say so, it is refused from version 0.3 on.")
+    if role == "operator" and account_id != platform:
+        raise ValueError("operators are of the platform's own account, which `skerry up` makes")
+    scopes = tuple(each for each in asked if each != "admin")
+    return role, scopes if asked else None
 
 
 def cap_token(args: argparse.Namespace) -> int:
@@ -159,15 +194,31 @@ def cap_token(args: argparse.Namespace) -> int:
     return 0
 
 
-def revoke_token(args: argparse.Namespace) -> int:
-    token_id = _id_of(args.id)
+def rotate_token(args: argparse.Namespace) -> int:
+    token_id, secret = _id_of(args.id), new_secret()
     try:
-        known = TokenStore(Home.from_environ(os.environ).tokens).revoke(token_id)
+        store = TokenStore(Home.from_environ(os.environ).tokens)
+        known = store.rotate(token_id, digest_of(secret), grace_seconds=args.grace)
     except TokenStoreError as error:
         return complain(f"{error}.")
     if not known:
         return _unknown(token_id)
-    say(f"Token {token_id} is revoked.")
+    until = f"in {args.grace} s" if args.grace else "now"
+    note(f"Token {token_id}, whose former secret ends {until}; the new one is not shown again:")
+    say(token_text(token_id, secret))
+    return 0
+
+
+def revoke_token(args: argparse.Namespace) -> int:
+    token_id = _id_of(args.id)
+    try:
+        number = TokenStore(Home.from_environ(os.environ).tokens).revoke(token_id)
+    except TokenStoreError as error:
+        return complain(f"{error}.")
+    if not number:
+        return _unknown(token_id)
+    others = f", with {number - 1} that were made with it" if number > 1 else ""
+    say(f"Token {token_id} is revoked{others}.")
     return 0
 
 
@@ -182,7 +233,7 @@ def _add_caps(parser: argparse.ArgumentParser) -> None:
 
 
 def _id_of(given: str) -> str:
-    """The id of a token that is given by its id, or whole."""
+    """Return the id of a token that is given by its id, or whole."""
     return given.split("_")[1] if given.startswith("skerry_") else given
 
 
@@ -190,11 +241,13 @@ def _unknown(token_id: str) -> int:
     return complain(f"There is no token {token_id}; `skerry tokens list` shows them.")
 
 
-def _account(home: Home, given: str | None) -> str:
-    """The account named, a new one, or the one that `skerry up` made."""
+def _account(home: Home, store: TokenStore, given: str | None, parent: str | None) -> str:
+    """Return the account named, a new one, the parent's, or the one that `skerry up` made."""
     if given == "new":
         return new_account_id()
     if given is not None:
         return given
+    if parent is not None and (maker := store.principal(parent)) is not None:
+        return maker.account_id
     config = read_config(home)
     return config.account_id if config is not None else new_account_id()

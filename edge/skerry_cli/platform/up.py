@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import orjson
+
+from skerry.runners import RUNNERS
 from skerry_cli.arguments import (
     Commands,
     add_command,
     add_tls,
+    add_weights,
     byte_size,
     byte_size_or_none,
     count,
     is_half_tls,
     port,
+    tls_of,
 )
+from skerry_cli.home.instance import AlreadyRunning, claim, running
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import DEFAULT_FILE_TIER
-from skerry_cli.home.state import AlreadyRunning, Home, claim, running
+from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, note
-from skerry_cli.report import LineReporter, PipeReporter, Reporter, TerminalReporter
+from skerry_cli.report import LineReporter, StartReporter, TerminalReporter
+from skerry_regions.models.sources import Sized
+from skerry_regions.process.log_files import open_log
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
 DEFAULTS = {"host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba"}
 SINGLE_PROCESS_ONLY = (
-    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "tls_cert", "tls_key",
+    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "weights", "tls_cert",
+    "tls_key",
 )  # fmt: skip
-STEADY_SECONDS = 60.0  # who begins anew and loses an engine sooner is not helped by it
+STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
-MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
 
 
 def register(commands: Commands) -> None:
@@ -80,9 +88,10 @@ def register(commands: Commands) -> None:
         help="disk per model for KV that memory has no room for; none switches it off (default: "
         f"{DEFAULT_FILE_TIER})",
     )
+    add_weights(up)
     up.add_argument(
         "--runner",
-        choices=("numba", "torch", "torch-deterministic", "jax", "toy"),
+        choices=tuple(RUNNERS),
         help="what computes; toy knows no language, only arithmetic, for tests (default: numba)",
     )
     up.add_argument(
@@ -92,6 +101,11 @@ def register(commands: Commands) -> None:
         help="start the nodes and edges that this YAML file describes, each as a process",
     )
     add_tls(up, note="read again when it changes")
+    up.add_argument(
+        "--log",
+        choices=("text", "json"),
+        help="how it reports and logs (default: text for a terminal, JSON lines otherwise)",
+    )
     up.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
     up.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
 
@@ -115,53 +129,49 @@ def start(args: argparse.Namespace) -> int:
     if args.detach:
         return _start_in_background(args, home)
     if args.report_fd is not None:
-        return _start_here(args, home, PipeReporter(args.report_fd))
+        from skerry_regions.process.lifeline import Lifeline
+
+        return _start_here(args, home, Lifeline(args.report_fd))
     if args.anew:
         return _start_here(args, home, LineReporter())
-    return _start_here(args, home, TerminalReporter())
+    return _start_here(args, home, TerminalReporter(args.log))
 
 
-def _start_here(args: argparse.Namespace, home: Home, reporter: Reporter) -> int:
+def _start_here(args: argparse.Namespace, home: Home, reporter: StartReporter) -> int:
     threads = args.threads or default_threads()
     configure_threads(threads)
-    configure_logging()
-    from skerry_cli.home.parts import CannotStart
-    from skerry_regions.process.startup import Interrupted
+    configure_logging(args.log)
+    from skerry_cli.composition.starter import run_to_the_end
+
+    def serve() -> None:
+        if args.topology is None:
+            return _serve_alone(args, threads, home, control, reporter)
+        from skerry_cli.composition.serve_topology import serve_topology
+
+        serve_topology(args.topology, home, control, reporter)
 
     try:
         with claim(home) as control:
-            if args.topology is not None:
-                from skerry_cli.composition.fleet import serve_topology
-
-                serve_topology(args.topology, home, control, reporter)
-            else:
-                _serve_alone(args, threads, home, control, reporter)
+            return run_to_the_end(serve)
     except AlreadyRunning as error:
         return _already_running(error)
-    except CannotStart as error:
-        return complain(str(error))
-    except Interrupted:
-        note("Stopped before it was ready.")
-        return 130
-    note("Stopped.")
-    return 0
 
 
 def _serve_alone(
-    args: argparse.Namespace, threads: int, home: Home, control: str, reporter: Reporter
+    args: argparse.Namespace, threads: int, home: Home, control: str, reporter: StartReporter
 ) -> None:
-    from skerry_cli.composition.compose import Options, serve_platform
+    from skerry_cli.composition.compose import UpOptions, serve_platform
+    from skerry_cli.composition.listening import Where
 
-    options = Options(
-        host=args.host,
-        port=args.port,
+    options = UpOptions(
+        where=Where(host=args.host, port=args.port, tls=tls_of(args)),
         models=tuple(args.model),
         threads=threads,
         memory=args.memory,
         kv_tokens=args.kv_tokens,
         file_tier=byte_size(DEFAULT_FILE_TIER) if args.file_tier is None else args.file_tier,
         runner=args.runner,
-        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
+        floats=args.weights,
     )
     begun = time.monotonic()
 
@@ -175,7 +185,8 @@ def _serve_alone(
 
 
 def _anew(arguments: list[str], port: int) -> list[str]:
-    """The command line of a process that takes this one's place: nobody waits for its report."""
+    """Return the command line of a process that takes this one's place: none waits for its
+    report."""
     rest = list(arguments)
     if "--report-fd" in rest:
         at = rest.index("--report-fd")
@@ -184,7 +195,7 @@ def _anew(arguments: list[str], port: int) -> list[str]:
 
 
 def _given(args: argparse.Namespace, *names: str) -> str:
-    """Options of the command line that were set, as they are written."""
+    """Return options of the command line that were set, as they are written."""
     return ", ".join(
         f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, [])
     )
@@ -200,22 +211,20 @@ def _already_running(error: AlreadyRunning) -> int:
 
 def _start_in_background(args: argparse.Namespace, home: Home) -> int:
     """Start a process in a session of its own and wait until it is ready, or has failed."""
-    reader, writer = os.pipe()
+    reader, writer = socket.socketpair()
     rest = [argument for argument in args.argv if argument != "--detach"]
-    if home.log.exists() and home.log.stat().st_size > MAX_LOG_BYTES:
-        home.log.unlink()
-    with home.log.open("ab") as log:
+    with os.fdopen(open_log(home.log), "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "skerry", *rest, "--report-fd", str(writer)],
-            pass_fds=(writer,),
+            [sys.executable, "-m", "skerry", *rest, "--report-fd", str(writer.fileno())],
+            pass_fds=(writer.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    os.close(writer)
+    writer.close()
     try:
-        ready = _follow(reader, TerminalReporter(background=True))
+        ready = _follow(reader, TerminalReporter(args.log, background=True))
     except KeyboardInterrupt:
         process.terminate()
         process.wait()
@@ -226,15 +235,16 @@ def _start_in_background(args: argparse.Namespace, home: Home) -> int:
     return complain(f"the start failed; {home.log} ends with:\n{_tail(home.log)}")
 
 
-def _follow(reader: int, reporter: Reporter) -> bool:
+def _follow(reader: socket.socket, reporter: StartReporter) -> bool:
     """Pass the process's reports on; True once it is ready, False when it ended before."""
-    with os.fdopen(reader, encoding="utf-8") as lines:
+    with reader, reader.makefile(encoding="utf-8") as lines:
         for line in lines:
-            report = json.loads(line)
-            if "url" in report:
-                reporter.ready(report)
+            report = orjson.loads(line)
+            if "ready" in report:
+                reporter.ready(report["ready"])
                 return True
-            reporter.progress(report["what"], report["share"])
+            what = Sized(report["what"], report["size"]) if "size" in report else report["what"]
+            reporter.progress(what, report["share"])
     return False
 
 

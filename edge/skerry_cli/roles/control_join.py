@@ -19,7 +19,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 ROLES = ("prefill", "decode", "hybrid", "edge")
 
 
-class ControlError(Exception):
+class JoinCommandError(Exception):
     """The control plane cannot be asked, or refuses; the message says why."""
 
 
@@ -105,7 +105,7 @@ def create_token(args: argparse.Namespace) -> int:
         values |= {"region": args.region, "roles": args.role or []}
     try:
         made = _asked("POST", "/join_tokens", values)
-    except ControlError as error:
+    except JoinCommandError as error:
         return complain(str(error))
     note(
         f"Join token {made['id']}, for {made['max_uses']} machines until {made['expires_at']}; "
@@ -118,7 +118,7 @@ def create_token(args: argparse.Namespace) -> int:
 def list_tokens(args: argparse.Namespace) -> int:
     try:
         tokens = _all("/join_tokens")
-    except ControlError as error:
+    except JoinCommandError as error:
         return complain(str(error))
     say(f"{'ID':16}  {'FOR':24}  {'USES':11}  {'EXPIRES':24}  NAME")
     for each in tokens:
@@ -133,7 +133,7 @@ def delete_token(args: argparse.Namespace) -> int:
     id = args.id.split("_")[1] if args.id.startswith("skjoin_") else args.id
     try:
         _asked("DELETE", f"/join_tokens/{_checked(id)}")
-    except ControlError as error:
+    except JoinCommandError as error:
         return complain(str(error))
     say(f"Join token {id} is deleted.")
     return 0
@@ -142,7 +142,7 @@ def delete_token(args: argparse.Namespace) -> int:
 def list_machines(args: argparse.Namespace) -> int:
     try:
         machines = _all("/machines")
-    except ControlError as error:
+    except JoinCommandError as error:
         return complain(str(error))
     say(f"{'ID':32}  {'KIND':4}  {'HOST':20}  {'SKERRY':8}  {'JOINED':24}  STATE")
     for each in machines:
@@ -164,13 +164,13 @@ def revoke_machine(args: argparse.Namespace) -> int:
                 f"With the join token {token} it can join anew: `skerry control token delete "
                 f"{token}`, unless others need it."
             )
-    except ControlError as error:
+    except JoinCommandError as error:
         return complain(str(error))
     return 0
 
 
 def duration(text: str) -> float:
-    """Seconds of `90s`, `30m`, `12h`, `7d`."""
+    """Return seconds of `90s`, `30m`, `12h`, `7d`."""
     match = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
     if match is None or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: such as 90s, 30m, 12h or 7d")
@@ -178,14 +178,14 @@ def duration(text: str) -> float:
 
 
 def _checked(id: str) -> str:
-    """To be part of a path. Raises ControlError."""
+    """To be part of a path. Raises JoinCommandError."""
     if re.fullmatch(r"[A-Za-z0-9-]{1,256}", id) is None:
-        raise ControlError(f"{id!r} is no id")
+        raise JoinCommandError(f"{id!r} is no id")
     return id
 
 
 def _all(path: str) -> list[dict[str, Any]]:
-    """Every page of a collection. Raises ControlError."""
+    """Return every page of a collection. Raises JoinCommandError."""
     items: list[dict[str, Any]] = []
     after = ""
     while True:
@@ -197,12 +197,12 @@ def _all(path: str) -> list[dict[str, Any]]:
 
 
 def _asked(method: str, path: str, values: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The answer of this home's control plane. Raises ControlError."""
+    """The answer of this home's control plane. Raises JoinCommandError."""
     import httpx
 
     config = read_config(Home.from_environ(os.environ))
     if config is None or not config.control_url:
-        raise ControlError("no control plane has run here; start one with `skerry control`")
+        raise JoinCommandError("no control plane has run here; start one with `skerry control`")
     url = f"{config.control_url}/control/v1{path}"
     headers = {"authorization": f"Bearer {config.api_token}"}
     is_sealed = url.startswith("https:")  # else it is loopback, and no proxy is to see the token
@@ -211,9 +211,9 @@ def _asked(method: str, path: str, values: dict[str, Any] | None = None) -> dict
             method, url, json=values, headers=headers, timeout=ANSWER_SECONDS, trust_env=is_sealed
         )
     except httpx.HTTPError as error:
-        raise ControlError(f"{config.control_url} does not answer: {error}") from None
+        raise JoinCommandError(f"{config.control_url} does not answer: {error}") from None
     if not answer.is_success:
-        raise ControlError(_told(answer))
+        raise JoinCommandError(_told(answer))
     found: dict[str, Any] = answer.json() if answer.content else {}
     return found
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from skerry_cli.arguments import Commands, add_command, add_tls, is_half_tls, port
+from skerry_cli.arguments import Commands, add_command, add_tls, is_half_tls, port, tls_of
 from skerry_cli.home.control_home import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -16,7 +16,7 @@ from skerry_cli.home.control_home import (
 )
 from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
-from skerry_cli.output import complain, note, say
+from skerry_cli.output import complain, say
 from skerry_cli.roles import control_join
 from skerry_regions.address import is_loopback
 
@@ -91,27 +91,20 @@ def start(args: argparse.Namespace) -> int:
             "give --tls-cert and --tls-key"
         )
     configure_logging()
+    from skerry_cli.composition.listening import Where
     from skerry_cli.composition.serve_control import ControlOptions, serve_control
-    from skerry_cli.home.parts import CannotStart
+    from skerry_cli.composition.starter import run_to_the_end
 
     home = Home.from_environ(os.environ)
     home.create()
     options = ControlOptions(
-        host=args.host,
-        port=args.port,
+        where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
         topology=args.topology,
-        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
         owns=args.own,
         join=None if args.join_host is None else (args.join_host, args.join_port),
-        listener=args.listener_fd,
         lifeline=args.lifeline_fd,
     )
-    try:
-        serve_control(options, home)
-    except CannotStart as error:
-        return complain(str(error))
-    note("Stopped.")
-    return 0
+    return run_to_the_end(lambda: serve_control(options, home))
 
 
 def make_backup(args: argparse.Namespace) -> int:

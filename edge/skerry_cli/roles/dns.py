@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 from pathlib import Path
 
 from skerry_cli.arguments import Commands, add_command, count, port
-from skerry_cli.home.state import Home, StateError
+from skerry_cli.home.errors import StateError
+from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain
 
@@ -72,7 +74,11 @@ def start(args: argparse.Namespace) -> int:
     if args.step is not None and args.action != "keys":
         return complain(f"{args.action} has no step {args.step!r}")
     configure_logging()
-    from skerry_cli.home.parts import CannotStart
+    try:
+        importlib.import_module("dns")
+    except ModuleNotFoundError:
+        return complain("`skerry dns` needs `pip install 'skerry[dns]'`")
+    from skerry_cli.home.errors import CannotStart
 
     home = Home.from_environ(os.environ)
     home.create()
@@ -86,7 +92,7 @@ def start(args: argparse.Namespace) -> int:
 def _act(args: argparse.Namespace, home: Home) -> None:
     """Raises `CannotStart` or `StateError`."""
     if args.action == "serve":
-        from skerry_cli.composition.serve_dns import DnsOptions, serve_dns
+        from skerry_cli.composition.dns.serve import DnsOptions, serve_dns
 
         options = DnsOptions(
             topology=args.topology,
@@ -116,7 +122,7 @@ def _act(args: argparse.Namespace, home: Home) -> None:
 
 def _zone_of(topology: Path) -> str:
     """Raises `CannotStart`."""
-    from skerry_cli.composition.zone_contents import spec_of
+    from skerry_cli.composition.dns.zone_contents import spec_of
     from skerry_cli.home.parts import read_topology
 
     return spec_of(read_topology(topology)).zone

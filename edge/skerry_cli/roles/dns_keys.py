@@ -9,7 +9,7 @@ from pathlib import Path
 import dns.name
 
 from skerry_cli.home.dns_signing import told
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say
 

@@ -14,20 +14,22 @@ from skerry_cli.arguments import (
     add_tls,
     is_half_tls,
     port,
+    tls_of,
 )
+from skerry_cli.home.keys import keep_private
 from skerry_cli.home.machine import configure_threads
-from skerry_cli.home.state import Home, keep_private
+from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
-from skerry_cli.output import complain, note
+from skerry_cli.output import complain
 from skerry_cli.roles.joining import (
     CannotJoin,
-    Orders,
+    OrderedRestart,
     add_join,
     assigned,
-    begin_anew,
     enrolled,
     given_options,
     host_towards,
+    serve_joined,
 )
 from skerry_regions.address import Address
 from skerry_regions.zones import GLOBAL
@@ -97,6 +99,7 @@ def register(commands: Commands) -> None:
     add_join(edge, decides="where the edge stands and what it offers, and shares its API tokens")
     edge.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     edge.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    edge.add_argument("--left-out", default="[]", help=argparse.SUPPRESS)  # JSON
 
 
 def start(args: argparse.Namespace) -> int:
@@ -131,12 +134,11 @@ def start(args: argparse.Namespace) -> int:
 
 
 def _start_joined(args: argparse.Namespace, home: Home) -> int:
-    """As the control plane says, until it says otherwise; then anew."""
+    """Run as the control plane says, until it says otherwise; then restart."""
     if told := given_options(args, TOLD):
         return complain(f"{told} and --join exclude each other: the control plane says it")
     _configure()
     from skerry_cli.home.credentials import CredentialsFollower
-    from skerry_regions.control.machines.https_registry import HttpsRegistry
     from skerry_regions.control.machines.messages import EdgeAssignment
 
     home.create()
@@ -160,14 +162,12 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
         holds=True,
         topology=topology,
     )
-    orders = Orders()
-    registry = HttpsRegistry(link, fingerprint=assignment.fingerprint)
-    registry.on_order = orders.take
-    with CredentialsFollower(link, home):
-        status = _run(options, home, registry, orders)
-    if orders.is_to_renew and status == 0:
-        begin_anew(args.argv)
-    return status
+
+    def serve(registry: Registry, orders: OrderedRestart) -> int:
+        with CredentialsFollower(link, home):
+            return _run(options, home, registry, orders)
+
+    return serve_joined(link, assignment.fingerprint, args.argv, serve)
 
 
 def _configure() -> None:
@@ -177,35 +177,30 @@ def _configure() -> None:
 
 
 def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
-    """What this machine decides on, and what it is told to be."""
+    """Return what this machine decides on, and what it is told to be."""
+    import msgspec
+
+    from skerry_cli.composition.listening import Where
     from skerry_cli.composition.serve_edge import EdgeOptions
+    from skerry_regions.models.problems import LeftOut
 
     return EdgeOptions(
-        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
-        host=args.host,
-        port=args.port,
+        where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
         placement=args.placement,
-        listener=args.listener_fd,
         lifeline=args.lifeline_fd,
         advertise=args.advertise or "",
+        left_out=msgspec.json.decode(args.left_out, type=tuple[LeftOut, ...]),
         **told,
     )
 
 
-def _run(options: EdgeOptions, home: Home, registry: Registry, orders: Orders | None = None) -> int:
+def _run(
+    options: EdgeOptions, home: Home, registry: Registry, orders: OrderedRestart | None = None
+) -> int:
     from skerry_cli.composition.serve_edge import serve_edge
-    from skerry_cli.home.parts import CannotStart
-    from skerry_regions.process.startup import Interrupted
+    from skerry_cli.composition.starter import run_to_the_end
 
-    try:
-        if orders is None:
-            serve_edge(options, home, registry)
-        else:
-            serve_edge(options, home, registry, orders.started, orders.cancel)
-    except CannotStart as error:
-        return complain(str(error))
-    except Interrupted:
-        note("Stopped before it was ready.")
-        return 130
-    note("Stopped.")
-    return 0
+    orders = OrderedRestart() if orders is None else orders
+    return run_to_the_end(
+        lambda: serve_edge(options, home, registry, orders.started, orders.cancel)
+    )

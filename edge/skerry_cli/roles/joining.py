@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from skerry_cli.home.state import Home, keep_private
+from skerry_cli.home.keys import keep_private
+from skerry_cli.home.state import Home
 from skerry_cli.output import note
 
 if TYPE_CHECKING:
     from skerry_regions.control.machines.link import ControlLink
     from skerry_regions.control.machines.messages import EdgeAssignment, Kind, NodeAssignment
     from skerry_regions.models.sources import Progress
+    from skerry_regions.registry import Registry
 
 TOKEN_VARIABLE = "SKERRY_JOIN_TOKEN"
 ASK_SECONDS = 2.0  # between questions of a machine that is paused, or cannot reach anybody
@@ -66,16 +68,10 @@ def given_options(args: argparse.Namespace, defaults: Mapping[str, object]) -> s
 
 
 def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
-    """The link of this machine, which joins if it has not yet. Raises CannotJoin."""
+    """Return the link of this machine, which joins if it has not yet. Raises CannotJoin."""
+    from skerry_regions.control.machines.calls import ControlAway, ControlRefused
     from skerry_regions.control.machines.folder import JoinError
-    from skerry_regions.control.machines.link import (
-        ControlAway,
-        ControlLink,
-        ControlRefused,
-        checked_url,
-        has_joined,
-        join,
-    )
+    from skerry_regions.control.machines.link import ControlLink, checked_url, has_joined, join
 
     try:
         url = checked_url(args.join)
@@ -105,8 +101,8 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
 
 
 def assigned(link: ControlLink, type_: type[T]) -> T:
-    """What to run; waits while that is nothing. Raises CannotJoin."""
-    from skerry_regions.control.machines.link import ControlAway, ControlRefused
+    """Return what to run; waits while that is nothing. Raises CannotJoin."""
+    from skerry_regions.control.machines.calls import ControlAway, ControlRefused
     from skerry_regions.control.machines.messages import Paused
 
     told = ""
@@ -157,26 +153,42 @@ def install(model: str, home: Home, progress: Progress) -> None:
     """Download the model's files where they are missing. Raises CannotJoin."""
     from skerry.errors import SkerryError
     from skerry_regions.models.catalog import Catalog, CatalogError
+    from skerry_regions.models.problems import ModelProblem
     from skerry_regions.models.sources import Hub
-    from skerry_regions.models.store import ModelCorrupt, ModelStore, PullError, UnsupportedModel
+    from skerry_regions.models.store import ModelStore
 
     try:
         spec = Catalog.load(home.root).resolve(model)
         ModelStore(home.root, hub=Hub.from_environ(os.environ)).pull(spec, progress)
     except SkerryError as error:
         raise CannotJoin(f"{error.message} Add it to the catalog of this machine.") from None
-    except (CatalogError, PullError, ModelCorrupt, UnsupportedModel, OSError) as error:
+    except (CatalogError, ModelProblem, OSError) as error:
         raise CannotJoin(str(error)) from None
 
 
-def begin_anew(argv: list[str]) -> None:
-    """As if it had just been started: with what the control plane wants now. Never returns."""
-    note("The control plane wants something else: beginning anew.")
-    os.execv(sys.executable, [sys.executable, "-m", "skerry", *argv])
+def serve_joined(
+    link: ControlLink,
+    fingerprint: str,
+    argv: list[str],
+    serve: Callable[[Registry, OrderedRestart], int],
+) -> int:
+    """Serve what the control plane has assigned, until it orders otherwise; then start again.
+
+    `fingerprint` is the assignment's. Returns the exit status of `serve`.
+    """
+    from skerry_regions.control.machines.https_registry import HttpsRegistry
+
+    orders = OrderedRestart()
+    registry = HttpsRegistry(link, fingerprint=fingerprint, on_order=orders.take)
+    status = serve(registry, orders)
+    if orders.is_to_renew and status == 0:
+        note("The control plane wants something else: starting again.")
+        os.execv(sys.executable, [sys.executable, "-m", "skerry", *argv])
+    return status
 
 
-class Orders:
-    """What the control plane orders while the machine serves: to begin anew."""
+class OrderedRestart:
+    """What the control plane orders while the machine serves: to restart."""
 
     def __init__(self) -> None:
         self._is_ordered = False
@@ -185,7 +197,7 @@ class Orders:
 
     @property
     def is_to_renew(self) -> bool:
-        """Whether it begins anew when it has drained."""
+        """Whether it restarts when it has drained."""
         return self._is_ordered and not self._is_cancelled
 
     def started(self, stop: Callable[[], None]) -> None:

@@ -4,41 +4,44 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from skerry.runners import RUNNERS, FloatsForm
 from skerry_cli.arguments import (
     Commands,
     add_command,
     add_residency,
+    add_weights,
     byte_size_or_none,
     count,
     positive_seconds,
 )
+from skerry_cli.home.keys import cluster_key
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import BLOCK_TOKENS, DEFAULT_FILE_TIER, DEFAULT_KV_TOKENS
-from skerry_cli.home.state import Home, cluster_key
+from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
-from skerry_cli.output import complain, note
+from skerry_cli.output import complain
 from skerry_cli.report import Lines
 from skerry_cli.roles.joining import (
     CannotJoin,
-    Orders,
+    OrderedRestart,
     add_join,
     assigned,
-    begin_anew,
     enrolled,
     given_options,
     host_towards,
     install,
+    serve_joined,
 )
 from skerry_regions.address import Address, AddressError
 from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
-    from skerry_regions.control.desired.resources import RoleName, RunnerName
     from skerry_regions.control.planning.launcher import NodeSettings
+    from skerry_regions.node.process import NodeOptions
     from skerry_regions.registry import Registry
 
 DRAIN_SECONDS = 30.0
@@ -69,7 +72,7 @@ def register(commands: Commands) -> None:
     node.add_argument("--model", metavar="ID", help="id or alias, installed here")
     node.add_argument(
         "--runner",
-        choices=("numba", "torch", "torch-deterministic", "jax", "toy"),
+        choices=tuple(RUNNERS),
         help="what computes (default: numba)",
     )
     node.add_argument("--threads", type=count, metavar="N", help="cores (default: all, at most 16)")
@@ -86,6 +89,7 @@ def register(commands: Commands) -> None:
         help="disk for KV that memory has no room for; none switches it off (default: "
         f"{DEFAULT_FILE_TIER})",
     )
+    add_weights(node)
     node.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -121,24 +125,6 @@ def register(commands: Commands) -> None:
     node.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What a node is, whoever says so."""
-
-    id: str
-    region: str
-    zone: str
-    role: RoleName
-    model: str
-    runner: RunnerName
-    threads: int
-    kv_blocks: int
-    file_tier: int  # bytes
-    address: Address
-    transfer: Address
-    prompts: tuple[str, ...]
-
-
 def start(args: argparse.Namespace) -> int:
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
     home.create()
@@ -163,29 +149,27 @@ def _start(args: argparse.Namespace, home: Home) -> int:
         registry = open_registry(home, os.environ)
     except (PromptsError, RegistryUnavailable) as error:
         return complain(str(error))
-    part = Part(
+    options = _options(
+        args,
+        home,
         id=args.id,
         region=args.region or "local",
         zone=args.residency,
         role=args.role or "hybrid",
         model=args.model,
         runner=args.runner or "numba",
-        threads=args.threads or default_threads(),
-        kv_blocks=args.kv_blocks or DEFAULT_KV_BLOCKS,
-        file_tier=_file_tier(args, None),
         address=address,
-        transfer=Address.parse(args.transfer) if args.transfer else _beside(address),
-        prompts=prompts,
+        transfer=_beside(address),
+        warm_up=prompts,
     )
-    return _run(part, args, home, registry)
+    return _run(options, args, registry)
 
 
 def _start_joined(args: argparse.Namespace, home: Home) -> int:
-    """As the control plane says, until it says otherwise; then anew."""
+    """Run as the control plane says, until it says otherwise; then restart."""
     if told := given_options(args, TOLD):
         return complain(f"{told} and --join exclude each other: the control plane says it")
     configure_logging()
-    from skerry_regions.control.machines.https_registry import HttpsRegistry
     from skerry_regions.control.machines.messages import NodeAssignment
 
     try:
@@ -193,21 +177,20 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
         assignment = assigned(link, NodeAssignment)
         settings = assignment.settings
         install(settings.model, home, Lines().show)
-        part = _assigned_part(args, settings, link.machine, link.url)
+        options = _assigned_options(args, home, settings, link.machine, link.url)
     except CannotJoin as error:
         return complain(str(error))
-    orders = Orders()
-    registry = HttpsRegistry(link, fingerprint=assignment.fingerprint)
-    registry.on_order = orders.take
-    status = _run(part, args, home, registry, orders)
-    if orders.is_to_renew and status == 0:
-        begin_anew(args.argv)
-    return status
+    return serve_joined(
+        link,
+        assignment.fingerprint,
+        args.argv,
+        lambda registry, orders: _run(options, args, registry, orders),
+    )
 
 
-def _assigned_part(
-    args: argparse.Namespace, settings: NodeSettings, machine: str, url: str
-) -> Part:
+def _assigned_options(
+    args: argparse.Namespace, home: Home, settings: NodeSettings, machine: str, url: str
+) -> NodeOptions:
     """Raises CannotJoin or AddressError."""
     if args.address:
         address = Address.parse(args.address)
@@ -215,80 +198,80 @@ def _assigned_part(
     else:
         address = Address(host=host_towards(url), port=JOINED_PORT)
         transfer = replace(address, port=JOINED_PORT + 1)
-    return Part(
+    return _options(
+        args,
+        home,
+        threads=settings.threads,
+        kv_blocks=settings.kv_blocks,
+        file_tier=settings.file_tier,
+        weights=settings.weights,
         id=machine,
         region=settings.region,
         zone=settings.residency,
         role=settings.role,
         model=settings.model,
         runner=settings.runner,
-        threads=args.threads or settings.threads or default_threads(),
-        kv_blocks=args.kv_blocks or settings.kv_blocks or DEFAULT_KV_BLOCKS,
-        file_tier=_file_tier(args, settings.file_tier),
         address=address,
+        transfer=transfer,
+        warm_up=settings.system_prompts,
+    )
+
+
+def _options(
+    args: argparse.Namespace,
+    home: Home,
+    *,
+    id: str,
+    transfer: Address,
+    threads: int | None = None,
+    kv_blocks: int | None = None,
+    file_tier: str | None = None,
+    weights: FloatsForm | None = None,
+    **told: Any,
+) -> NodeOptions:
+    """Return what the command line says of this machine, and what else the node is told to be."""
+    num_threads: int = args.threads or threads or default_threads()
+    configure_threads(num_threads)  # before libraries are imported
+    from skerry_regions.node.process import NodeOptions
+    from skerry_regions.wire.link_auth import LinkKey
+
+    disk = byte_size_or_none(file_tier or DEFAULT_FILE_TIER)
+    return NodeOptions(
+        id=id,
+        threads=num_threads,
+        num_blocks=args.kv_blocks or kv_blocks or DEFAULT_KV_BLOCKS,
+        floats=args.weights or weights,
+        file_tier_bytes=disk if args.file_tier is None else args.file_tier,
         transfer=Address.parse(args.transfer) if args.transfer else transfer,
-        prompts=settings.system_prompts,
+        advertise=args.advertise or "",
+        key=LinkKey(cluster_key(home)),
+        control=Address.parse(args.control or f"unix:{home.run / id}.control"),
+        home=home.root,
+        drain_seconds=args.drain_seconds,
+        **told,
     )
 
 
 def _run(
-    part: Part,
+    options: NodeOptions,
     args: argparse.Namespace,
-    home: Home,
     registry: Registry,
-    orders: Orders | None = None,
+    orders: OrderedRestart | None = None,
 ) -> int:
-    configure_threads(part.threads)
     from skerry_cli.composition.serve_node import serve_node
-    from skerry_regions.node.process import EngineLost, NodeCannotStart, NodeOptions
-    from skerry_regions.process.startup import Interrupted
-    from skerry_regions.wire.link_auth import LinkKey
+    from skerry_cli.composition.starter import run_to_the_end
+    from skerry_regions.node.process import EngineLost, NodeCannotStart
 
-    options = NodeOptions(
-        id=part.id,
-        region=part.region,
-        zone=part.zone,
-        role=part.role,
-        model=part.model,
-        runner=part.runner,
-        threads=part.threads,
-        num_blocks=part.kv_blocks,
-        file_tier_bytes=part.file_tier,
-        address=part.address,
-        transfer=part.transfer,
-        advertise=args.advertise or "",
-        key=LinkKey(cluster_key(home)),
-        control=Address.parse(args.control or f"unix:{home.run / part.id}.control"),
-        home=home.root,
-        drain_seconds=args.drain_seconds,
-        warm_up=part.prompts,
-    )
+    orders = OrderedRestart() if orders is None else orders
     try:
-        if orders is None:
-            serve_node(options, registry, args.lifeline_fd)
-        else:
-            serve_node(
-                options, registry, args.lifeline_fd,
-                started=orders.started, told_to_stop=orders.cancel,
-            )  # fmt: skip
-    except (AddressError, NodeCannotStart, EngineLost) as error:
-        return complain(str(error))
-    except Interrupted:
-        note("Stopped before it was ready.")
-        return 130
+        return run_to_the_end(
+            lambda: serve_node(options, registry, args.lifeline_fd, orders.started, orders.cancel),
+            AddressError, NodeCannotStart, EngineLost,
+        )  # fmt: skip
     finally:
         registry.close()
-    note("Stopped.")
-    return 0
-
-
-def _file_tier(args: argparse.Namespace, told: str | None) -> int:
-    """Bytes: as given here, else as the pool says, else by default."""
-    if args.file_tier is not None:
-        return int(args.file_tier)
-    return byte_size_or_none(told or DEFAULT_FILE_TIER)
 
 
 def _beside(address: Address) -> Address:
-    """Where KV comes in when nothing else was said: next to the node's frames."""
+    """Return where KV comes in when nothing else was said: next to the node's frames."""
     return replace(address, path=f"{address.path}.kv") if address.path else replace(address, port=0)

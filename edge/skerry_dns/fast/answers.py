@@ -9,7 +9,7 @@ import dns.flags
 import numpy as np
 
 from skerry_dns.fast.compiled import Bytes, Int32s
-from skerry_dns.fast.table import ANSWER_COLUMNS, TURN_ROW, TURNS
+from skerry_dns.fast.table import ANSWER_COLUMNS, IS_WHOLE, TURN_ROW, TURNS
 from skerry_dns.fast.templates import Template
 
 RCODE_BITS = 0xF
@@ -28,12 +28,11 @@ class Answers:
     _pointers: list[int] = field(default_factory=list[int])
     _known: dict[object, int] = field(default_factory=dict[object, int])
 
-    def add(self, turns: Sequence[Template], *, rate_name: int = 0, is_whole: bool = True) -> int:
-        """The row of an answer that is given in turns. Not whole: only how long it is at least is
-        known of it."""
-        key = tuple(turns), rate_name, is_whole
+    def add(self, turns: Sequence[Template], *, rate_name: int = 0, whole: int = IS_WHOLE) -> int:
+        """The row of an answer that is given in turns; `whole` as in `tables.WHOLE`."""
+        key = tuple(turns), rate_name, whole
         if (known := self._known.get(key)) is None:
-            row = self.put(turns, rate_name=rate_name, is_whole=is_whole)
+            row = self.put(turns, rate_name=rate_name, whole=whole)
             known = self._known[key] = self.append(row)
         return known
 
@@ -43,10 +42,10 @@ class Answers:
         *,
         rate_name: int = 0,
         is_scoped: bool = False,
-        is_whole: bool = True,
+        whole: int = IS_WHOLE,
     ) -> Row:
         """Keep an answer; its row, which is still to be appended."""
-        rows = [self._row(each, rate_name, is_scoped, is_whole) for each in turns]
+        rows = [self._row(each, rate_name, is_scoped, whole) for each in turns]
         if len(rows) == 1:
             return rows[0]
         first, *_ = [self.append(row) for row in rows]
@@ -73,7 +72,7 @@ class Answers:
             np.concatenate((before[2], pointers)),
         )
 
-    def _row(self, template: Template, rate_name: int, is_scoped: bool, is_whole: bool) -> Row:
+    def _row(self, template: Template, rate_name: int, is_scoped: bool, whole: int) -> Row:
         row = (
             self._start(1) + len(self._bodies),
             len(template.body),
@@ -85,11 +84,11 @@ class Answers:
             *template.counts,
             is_scoped,
             rate_name,
-            is_whole,
+            whole,
             1,
             0,
         )
-        if is_whole:
+        if whole == IS_WHOLE:
             self._bodies += template.body
             self._pointers += template.pointers
         return row

@@ -10,7 +10,7 @@ import numpy as np
 from skerry_dns.fast.table import Blocks
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.places import Places
-from skerry_regions.geo.ranking import Client
+from skerry_regions.geo.ranking import ClientOrigin
 
 MAX_BLOCKS = 1 << 22  # of one family; the world's routing tables have a quarter of that
 BLOCKS_AT_ONCE = 200  # between yields: a few milliseconds
@@ -24,13 +24,13 @@ class ClientKinds:
     """Kinds of clients that always get the same order of regions: each has a number, from 0."""
 
     def __init__(self, places: Places) -> None:
-        self.clients: list[Client] = []  # one of each kind …
+        self.clients: list[ClientOrigin] = []  # one of each kind …
         self.examples: list[Address] = []  # … and its address
         self._places = places
         self._by_likeness: dict[object, int] = {}
         self._by_contents: dict[object, int] = {}
 
-    def number(self, client: Client, example: Address) -> int:
+    def number(self, client: ClientOrigin, example: Address) -> int:
         """The same for clients that are alike."""
         contents = client.location, client.region, client.zone, frozenset(client.rtt.items())
         if (known := self._by_contents.get(contents)) is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from skerry_dns.fast.blocks import TooManyBlocks
 from skerry_dns.fast.compiling import Contents, Order, make_table, orders_of, read_contents
-from skerry_dns.fast.limiting import make_rate
+from skerry_dns.fast.limiting import make_limits
 from skerry_dns.fast.responding import COUNTERS, RCODES
 from skerry_dns.fast.table import empty_table
 from skerry_dns.fast.workers import Answer, Workers
@@ -42,6 +42,7 @@ class FastPath:
         self._workers: list[Workers] = []
         self._running: asyncio.Task[None] | None = None
         self._generation = 0
+        self._limits = responder.limits
         self._state: State | None = None  # of regions, and the orders that they have …
         self._orders: tuple[Order, ...] = ()  # … in the workers' table
         self.current = asyncio.Event()  # the table is what the responder serves
@@ -91,13 +92,14 @@ class FastPath:
         self._leave_everything()
 
     async def _start(self, addresses: Sequence[Address], answer: Answer) -> None:
-        rate = make_rate(self._responder.rate.per_second)
+        self._limits = self._responder.limits
+        limits = make_limits(self._limits)
         secret = self._responder.cookies.secret
         workers: list[Workers] = []
         try:
             for family, name in addresses:
                 workers.append(
-                    Workers(name, family, self._count, secret=secret, rate=rate, answer=answer)
+                    Workers(name, family, self._count, secret=secret, limits=limits, answer=answer)
                 )
             for each in workers:
                 each.start()
@@ -120,8 +122,17 @@ class FastPath:
         contents = await _apart(read_contents(self._responder))
         while True:
             self._orders = ()
+            self._take_limits()
             await self._follow_until_changed(contents)
             contents = await self._read_beside(contents)
+
+    def _take_limits(self) -> None:
+        """Those of the responder, where it has been given others."""
+        if self._responder.limits is not self._limits:
+            self._limits = self._responder.limits
+            limits = make_limits(self._limits)
+            for each in self._workers:
+                each.limit(limits)
 
     async def _follow_until_changed(self, contents: Contents) -> None:
         """Until something else is served, or signatures are old."""
@@ -152,7 +163,9 @@ class FastPath:
         state = self._responder.places.state
         if state is self._state and self._orders:
             return
-        orders = orders_of(contents, state)
+        orders = await _apart(orders_of(contents, state))
+        if self._responder.places.state is not state:
+            return  # and again, with what is so now
         if orders != self._orders:
             self._generation += 1
             making = make_table(

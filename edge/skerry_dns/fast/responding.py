@@ -14,7 +14,7 @@ from skerry_dns.fast import table as tables
 from skerry_dns.fast.asked import BARE, HEADER, Asked, read_query
 from skerry_dns.fast.compiled import Bytes, Int64s, UInt64s, compiled, top64, u16, wide
 from skerry_dns.fast.cookies import NONE, cookie_age
-from skerry_dns.fast.limiting import CUT, DROP, SEND, Rate, judge
+from skerry_dns.fast.limiting import CUT, DROP, SEND, FastLimits, judge_answer
 from skerry_dns.fast.table import Table, find_block, find_choice, find_name
 from skerry_dns.fast.writing import Sender, options_length, write_answer, write_bare
 from skerry_dns.server.responder import (
@@ -23,7 +23,11 @@ from skerry_dns.server.responder import (
     PLAIN_PAYLOAD,
     UDP_PAYLOAD,
 )
+from skerry_regions.geo.networks import MAX_SCOPE
+from skerry_regions.geo.shares import FAMILY_BIT, MULTIPLIER
 
+LONGEST4, LONGEST6 = MAX_SCOPE[4], MAX_SCOPE[6]
+SOME_SUBNET = 1 << 62
 SOCKADDR = 28  # bytes, of both families
 PACKET = 32  # where the query begins behind its sender in a slot
 INET, INET6 = 2, 10  # address families of Linux
@@ -43,7 +47,7 @@ class Keys(NamedTuple):
     """What answers are made with, beside the table."""
 
     secret: UInt64s  # of cookies: two words
-    rate: Rate
+    limits: FastLimits
     own: Bytes  # this socket's address, as senders would have it
 
 
@@ -81,7 +85,7 @@ def respond(
         return LEFT
     if asked.verdict >= BARE:
         rcode = asked.verdict - BARE
-        if judge(keys.rate, _network(sender), np.uint64(rcode), now) != SEND:
+        if _judge(keys, sender, np.uint64(0), np.uint64(rcode), now) != SEND:
             return _count(counters, DROPPED)
         counters[RCODES + rcode] += 1
         return write_bare(packet, rcode, out)
@@ -117,15 +121,16 @@ def _answer(
     total = HEADER + question + answer[tables.BODY_LENGTH]
     total += options_length(asked, rcode, table.server_id.size)
     verdict = SEND
-    if answer[tables.WHOLE] == 0:
-        if age != NONE or total <= limit:
+    if answer[tables.WHOLE] != tables.IS_WHOLE:
+        if age != NONE or answer[tables.WHOLE] == tables.IS_LEFT:
             return LEFT
         verdict = CUT
     if age == NONE:
         kind = np.uint64(answer[tables.RATE_NAME])
         if kind == 0:
             kind = name_hash
-        judged = judge(keys.rate, _network(sender), kind * np.uint64(31) + np.uint64(rcode), now)
+        kind = kind * np.uint64(31) + np.uint64(rcode)
+        judged = _judge(keys, sender, _subnet(packet, asked), kind, now)
         if judged == DROP:
             return _count(counters, DROPPED)
         verdict = max(verdict, judged)
@@ -160,8 +165,13 @@ def _find_answer(
         is_ipv4 = u16(packet, asked.subnet) == reading.V4
     blocks = table.ipv4 if is_ipv4 else table.ipv6
     block = find_block(blocks, address)
-    order = wide(table.orders[blocks.clients[block]])
-    return row + order, wide(blocks.scopes[block]) if known else 0
+    scope, slots, slot = wide(blocks.scopes[block]), wide(table.num_slots[0]), 0
+    if slots > 1:  # the next network may be in another slot
+        scope = LONGEST4 if is_ipv4 else LONGEST6
+        network = _bits(address, is_ipv4)
+        slot = wide((network * np.uint64(MULTIPLIER)) >> np.uint64(32)) % slots
+    order = wide(table.orders[wide(blocks.clients[block]) * slots + slot])
+    return row + order, scope if known else 0
 
 
 @compiled
@@ -190,11 +200,28 @@ def _sender(slot: Bytes) -> Sender:
 
 
 @compiled
-def _network(sender: Sender) -> np.uint64:
-    """The /24 or /56 around an address, and which of the two it is."""
-    if sender.address.size == 4:
-        return sender.top >> np.uint64(40)
-    return sender.top >> np.uint64(8) | np.uint64(1) << np.uint64(63)
+def _bits(address: np.uint64, is_ipv4: bool) -> np.uint64:
+    """The /24 or /56 around an address, and which of the two it is: `network_bits` of
+    `skerry_regions.geo.shares`."""
+    if is_ipv4:
+        return address >> np.uint64(40)
+    return address >> np.uint64(8) | np.uint64(FAMILY_BIT)
+
+
+@compiled
+def _subnet(packet: Bytes, asked: Asked) -> np.uint64:
+    """The network of the client subnet, and the one bit that tells it from none: 0."""
+    if asked.subnet == 0 or packet[asked.subnet + 2] == 0:
+        return np.uint64(0)
+    address = top64(packet, asked.subnet + 4, asked.subnet_length - 4)
+    return _bits(address, u16(packet, asked.subnet) == reading.V4) | np.uint64(SOME_SUBNET)
+
+
+@compiled
+def _judge(keys: Keys, sender: Sender, subnet: np.uint64, kind: np.uint64, now: float) -> int:
+    is_ipv4 = sender.address.size == 4
+    network = _bits(sender.top, is_ipv4)
+    return judge_answer(keys.limits, network, sender.top, is_ipv4, subnet, kind, now)
 
 
 @compiled

@@ -63,7 +63,7 @@ class Sockets(NamedTuple):
     slow: int  # takes whole slots, for the event loop
 
 
-class Batch(NamedTuple):
+class DatagramBatch(NamedTuple):
     """Buffers of one worker, and the structures that point into them."""
 
     slots: Bytes  # WIDTH by SLOT: sender and query
@@ -75,7 +75,7 @@ class Batch(NamedTuple):
     clock: Int64s  # seconds and nanoseconds
 
 
-def make_batch() -> Batch:
+def make_batch() -> DatagramBatch:
     """All that never changes is written here, once."""
     slots, outs = np.zeros((WIDTH, SLOT), np.uint8), np.zeros((WIDTH, LARGEST), np.uint8)
     receiving, sending = np.zeros((WIDTH, 8), np.int64), np.zeros((WIDTH, 8), np.int64)
@@ -88,13 +88,13 @@ def make_batch() -> Batch:
             headers[i, VECTOR] = vectors[i].ctypes.data
             headers[i, VECTORS] = 1
     clock = np.zeros(2, np.int64)
-    return Batch(slots, outs, receiving, receiving_vectors, sending, sending_vectors, clock)
+    return DatagramBatch(slots, outs, receiving, receiving_vectors, sending, sending_vectors, clock)
 
 
 @compiled
 def serve(
     sockets: Sockets,
-    batch: Batch,
+    batch: DatagramBatch,
     table: Table,
     keys: Keys,
     scratch: Scratch,
@@ -117,7 +117,7 @@ def serve(
 
 
 @compiled
-def _receive(udp: int, batch: Batch) -> int:
+def _receive(udp: int, batch: DatagramBatch) -> int:
     count = _recvmmsg(udp, batch.receiving.ctypes.data, WIDTH, MSG_WAITFORONE, 0)
     if count > 0:
         return wide(count)
@@ -127,7 +127,7 @@ def _receive(udp: int, batch: Batch) -> int:
 
 @compiled
 def _answer_all(
-    sockets: Sockets, batch: Batch, table: Table, keys: Keys, scratch: Scratch, count: int
+    sockets: Sockets, batch: DatagramBatch, table: Table, keys: Keys, scratch: Scratch, count: int
 ) -> None:
     _clock_gettime(CLOCK_REALTIME, batch.clock.ctypes.data)
     now = batch.clock[0] + batch.clock[1] * 1e-9
@@ -155,7 +155,7 @@ def _answer_all(
 
 
 @compiled
-def _send_all(udp: int, batch: Batch, count: int, counters: Int64s) -> None:
+def _send_all(udp: int, batch: DatagramBatch, count: int, counters: Int64s) -> None:
     done = 0
     while done < count:
         sent = _sendmmsg(udp, batch.sending[done:].ctypes.data, count - done, MSG_NOSIGNAL)

@@ -34,11 +34,13 @@ FOR_DNSSEC = 2  # and the two columns behind: without signatures, with DO, with 
     ADDITIONAL,
     SCOPED,  # 1: true for the client's block only
     RATE_NAME,  # what limits count together: 0 the name asked for, else all of this number
-    WHOLE,  # 0: only `BODY_LENGTH` is known, and that the answer is at least as long
+    WHOLE,  # whether the answer is here
     TURNS,  # above 1: one of so many rows …
     TURN_ROW,  # … from this one on, with the same records in another order
 ) = range(15)
 ANSWER_COLUMNS = 15
+# Values of `WHOLE`: the slow path has it; it is here; it is signed there for holders of a cookie.
+IS_LEFT, IS_WHOLE, IS_MADE = range(3)
 CHOICE_COLUMNS = 5
 
 REFUSED_ROW, FORMERR_ROW, BADVERS_ROW = 0, 1, 2  # of `answers`
@@ -64,7 +66,8 @@ class Table(NamedTuple):
     answers: Int32s
     bodies: Bytes
     pointers: Int32s  # offsets within a body
-    orders: Int32s  # by client: which of the orders of regions
+    orders: Int32s  # by client and slot: which of the orders of regions
+    num_slots: Int64s  # one number: slots of each client
     ipv4: Blocks
     ipv6: Blocks
     server_id: Bytes
@@ -76,8 +79,8 @@ def empty_table() -> Table:
     nothing = np.zeros(0, np.uint8)
     blocks = Blocks(flat, np.zeros(0, np.uint64), flat, flat)
     return Table(
-        np.zeros(1, np.int64), flat, nothing, none, none, none, nothing, flat, flat, blocks, blocks,
-        nothing,
+        np.zeros(1, np.int64), flat, nothing, none, none, none, nothing, flat, flat,
+        np.ones(1, np.int64), blocks, blocks, nothing,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from skerry_dns.fast.compiled import Int64s
-from skerry_dns.fast.limiting import Rate
+from skerry_dns.fast.limiting import FastLimits
 from skerry_dns.fast.responding import INET, PACKET, SOCKADDR, Keys, make_scratch
 from skerry_dns.fast.serving import (
     GENERATION,
@@ -45,7 +45,14 @@ class Workers:
     """All workers of one address."""
 
     def __init__(
-        self, host: Any, family: int, count: int, *, secret: bytes, rate: Rate, answer: Answer
+        self,
+        host: Any,
+        family: int,
+        count: int,
+        *,
+        secret: bytes,
+        limits: FastLimits,
+        answer: Answer,
     ) -> None:
         """`host` is a socket's name of this family. `answer` is asked on the event loop for what
         workers leave. Raises OSError."""
@@ -69,7 +76,7 @@ class Workers:
             self._close_sockets()
             raise
         own = np.frombuffer(_sockaddr(self._sockets[0]), np.uint8).copy()
-        self._keys = Keys(np.frombuffer(secret, np.uint64).copy(), rate, own)
+        self._keys = Keys(np.frombuffer(secret, np.uint64).copy(), limits, own)
 
     def start(self) -> None:
         """Answer from now on."""
@@ -84,6 +91,10 @@ class Workers:
         """Answer from this table. Its generation is another than that of the one before."""
         self._table = table
         self._control[GENERATION] = table.generation[0]
+
+    def limit(self, limits: FastLimits) -> None:
+        """Limit answers so, from the next table on."""
+        self._keys = self._keys._replace(limits=limits)
 
     async def close(self) -> None:
         """Stop; takes up to a receive timeout."""

@@ -7,17 +7,15 @@ import contextlib
 import ipaddress
 import struct
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, cast
 
 from skerry_dns.server.datagrams import bound
 from skerry_dns.server.responder import Responder
 from skerry_dns.transfer.transfer import Frames, Transfers
 from skerry_regions.geo.networks import Address
-
-if TYPE_CHECKING:
-    from skerry_dns.fast.fast_path import FastPath
 
 LENGTH = struct.Struct("!H")
 FURTHER_PORTS = 8  # that are tried before there is none
@@ -34,6 +32,36 @@ class StreamLimits:
     unsent_bytes: int = 1 << 20  # a client that asks and does not read is gone
 
 
+class FastAnswers(Protocol):
+    """What answers over UDP in the server's place, as far as it can: see `FastPath`."""
+
+    @property
+    def current(self) -> asyncio.Event:
+        """Set while it answers as the responder does."""
+        ...
+
+    def open(
+        self,
+        addresses: Sequence[tuple[int, Any]],
+        answer: Callable[[bytes, Any], bytes | None],
+        take_over: Callable[[], None],
+    ) -> None:
+        """Take UDP at addresses (family and a socket's name), and then call `take_over`."""
+        ...
+
+    async def close(self) -> None:
+        """Stop answering."""
+        ...
+
+    def events(self) -> dict[str, int]:
+        """Return counts since the start, by name."""
+        ...
+
+    def answers(self) -> dict[int, int]:
+        """Return counts since the start, by response code."""
+        ...
+
+
 class DnsServer:
     """Listens until closed."""
 
@@ -46,7 +74,7 @@ class DnsServer:
         """Without `transfers` nobody gets a zone."""
         self.responder = responder
         self.transfers = transfers
-        self.fast: FastPath | None = None  # answers over UDP, where there is one
+        self.fast: FastAnswers | None = None  # answers over UDP, where there is one
         self.limits = limits or StreamLimits()
         self.streams: Counter[Address] = Counter()
         self._transports: list[asyncio.DatagramTransport] = []

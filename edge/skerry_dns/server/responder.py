@@ -15,19 +15,17 @@ from types import MappingProxyType
 from typing import Protocol
 
 import dns.edns
-import dns.flags
 import dns.message
 import dns.name
 import dns.rcode
 import dns.rdataclass
-import dns.rdatatype
-import dns.rrset
 
 from skerry_dns import wire
 from skerry_dns.server import messages
 from skerry_dns.server.cookies import RENEWAL, Cookies
-from skerry_dns.server.response_rate import ResponseRate, Verdict
-from skerry_dns.zone import place_records
+from skerry_dns.server.response_limits import ResponseLimits
+from skerry_dns.server.response_rate import Verdict
+from skerry_dns.server.zone_lookup import LookupReply, ZoneLookup
 from skerry_dns.zone.zone import Found, Kind, Zone
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.places import Places
@@ -36,7 +34,6 @@ UDP_PAYLOAD = 1232  # bytes; never fragmented (RFC 9715)
 PLAIN_PAYLOAD = 512
 NO_COOKIE_FACTOR = 3  # without a cookie an answer is at most this many times its query
 IP_UDP_HEADER = 28  # bytes, that an amplification factor counts on both sides
-HINFO_TTL = 3600
 NOT_AUTHORITATIVE = dns.edns.EDECode.NOT_AUTHORITATIVE  # none of our zones
 
 
@@ -63,16 +60,6 @@ class Signing(Protocol):
     ) -> None: ...
 
 
-@dataclass(slots=True)
-class _Reply:
-    """An answer without its OPT record, and what it was made of."""
-
-    message: dns.message.Message
-    scope: int = 0  # of an answer by place, in bits
-    found: Found | None = None
-    zone: Zone | None = None
-
-
 class Responder:
     """Answers for some zones. `clock` gives Unix seconds."""
 
@@ -82,7 +69,7 @@ class Responder:
         places: Places,
         *,
         cookies: Cookies,
-        rate: ResponseRate,
+        limits: ResponseLimits,
         clock: Callable[[], float],
         server_id: bytes = b"",
         signed: Mapping[dns.name.Name, Signing] = MappingProxyType({}),
@@ -91,7 +78,7 @@ class Responder:
         self.version = 0
         self.serve(zones, places, signed)
         self.cookies = cookies
-        self.rate = rate
+        self.limits = limits
         self._clock = clock
         self.server_id = server_id
         self.counters = Counters()
@@ -103,8 +90,7 @@ class Responder:
         signed: Mapping[dns.name.Name, Signing] = MappingProxyType({}),
     ) -> None:
         """Answer for these from now on. `signed` are those that have a key, by origin."""
-        self._zones = {zone.origin.canonicalize(): zone for zone in zones}
-        self.places = places
+        self._lookup = ZoneLookup(zones, places)
         self._signed = signed
         self.version += 1  # for whoever keeps what this answered
 
@@ -127,12 +113,15 @@ class Responder:
             return self._limited(messages.bare(refused), address, stream, refused.rcode)
         now = self._clock()
         known = self._has_cookie(asked, address, now)
-        reply = self._answer(asked, address)
+        reply = self._lookup.answer(asked, address)
         message = reply.message
         verdict = Verdict.SEND
         if not stream and not known:
             kind = hash((message.rcode(), messages.rate_name(message)))
-            verdict = self.rate.judge(address, kind, now)
+            subnet = None if asked.edns is None else asked.edns.subnet
+            verdict = self.limits.judge(address, kind, now, subnet)
+        if verdict is not Verdict.DROP and self._wants_proof(reply, asked):
+            verdict = self._judge_proof(message, asked, address, known=known or stream)
         if verdict is Verdict.DROP:
             self.counters.dropped += 1
             return None
@@ -146,7 +135,15 @@ class Responder:
 
     @property
     def zones(self) -> tuple[Zone, ...]:
-        return tuple(self._zones.values())
+        return self._lookup.zones
+
+    @property
+    def places(self) -> Places:
+        return self._lookup.places
+
+    def zone_of(self, name: dns.name.Name) -> Zone | None:
+        """The zone with the longest origin above `name`."""
+        return self._lookup.zone_of(name)
 
     def is_signed(self, name: dns.name.Name) -> bool:
         """Whether answers for a name have signatures for those who ask for them."""
@@ -161,91 +158,43 @@ class Responder:
         *,
         dnssec_ok: bool = False,
         compact_ok: bool = False,
+        slot: int = 0,
         turn: int = 0,
     ) -> bytes:
         """The whole answer to somebody at `address`, with neither id nor OPT, and no limits: for
-        whoever keeps answers and completes them per query.
+        whoever keeps answers and completes them per query. Clients are of a `slot` of `Places`.
 
         Records of a set are in their own order, turned by `turn`. (Otherwise it is any order.)
         """
         edns = wire.Edns(messages.MAX_BYTES, 0, dnssec_ok, compact_ok=compact_ok)
         asked = wire.Query(0, False, False, name, rdtype, dns.rdataclass.IN, edns)
-        reply = self._answer(asked, address)
+        reply = self._lookup.answer(asked, address, slot)
         self._sign(reply, asked, self._clock())
         messages.turn(reply.message, turn)
         return messages.to_wire(reply.message)
 
-    # --- what to answer --------------------------------------------------------------------------
+    def _wants_proof(self, reply: LookupReply, asked: wire.Query) -> bool:
+        """Whether signatures are to be made that cover a name which the asker made up."""
+        if asked.edns is None or not asked.edns.dnssec_ok:
+            return False
+        zone, found = reply.zone, reply.found
+        if zone is None or found is None or zone.origin not in self._signed:
+            return False
+        is_referral = found.kind is Kind.DELEGATION
+        return not is_referral and not zone.has_name(asked.name)
 
-    def _answer(self, asked: wire.Query, address: Address) -> _Reply:
-        message = messages.reply_to(asked)
-        if asked.edns is not None and asked.edns.version != 0:
-            message.set_rcode(dns.rcode.BADVERS)
-            return _Reply(message)
-        if asked.type == dns.rdatatype.NXNAME:  # of proofs only (RFC 9824, 3.5)
-            message.set_rcode(dns.rcode.FORMERR)
-            return _Reply(message)
-        zone = self.zone_of(asked.name)
-        if zone is None or asked.rdclass != dns.rdataclass.IN:
-            message.set_rcode(dns.rcode.REFUSED)
-            return _Reply(message)
-        if asked.type == dns.rdatatype.ANY:
-            message.flags |= dns.flags.AA
-            message.answer.append(
-                dns.rrset.from_text(asked.name, HINFO_TTL, "IN", "HINFO", '"RFC8482" ""')
-            )
-            return _Reply(message, found=Found(Kind.ANSWER, asked.name), zone=zone)
-        if asked.type in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
-            message.set_rcode(dns.rcode.REFUSED)
-            return _Reply(message)
-        return self._look_up(message, zone, asked, address)
+    def _judge_proof(
+        self, message: dns.message.Message, asked: wire.Query, address: Address, *, known: bool
+    ) -> Verdict:
+        """Whether to make one: never for who may not be there, as it is five times its query."""
+        if message.rcode() == dns.rcode.NXDOMAIN and asked.edns and not asked.edns.compact_ok:
+            message.set_rcode(dns.rcode.NOERROR)  # as a compact proof has it
+        if not known:
+            return Verdict.CUT
+        is_allowed = self.limits.allows_proof(address, self._clock())
+        return Verdict.SEND if is_allowed else Verdict.DROP
 
-    def zone_of(self, name: dns.name.Name) -> Zone | None:
-        """The zone with the longest origin above `name`."""
-        at = name.canonicalize()
-        while True:
-            if zone := self._zones.get(at):
-                return zone
-            if len(at.labels) <= 1:
-                return None
-            at = at.parent()
-
-    def _look_up(
-        self, message: dns.message.Message, zone: Zone, asked: wire.Query, address: Address
-    ) -> _Reply:
-        """Fill in the sections. The scope is 0 for all that is static."""
-        found = zone.find(asked.name, asked.type)
-        if found.kind is not Kind.DELEGATION:
-            message.flags |= dns.flags.AA
-        if found.kind is Kind.NXDOMAIN:
-            message.set_rcode(dns.rcode.NXDOMAIN)
-        message.answer.extend(found.answer)
-        message.authority.extend(found.authority)
-        message.additional.extend(found.additional)
-        reply = _Reply(message, found=found, zone=zone)
-        if found.kind is Kind.GEO:
-            self._by_place(reply, zone, asked, address)
-        return reply
-
-    def _by_place(self, reply: _Reply, zone: Zone, asked: wire.Query, address: Address) -> None:
-        """Add the records of a geo name and their scope.
-
-        The client's subnet counts when the query names one, the sender's address otherwise, and
-        then the scope is 0. So it is of negative answers: resolvers keep those for everybody.
-        """
-        subnet = asked.edns.subnet if asked.edns is not None else None
-        known = subnet is not None and subnet.network.prefixlen > 0
-        where = subnet.network.network_address if subnet is not None and known else address
-        client, scope = self.places.locate(where)
-        rrset = place_records.answer(self.places, asked.name, asked.type, client)
-        if rrset is None:
-            reply.message.authority.append(zone.negative_soa)
-            reply.found = Found(Kind.NODATA, asked.name)
-            return
-        reply.message.answer.append(rrset)
-        reply.scope = scope if known else 0
-
-    def _sign(self, reply: _Reply, asked: wire.Query, now: float) -> None:
+    def _sign(self, reply: LookupReply, asked: wire.Query, now: float) -> None:
         """For those who ask for signatures, in zones that have a key."""
         if asked.edns is None or not asked.edns.dnssec_ok:
             return
@@ -325,7 +274,7 @@ class Responder:
         self, answer: bytes, address: Address, stream: bool, rcode: dns.rcode.Rcode
     ) -> bytes | None:
         """An answer of a header only: as large as its query at most, so never cut, but counted."""
-        if stream or self.rate.judge(address, int(rcode), self._clock()) is Verdict.SEND:
+        if stream or self.limits.judge(address, int(rcode), self._clock()) is Verdict.SEND:
             self.counters.answers[dns.rcode.to_text(rcode)] += 1
             return answer
         self.counters.dropped += 1

@@ -20,7 +20,7 @@ SLIP = 2
 
 
 class Verdict(Enum):
-    """What to do with an answer."""
+    """What to do with an answer; from best to worst."""
 
     SEND = "send"
     CUT = "cut"  # an empty answer with TC=1
@@ -38,7 +38,7 @@ class ResponseRate:
 
     def judge(self, address: Address, kind: int, now: float) -> Verdict:
         """Count one answer. `kind` tells answers apart (a hash of name and code)."""
-        slot = hash((_network(address), kind)) % len(self._balance)
+        slot = hash((network_of(address), kind)) % len(self._balance)
         earned = (now - self._updated[slot]) * self.per_second
         balance = min(self._balance[slot] + earned, self.per_second) - 1.0
         self._balance[slot] = max(balance, -WINDOW * self.per_second)
@@ -50,7 +50,7 @@ class ResponseRate:
         return Verdict.CUT if self._limited[slot] % SLIP == 0 else Verdict.DROP
 
 
-def _network(address: Address) -> int:
+def network_of(address: Address) -> int:
     """The /24 or /56 around an address, which one attacker's target cannot leave."""
     keep = 24 if isinstance(address, ipaddress.IPv4Address) else 56
     return int(address) >> (address.max_prefixlen - keep)

@@ -8,8 +8,10 @@ as secondaries ask for the SOA record before they transfer.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
+from typing import Any, cast
 
 import dns.exception
 import dns.flags
@@ -22,14 +24,21 @@ import dns.rdatatype
 import dns.rrset
 import dns.tsig
 from dns.rdtypes.ANY.SOA import SOA
+from dns.rdtypes.ANY.TSIG import TSIG
 
-from skerry_dns.wire import MAX_QUERY
+from skerry_dns.wire import MAX_QUERY, RECORD_TAIL
 from skerry_dns.zone.zone import Zone
 
 TSIG_MARK = b"\x00\xfa\x00\xff"  # type TSIG, class ANY
 MESSAGE_BYTES = 16_384  # about, of one message of a transfer
 RECORD_BYTES = 10  # of a record beside its name and data
 MAX_MESSAGE = 65_535
+ERRORS: dict[type[Exception], int] = {  # what a TSIG record says is wrong with another one
+    dns.tsig.BadKey: dns.rcode.BADKEY,
+    dns.tsig.BadSignature: dns.rcode.BADSIG,
+    dns.tsig.BadTime: dns.rcode.BADTIME,
+    dns.tsig.BadAlgorithm: dns.rcode.BADKEY,
+}
 
 Frames = Iterator[bytes]
 Respond = Callable[[bytes], bytes | None]
@@ -54,8 +63,8 @@ class Transfers:
             return None
         try:
             asked = dns.message.from_wire(query, keyring=self._key)
-        except (dns.tsig.BadKey, dns.tsig.BadSignature, dns.tsig.BadTime, dns.tsig.BadAlgorithm):
-            return iter([_not_authentic(query)])
+        except tuple(ERRORS) as error:
+            return iter([self._not_authentic(query, ERRORS[type(error)])])
         except (dns.exception.DNSException, ValueError):
             return None  # for whoever answers malformed queries
         if not asked.had_tsig or len(asked.question) != 1:
@@ -69,7 +78,7 @@ class Transfers:
             return iter([self._refusal(asked)])
         rrsets = records()
         soa = next(rrsets)
-        if any(_serial(each) == _serial(soa) for each in asked.authority):
+        if any(_is_current(each, soa) for each in asked.authority):
             return self._transfer(asked, iter([soa]))  # nothing has changed (RFC 1995, 2)
         return self._transfer(asked, chain([soa], rrsets))
 
@@ -92,6 +101,29 @@ class Transfers:
         message = self._reply(asked)
         message.set_rcode(dns.rcode.REFUSED)
         return message.to_wire()
+
+    def _not_authentic(self, query: bytes, error: int) -> bytes:
+        """NOTAUTH, with a TSIG record that says why (RFC 8945, 5.2): signed when all that is wrong
+        is the time, and then with ours in it."""
+        header = query[:2] + bytes([0x80 | query[2] & 0x79, dns.rcode.NOTAUTH]) + bytes(8)
+        try:
+            asked = dns.message.from_wire(query, keyring=False)
+        except (dns.exception.DNSException, ValueError):
+            return header
+        if asked.tsig is None:
+            return header
+        given = cast(TSIG, asked.tsig[0])
+        is_late = error == dns.rcode.BADTIME
+        told = given.replace(
+            mac=b"", error=error, other=int(time.time()).to_bytes(6, "big") if is_late else b""
+        )
+        if is_late:
+            sign = cast(Any, dns.tsig).sign
+            told = sign(header, self._key, told, given.time_signed, given.mac)[0]
+        data = told.to_wire() or b""
+        owner = asked.tsig.name.to_wire() or b""
+        tail = RECORD_TAIL.pack(dns.rdatatype.TSIG, dns.rdataclass.ANY, 0, len(data))
+        return header[:10] + b"\0\1" + owner + tail + data
 
     def _reply(self, asked: dns.message.Message) -> dns.message.Message:
         message = dns.message.QueryMessage(id=asked.id)
@@ -127,10 +159,12 @@ def _batches(rrsets: Iterator[dns.rrset.RRset]) -> Iterator[list[dns.rrset.RRset
     yield batch
 
 
-def _serial(rrset: dns.rrset.RRset) -> int | None:
-    """Of a SOA record, which is what a query for changes carries."""
-    record = rrset[0]
-    return record.serial if isinstance(record, SOA) else None
+def _is_current(theirs: dns.rrset.RRset, ours: dns.rrset.RRset) -> bool:
+    """Whether the SOA record that a query for changes carries is ours or a newer one (RFC 1982)."""
+    known, served = theirs[0], ours[0]
+    if not isinstance(known, SOA) or not isinstance(served, SOA):
+        return False
+    return (known.serial - served.serial) % (1 << 32) < 1 << 31
 
 
 def _without_signature(asked: dns.message.Message) -> bytes:
@@ -138,8 +172,3 @@ def _without_signature(asked: dns.message.Message) -> bytes:
     bare = copy.copy(asked)
     bare.tsig = None
     return bare.to_wire(max_size=MAX_MESSAGE)
-
-
-def _not_authentic(query: bytes) -> bytes:
-    """The header alone, with NOTAUTH."""
-    return query[:2] + bytes([0x80 | query[2] & 0x79, dns.rcode.NOTAUTH]) + bytes(8)

@@ -1,21 +1,18 @@
 """Which regions are up, as DNS counts it: quick to leave, slow to return.
 
-A region is probed every 1.5 s and counts as down after 3 failures in a row, as up again after 5
-successes; so a flapping region stays away, and a dead one, also one that says nothing at all, is
-left within 6 s.
+By default a region is probed every 1.5 s and counts as down after 3 failures in a row, as up again
+after 5 successes; so a flapping region stays away, and a dead one, also one that says nothing at
+all, is left within 6 s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-FAILURES = 3
-SUCCESSES = 5
-INTERVAL = 1.5  # seconds from the start of a probe to that of the next …
-PROBE_SECONDS = 1.5  # … and what a probe may take: four round trips to the far side of the world
+from skerry_regions.topology.zone_spec import HealthSpec
 
 logger = logging.getLogger(__name__)
 
@@ -24,16 +21,25 @@ logger = logging.getLogger(__name__)
 class Hysteresis:
     """The state of one region. It starts as up, so that a restart of DNS moves nobody."""
 
+    spec: HealthSpec
     up: bool = True
     against: int = 0  # probes in a row that contradict `up`
 
     def probed(self, ok: bool) -> bool:
         """Count one probe; whether `up` has changed."""
         self.against = 0 if ok == self.up else self.against + 1
-        if self.against < (FAILURES if self.up else SUCCESSES):
+        if self.against < (self.spec.failures if self.up else self.spec.successes):
             return False
         self.up, self.against = not self.up, 0
         return True
+
+
+def kept_states(
+    before: Mapping[str, Hysteresis], names: Iterable[str], spec: HealthSpec
+) -> dict[str, Hysteresis]:
+    """Return states by a spec that may have changed: regions that stay go on as they were."""
+    known = {name: before.get(name) or Hysteresis(spec) for name in names}
+    return {name: replace(each, spec=spec) for name, each in known.items()}
 
 
 Probe = Callable[[], Awaitable[bool]]
@@ -47,12 +53,13 @@ class HealthWatch:
     ) -> None:
         self._changed = changed
         self._regions: dict[str, Hysteresis] = {}
-        self.watch(probes)
+        self.watch(probes, HealthSpec())
 
-    def watch(self, probes: Mapping[str, Probe]) -> None:
+    def watch(self, probes: Mapping[str, Probe], spec: HealthSpec) -> None:
         """From now on these. What is known of regions that stay is kept."""
+        self._spec = spec
         self._probes = probes
-        self._regions = {name: self._regions.get(name) or Hysteresis() for name in probes}
+        self._regions = kept_states(self._regions, probes, spec)
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Until cancelled. `sleep` is a parameter so that tests need not wait."""
@@ -60,7 +67,7 @@ class HealthWatch:
         while True:
             began = loop.time()
             await self.round()
-            await sleep(max(0.0, began + INTERVAL - loop.time()))
+            await sleep(max(0.0, began + self._spec.interval - loop.time()))
 
     async def round(self) -> None:
         """Probe every region once, all at the same time."""

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import dns.exception
 import dns.name
 
-from skerry_dns.zone.zone import DAY, NEGATIVE_TTL, Zone, ZoneError
+from skerry_dns.zone.place_records import lines_of_regions
+from skerry_dns.zone.zone import DAY, NEGATIVE_TTL, Zone
+from skerry_dns.zone.zone_file import ZoneError
+from skerry_regions.geo.places import Places
 from skerry_regions.topology.zone_spec import DnsSpec
 
 REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
@@ -19,7 +22,7 @@ def origin_of(spec: DnsSpec) -> dns.name.Name:
     return _named(spec.zone, dns.name.root)
 
 
-def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
+def zone_of(spec: DnsSpec, places: Places, serial: int, further: Sequence[str] = ()) -> Zone:
     """The zone of a topology's `dns` section, with `further` records. Raises `ZoneError`."""
     origin = origin_of(spec)
     contact = spec.contact if "." in spec.contact else f"{spec.contact}.{origin}"
@@ -31,9 +34,9 @@ def zone_of(spec: DnsSpec, serial: int, further: Sequence[str] = ()) -> Zone:
     for server in spec.nameservers:
         lines.append(f"@ IN NS {server.name}")
         lines += [f"{server.name} IN {_type_of(each)} {each}" for each in server.addresses]
-    lines += [*spec.records, *further]
-    names = frozenset(_named(name, origin) for name in spec.names)
-    return Zone("\n".join(lines) + "\n", origin, names)
+    names = [_named(name, origin) for name in spec.names]
+    lines += [*spec.records, *further, *lines_of_regions(places, names, spec.ttl)]
+    return Zone("\n".join(lines) + "\n", origin, frozenset(names), geo_ttl=spec.ttl)
 
 
 def _named(text: str, origin: dns.name.Name) -> dns.name.Name:

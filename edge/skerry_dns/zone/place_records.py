@@ -2,53 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import dns.name
 import dns.rdatatype
 import dns.rrset
 
 from skerry_regions.geo.places import Places
-from skerry_regions.geo.ranking import Client
+from skerry_regions.geo.ranking import ClientOrigin
 
-TTL = 30  # seconds: with 6 s to notice a death, a client moves within 36 s
+DEFAULT_TTL = 30  # seconds: with 6 s to notice a death, a client moves within 36 s
+HTTPS_PORT = 443
 
 
 def answer(
-    places: Places, owner: dns.name.Name, rdtype: int, client: Client
+    places: Places,
+    owner: dns.name.Name,
+    rdtype: int,
+    client: ClientOrigin,
+    *,
+    slot: int = 0,
+    ttl: int = DEFAULT_TTL,
 ) -> dns.rrset.RRset | None:
     """Records of one geo name; None when the client's regions have none of this type.
 
-    A and AAAA: all addresses of the best region that has such addresses. HTTPS: one record per
-    region in their order, so that a client can fail over by itself (RFC 9460).
+    A and AAAA: all addresses of the best region, so both lead there or, where it has none of a
+    family, nowhere else. HTTPS: one record per region with TLS, in their order, so that a client
+    can fail over by itself (RFC 9460).
     """
-    order = places.order(client)
+    order = places.order(client, slot)
     if rdtype == dns.rdatatype.HTTPS:
-        texts = [_service(places, rank, name) for rank, name in enumerate(order, 1)]
+        texts = _services(places, owner, order)
     else:
         version = 4 if rdtype == dns.rdatatype.A else 6
-        found = (places.addresses(name, version) for name in order)
-        texts = next((addresses for addresses in found if addresses), [])
-    return dns.rrset.from_text_list(owner, TTL, "IN", _text(rdtype), texts) if texts else None
+        texts = places.addresses(order[0], version) if order else []
+    return dns.rrset.from_text_list(owner, ttl, "IN", _text(rdtype), texts) if texts else None
 
 
-def everywhere(places: Places, owner: dns.name.Name) -> list[dns.rrset.RRset]:
+def everywhere(
+    places: Places, owner: dns.name.Name, ttl: int = DEFAULT_TTL
+) -> list[dns.rrset.RRset]:
     """A, AAAA and HTTPS of all regions together, for servers that know no places."""
-    result: list[dns.rrset.RRset] = []
-    for version, kind in ((4, "A"), (6, "AAAA")):
-        if texts := [each for name in places.regions for each in places.addresses(name, version)]:
-            result.append(dns.rrset.from_text_list(owner, TTL, "IN", kind, texts))
-    if services := [_service(places, rank, name) for rank, name in enumerate(places.regions, 1)]:
-        result.append(dns.rrset.from_text_list(owner, TTL, "IN", "HTTPS", services))
-    return result
-
-
-def _service(places: Places, priority: int, name: str) -> str:
-    """An HTTPS record's text: this host, with the region's addresses as hints."""
-    hints = [
-        f"ipv{version}hint={','.join(addresses)}"
-        for version in (4, 6)
-        if (addresses := places.addresses(name, version))
+    found: list[tuple[str, list[str]]] = [
+        (kind, [each for name in places.regions for each in places.addresses(name, version)])
+        for version, kind in ((4, "A"), (6, "AAAA"))
     ]
-    return f"{priority} . alpn=http/1.1 {' '.join(hints)}"
+    found.append(("HTTPS", _services(places, owner, places.regions)))
+    return [
+        dns.rrset.from_text_list(owner, ttl, "IN", kind, texts) for kind, texts in found if texts
+    ]
+
+
+def lines_of_regions(places: Places, names: Sequence[dns.name.Name], ttl: int) -> Iterator[str]:
+    """Addresses of each region with TLS under a name of its own, as lines of a zone file: what
+    HTTPS records lead to."""
+    for region in places.regions:
+        if places.https_port(region) is None:
+            continue
+        for name in names:
+            target = _target(region, name)
+            for version, kind in ((4, "A"), (6, "AAAA")):
+                for address in places.addresses(region, version):
+                    yield f"{target} {ttl} IN {kind} {address}"
+
+
+def _services(places: Places, owner: dns.name.Name, regions: Sequence[str]) -> list[str]:
+    """HTTPS records' texts: each region's own name and port, with its addresses as hints."""
+    texts: list[str] = []
+    for region in regions:
+        port = places.https_port(region)
+        if port is None:
+            continue
+        words = [str(len(texts) + 1), str(_target(region, owner)), "alpn=http/1.1"]
+        if port != HTTPS_PORT:
+            words.append(f"port={port}")
+        for version in (4, 6):
+            if addresses := places.addresses(region, version):
+                words.append(f"ipv{version}hint={','.join(addresses)}")
+        texts.append(" ".join(words))
+    return texts
+
+
+def _target(region: str, owner: dns.name.Name) -> dns.name.Name:
+    """In lower case, whatever case the owner was asked for in: signatures cover it as it is."""
+    return dns.name.Name((region.encode(), *owner.canonicalize().labels))
 
 
 def _text(rdtype: int) -> str:

@@ -11,26 +11,25 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-import dns.exception
 import dns.name
+import dns.rdataclass
 import dns.rdataset
 import dns.rdatatype
 import dns.rrset
-import dns.zone
 from dns.rdtypes.ANY.CNAME import CNAME
 from dns.rdtypes.ANY.NS import NS
 from dns.rdtypes.ANY.SOA import SOA
 
+from skerry_dns.zone.place_records import DEFAULT_TTL
+from skerry_dns.zone.zone_file import ZoneError, read_zone_file
+
 MAX_ALIASES = 8
 DAY = 86_400
 NEGATIVE_TTL = 30  # seconds
+CNAME_TYPE = dns.rdatatype.CNAME
 GEO_TYPES = frozenset({dns.rdatatype.A, dns.rdatatype.AAAA, dns.rdatatype.HTTPS})
 
 Name = dns.name.Name
-
-
-class ZoneError(ValueError):
-    """A zone that cannot be served; the message says what is wrong."""
 
 
 class Kind(Enum):
@@ -57,18 +56,39 @@ class Found:
 class Zone:
     """Static records, and names whose addresses are chosen per client."""
 
-    def __init__(self, text: str, origin: Name, geo_names: frozenset[Name] = frozenset()) -> None:
-        """From a zone file's text. Raises `ZoneError`."""
-        try:
-            self._zone = dns.zone.from_text(text, origin, relativize=False)
-        except (dns.exception.DNSException, ValueError, KeyError) as error:
-            raise ZoneError(f"zone {origin}: {str(error) or type(error).__name__}") from None
+    def __init__(
+        self,
+        text: str,
+        origin: Name,
+        geo_names: frozenset[Name] = frozenset(),
+        *,
+        geo_ttl: int = DEFAULT_TTL,
+    ) -> None:
+        """From a zone file's text; `geo_ttl` seconds live answers by place. Raises `ZoneError`."""
+        self._zone = read_zone_file(text, origin)
         self.origin = origin
+        self.geo_ttl = geo_ttl
         self._geo = frozenset(name.canonicalize() for name in geo_names)
         for name in self._geo:
             self._check_geo(name)
         self._exists = self._names()
         self.negative_soa = self._make_negative_soa()
+        for name, node in self._zone.nodes.items():
+            if node.get_rdataset(dns.rdataclass.IN, dns.rdatatype.CNAME) is not None:
+                self._check_alias(name)
+
+    def _check_alias(self, name: Name) -> None:
+        """Raise `ZoneError` for aliases that lead round in a circle, or on for too long."""
+        at = name
+        for _ in range(MAX_ALIASES):
+            source = self._source(at) if at.is_subdomain(self.origin) else None
+            alias = None if source is None else self._zone.get_rdataset(source, CNAME_TYPE)
+            if alias is None or self._delegation(at, CNAME_TYPE) is not None:
+                return
+            at = cast(CNAME, alias[0]).target
+            if at == name:
+                raise ZoneError(f"zone {self.origin}: {name} is an alias of itself")
+        raise ZoneError(f"zone {self.origin}: {name} is an alias of more than {MAX_ALIASES} names")
 
     def _check_geo(self, name: Name) -> None:
         if not name.is_subdomain(self.origin):

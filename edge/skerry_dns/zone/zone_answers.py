@@ -10,15 +10,16 @@ import dns.rdatatype
 
 from skerry_dns.zone import place_records
 from skerry_dns.zone.from_topology import zone_of
-from skerry_dns.zone.zone import Kind, Zone, ZoneError
-from skerry_regions.control.api.dns_contents import ZoneBook
+from skerry_dns.zone.zone import Kind, Zone
+from skerry_dns.zone.zone_file import ZoneError
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import DnsAnswer, DnsQuestion
-from skerry_regions.control.errors import Conflict, Invalid, NotFound
+from skerry_regions.control.errors import Conflict, Invalid, UnknownResource
+from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.geo.from_topology import places_of
 from skerry_regions.geo.places import Places, State
-from skerry_regions.geo.ranking import Client
-from skerry_regions.topology.spec import TopologyError, decode_topology
+from skerry_regions.geo.ranking import ClientOrigin
+from skerry_regions.topology.loading import TopologyError, decode_topology
 
 SERIAL = 1  # nobody is shown it
 
@@ -26,15 +27,17 @@ SERIAL = 1  # nobody is shown it
 class ZoneAnswers:
     """`AnswerDns` of a control plane. Safe to use from threads."""
 
-    def __init__(self, store: Store, ready_regions: Callable[[], frozenset[str]]) -> None:
+    def __init__(
+        self, store: Store, book: ZoneBook, ready_regions: Callable[[], frozenset[str]]
+    ) -> None:
         """`ready_regions` are those with an edge that is ready."""
         self._store = store
-        self._book = ZoneBook(store)
+        self._book = book
         self._ready_regions = ready_regions
         self._made: dict[str, tuple[str, Zone, Places]] = {}  # by zone, with its etag
 
     def __call__(self, question: DnsQuestion) -> DnsAnswer:
-        """Raises Invalid, NotFound, or Conflict where the zone cannot be served as it is."""
+        """Raises Invalid, UnknownResource, or Conflict where the zone cannot be served as it is."""
         name = _name(question)
         rdtype = _type(question)
         zone_name = self._zone_of(name)
@@ -42,11 +45,12 @@ class ZoneAnswers:
         found = zone.find(name, rdtype)
         sets, scope, regions = found.answer, 0, list[str]()
         if found.kind is Kind.GEO:
-            client = Client()
+            client, slot = ClientOrigin(), 0
             if question.client is not None:
                 client, scope = places.locate(question.client.network_address)
-            regions = places.order(client)
-            rrset = place_records.answer(places, name, rdtype, client)
+                slot = places.slot(question.client.network_address)
+            regions = places.order(client, slot)
+            rrset = place_records.answer(places, name, rdtype, client, slot=slot, ttl=zone.geo_ttl)
             sets = [] if rrset is None else [rrset]
         return DnsAnswer(
             zone=zone_name,
@@ -68,7 +72,7 @@ class ZoneAnswers:
             if (text := at.to_text(omit_final_dot=True)) in zones:
                 return text
             at = at.parent()
-        raise NotFound(f"{name} is in no zone of ours")
+        raise UnknownResource(f"{name} is in no zone of ours")
 
     def _zone(self, name: str) -> tuple[Zone, Places]:
         contents = self._book.contents(name)
@@ -85,7 +89,8 @@ def _made(document: bytes) -> tuple[Zone, Places]:
         topology = decode_topology(document)
         if topology.dns is None:
             raise ZoneError("the zone's document has no `dns` section")
-        return zone_of(topology.dns, SERIAL), places_of(topology)
+        places = places_of(topology)
+        return zone_of(topology.dns, places, SERIAL), places
     except (TopologyError, ZoneError) as error:
         raise Conflict(f"the zone cannot be served: {error}") from None
 

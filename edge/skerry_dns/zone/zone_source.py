@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 
 from skerry_regions.private_files import replace_file
-from skerry_regions.topology.spec import Topology, TopologyError, decode_topology
+from skerry_regions.topology.loading import TopologyError, decode_topology
+from skerry_regions.topology.spec import Topology
 
 LOOK_SECONDS = 1.0
 TIMEOUT = 10.0  # seconds

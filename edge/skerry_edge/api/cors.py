@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from skerry_edge.gate.admission import RATE_HEADERS
+from skerry_edge.gate.allowance_use import RATE_HEADERS
 from skerry_edge.hints import EXPLAIN_HEADER
 from skerry_edge.ledger.idempotency import REPLAYED_HEADER
 from skerry_edge.ledger.response_cache import STATUS_HEADER

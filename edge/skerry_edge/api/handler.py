@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
-from skerry.errors import InvalidInput, PermissionDenied, SkerryError
+from skerry.errors import BodyTooLarge, InvalidInput, SkerryError
 from skerry.wire import RunOptions
-from skerry_edge.gate.auth import Principal, ScopeName
-from skerry_edge.generation.choices import Call, Choices, Job, start
+from skerry_edge.answer_headers import AnswerHeaders
+from skerry_edge.envelopes import MODEL_HEADER
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.inside import Priority
+from skerry_edge.gate.job import Job
+from skerry_edge.gate.principal import Principal
+from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.encoding import Form, Texts, encoded
 from skerry_edge.generation.sse import Attended, EventStream, interruption
-from skerry_edge.hints import EXPLAIN_HEADER, affinity_of, pin_of
-from skerry_edge.internal import priority_of
-from skerry_edge.ledger import idempotency
-from skerry_edge.ledger.response_cache import policy_of
-from skerry_edge.telemetry import tracing
+from skerry_edge.generation.start import start
+from skerry_edge.hints import AFFINITY_HEADER, EXPLAIN_HEADER, PIN_HEADER, affinity_of, pin_of
+from skerry_edge.ledger import idempotency, response_cache
+from skerry_edge.ledger.idempotency import IdempotencyKey
+from skerry_edge.ledger.repeats import RepeatPolicy
+from skerry_edge.output.plan import OutputPlan
+from skerry_edge.telemetry.tracing import Trace
+from skerry_edge.text.model import TextModel
+from skerry_edge.text.prompts import stop_strings
 from skerry_edge.whole_numbers import whole_number
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.wire.protocol import Sampling, Submit
 
 TIMEOUT_HEADER = "cf-aig-request-timeout"
 MAX_PATIENCE_MS = 9_999_999_999
@@ -29,74 +41,201 @@ MAX_PATIENCE_MS = 9_999_999_999
 T = TypeVar("T")
 
 
+class EdgeRequest(Request):
+    """A request that was let in, and what the edge knows of it besides what was sent."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        edge: Edge,
+        fields: Mapping[str, str],
+        principal: Principal | None,
+        residency: str | None,
+        priority: Priority,
+        trace: Trace,
+        answer_headers: AnswerHeaders,
+    ) -> None:
+        """`fields` are the header's, by name in lower case; of those given twice the first."""
+        super().__init__(scope, receive, send)
+        self.edge = edge
+        self.fields = fields
+        self.principal = principal
+        self.residency = residency  # zone that the request must not leave
+        self.priority: Priority = priority
+        self.trace = trace
+        self.answer_headers = answer_headers
+        self._content = b""
+
+    @property
+    def content(self) -> bytes:
+        """The body, once it was read."""
+        return self._content
+
+    async def read(self, limit: int) -> bytes:
+        """Read the whole body. Raises `BodyTooLarge` beyond `limit` bytes, `ClientDisconnect` if it
+        breaks.
+
+        Our own server enforces the limit earlier; this one holds under any ASGI server.
+        """
+        size = 0
+        pieces: list[bytes] = []
+        async for piece in self.stream():
+            size += len(piece)
+            if size > limit:
+                raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
+            pieces.append(piece)
+        self._content = b"".join(pieces)
+        return self._content
+
+
+def admitted(request: Request) -> EdgeRequest:
+    """Return the request as the rim made it."""
+    if not isinstance(request, EdgeRequest):
+        raise TypeError("the request did not pass the rim")
+    return request
+
+
 def edge_of(request: Request) -> Edge:
-    """The edge that `create_app` was given."""
-    edge = request.app.state.edge
-    if not isinstance(edge, Edge):
-        raise TypeError("app.state.edge is not an Edge")
-    return edge
+    """Return the edge that `create_app` was given."""
+    return admitted(request).edge
 
 
-def authorise(request: Request, needed: ScopeName) -> Principal:
-    """The caller, if its token has the scope. Raises `PermissionDenied`."""
-    principal = request.scope["principal"]
-    if not isinstance(principal, Principal):
-        raise TypeError("the route is not behind Authenticate")
-    if needed not in principal.scopes:
-        raise PermissionDenied(f"This API token lacks the scope '{needed}'.")
+def principal_of(request: Request) -> Principal:
+    """Return the caller, whose token has a scope that the operation needs."""
+    principal = admitted(request).principal
+    if principal is None:
+        raise TypeError("the operation needs no token")
     return principal
 
 
-def request_id(request: Request) -> str:
-    return str(request.scope["request_id"])
+def arrive(request: Request, spec: ModelSpec) -> None:
+    """Count a request for its model, before any work on it. Raises what `Admission.arrive` does."""
+    known, tenant = admitted(request), principal_of(request).account_id
+    known.edge.admission.arrive(tenant, spec.id, known.answer_headers.update)
 
 
-def _headers(request: Request) -> dict[str, str]:
-    """By name in lower case; of those given twice the first, as in `request.headers`, which looks
-    through all of them for each that is wanted."""
-    pairs: list[tuple[bytes, bytes]] = request.scope["headers"]
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(pairs)}
+async def read_body(request: Request, limit: int) -> bytes:
+    """Read the whole body; see `EdgeRequest.read`."""
+    return await admitted(request).read(limit)
 
 
-def call_of(request: Request, principal: Principal, options: RunOptions | None = None) -> Call:
-    """The call's identity, its deadlines (counted from the request's header) and its wishes.
+def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
+    """Return who asks, with deadlines that count from the request's header.
 
-    The body must have been read. Raises `InvalidInput` for a wish that cannot be.
+    Raises `InvalidInput` for a header that cannot be. From now on the request's trace can be read.
     """
-    edge = edge_of(request)
-    if (trace := tracing.current()) is not None:
-        trace.add("receive", 0.0, trace.now())
-        edge.traces.begin(trace, principal.account_id)
-    started = float(request.scope["started"])
-    headers = _headers(request)
-    return Call(
-        request_id=request_id(request),
-        tenant=principal.account_id,
+    known, principal = admitted(request), principal_of(request)
+    edge, trace, fields = known.edge, known.trace, known.fields
+    tenant = principal.account_id
+    trace.add("receive", 0.0, trace.now())
+    edge.traces.begin(trace, tenant)
+    started = trace.started
+    return Caller(
+        request_id=trace.request_id,
+        tenant=tenant,
+        token=principal.token_id,
+        budgets=principal.budgets,
+        models=principal.models,
+        cache_key=edge.cache_key(tenant, known.residency),
         started=started,
         deadline=started + edge.limits.request_seconds,
-        begin_by=started + _patience(headers),
-        residency=request.scope["residency"],
-        explain=_explainer(request),
-        priority=priority_of(request.scope),
-        reject_if_busy=bool(options and options.reject_if_busy),
-        token=principal.token_id,
-        caps=principal.caps,
-        cache=policy_of(headers, edge.stores.cache_ttl),
-        idempotency=idempotency.key_of(request),
-        headers=_answer_headers(request),
-        mixed_builds=headers.get("x-skerry-mixed-builds") == "1",
-        affinity=affinity_of(headers, principal.account_id),
-        pin_seconds=pin_of(headers),
+        begin_by=started + _patience(fields) if TIMEOUT_HEADER in fields else math.inf,
+        residency=known.residency,
+        priority=known.priority,
+        reject_if_busy=options is not None and bool(options.reject_if_busy),
+        mixed_builds=fields.get("x-skerry-mixed-builds") == "1",
+        affinity=affinity_of(fields, tenant) if AFFINITY_HEADER in fields else b"",
+        pin_seconds=pin_of(fields) if PIN_HEADER in fields else 0.0,
+        wants_reasons=fields.get(EXPLAIN_HEADER) == "1",
     )
 
 
-def _patience(headers: Mapping[str, str]) -> float:
-    """Seconds that the caller waits for the answer to begin, as it told AI Gateway; infinite where
-    it told none. Raises `InvalidInput`."""
-    given = headers.get(TIMEOUT_HEADER)
+def job_of(
+    caller: Caller,
+    spec: ModelSpec,
+    text: TextModel,
+    prompt_ids: list[int],
+    sampling: Sampling,
+    *,
+    stop: str | list[str] | None = None,
+    num_choices: int = 1,
+    plan: OutputPlan | None = None,
+    prompt_logprobs: int | None = None,
+    tells_stop_token: bool = False,
+    is_seeded: bool = False,
+) -> Job:
+    """Return a prompt's job: what the region is sent of it, but for the time that is left."""
+    submit = Submit(
+        stream=1,  # assigned by the region's client
+        request_id=caller.request_id,
+        model=spec.id,
+        prompt_ids=prompt_ids,
+        sampling=sampling,
+        tenant=caller.tenant,
+        cache_key=caller.cache_key,
+        priority=caller.priority,
+        residency=caller.residency,
+        reject_if_busy=caller.reject_if_busy,
+        mixed_builds=caller.mixed_builds,
+        affinity=caller.affinity,
+        pin_seconds=caller.pin_seconds,
+        prompt_logprobs=prompt_logprobs,
+        grammar=None if plan is None else plan.grammar,
+    )
+    return Job(
+        submit=submit,
+        caller=caller,
+        model=spec,
+        text=text,
+        stops=stop_strings(stop),
+        num_choices=num_choices,
+        tools=None if plan is None else plan.parsed,
+        tells_stop_token=tells_stop_token,
+        is_seeded=is_seeded,
+    )
+
+
+def repeats_of(request: Request) -> RepeatPolicy | None:
+    """Return what the headers ask of answers that were given before; None when nothing.
+
+    The body must have been read. Raises `InvalidInput`.
+    """
+    known = admitted(request)
+    cache, default_ttl = None, known.edge.stores.cache_ttl
+    if default_ttl is not None or not response_cache.HEADERS.isdisjoint(known.fields):
+        cache = response_cache.policy_of(known.fields, default_ttl)
+    key = key_of(request)
+    return None if cache is None and key is None else RepeatPolicy(cache=cache, idempotency=key)
+
+
+def key_of(request: Request) -> IdempotencyKey | None:
+    """Return the request's idempotency key, if it has one. The body must have been read.
+
+    Raises `InvalidInput`.
+    """
+    known = admitted(request)
+    given = known.fields.get(idempotency.HEADER)
     if given is None:
-        return math.inf
-    milliseconds = whole_number(given, 1, MAX_PATIENCE_MS)
+        return None
+    scope = known.scope
+    asked = (
+        scope["path"],
+        scope["query_string"].decode("latin-1"),
+        known.fields.get(MODEL_HEADER, ""),
+        known.residency or "",
+    )
+    return idempotency.key_of(given, asked, known.content)
+
+
+def _patience(fields: Mapping[str, str]) -> float:
+    """Return the seconds that the caller waits for the answer to begin, as it told AI Gateway.
+
+    Raises `InvalidInput`.
+    """
+    milliseconds = whole_number(fields[TIMEOUT_HEADER], 1, MAX_PATIENCE_MS)
     if milliseconds is None:
         raise InvalidInput(
             f"Bad input: the header {TIMEOUT_HEADER} is a number of milliseconds above 0",
@@ -105,48 +244,48 @@ def _patience(headers: Mapping[str, str]) -> float:
     return milliseconds / 1000
 
 
-def _explainer(request: Request) -> Callable[[str], None] | None:
-    """Notes why a request was placed as it was, for the rim to tell; of choices, the last one."""
-    if request.headers.get(EXPLAIN_HEADER) != "1":
-        return None
-    return functools.partial(_answer_headers(request).__setitem__, EXPLAIN_HEADER)
-
-
-def _answer_headers(request: Request) -> dict[str, str]:
-    """Headers that the rim adds to the answer when it begins."""
-    headers: dict[str, str] = request.scope.setdefault("answer_headers", {})
-    return headers
-
-
-async def begin(request: Request, call: Call, *jobs: Job) -> Choices:
+async def begin(request: Request, *jobs: Job) -> Choices:
     """`start` the jobs, for as long as the client waits for it (see `attended`)."""
-    return await attended(request, call, start(edge_of(request), jobs, call))
+    known = admitted(request)
+    starting = start(known.edge, jobs, known.answer_headers, repeats_of(request))
+    return await attended(request, jobs[0].caller, starting)
 
 
 def event_stream(
     request: Request,
-    call: Call,
+    caller: Caller,
     choices: Choices,
     events: AsyncGenerator[bytes, None],
     encode_error: Callable[[SkerryError], bytes],
 ) -> EventStream:
-    """The answer that streams `events` of the choices, within the call's deadlines."""
-    edge = edge_of(request)
+    """Return the answer that streams `events` of the choices, within the caller's deadlines."""
+    known = admitted(request)
     return EventStream(
         events,
         encode_error=encode_error,
         close=choices.close,
-        keep_alive_seconds=edge.limits.keep_alive_seconds,
-        deadline=call.deadline,
-        begin_by=call.begin_by,
-        clock=edge.clock,
+        headers=known.answer_headers,
+        keep_alive_seconds=known.edge.limits.keep_alive_seconds,
+        deadline=caller.deadline,
+        begin_by=caller.begin_by,
+        clock=known.edge.clock,
     )
 
 
-async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:
+async def vectors(
+    request: Request, caller: Caller, spec: ModelSpec, texts: Texts, form: Form
+) -> list[bytes]:
+    """Return one vector per text (see `encoded`), for as long as the client waits for it."""
+    known = admitted(request)
+    repeats = repeats_of(request)
+    work = encoded(known.edge, spec, texts, form, caller, known.answer_headers, repeats)
+    return await attended(request, caller, work)
+
+
+async def attended(request: Request, caller: Caller, work: Awaitable[T]) -> T:
     """Await `work`, unless the client goes away (`ClientDisconnect`) or a deadline passes
     (`RequestTimeout`): then it is cancelled at once."""
-    end = min(call.begin_by, call.deadline)
+    end = min(caller.begin_by, caller.deadline)
     async with Attended(request.receive) as client:
         try:
             async with asyncio.timeout(max(0.0, end - edge_of(request).clock())):
@@ -154,4 +293,4 @@ async def attended(request: Request, call: Call, work: Awaitable[T]) -> T:
         except (TimeoutError, asyncio.CancelledError) as exc:
             if client.gone:
                 raise
-            raise interruption(exc, retryable=call.deadline <= call.begin_by) from None
+            raise interruption(exc, retryable=caller.deadline <= caller.begin_by) from None

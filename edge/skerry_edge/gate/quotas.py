@@ -2,6 +2,7 @@
 
     every_tenant: {requests_per_minute: 300, tokens_per_minute: 200_000, concurrency: 16}
     tenants:                                    # in place of the above
+      - {account: "89abcdef0123456789abcdef01234567", per_day: 5, per_month: 100}  # US$
       - {account: "0123456789abcdef0123456789abcdef", requests_per_minute: 3000}
     models:
       - model: "@cf/huggingfacetb/smollm2-135m-instruct"
@@ -21,10 +22,13 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from skerry.errors import ModelNotFound
+from skerry_edge.gate.principal import Budget, Caps
+from skerry_regions.access import Dollars
 from skerry_regions.models import located_yaml
 from skerry_regions.models.catalog import Catalog
 
 MAX_RATE = 1e12  # per minute
+UNWRITTEN_SECONDS = 10.0
 
 Rate = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 
@@ -49,11 +53,23 @@ class Allowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+class AccountAllowance(Allowance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much an account may ask, and what all its tokens together may spend."""
+
+    per_day: Dollars | None = None  # UTC
+    per_month: Dollars | None = None
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(per_day=self.per_day, per_month=self.per_month)
+
+
 UNLIMITED = Allowance()
+NO_LIMITS = AccountAllowance()
 
 
-class TenantAllowance(Allowance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one account may ask, in place of what every tenant may."""
+class TenantAllowance(AccountAllowance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one account may, in place of what every tenant may."""
 
     account: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 
@@ -69,21 +85,36 @@ class ModelAllowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class QuotaFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Content of `limits.yaml`."""
 
-    every_tenant: Allowance = UNLIMITED
+    every_tenant: AccountAllowance = NO_LIMITS
     tenants: Annotated[tuple[TenantAllowance, ...], Meta(max_length=50_000)] = ()
     models: Annotated[tuple[ModelAllowance, ...], Meta(max_length=10_000)] = ()
+    unwritten_seconds: Annotated[float, Meta(ge=0, le=1e9)] = UNWRITTEN_SECONDS
+    """For which whoever has a cap is served while the usage journal cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
     """All limits of a platform, ready to be looked up."""
 
-    every_tenant: Allowance = UNLIMITED
+    every_tenant: AccountAllowance = NO_LIMITS
     tenants: dict[str, TenantAllowance] = field(default_factory=dict)  # by account id
     models: dict[str, ModelAllowance] = field(default_factory=dict)  # by catalog id
+    unwritten_seconds: float = UNWRITTEN_SECONDS
+
+    @property
+    def limits_anything(self) -> bool:
+        """Whether a request has to be looked up at all."""
+        every = self.every_tenant
+        is_free = every.is_unlimited and every.caps.is_unlimited
+        return bool(self.tenants or self.models) or not is_free
+
+    def budget(self, tenant: str) -> Budget | None:
+        """Return what all tokens of an account may spend together, if there is a limit."""
+        caps = self.tenants.get(tenant, self.every_tenant).caps
+        return None if caps.is_unlimited else Budget(tenant, caps, "account")
 
     def of(self, tenant: str, model: str) -> Iterator[tuple[tuple[str, str], Allowance]]:
-        """The limits that a request must keep to, each with the key of who shares it:
+        """Yield the limits that a request must keep to, each with the key of who shares it:
         (tenant, model), where "" stands for all of them."""
         yield (tenant, ""), self.tenants.get(tenant, self.every_tenant)
         if (of_model := self.models.get(model)) is not None:
@@ -119,4 +150,9 @@ def _checked(document: located_yaml.Located[QuotaFile], catalog: Catalog) -> Quo
         if id in models:
             raise document.error(f"models[{i}].model", f"{id} is there twice")
         models[id] = model
-    return Quotas(every_tenant=document.value.every_tenant, tenants=tenants, models=models)
+    return Quotas(
+        every_tenant=document.value.every_tenant,
+        tenants=tenants,
+        models=models,
+        unwritten_seconds=document.value.unwritten_seconds,
+    )

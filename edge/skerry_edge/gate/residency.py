@@ -10,43 +10,35 @@ token; it cannot move one whose token is bound.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from skerry.errors import InvalidInput, PermissionDenied
-from skerry_edge.gate.auth import Principal
+from skerry_edge.gate.principal import Principal
 from skerry_regions import zones as residency
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEADER = "x-skerry-residency"
 
 _NAME = HEADER.encode()
 
 
-class KeepResidency:
-    """ASGI middleware behind `Authenticate`: puts the request's zone into `scope["residency"]`.
+def kept_zone(
+    headers: Iterable[tuple[bytes, bytes]], principal: Principal, own_zone: str
+) -> str | None:
+    """Return the zone that a request is bound to; None is one that may go anywhere.
 
-    None is a request that may go anywhere. Raises `ResidencyUnmet` where this edge is in another
-    zone, `InvalidInput` for a header that names none, and `PermissionDenied` for one that
-    contradicts the token.
+    Raises `ResidencyUnmet` where this edge, in its own zone, is in another one; besides, what
+    `zone_of` raises.
     """
-
-    def __init__(self, app: ASGIApp, zone: str) -> None:
-        self._app = app
-        self._zone = zone
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = scope.get("principal")
-        if isinstance(principal, Principal):
-            bound = zone_of(scope["headers"], principal)
-            residency.check(bound, self._zone, "this edge")
-            scope["residency"] = bound
-        await self._app(scope, receive, send)
+    bound = zone_of(headers, principal)
+    residency.check(bound, own_zone, "this edge")
+    return bound
 
 
 def zone_of(headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> str | None:
-    """The zone that a request is bound to. Raises as `KeepResidency`."""
+    """Return the zone that a request is bound to, by its token or a header.
+
+    Raises `InvalidInput` for a header that names none, and `PermissionDenied` for one that
+    contradicts the token.
+    """
     given = {value.decode("latin-1") for name, value in headers if name == _NAME}
     if not given:
         return principal.residency

@@ -1,4 +1,4 @@
-"""What API tokens may spend, and have: US$ per UTC day and month, in a SQLite file.
+"""What tokens and accounts may spend, and have: US$ per UTC day and month, in a SQLite file.
 
     reserve(the most that a request can cost) ──▶ Hold ──▶ settle(what it did cost)
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from skerry.errors import QuotaExceeded, Unavailable
 from skerry_edge.database import DatabaseThread
-from skerry_edge.gate.auth import Caps
+from skerry_edge.gate.principal import Budget, Payer
 from skerry_regions.models.catalog import Price
 
 NANO = 1_000_000_000
@@ -52,7 +52,7 @@ class Period:
 class Hold:
     """Money reserved for one request."""
 
-    token: str
+    payers: tuple[str, ...]  # ids of tokens and accounts
     periods: tuple[str, ...]
     nanodollars: int
 
@@ -77,25 +77,25 @@ def periods_at(now: float) -> tuple[Period, Period]:
 
 
 class Spending:
-    """The spending of one home's tokens. The file is opened when a capped token first needs it."""
+    """The spending of one home. The file is opened when something with a cap first needs it."""
 
     def __init__(self, path: Path, *, wall_clock: Callable[[], float] = time.time) -> None:
-        self._file = DatabaseThread(path, _SCHEMA, name="spending", max_waiting=MAX_WAITING)
+        self._file = DatabaseThread(path, (_SCHEMA,), name="spending", max_waiting=MAX_WAITING)
         self._wall_clock = wall_clock
         self._swept = ""  # the day on which old periods were last removed
 
-    async def reserve(self, token: str, caps: Caps, dollars: float) -> Hold:
-        """Set the most that a request can cost aside.
+    async def reserve(self, budgets: tuple[Budget, ...], dollars: float) -> Hold:
+        """Set the most that a request can cost aside, in each of the budgets or in none.
 
         Raises `QuotaExceeded` when a cap has no room for it, or `Unavailable` when nobody can tell.
         """
         now = self._wall_clock()
-        work = functools.partial(self._reserve, token, caps, _nano(dollars), now)
+        work = functools.partial(self._reserve, budgets, _nano(dollars), now)
         reserving = asyncio.wrap_future(self._file.write(work))
         try:
             return await asyncio.shield(reserving)
         except Unavailable as error:
-            raise Unavailable("What this API token has spent cannot be told now.") from error
+            raise Unavailable("What has been spent cannot be read now.") from error
         except asyncio.CancelledError:
             reserving.add_done_callback(self._give_back)
             raise
@@ -110,14 +110,14 @@ class Spending:
         work = functools.partial(_add, hold, _nano(dollars) - hold.nanodollars)
         self._file.write(work).add_done_callback(functools.partial(_noted, hold))
 
-    def spent(self, token: str) -> tuple[float, float]:
+    def spent(self, payer: str) -> tuple[float, float]:
         """US$ of this UTC day and month, reservations included. Raises Unavailable."""
         day, month = periods_at(self._wall_clock())
 
         def read(database: sqlite3.Connection) -> tuple[float, float]:
             return (
-                _read(database, token, day.name) / NANO,
-                _read(database, token, month.name) / NANO,
+                _read(database, payer, day.name) / NANO,
+                _read(database, payer, month.name) / NANO,
             )
 
         return self._file.read(read).result()
@@ -127,17 +127,18 @@ class Spending:
         self._file.close()
 
     def _reserve(
-        self, token: str, caps: Caps, amount: int, now: float, database: sqlite3.Connection
+        self, budgets: tuple[Budget, ...], amount: int, now: float, database: sqlite3.Connection
     ) -> Hold:
         day, month = periods_at(now)
         self._sweep(database, day.name, now)
-        for period, cap in ((day, caps.per_day), (month, caps.per_month)):
-            if cap is None:
-                continue
-            spent = _read(database, token, period.name)
-            if spent + amount > _nano(cap):
-                raise _exceeded(period, cap, spent, amount)
-        hold = Hold(token, (day.name, month.name), amount)
+        for budget in budgets:
+            for period, cap in ((day, budget.caps.per_day), (month, budget.caps.per_month)):
+                if cap is None:
+                    continue
+                spent = _read(database, budget.id, period.name)
+                if spent + amount > _nano(cap):
+                    raise _exceeded(budget.payer, period, cap, spent, amount)
+        hold = Hold(tuple(each.id for each in budgets), (day.name, month.name), amount)
         _add(hold, amount, database)
         return hold
 
@@ -150,9 +151,9 @@ class Spending:
         self._swept = day
 
 
-def _read(database: sqlite3.Connection, token: str, period: str) -> int:
+def _read(database: sqlite3.Connection, payer: str, period: str) -> int:
     row = database.execute(
-        "SELECT nanodollars FROM spent WHERE token = ? AND period = ?", (token, period)
+        "SELECT nanodollars FROM spent WHERE token = ? AND period = ?", (payer, period)
     ).fetchone()
     return int(row[0]) if row is not None else 0
 
@@ -161,23 +162,31 @@ def _add(hold: Hold, amount: int, database: sqlite3.Connection) -> None:
     database.executemany(
         "INSERT INTO spent VALUES (?, ?, ?) ON CONFLICT (token, period)"
         " DO UPDATE SET nanodollars = nanodollars + excluded.nanodollars",
-        [(hold.token, period, amount) for period in hold.periods],
+        [(payer, period, amount) for payer in hold.payers for period in hold.periods],
     )
 
 
 def _noted(hold: Hold, settling: Future[None]) -> None:
     """A reservation that cannot be settled stays, as after a crash."""
     if (error := settling.exception()) is not None:
-        logger.error("token %s: what a request did cost was not noted: %s", hold.token, error)
+        payers = ", ".join(hold.payers)
+        logger.error("%s: what a request did cost was not noted: %s", payers, error)
 
 
 def _nano(dollars: float) -> int:
     return round(dollars * NANO)
 
 
-def _exceeded(period: Period, cap: float, spent: int, amount: int) -> QuotaExceeded:
+WHO: dict[Payer, str] = {
+    "token": "This API token",
+    "ancestor": "The API token that this one was made with",
+    "account": "This account",
+}
+
+
+def _exceeded(payer: Payer, period: Period, cap: float, spent: int, amount: int) -> QuotaExceeded:
     return QuotaExceeded(
-        f"This API token may spend US$ {cap:.9g} per {period.what}: {spent / NANO:.9g} is spent, "
+        f"{WHO[payer]} may spend US$ {cap:.9g} per {period.what}: {spent / NANO:.9g} is spent, "
         f"and this request may cost up to {amount / NANO:.9g}.",
         retry_after=period.seconds_left,
     )

@@ -20,14 +20,13 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.responses import Response
 
-from skerry_edge.internal import inside_call
 from skerry_regions.geo.networks import Address
-from skerry_regions.geo.ranking import Client, seconds_to
+from skerry_regions.geo.ranking import ClientOrigin, seconds_to
 from skerry_regions.registry import Member
 from skerry_regions.topology.spec import Steer, Topology
 
 if TYPE_CHECKING:  # edges without a policy need no DNS library
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from skerry_regions.geo.places import Places
 
@@ -67,7 +66,7 @@ class Steering:
         """Of the edge `id`, its region and residency zone; `members` are all that the registry
         tells of."""
         self.policy = policy
-        self.is_draining = False  # set once it is told to stop
+        self._is_draining = False
         self._topology = topology
         self._places = places
         self._id = id
@@ -75,6 +74,15 @@ class Steering:
         self._zone = zone
         self._members = members
         self._urls = {edge.name: edge.url for edge in topology.edges if edge.url}
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether clients are to go elsewhere, because this edge is about to stop."""
+        return self._is_draining
+
+    def drain(self) -> None:
+        """Send clients elsewhere from now on."""
+        self._is_draining = True
 
     def elsewhere(self, address: Address, zone: str | None) -> Elsewhere | None:
         """Where a client should rather go, if not here. A request that is bound to a residency
@@ -86,7 +94,7 @@ class Steering:
         if best is None:
             return None
         nearer = self._seconds(self._region, client) - self._seconds(best.region, client)
-        must_go = self.is_draining or not zones <= {self._zone}
+        must_go = self._is_draining or not zones <= {self._zone}
         if not must_go and not nearer > self.policy.margin:  # nan: nobody knows where it is
             return None
         return Elsewhere(best.region, self._urls.get(best.id) or best.address)
@@ -100,50 +108,51 @@ class Steering:
         ]
         return sorted(ready, key=lambda member: (member.region != self._region, member.id))
 
-    def _seconds(self, region: str, client: Client) -> float:
+    def _seconds(self, region: str, client: ClientOrigin) -> float:
         try:
             return seconds_to(self._topology.region(region), client)
         except KeyError:  # it joined later than the topology was written
             return math.inf
 
 
-class Steered:
-    """ASGI middleware behind `KeepResidency`."""
+async def steered(
+    steering: Steering, scope: Scope, residency: str | None, receive: Receive, send: Send
+) -> Send | None:
+    """Send a client elsewhere, if it had better go there.
 
-    def __init__(self, app: ASGIApp, steering: Steering) -> None:
-        self._app = app
-        self._steering = steering
+    Returns how its answer is sent on from here, or None when it was answered. `residency` is the
+    zone that its request is bound to.
+    """
+    elsewhere = _elsewhere(steering, scope, residency)
+    if elsewhere is None:
+        return send
+    if steering.policy.policy == "redirect":
+        if not may_go_anywhere(scope):
+            return send
+        await moved(scope, elsewhere)(scope, receive, send)
+        return None
+    advice = alt_svc(elsewhere)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        elsewhere = self._elsewhere(scope)
-        if elsewhere is None:
-            return await self._app(scope, receive, send)
-        if self._steering.policy.policy == "redirect":
-            app = moved(scope, elsewhere) if may_go_anywhere(scope) else self._app
-            return await app(scope, receive, send)
-        advice = alt_svc(elsewhere)
+    async def advise(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [(b"alt-svc", advice)]
+            if steering.is_draining:
+                more.append((b"connection", b"close"))
+            message["headers"] = [*message["headers"], *more]
+        await send(message)
 
-        async def advise(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                more = [(b"alt-svc", advice)]
-                if self._steering.is_draining:
-                    more.append((b"connection", b"close"))
-                message["headers"] = [*message["headers"], *more]
-            await send(message)
+    return advise
 
-        await self._app(scope, receive, advise)
 
-    def _elsewhere(self, scope: Scope) -> Elsewhere | None:
-        if scope["type"] != "http" or scope.get("principal") is None or inside_call(scope):
-            return None
-        if hops_of(scope) >= MAX_HOPS or scope.get("client") is None:
-            return None
-        try:
-            address = ipaddress.ip_address(scope["client"][0].partition("%")[0])
-        except ValueError:
-            return None
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return self._steering.elsewhere(mapped or address, scope.get("residency"))
+def _elsewhere(steering: Steering, scope: Scope, residency: str | None) -> Elsewhere | None:
+    if hops_of(scope) >= MAX_HOPS or scope.get("client") is None:
+        return None
+    try:
+        address = ipaddress.ip_address(scope["client"][0].partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return steering.elsewhere(mapped or address, residency)
 
 
 def may_go_anywhere(scope: Scope) -> bool:

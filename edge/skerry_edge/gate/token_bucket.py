@@ -6,6 +6,8 @@ Times are seconds on whatever clock the caller reads; they never go back.
 from __future__ import annotations
 
 import math
+from collections import deque
+from itertools import pairwise
 
 WINDOW_SECONDS = 60.0  # a full bucket holds what it gains in this time
 ROUNDING = 1e-9  # relative: what floating point may lose on the way to "enough"
@@ -56,27 +58,25 @@ class Bucket:
         return (self.per_minute - self.left(now)) * WINDOW_SECONDS / self.per_minute
 
 
-class Pace:
-    """How often places become free, smoothed: when it is worth to come back for one."""
+class Pace(deque[float]):
+    """The last times at which places became free: `append` one to it."""
 
     SHORTEST, LONGEST = 1.0, 60.0  # seconds of advice
     WEIGHT = 0.1  # of the newest interval
+    TIMES = 64  # that are kept: what is older weighs less than a hundredth
 
-    __slots__ = ("_freed_at", "_interval")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._freed_at: float | None = None
-        self._interval: float | None = None
-
-    def freed(self, now: float) -> None:
-        """A place became free."""
-        if self._freed_at is not None:
-            interval = now - self._freed_at
-            known = self._interval
-            self._interval = interval if known is None else known + self.WEIGHT * (interval - known)
-        self._freed_at = now
+        super().__init__(maxlen=self.TIMES)
 
     def wait(self) -> float:
-        """Seconds until the next place is free, at the pace of late."""
-        expected = 0.0 if self._interval is None else self._interval
-        return math.ceil(min(self.LONGEST, max(self.SHORTEST, expected)))
+        """Return the seconds until the next place is free, at the pace of late."""
+        smoothed: float | None = None
+        for before, after in pairwise(self):
+            interval = after - before
+            if smoothed is None:
+                smoothed = interval
+            else:
+                smoothed += self.WEIGHT * (interval - smoothed)
+        return math.ceil(min(self.LONGEST, max(self.SHORTEST, smoothed or 0.0)))

@@ -8,19 +8,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from skerry.errors import ModelNotFound, TaskNotSupported
+from skerry.errors import ModelNotFound, TaskNotSupported, Unavailable
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+from skerry_edge.output.plan import OutputPlanner
+from skerry_edge.telemetry.client_rtts import ClientRtts
 from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.telemetry.tracing import TraceRecord
+from skerry_edge.text.desk import Desk
 from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
-from skerry_edge.text.token_cache import PrefixMemory
+from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelSpec
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.zones import GLOBAL
@@ -45,6 +48,7 @@ class Edge:
     region: RegionClient
     residency: str = GLOBAL  # the zone in which it stands
     encoders: Mapping[str, EncoderText] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by id: why the start could not
     tokens: TokenStore
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
@@ -52,12 +56,15 @@ class Edge:
     responses: ResponseStore | None = None  # None: answers are not remembered
     batches: Batches | None = None  # None: nothing is queued
     stores: Stores = field(default_factory=Stores)
-    prefixes: PrefixMemory = field(default_factory=PrefixMemory)
+    desk: Desk = field(default_factory=Desk)
+    planner: OutputPlanner = field(default_factory=OutputPlanner)
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)
+    report: Callable[[], RegionReport] = RegionReport  # of its region, to DNS servers
+    client_rtts: ClientRtts = field(default_factory=ClientRtts)
     traces: TraceStore = field(default_factory=TraceStore)
-    export: Callable[[TraceRecord], None] = lambda record: None  # sends finished traces elsewhere
+    export: Callable[[TraceRecord], None] | None = None  # sends finished traces elsewhere
     steering: Steering | None = None  # None: clients are never sent elsewhere
     log_prompts: bool = False  # the operator wants their text in the log
     clock: Callable[[], float] = time.monotonic  # seconds; for durations
@@ -68,8 +75,13 @@ class Edge:
             raise ValueError(f"the edge's secret must have 32 to 64 bytes, got {len(self.secret)}")
 
     def spec(self, name: str) -> ModelSpec:
-        """The model of an id or alias, if it is served here. Raises `ModelNotFound`."""
-        spec = self.catalog.resolve(name)
+        """The model of an id or alias, if it is served here.
+
+        Raises `ModelNotFound`, or `Unavailable` for one that was left out at the start.
+        """
+        spec = self.catalog.names.get(name) or self.catalog.resolve(name)
+        if (reason := self.left_out.get(spec.id)) is not None:
+            raise Unavailable(f"The model {spec.id} is not served, because {reason}.")
         if spec.id not in self.texts and spec.id not in self.encoders:
             raise ModelNotFound(
                 f"The model {spec.id} is in the catalog, but is not served here: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import sys
 from array import array
@@ -13,17 +12,22 @@ from typing import TypeVar
 
 from skerry.errors import InternalError, InvalidInput, PromptTooLong, SkerryError
 from skerry.wire import EmbeddingUsage
-from skerry_edge.gate.entrance import enter
-from skerry_edge.generation.choices import Call
+from skerry_edge.answer_headers import AnswerHeaders
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.grants import check_model
+from skerry_edge.gate.request_demand import demand_of
 from skerry_edge.generation.edge import Edge
-from skerry_edge.ledger.books import open_vector_books
+from skerry_edge.ledger.repeats import RepeatPolicy
+from skerry_edge.ledger.vector_settlement import open_vectors
 from skerry_edge.telemetry import tracing
+from skerry_edge.text.desk import TenantDesk
 from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.prompts import INLINE_CHARS
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.wire.protocol import MAX_TEXTS, MAX_VECTOR_BYTES, Embed, VectorKind
 
 FLOAT_BYTES = 4
+MAX_CHARS_PER_TOKEN = 64  # of a text that is cut off: what is behind is not tokenised first
 
 T = TypeVar("T")
 
@@ -50,55 +54,76 @@ class Texts:
         return EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
 
 
-async def encoded(edge: Edge, spec: ModelSpec, texts: Texts, form: Form, call: Call) -> list[bytes]:
-    """One vector per text, in order: f32[width], little-endian.
+async def encoded(
+    edge: Edge,
+    spec: ModelSpec,
+    texts: Texts,
+    form: Form,
+    caller: Caller,
+    headers: AnswerHeaders,
+    repeats: RepeatPolicy | None = None,
+) -> list[bytes]:
+    """Return one vector per text, in order: f32[width], little-endian.
 
     Raises what `RegionClient.embed` and `Admission.enter` raise, or `IdempotencyMismatch`.
     """
+    if caller.models:
+        check_model(spec, caller.models)
     num_tokens = sum(map(len, texts.ids))
-    asked = [*zip_longest(texts.ids, texts.second_starts)]
-    form_asked = dataclasses.astuple(form)
-    books = await open_vector_books(edge, spec, call, asked, form_asked, num_tokens)
-    if books.found is not None:
-        return books.found
-    place = await enter(edge, spec, call, num_tokens)
-    books.admit()
-    edge.metrics.in_progress += 1
+    settlement = await open_vectors(
+        edge.stores,
+        spec,
+        caller,
+        repeats,
+        headers,
+        texts=[*zip_longest(texts.ids, texts.second_starts)],
+        form=dataclasses.astuple(form),
+        num_tokens=num_tokens,
+    )
+    if settlement.found is not None:
+        return settlement.found
+    try:
+        place = await edge.admission.enter(demand_of(caller, spec, num_tokens), headers.update)
+    except SkerryError as error:
+        edge.metrics.generations_failed.add(1, spec.id, error.code)
+        raise
+    settlement.admit()
+    edge.metrics.running.change(1)
     try:
         vectors = [
             vector
             for batch in _batches(texts, form.width)
-            for vector in await _encoded_batch(edge, spec, batch, form, call)
+            for vector in await _encoded_batch(edge, spec, batch, form, caller)
         ]
         place.leave(num_tokens)
-        books.finish(vectors)
+        settlement.finish(vectors)
     except Exception as error:
-        books.settle("failed")
+        settlement.settle("failed")
         code = error.code if isinstance(error, SkerryError) else InternalError.code
         edge.metrics.generations_failed.add(1, spec.id, code)
         raise
     finally:
-        edge.metrics.in_progress -= 1
-        books.settle("cancelled")
+        edge.metrics.running.change(-1)
+        settlement.settle("cancelled")
         place.leave()
     edge.metrics.prompt_tokens.add(num_tokens, spec.id)
-    edge.metrics.latency.observe(edge.clock() - call.started, spec.id)
+    edge.metrics.latency.observe(edge.clock() - caller.started, spec.id)
     return vectors
 
 
 async def _encoded_batch(
-    edge: Edge, spec: ModelSpec, batch: Texts, form: Form, call: Call
+    edge: Edge, spec: ModelSpec, batch: Texts, form: Form, caller: Caller
 ) -> Iterator[bytes]:
     message = Embed(
         stream=1,
-        request_id=call.request_id,
+        request_id=caller.request_id,
         model=spec.id,
         texts=batch.ids,
         pooling=form.kind,
         normalize=form.normalize,
         second_starts=batch.second_starts,
-        priority=call.priority,
-        residency=call.residency,
+        priority=caller.priority,
+        residency=caller.residency,
     )
     tokens = sum(map(len, batch.ids))
     with tracing.span("encode", model=spec.id, texts=len(batch.ids), tokens=tokens):
@@ -134,6 +159,7 @@ async def tokenised(
     texts: Sequence[str],
     names: Sequence[str],
     *,
+    tenant: str,
     truncate: bool,
 ) -> Texts:
     """Token ids of each text, none longer than the model takes. Raises InvalidInput, PromptTooLong.
@@ -141,9 +167,12 @@ async def tokenised(
     `names` say in errors where the texts were.
     """
     check_chars(edge, spec, text, texts, names, truncate=truncate)
+    texts = _beginnings(text, texts)
     with tracing.span("tokenise", model=spec.id, texts=len(texts)):
-        ids = await _inline_or_thread(
-            sum(map(len, texts)), lambda: text.encode(texts, truncate=truncate)
+        ids = await _inline_or_at_desk(
+            edge.desk.of(tenant),
+            sum(map(len, texts)),
+            lambda: text.encode(texts, truncate=truncate),
         )
     check_lengths(ids, spec, text, names)
     return Texts(ids)
@@ -156,6 +185,7 @@ async def tokenised_pairs(
     query: str,
     contexts: Sequence[str],
     *,
+    tenant: str,
     truncate: bool,
 ) -> Texts:
     """Token ids of the query with each context. Raises as `tokenised` does."""
@@ -169,19 +199,28 @@ async def tokenised_pairs(
             f"that {spec.id} takes",
             param="query",
         )
+    contexts = _beginnings(text, contexts)
     chars = sum(map(len, contexts)) + len(contexts) * len(query)
     with tracing.span("tokenise", model=spec.id, texts=len(contexts)):
-        pairs = await _inline_or_thread(
-            chars, lambda: text.encode_pairs(query, contexts, truncate=truncate)
+        pairs = await _inline_or_at_desk(
+            edge.desk.of(tenant),
+            chars,
+            lambda: text.encode_pairs(query, contexts, truncate=truncate),
         )
     texts = Texts([ids for ids, _ in pairs], [second for _, second in pairs])
     check_lengths(texts.ids, spec, text, names)
     return texts
 
 
-async def _inline_or_thread(chars: int, work: Callable[[], T]) -> T:
-    """On a thread if it takes long, so that one request cannot hold up the streams of others."""
-    return work() if chars <= INLINE_CHARS else await asyncio.to_thread(work)
+async def _inline_or_at_desk(desk: TenantDesk, chars: int, work: Callable[[], T]) -> T:
+    """At the desk if it takes long, so that one request cannot hold up the streams of others."""
+    return work() if chars <= INLINE_CHARS else await desk.run(work)
+
+
+def _beginnings(text: EncoderText, texts: Sequence[str]) -> Sequence[str]:
+    """Return texts without what lies behind all that a model can take of them."""
+    most = text.max_tokens * MAX_CHARS_PER_TOKEN
+    return [each[:most] for each in texts] if any(len(each) > most for each in texts) else texts
 
 
 def check_chars(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skerry.wire import Message, TokenLogprob
-from skerry_edge.generation.choices import Piece
-from skerry_edge.output.tool_parser import Call
+from skerry_edge.generation.generation import Piece
+from skerry_edge.output.tool_parser import PartialCall
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class OutputItems:
     """The items of one choice, put together from pieces."""
 
     def __init__(self) -> None:
-        self.all: list[TextItem | Call] = []
+        self.all: list[TextItem | PartialCall] = []
 
     def add(self, piece: Piece) -> list[Change]:
         """Take a piece in; what it changed, in order."""
@@ -47,9 +47,9 @@ class OutputItems:
         for delta in piece.calls:
             begins = delta.id is not None and delta.name is not None
             if delta.id is not None and delta.name is not None:
-                self.all.append(Call(delta.id, delta.name))
+                self.all.append(PartialCall(delta.id, delta.name))
             call = self.all[-1]
-            if not isinstance(call, Call):
+            if not isinstance(call, PartialCall):
                 raise ValueError("a call's arguments came before the call")
             call.arguments += delta.arguments
             index = len(self.all) - 1
@@ -70,7 +70,7 @@ class OutputItems:
                 "function": {"name": item.name, "arguments": item.arguments},
             }
             for item in self.all
-            if isinstance(item, Call)
+            if isinstance(item, PartialCall)
         ]
         return Message("assistant", "\n".join(texts), tool_calls=calls or None)
 

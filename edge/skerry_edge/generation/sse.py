@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from skerry.errors import InternalError, RequestTimeout, SkerryError, Unavailable
+from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.hints import EXPLAIN_HEADER
 
 GRACE_SECONDS = 0.02  # that a client may be gone before it is noticed
@@ -114,6 +115,7 @@ class EventStream(Response):
         *,
         encode_error: Callable[[SkerryError], bytes],
         close: Callable[[], None],
+        headers: AnswerHeaders,
         keep_alive_seconds: float,
         deadline: float,
         begin_by: float,
@@ -125,13 +127,16 @@ class EventStream(Response):
         self._events = events
         self._encode_error = encode_error
         self._close = close
+        self._answer_headers = headers
         self._keep_alive_seconds = keep_alive_seconds
         self._deadline = deadline
         self._begin_by = begin_by
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        explained = _explanation(scope)  # told in the headers; a failover changes it
+        # Sent with the headers; a failover changes it, and then it is sent in a comment, which no
+        # client takes for a part of the answer.
+        explained = self._answer_headers.get(EXPLAIN_HEADER)
         begin_by = min(self._begin_by, self._deadline)
         silent, last = True, b""
 
@@ -155,7 +160,7 @@ class EventStream(Response):
                             if patience.when() != end:
                                 patience.reschedule(end)  # it has begun
                             silent = False
-                            if (now := _explanation(scope)) != explained:
+                            if (now := self._answer_headers.get(EXPLAIN_HEADER)) != explained:
                                 explained = now
                                 await send(_part(f": {EXPLAIN_HEADER}: {now}\n\n".encode("ascii")))
                             if event.endswith(DONE):
@@ -176,13 +181,6 @@ class EventStream(Response):
 
 def _part(data: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": data, "more_body": True}
-
-
-def _explanation(scope: Scope) -> str | None:
-    """Why the answer comes from where it does, for who asked (see `routing`). After the headers it
-    is told in comments, which no client takes for a part of the answer."""
-    headers: dict[str, str] = scope.get("answer_headers", {})
-    return headers.get(EXPLAIN_HEADER)
 
 
 def interruption(

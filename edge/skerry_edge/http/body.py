@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from skerry_edge.http.head import Refusal, body_too_large, malformed
+from skerry_edge.http.refusal import Refusal, body_too_large, malformed
 
 MAX_LINE = 256  # bytes of a chunk's size with its extensions, or of a trailer field
 MAX_TRAILERS = 16

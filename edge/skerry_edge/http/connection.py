@@ -1,44 +1,43 @@
 """One connection of a client over HTTP/1, bounded: every wait has a deadline, every size a limit.
 
-    bytes ──▶ head (`head`) ──▶ Exchange ◀──▶ application
-                └─▶ body (`http_body`) ──┘
+    bytes ──▶ head (`head_reader`) ──▶ Exchange ◀──▶ application
+                └─▶ body (`upload`) ─────┘
 
 It stands in for uvicorn's own protocols, which wait for ever for a header or a body and bound
-neither (measured: a half-sent header stays open, 1 MiB of header and 20,000 fields are served), and
-which spend more on a request than all of its streamed answer costs. uvicorn keeps the rest: the
-sockets, the signals, the lifespan.
+neither (measured: 1 MiB of header and 20,000 fields are served), and which spend more on a request
+than all of its streamed answer costs. uvicorn keeps the sockets, the signals, the lifespan.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from http import HTTPStatus
 from typing import Any, cast
-from urllib.parse import unquote
 
-import msgspec
 import uvicorn
 from starlette.types import ASGIApp, Scope
 
-from skerry.errors import InternalError
-from skerry_edge.http.body import BodyRefused, ChunkedBody, SizedBody, body_of
+from skerry_edge.http.body import BodyRefused
+from skerry_edge.http.connections import ConnectionTable, Holder, network_of
 from skerry_edge.http.exchange import Exchange
-from skerry_edge.http.head import (
-    BLANK_LINE,
+from skerry_edge.http.head import Head
+from skerry_edge.http.head_reader import HeadReader
+from skerry_edge.http.refusal import (
+    CLOSED_IDLE,
+    FAILED,
     TOO_MANY_CONNECTIONS,
     TOO_SLOW_BODY,
     TOO_SLOW_HEADER,
-    Head,
     Refusal,
-    check_partial,
-    read_head,
+    refusal_response,
 )
+from skerry_edge.http.scopes import connection_scope, request_scope
+from skerry_edge.http.timers import Timers
+from skerry_edge.http.upload import Upload
 from skerry_edge.limits import Limits
 
-TICK_SECONDS = 1.0  # how often an upload's pace is looked at
-FAILED = Refusal(InternalError.status, InternalError.number, "Internal error.")
+TICK_SECONDS = 1.0  # how often one looks at an upload's pace, and for a client
+PROBES = (b"/healthz", b"/readyz")  # served in the places that are left for them
 
 logger = logging.getLogger(__name__)
 
@@ -58,53 +57,47 @@ class GuardedProtocol(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: Limits,
+        table: ConnectionTable,
+        handshake: Holder | None = None,
     ) -> None:
+        """`handshake` had the place until now."""
         self._app = cast(ASGIApp, config.loaded_app)
         self._asgi = {"version": config.asgi_version, "spec_version": "2.3"}
         self._server_state = server_state
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._limits = limits
+        self._table = table
+        self._handshake = handshake
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until it is made
         self._scope: Scope = {}  # what is the same in each request
-        self._unread = bytearray()  # of heads to come; the first one may be incomplete
-        self._body: SizedBody | ChunkedBody | None = None  # that is on its way
+        self._heads = HeadReader(limits)
+        self._body: Upload | None = None  # that is on its way
         self._exchange: Exchange | None = None  # the last one
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._body_since = 0.0  # loop time at which the head was complete
-        self._body_size = 0  # bytes of it so far
+        self._timers = Timers(self._loop)
         self._is_writable = asyncio.Event()
         self._is_writable.set()
         self._is_refused = False
         self._is_last = False  # the exchange to come, or in progress
+        self._is_probe = False  # its place is for a probe of health, and one request
+        self._is_half_closed = False  # the client sends no more, and may still read
 
     # --- asyncio's
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        connections: set[GuardedProtocol] = self._server_state.connections
-        connections.add(self)
-        self._scope = {
-            "type": "http",
-            "asgi": self._asgi,
-            "server": _address(transport.get_extra_info("sockname")),
-            "client": _address(transport.get_extra_info("peername")),
-            "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
-            "root_path": "",
-        }
-        if certificate := client_certificate(transport):
-            self._scope["extensions"] = {"tls": {"client_cert_chain": [certificate]}}
-        if len(connections) > self._limits.max_connections:
-            self._is_refused = True  # and not lingered over: these are not bounded otherwise
-            self.write(refusal_response(TOO_MANY_CONNECTIONS))
-            self._transport.close()
-        else:
-            self._expect_head()
+        self._server_state.connections.add(self)
+        self._scope = connection_scope(transport, self._asgi)
+        if self._handshake is not None:
+            self._table.release(self._handshake)
+        place = self._table.admit(self, network_of(self._scope["client"]))
+        self._is_probe = self._is_last = place == "probe"
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
-        for timer in self._timers.values():
-            timer.cancel()
+        self._table.release(self)
+        self._timers.cancel_all()
         self._is_writable.set()
         if self._exchange is not None:
             self._exchange.cut_off()
@@ -117,21 +110,29 @@ class GuardedProtocol(asyncio.Protocol):
         if data and self._body is None:
             self._receive_head(data)
 
+    def eof_received(self) -> bool:
+        """Whether the connection stays open: the client sends no more, and may wait for answers."""
+        exchange = self._is_answering
+        if self._is_refused or exchange is None or self._body is not None:
+            return False  # nothing that came is whole
+        self._is_half_closed = True
+        self._look_for_client()
+        return True
+
     def pause_writing(self) -> None:
         self._is_writable.clear()
-        self._set_timer("write", self._limits.write_seconds, self._transport.abort)
+        self._timers.set("write", self._limits.write_seconds, self._transport.abort)
 
     def resume_writing(self) -> None:
         self._is_writable.set()
-        self._cancel_timer("write")
+        self._timers.cancel("write")
 
     # --- the exchange's
 
     @property
     def default_fields(self) -> list[tuple[bytes, bytes]]:
         """Of each answer."""
-        fields: list[tuple[bytes, bytes]] = self._server_state.default_headers
-        return fields
+        return cast(list[tuple[bytes, bytes]], self._server_state.default_headers)
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -155,16 +156,20 @@ class GuardedProtocol(asyncio.Protocol):
         elif self._body is None:
             self._expect_next()
 
-    def give_up(self) -> None:
+    def fail(self) -> None:
         """There will be no answer, or no more of it."""
         self._refuse(FAILED)
 
-    # --- the server's
+    def give_up(self) -> None:
+        """Close an idle connection at once: another one has its place."""
+        self._is_refused = True
+        self.write(refusal_response(CLOSED_IDLE))
+        self._transport.close()
 
     def shutdown(self) -> None:
         """Close after the exchange in progress."""
         if self._is_answering is None:
-            self._transport.close()
+            self._close_idle()
         else:
             self.finish()
 
@@ -173,7 +178,7 @@ class GuardedProtocol(asyncio.Protocol):
         client has none in progress."""
         self._is_last = True
         if (exchange := self._is_answering) is None:
-            return not self._unread
+            return self._heads.is_empty
         exchange.keeps_alive = False
         return False
 
@@ -188,58 +193,45 @@ class GuardedProtocol(asyncio.Protocol):
     def _receive_head(self, data: bytes) -> None:
         """Take in the next request's head, or what is ahead of its turn."""
         if exchange := self._is_answering:
-            if exchange.keeps_alive and len(self._unread) + len(data) <= self._limits.header_bytes:
-                self._unread += data
-            else:
-                exchange.keeps_alive = False
+            exchange.keeps_alive = exchange.keeps_alive and self._heads.keep(data)
             return
-        self._cancel_timer("idle")
+        self._timers.cancel("idle")
         if "head" not in self._timers:
             self._expect_head()
-        if not self._unread:
-            data = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request are ignored
-        searched = max(0, len(self._unread) - len(BLANK_LINE) + 1)
-        self._unread += data
-        end = self._unread.find(BLANK_LINE, searched) + len(BLANK_LINE)
-        if end < len(BLANK_LINE):
-            if refusal := check_partial(bytes(self._unread), self._limits):
-                self._refuse(refusal)
+        found = self._heads.read(data)
+        if found is None:
+            if self._is_half_closed:
+                self._transport.close()  # the rest does not come
             return
-        head = read_head(bytes(self._unread[:end]), self._limits)
+        head, rest = found
         if isinstance(head, Refusal):
             self._refuse(head)
-            return
-        rest, self._unread = bytes(self._unread[end:]), bytearray()
-        self._cancel_timer("head")
-        self._begin(head)
-        self.data_received(rest)
+        elif self._is_probe and head.target.partition(b"?")[0] not in PROBES:
+            self._refuse(TOO_MANY_CONNECTIONS)
+        else:
+            self._timers.cancel("head")
+            self._begin(head)
+            self.data_received(rest)
+            if self._is_half_closed and self._body is not None:
+                self._transport.close()  # likewise
 
     def _begin(self, head: Head) -> None:
         """The application's turn; it reads the body as it comes."""
-        path, _, query = head.target.partition(b"?")
-        scope = {
-            **self._scope,
-            "http_version": head.version,
-            "method": head.method,
-            "path": unquote(path.decode("ascii")),
-            "raw_path": path,
-            "query_string": query,
-            "headers": head.fields,
-            "state": self._app_state.copy(),
-        }
+        scope = request_scope(self._scope, head, self._app_state)
         exchange = self._exchange = Exchange(self, head, scope)
         exchange.keeps_alive = head.keeps_alive and not self._is_last
         if head.body_size == 0:
             exchange.take(b"", is_last=True)
+            self._table.work(self)
         else:
-            self._body = body_of(head.body_size, self._limits.body_limit(head.target))
-            self._body_since, self._body_size = self._loop.time(), 0
-            self._set_timer("body", TICK_SECONDS, self._check_pace)
+            self._table.receive(self)
+            self._body = Upload(head.body_size, head.target, self._limits, self._loop.time())
+            self._timers.set("body", TICK_SECONDS, self._check_pace)
         task = self._loop.create_task(exchange.run(self._app))
         self._server_state.tasks.add(task)
         task.add_done_callback(self._server_state.tasks.discard)
 
-    def _receive_body(self, body: SizedBody | ChunkedBody, data: bytes) -> bytes:
+    def _receive_body(self, body: Upload, data: bytes) -> bytes:
         """Take in some of the body; gives what lies behind its end."""
         exchange = self._exchange
         if exchange is None:
@@ -249,54 +241,50 @@ class GuardedProtocol(asyncio.Protocol):
         except BodyRefused as refused:
             self._refuse(refused.refusal)
             return b""
-        self._body_size += len(part)
         if exchange.take(part, is_last=body.is_whole):
             self._transport.pause_reading()
         if body.is_whole:
             self._body = None
-            self._cancel_timer("body")
+            self._timers.cancel("body")
+            self._table.work(self)
             if exchange.is_complete:
                 self._expect_next()
         return rest
 
     def _expect_next(self) -> None:
         """The exchange is over. What came ahead begins the next one."""
-        self._set_timer("idle", self._limits.idle_seconds, self._transport.close)
-        if self._unread:
-            ahead, self._unread = bytes(self._unread), bytearray()
-            self._receive_head(ahead)
+        self._table.wait(self)
+        self._timers.set("idle", self._limits.idle_seconds, self._close_idle)
+        if not self._heads.is_empty:
+            self._receive_head(self._heads.take_all())
+        elif self._is_half_closed:
+            self._transport.close()
 
-    # --- deadlines
+    def _look_for_client(self) -> None:
+        """Write what clients skip (RFC 9110, 15.2): the system of one that is gone objects."""
+        if (exchange := self._is_answering) is not None:
+            exchange.write_interim()
+            self._timers.set("client", TICK_SECONDS, self._look_for_client)
 
-    def _set_timer(self, name: str, seconds: float, act: Any) -> None:
-        self._cancel_timer(name)
-        self._timers[name] = self._loop.call_later(seconds, act)
-
-    def _cancel_timer(self, name: str) -> None:
-        if (timer := self._timers.pop(name, None)) is not None:
-            timer.cancel()
+    def _close_idle(self) -> None:
+        self._refuse(CLOSED_IDLE)  # a request that is on its way may be repeated
 
     def _expect_head(self) -> None:
-        self._set_timer("head", self._limits.header_seconds, lambda: self._refuse(TOO_SLOW_HEADER))
+        self._timers.set("head", self._limits.header_seconds, lambda: self._refuse(TOO_SLOW_HEADER))
 
     def _check_pace(self) -> None:
-        elapsed = self._loop.time() - self._body_since
-        limits = self._limits
-        slow = self._body_size < limits.body_bytes_per_second * elapsed
-        if elapsed > limits.body_seconds or (slow and elapsed > limits.body_grace_seconds):
+        if self._body is not None and self._body.is_too_slow(self._loop.time()):
             self._refuse(TOO_SLOW_BODY)
         else:
-            self._set_timer("body", TICK_SECONDS, self._check_pace)
-
-    # --- refusals
+            self._timers.set("body", TICK_SECONDS, self._check_pace)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer if nothing was answered yet, then close, giving the client time to read it."""
         if self._is_refused or self._transport.is_closing():
             return
         self._is_refused = True
-        for name in ("head", "body"):
-            self._cancel_timer(name)
+        self._table.release(self)
+        self._timers.cancel("head", "body", "idle")
         logger.info("refused a connection: %d %s", refusal.status, refusal.message)
         if exchange := self._is_answering:
             exchange.cut_off()  # the application is told, and can no longer answer
@@ -309,40 +297,3 @@ class GuardedProtocol(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._loop.call_later(self._limits.linger_seconds, self._transport.abort)
-
-
-def _address(name: Any) -> tuple[str, int] | None:
-    """Host and port of a socket of the Internet."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
-
-
-def client_certificate(transport: asyncio.BaseTransport) -> str:
-    """As PEM, proven by the handshake; empty where none was asked for or shown."""
-    tls = transport.get_extra_info("ssl_object")
-    shown = tls.getpeercert(binary_form=True) if tls is not None else None
-    return ssl.DER_cert_to_PEM_cert(shown) if shown else ""
-
-
-def refusal_response(refusal: Refusal) -> bytes:
-    """A whole HTTP/1.1 response whose body both dialects' clients can read."""
-    body = msgspec.json.encode(
-        {
-            "errors": [{"message": refusal.message, "code": refusal.number}],
-            "success": False,
-            "result": None,
-            "messages": [],
-            "error": {
-                "message": refusal.message,
-                "type": "invalid_request_error" if refusal.status < 500 else "server_error",
-                "code": str(refusal.number),
-                "param": None,
-            },
-        }
-    )
-    retry = "retry-after: 1\r\n" if refusal.status == 503 else ""
-    head = (
-        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        f"{retry}connection: close\r\n\r\n"
-    )
-    return head.encode() + body

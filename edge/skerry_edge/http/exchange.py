@@ -50,7 +50,7 @@ class Exchange:
         except (Exception, asyncio.CancelledError) as error:
             logger.error("a request failed", exc_info=error)
         if not self.is_complete and not self.is_cut_off:
-            self._connection.give_up()
+            self._connection.fail()
 
     def take(self, part: bytes, *, is_last: bool) -> bool:
         """Take in a part of the body; whether more should wait until it is read."""
@@ -60,6 +60,11 @@ class Exchange:
         self._is_body_whole = is_last
         self._news.set()
         return len(self._body) > HIGH_WATER
+
+    def write_interim(self) -> None:
+        """Write an answer that is none, where the client's version of HTTP has it."""
+        if not self.has_begun and self._version != "1.0":
+            self._connection.write(CONTINUE)
 
     def cut_off(self) -> None:
         """Tell the application that the client is gone."""

@@ -8,14 +8,28 @@ open, beyond all limits.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import ssl
 from collections.abc import Callable
 
+from skerry_edge.http.connections import ConnectionTable, Holder, network_of
+
 BREATH_SECONDS = 1.0  # before accepting again, when the system refused
 
 logger = logging.getLogger(__name__)
+
+
+class HandshakePlace:
+    """The place of a connection whose handshake goes on."""
+
+    def __init__(self) -> None:
+        self.handshake: asyncio.Task[None] | None = None
+
+    def give_up(self) -> None:
+        if self.handshake is not None:
+            self.handshake.cancel()
 
 
 class TLSListener:
@@ -25,17 +39,17 @@ class TLSListener:
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[Holder], asyncio.Protocol],
         *,
-        has_room: Callable[[int], bool],
+        table: ConnectionTable,
         seconds: float,
     ) -> None:
-        """`has_room`, given how many handshakes go on, says whether another may begin; `seconds` is
-        how long each may take. Needs the event loop that it is to run on."""
+        """Each handshake holds a place of the `table`, which `protocol` is given and takes over,
+        and may take `seconds`. Needs the event loop that it is to run on."""
         self._listener = listener
         self._context = context
         self._protocol = protocol
-        self._has_room = has_room
+        self._table = table
         self._seconds = seconds
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept(), name="accept")
@@ -57,25 +71,34 @@ class TLSListener:
         with self._listener:
             while True:
                 try:
-                    connection, _ = await loop.sock_accept(self._listener)
+                    connection, peer = await loop.sock_accept(self._listener)
                 except OSError as error:  # no file is left, or the client has gone already
                     logger.warning("a connection was not accepted: %s", error)
                     await asyncio.sleep(BREATH_SECONDS)
                     continue
-                if self._has_room(len(self._handshakes)):
-                    self._begin(connection)
-                else:
-                    connection.close()  # what is not TLS would not be understood
+                self._begin(connection, network_of(peer))
 
-    def _begin(self, connection: socket.socket) -> None:
-        handshake = asyncio.create_task(self._shake_hands(connection), name="TLS handshake")
-        self._handshakes.add(handshake)
-        handshake.add_done_callback(self._handshakes.discard)
+    def _begin(self, connection: socket.socket, network: str) -> None:
+        place = HandshakePlace()
+        place.handshake = asyncio.create_task(
+            self._shake_hands(connection, place), name="TLS handshake"
+        )
+        self._table.admit(place, network)
+        self._handshakes.add(place.handshake)
+        place.handshake.add_done_callback(functools.partial(self._over, place, connection))
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    def _over(
+        self, place: HandshakePlace, connection: socket.socket, handshake: asyncio.Task[None]
+    ) -> None:
+        self._handshakes.discard(handshake)
+        self._table.release(place)
+        if handshake.cancelled():  # maybe before it began
+            connection.close()
+
+    async def _shake_hands(self, connection: socket.socket, place: HandshakePlace) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol,
+                lambda: self._protocol(place),
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=self._seconds,

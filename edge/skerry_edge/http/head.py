@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from skerry_edge.http.refusal import Refusal, body_too_large, malformed
 from skerry_edge.limits import Limits
 
 BLANK_LINE = b"\r\n\r\n"
@@ -17,31 +18,11 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,24}) ([!-~]+) HTTP/(1\.[01])")
 _NAME = re.compile(_TOKEN + rb"+")
 _CONTROL = bytes({*range(0x20), 0x7F} - {0x09})  # line ends included, tabs not
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)([/?].*)?")
+_CONTROL_IN_PATH = re.compile(rb"%(?:[01][0-9A-Fa-f]|7[Ff])")
 _HOST = re.compile(rb"[0-9A-Za-z.\-_~:\[\]%]{0,255}")
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 _FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding"))
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a connection is not served. `number` is the code of the Workers AI dialect."""
-
-    status: int
-    number: int
-    message: str
-
-
-TOO_SLOW_HEADER = Refusal(408, 3007, "The request header did not arrive in time.")
-TOO_SLOW_BODY = Refusal(408, 3007, "The request body did not arrive in time.")
-TOO_MANY_CONNECTIONS = Refusal(503, 3040, "Too many connections; try again shortly.")
-
-
-def malformed(message: str) -> Refusal:
-    return Refusal(400, 3003, message)
-
-
-def body_too_large(limit: int) -> Refusal:
-    return Refusal(413, 3006, f"The request body exceeds {limit} bytes.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +64,18 @@ def read_head(head: bytes, limits: Limits) -> Head | Refusal:
     if match is None:
         return malformed("The request line is malformed.")
     method, target, version = match.groups()
-    if not target.startswith(b"/"):
-        return malformed("The request target must be a path that starts with '/'.")
     if len(target) > limits.target_bytes:
         return Refusal(414, 3003, f"The request target exceeds {limits.target_bytes} bytes.")
+    host, target = _origin_form(target)
+    if not target.startswith(b"/"):
+        return malformed("The request target must be a path that starts with '/', or a URL.")
+    if _CONTROL_IN_PATH.search(target.partition(b"?")[0]):
+        return malformed("The path must not hold control characters.")
     fields = _fields(lines)
     if isinstance(fields, Refusal):
         return fields
+    if host is not None and any(name == b"host" for name, _ in fields):
+        fields = [(name, host if name == b"host" else value) for name, value in fields]
     if len(head.translate(None, _CONTROL)) != len(head) - 2 * head.count(b"\r\n"):
         return malformed("A header value must not hold control characters.")
     named = dict(fields)
@@ -106,6 +92,16 @@ def read_head(head: bytes, limits: Limits) -> Head | Refusal:
         keeps_alive=is_current and b"close" not in _members(fields, b"connection"),
         expects_continue=is_current and b"100-continue" in _members(fields, b"expect"),
     )
+
+
+def _origin_form(target: bytes) -> tuple[bytes | None, bytes]:
+    """Split a target in absolute form, as proxies send it, into its host, which counts in place of
+    the field (RFC 9112, 3.2.2), and its path and query."""
+    match = _ABSOLUTE.fullmatch(target)
+    if match is None:
+        return None, target
+    host, rest = match[1], match[2] or b"/"
+    return host, rest if rest.startswith(b"/") else b"/" + rest
 
 
 def _members(fields: list[tuple[bytes, bytes]], name: bytes) -> set[bytes]:

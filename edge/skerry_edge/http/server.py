@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from skerry_edge.http.connection import GuardedProtocol
+from skerry_edge.http.connections import ConnectionTable
 from skerry_edge.http.handshakes import TLSListener
 from skerry_edge.limits import Limits
 
@@ -32,12 +33,14 @@ class EdgeServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         limits: Limits,
+        table: ConnectionTable,
         ready: Callable[[], None],
         linger: Callable[[], Awaitable[None]] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(config)
         self._limits = limits
+        self._table = table
         self._ready = ready
         self._linger = linger
         self._tls = tls
@@ -55,16 +58,16 @@ class EdgeServer(uvicorn.Server):
             self._ready()
 
     def _listen(self, listener: socket.socket, tls: ssl.SSLContext) -> TLSListener:
-        connections = self.server_state.connections
         return TLSListener(
             listener,
             tls,
-            lambda: GuardedProtocol(
-                self.config, self.server_state, self.lifespan.state, limits=self._limits
+            lambda handshake: GuardedProtocol(
+                self.config, self.server_state, self.lifespan.state,
+                limits=self._limits, table=self._table, handshake=handshake,
             ),
-            has_room=lambda others: len(connections) + others < self._limits.max_connections,
+            table=self._table,
             seconds=self._limits.header_seconds,
-        )
+        )  # fmt: skip
 
     def stop(self) -> None:
         """Linger, drain and end; one that retires hurries from now on."""
@@ -180,13 +183,14 @@ async def serve(
     only on the main thread; a second one ends the lingering, a second SIGINT the drain. Meant for
     uvloop: `uvloop.run(serve(…))`.
     """
-    allow_connections(limits.max_connections)
+    allow_connections(limits.max_connections + limits.reserved_connections)
+    table = ConnectionTable(limits.max_connections, limits.reserved_connections)
     if listener is None:
         listener = listen(host, port, limits)
     address = listener.getsockname()
     config = uvicorn.Config(
         app,
-        http=functools.partial(GuardedProtocol, limits=limits),  # type: ignore[arg-type]
+        http=functools.partial(GuardedProtocol, limits=limits, table=table),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         interface="asgi3",
@@ -197,7 +201,9 @@ async def serve(
         timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=limits.drain_seconds,
     )
-    server = EdgeServer(config, limits, lambda: ready(address[0], address[1]), linger, ssl_context)
+    server = EdgeServer(
+        config, limits, table, lambda: ready(address[0], address[1]), linger, ssl_context
+    )
     waiting = [
         asyncio.create_task(_when(event, act))
         for event, act in ((stop, server.stop), (retire, server.retire))

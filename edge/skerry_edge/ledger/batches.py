@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded, TaskNotSupported
 from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.idempotency import HEADER
 from skerry_regions.queue import BatchRecord, KeyInUse, NewBatch, NewItem, Queue, QueueRefused
-
-if TYPE_CHECKING:
-    from skerry_edge.generation.edge import Edge
 
 NATIVE, OPENAI = "native", "openai"  # kinds of batches
 GENERATION = "text-generation"  # the task whose requests have seeds
@@ -62,12 +58,13 @@ class Batches:
         return record
 
     def close(self) -> None:
+        """Close both."""
         self.queue.close()
         self.files.close()
 
 
-def batches_of(edge: Edge) -> Batches:
-    """The edge's queue and files. Raises `TaskNotSupported` where there are none."""
-    if edge.batches is None:
+def batches_of(batches: Batches | None) -> Batches:
+    """Return an edge's queue and files. Raises `TaskNotSupported` where there are none."""
+    if batches is None:
         raise TaskNotSupported("This platform keeps no batches.")
-    return edge.batches
+    return batches

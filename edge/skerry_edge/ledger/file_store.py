@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
 from skerry_regions.drivers.sqlite_file import SqliteFile
+from skerry_regions.drivers.sqlite_steps import added_column
 
 PIECE_BYTES = 256 << 10
 TTL_SECONDS = 30 * 86400.0
@@ -43,6 +44,7 @@ CREATE TABLE IF NOT EXISTS pieces (
     position INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (file, position)
 );
 """
+_STEPS = (_SCHEMA, added_column("files", "residency", "TEXT"))
 _RECORD = "id, filename, purpose, created, expires, size, residency"
 
 
@@ -71,7 +73,7 @@ class FileStore:
         max_tenant_files: int = MAX_TENANT_FILES,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._file = SqliteFile(path, _SCHEMA, _add_residency)
+        self._file = SqliteFile(path, _STEPS)
         self._ttl_seconds = ttl_seconds
         self._max_file_bytes = max_file_bytes
         self._max_tenant_bytes = max_tenant_bytes
@@ -230,13 +232,6 @@ class FileStore:
                 "DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id)
             ).rowcount
         return found > 0
-
-
-def _add_residency(database: sqlite3.Connection) -> None:
-    """Stores of before files had zones lack the column."""
-    columns = {name for _, name, *_ in database.execute("PRAGMA table_info(files)")}
-    if "residency" not in columns:
-        database.execute("ALTER TABLE files ADD COLUMN residency TEXT")
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,7 +3,8 @@
 The seed of such a request, unless its body has one, is derived from tenant and key: every edge of a
 cluster computes the same answer, with nothing asked of any other. An edge that still has the
 answer gives that. What is kept for a day is a hash of the request, so that a key that is used for
-something else is told, and the request's row in the usage journal, so that it is counted once.
+something else is told, the request's row in the usage journal, so that it is counted once, and the
+model's defaults of the time, with which it is computed again.
 """
 
 from __future__ import annotations
@@ -13,31 +14,35 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
-from starlette.requests import Request
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Unavailable
 from skerry_edge.database import DatabaseThread
-from skerry_edge.envelopes import MODEL_HEADER
+from skerry_regions.drivers.sqlite_steps import added_column
 
 HEADER = "idempotency-key"
 REPLAYED_HEADER = "idempotent-replayed"
 MAX_KEY_LENGTH = 255
 TTL_SECONDS = 24 * 3600
 MAX_TENANT_KEYS = 100_000
-_SCOPE_KEY = "request_digest"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS keys (
     number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, key TEXT NOT NULL, request BLOB NOT NULL,
-    first_id TEXT NOT NULL, expires REAL NOT NULL, UNIQUE (tenant, key)
+    first_id TEXT NOT NULL, expires REAL NOT NULL, defaults BLOB NOT NULL DEFAULT x'',
+    UNIQUE (tenant, key)
 );
 CREATE INDEX IF NOT EXISTS keys_expires ON keys (expires);
 CREATE INDEX IF NOT EXISTS keys_tenant ON keys (tenant, number);
 """
+_STEPS = (
+    _SCHEMA,
+    added_column("keys", "first_id", "TEXT NOT NULL DEFAULT ''", value="'before-' || number"),
+    added_column("keys", "defaults", "BLOB NOT NULL DEFAULT x''"),
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,32 +60,26 @@ class IdempotencyKey(Struct, frozen=True):
         return int.from_bytes(digest.digest()) >> 1
 
 
-def note_body(request: Request, body: bytes) -> None:
-    """Remember what a request with a key asks for."""
-    if HEADER in request.headers:
-        scope = request.scope
-        asked = (
-            scope["path"],
-            scope["query_string"].decode("latin-1"),
-            request.headers.get(MODEL_HEADER, ""),
-            scope["residency"] or "",
-        )
-        digest = hashlib.blake2b("".join(f"{part}\0" for part in asked).encode(), digest_size=32)
-        digest.update(body)
-        request.scope[_SCOPE_KEY] = digest.digest()
+class Claimed(Struct, frozen=True):
+    """What a key's first request had."""
+
+    first_id: str  # by which all requests with the key are counted
+    defaults: bytes  # with which it was computed, where it stated none
 
 
-def key_of(request: Request) -> IdempotencyKey | None:
-    """The request's key, if it has one; its body must have been read. Raises `InvalidInput`."""
-    key = request.headers.get(HEADER)
-    if key is None:
-        return None
-    if not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
+def key_of(given: str, asked: Iterable[str], body: bytes) -> IdempotencyKey:
+    """Return a request's key; `asked` and the body say what it was sent with.
+
+    Raises `InvalidInput`.
+    """
+    if not (0 < len(given) <= MAX_KEY_LENGTH and given.isascii() and given.isprintable()):
         raise InvalidInput(
             f"Bad input: {HEADER} must be 1 to {MAX_KEY_LENGTH} printable ASCII characters",
             param=HEADER,
         )
-    return IdempotencyKey(key, request.scope[_SCOPE_KEY])
+    digest = hashlib.blake2b("".join(f"{part}\0" for part in asked).encode(), digest_size=32)
+    digest.update(body)
+    return IdempotencyKey(given, digest.digest())
 
 
 class IdempotencyKeys:
@@ -95,43 +94,49 @@ class IdempotencyKeys:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds."""
-        self._database = DatabaseThread(path, _SCHEMA, name="idempotency")
+        self._database = DatabaseThread(path, _STEPS, name="idempotency")
         self._ttl_seconds = ttl_seconds
         self._max_tenant_keys = max_tenant_keys
         self._clock = clock
 
-    async def claim(self, tenant: str, key: IdempotencyKey, request_id: str) -> str:
-        """Use a key for a request; the id of the first request that had it, by which all are
-        counted. Raises `IdempotencyMismatch` if that was another one.
+    async def claim(
+        self, tenant: str, key: IdempotencyKey, request_id: str, defaults: bytes = b""
+    ) -> Claimed:
+        """Use a key for a request that is computed with `defaults`; what the first request had.
+        Raises `IdempotencyMismatch` if that was another one.
 
         With a file that cannot be used each request is the first, and none fails for it.
         """
         now = self._clock()
-        row = (tenant, key.key, key.request, request_id, now + self._ttl_seconds)
+        row = (tenant, key.key, key.request, request_id, now + self._ttl_seconds, defaults)
         claiming = self._database.write(lambda database: self._claim(database, row, now))
         try:
-            request, first_id = await asyncio.wrap_future(claiming)
+            request, first_id, first_defaults = await asyncio.wrap_future(claiming)
         except Unavailable as error:
             logger.warning("idempotency keys cannot be kept: %s", error)
-            return request_id
+            return Claimed(request_id, defaults)
         if request != key.request:
             raise IdempotencyMismatch(
                 f"The {HEADER} was used with another request within the last "
                 f"{self._ttl_seconds / 3600:g} hours. Send a new key with a new request."
             )
-        return first_id
+        return Claimed(first_id, first_defaults or defaults)
 
     def close(self) -> None:
         self._database.close()
 
     def _claim(
-        self, database: sqlite3.Connection, row: tuple[str, str, bytes, str, float], now: float
-    ) -> tuple[bytes, str]:
-        """The request that has the key now: its digest and its id."""
+        self,
+        database: sqlite3.Connection,
+        row: tuple[str, str, bytes, str, float, bytes],
+        now: float,
+    ) -> tuple[bytes, str, bytes]:
+        """The request that has the key now: its digest, its id and its defaults."""
         tenant, key, *_ = row
         database.execute("DELETE FROM keys WHERE expires <= ?", (now,))
         database.execute(
-            "INSERT INTO keys (tenant, key, request, first_id, expires) VALUES (?, ?, ?, ?, ?)"
+            "INSERT INTO keys (tenant, key, request, first_id, expires, defaults)"
+            " VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (tenant, key) DO NOTHING",
             row,
         )
@@ -140,7 +145,8 @@ class IdempotencyKeys:
             " WHERE tenant = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
             (tenant, tenant, self._max_tenant_keys),
         )
-        request, first_id = database.execute(
-            "SELECT request, first_id FROM keys WHERE tenant = ? AND key = ?", (tenant, key)
+        request, first_id, defaults = database.execute(
+            "SELECT request, first_id, defaults FROM keys WHERE tenant = ? AND key = ?",
+            (tenant, key),
         ).fetchone()
-        return bytes(request), str(first_id)
+        return bytes(request), str(first_id), bytes(defaults)

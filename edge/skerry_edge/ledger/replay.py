@@ -1,27 +1,23 @@
-"""Answers on their way to and from the response cache: named, recorded, and told again."""
+"""Answers on their way to and from the response cache: named, recorded and replayed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-import msgspec
-
-from skerry_edge.ledger.idempotency import REPLAYED_HEADER
+from skerry_edge.answer_headers import AnswerHeaders
+from skerry_edge.gate.caller import Caller
+from skerry_edge.ledger.idempotency import REPLAYED_HEADER, IdempotencyKey
 from skerry_edge.ledger.idempotency import TTL_SECONDS as IDEMPOTENT_SECONDS
 from skerry_edge.ledger.response_cache import (
     STATUS_HEADER,
+    CachePolicy,
     Event,
     ResponseCache,
     StoredAnswer,
     key_of,
 )
 from skerry_regions.wire.client import Explained, TokenStream
-from skerry_regions.wire.protocol import Sampling
-
-if TYPE_CHECKING:
-    from skerry_edge.generation.choices import Call, Job
 
 GREEDY_TEMPERATURE = 1e-5  # below it the seed means nothing: see the engine's `SamplingParams`
 
@@ -40,6 +36,7 @@ class RecordedStream:
         return self._stream.explanation if isinstance(self._stream, Explained) else ""
 
     def abort(self) -> None:
+        """See `TokenStream.abort`."""
         self._stream.abort()
 
     def __aiter__(self) -> RecordedStream:
@@ -58,7 +55,7 @@ class ReplayedStream:
         self._events = iter(events)
 
     def abort(self) -> None:
-        """Nothing runs; the events end as they once did."""
+        """Do nothing: nothing runs, and the events end as they once did."""
 
     def __aiter__(self) -> ReplayedStream:
         return self
@@ -81,7 +78,7 @@ class Lookup:
     async def find(
         self, is_whole: Callable[[StoredAnswer], bool]
     ) -> tuple[StoredAnswer, bytes] | None:
-        """The answer, and the key that has it."""
+        """Return the answer and the key that has it; None when there is none."""
         for key in self._ttl_by_key:
             answer = await self._cache.find(self._tenant, key)
             if answer is not None and is_whole(answer):
@@ -95,67 +92,39 @@ class Lookup:
 
 async def look_up(
     cache: ResponseCache | None,
-    call: Call,
+    policy: CachePolicy | None,
+    idempotency: IdempotencyKey | None,
+    caller: Caller,
+    headers: AnswerHeaders,
     *,
     asked: object,
     form: object,
     is_repeatable: bool,
     is_whole: Callable[[StoredAnswer], bool],
 ) -> tuple[Lookup | None, StoredAnswer | None]:
-    """What of the cache a request has to do with, and its answer if it is there.
+    """Return what of the cache a request has to do with, and its answer if it is there.
 
-    `asked` and `form` are plain data and wire structs that tell all that changes the answer. A key
+    `asked` and `form` are plain data and wire structs that say all that changes the answer. A key
     of the caller's own takes the place of what is asked; the form remains, so that no answer is
-    told in a form that it does not have. Requests bound to a zone have keys of their own.
+    given in a form that it does not have. Requests bound to a zone have keys of their own.
     """
 
     def named(*parts: object) -> bytes:
-        return key_of(call.residency, *parts)
+        return key_of(caller.residency, *parts)
 
     ttl_by_key: dict[bytes, int] = {}
     retry = None
-    if call.idempotency is not None:
-        retry = named("retry", call.idempotency.key, asked, form)
+    if idempotency is not None:
+        retry = named("retry", idempotency.key, asked, form)
         ttl_by_key[retry] = IDEMPOTENT_SECONDS
-    if call.cache is not None and call.cache.key is not None:
-        ttl_by_key[named("own", call.cache.key, form)] = call.cache.ttl_seconds
-    elif call.cache is not None and is_repeatable:
-        ttl_by_key[named("asked", asked, form)] = call.cache.ttl_seconds
-    lookup = None if cache is None or not ttl_by_key else Lookup(cache, call.tenant, ttl_by_key)
+    if policy is not None and policy.key is not None:
+        ttl_by_key[named("own", policy.key, form)] = policy.ttl_seconds
+    elif policy is not None and is_repeatable:
+        ttl_by_key[named("asked", asked, form)] = policy.ttl_seconds
+    lookup = None if cache is None or not ttl_by_key else Lookup(cache, caller.tenant, ttl_by_key)
     found = None if lookup is None else await lookup.find(is_whole)
-    if call.cache is not None:
-        call.headers[STATUS_HEADER] = "MISS" if found is None else "HIT"
+    if policy is not None:
+        headers[STATUS_HEADER] = "MISS" if found is None else "HIT"
     if found is not None and found[1] == retry:
-        call.headers[REPLAYED_HEADER] = "true"
+        headers[REPLAYED_HEADER] = "true"
     return lookup, None if found is None else found[0]
-
-
-def asked_by(jobs: Sequence[Job]) -> object:
-    """What jobs ask for, besides its form."""
-    return [(job.prompt_ids, _sampling(job)) for job in jobs]
-
-
-def form_of(jobs: Sequence[Job]) -> object:
-    """What the form of the jobs' answers depends on, and the model that makes them."""
-    return [_form(job) for job in jobs]
-
-
-def are_repeatable(jobs: Sequence[Job]) -> bool:
-    """Whether the answer would come out the same again."""
-    return all(job.seeded or _is_greedy(job) for job in jobs)
-
-
-def _is_greedy(job: Job) -> bool:
-    return job.sampling.temperature < GREEDY_TEMPERATURE
-
-
-def _form(job: Job) -> object:
-    scored = None if job.prompt_logprobs is None else (job.prompt_logprobs, job.prompt_ids)
-    shape = (job.num_choices, job.stops, job.grammar, job.sampling.logprobs, scored)
-    return (job.model.id, job.text.build, shape)
-
-
-def _sampling(job: Job) -> Sampling:
-    if _is_greedy(job):
-        return msgspec.structs.replace(job.sampling, temperature=0.0, seed=0)
-    return job.sampling

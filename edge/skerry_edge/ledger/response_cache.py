@@ -35,6 +35,7 @@ TTL_HEADER = "cf-aig-cache-ttl"
 SKIP_HEADER = "cf-aig-skip-cache"
 KEY_HEADER = "cf-aig-cache-key"
 STATUS_HEADER = "cf-aig-cache-status"
+HEADERS = frozenset((TTL_HEADER, SKIP_HEADER, KEY_HEADER))  # of requests
 
 MAX_TTL_SECONDS = 30 * 24 * 3600  # upstream's month
 MAX_KEY_LENGTH = 1024  # characters of a caller's own key
@@ -127,7 +128,7 @@ class ResponseCache:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds: what is stored outlives the process."""
-        self._database = DatabaseThread(path, _SCHEMA, name="response-cache")
+        self._database = DatabaseThread(path, (_SCHEMA,), name="response-cache")
         self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
         self._max_entries = max_entries

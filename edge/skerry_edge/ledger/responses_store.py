@@ -60,7 +60,7 @@ class ResponseStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds: what is stored outlives the process."""
-        self._file = SqliteFile(path, _SCHEMA, is_durable=False)
+        self._file = SqliteFile(path, (_SCHEMA,), is_durable=False)
         self._ttl_seconds = ttl_seconds
         self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes

@@ -21,15 +21,21 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Literal
-
-from msgspec import Struct
 
 from skerry_edge.database import BUSY_SECONDS
+from skerry_edge.ledger.usage_tables import (
+    ADMIT,
+    CLOSE,
+    PROGRESS,
+    SCHEMA,
+    SETTLE,
+    SETTLE_DEAD,
+    SETTLE_LOST,
+    Amount,
+    Outcome,
+)
 from skerry_regions.drivers.sqlite_file import open_database, transaction
 from skerry_regions.models.catalog import Price
-
-Outcome = Literal["running", "completed", "cached", "cancelled", "failed", "aborted"]
 
 KEEP_SECONDS = 90 * 24 * 3600.0
 MAX_ROWS = 4_000_000  # about 200 bytes each
@@ -41,76 +47,18 @@ LONGEST_SECONDS = 24 * 3600.0  # no request takes so long
 RETRY_SECONDS = 1.0  # after a write that failed
 CLOSE_SECONDS = 5.0
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS usage (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, edge TEXT NOT NULL, life TEXT NOT NULL,
-    tenant TEXT NOT NULL, token TEXT NOT NULL, model TEXT NOT NULL,
-    admitted REAL NOT NULL, settled REAL, outcome TEXT NOT NULL DEFAULT 'running',
-    prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL DEFAULT 0,
-    output_tokens INTEGER NOT NULL DEFAULT 0, queue_seconds REAL NOT NULL DEFAULT 0,
-    prefill_seconds REAL NOT NULL DEFAULT 0, decode_seconds REAL NOT NULL DEFAULT 0,
-    prompt_price REAL NOT NULL, cached_price REAL NOT NULL, output_price REAL NOT NULL
-);
-CREATE INDEX IF NOT EXISTS usage_admitted ON usage (admitted);
-CREATE INDEX IF NOT EXISTS usage_tenant ON usage (tenant, admitted);
-CREATE INDEX IF NOT EXISTS usage_token ON usage (token, admitted);
-CREATE INDEX IF NOT EXISTS usage_unsettled ON usage (edge) WHERE settled IS NULL;
-"""
-
-# A row that is complete never changes; of several attempts the one that came furthest counts.
-_ADMIT = """
-INSERT INTO usage (id, edge, life, tenant, token, model, admitted, prompt_tokens,
-                   prompt_price, cached_price, output_price)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET edge = excluded.edge, life = excluded.life, settled = NULL,
-    outcome = 'running' WHERE outcome <> 'completed'
-"""
-_PROGRESS = """
-UPDATE usage SET output_tokens = ?1 WHERE id = ?2 AND settled IS NULL AND output_tokens < ?1
-"""
-_SETTLE = """
-UPDATE usage SET outcome = :outcome, prompt_tokens = :prompt, cached_tokens = :cached,
-    output_tokens = :output, queue_seconds = :queue, prefill_seconds = :prefill,
-    decode_seconds = :decode
-WHERE id = :id AND outcome <> 'completed'
-    AND (:outcome = 'completed' OR output_tokens <= :output)
-"""
-_CLOSE = """
-UPDATE usage SET settled = :now, outcome = IIF(outcome = 'running', :outcome, outcome)
-WHERE id = :id AND settled IS NULL
-"""
-_SETTLE_DEAD = """
-UPDATE usage SET outcome = 'aborted', settled = ?
-WHERE settled IS NULL AND edge = ? AND life <> ?
-"""
-
-_SETTLE_LOST = """
-UPDATE usage SET outcome = 'aborted', settled = ? WHERE settled IS NULL AND admitted < ?
-"""
-
 logger = logging.getLogger(__name__)
 
 _Values = tuple[str | float, ...] | dict[str, str | float]
 _Statement = tuple[str, _Values]
 
 
-class Amount(Struct, frozen=True, kw_only=True):
-    """What a request took. Seconds are those of engines, summed over its choices."""
-
-    prompt_tokens: int = 0  # cached ones included
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    queue_seconds: float = 0.0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-
-
 class UsageEntry:
     """The row of one request. `progress` tells the output tokens so far, from any thread."""
 
-    def __init__(self, journal: UsageJournal, id: str) -> None:
+    def __init__(self, journal: UsageJournal, id: str, progress: Callable[[], int]) -> None:
         self.id = id
-        self.progress: Callable[[], int] = lambda: 0
+        self.progress = progress
         self._journal = journal
         self._is_settled = False
 
@@ -150,6 +98,7 @@ class UsageJournal:
         self._wake = threading.Event()
         self._closing = False
         self._num_lost = 0
+        self._failing_since: float | None = None  # seconds, monotonic
         # Of the writer alone.
         self._written_progress: dict[UsageEntry, int] = {}
         self._next_progress = self._next_prune = time.monotonic()
@@ -157,14 +106,23 @@ class UsageJournal:
         self._writer.start()
 
     def admit(
-        self, id: str, *, tenant: str, token: str, model: str, prompt_tokens: int, price: Price
+        self,
+        id: str,
+        *,
+        tenant: str,
+        token: str,
+        model: str,
+        prompt_tokens: int,
+        price: Price,
+        progress: Callable[[], int] = lambda: 0,
     ) -> UsageEntry:
-        """A request begins. `id` names its row."""
-        entry = UsageEntry(self, id)
+        """Open the row of a request that begins. `progress` is called on another thread, for its
+        output tokens so far."""
+        entry = UsageEntry(self, id, progress)
         self._live.add(entry)
         self._put(
             (
-                _ADMIT,
+                ADMIT,
                 (id, self._edge, self._life, tenant, token, model, self._clock(), prompt_tokens,
                  price.prompt, price.cached, price.output),
             )
@@ -180,7 +138,7 @@ class UsageJournal:
             "output": amount.output_tokens, "queue": amount.queue_seconds,
             "prefill": amount.prefill_seconds, "decode": amount.decode_seconds,
         }  # fmt: skip
-        self._put((_SETTLE, values), (_CLOSE, values))
+        self._put((SETTLE, values), (CLOSE, values))
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until all that was told is on disk; for threads other than the event loop's.
@@ -199,6 +157,12 @@ class UsageJournal:
         self._waiting.append(written)
         self._wake.set()
         return written
+
+    @property
+    def seconds_unwritten(self) -> float:
+        """For how long nothing could be written; 0 while all is well."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def close(self) -> None:
         """Write what was told, and end the thread; what still runs is settled as aborted later."""
@@ -227,12 +191,15 @@ class UsageJournal:
                 database = database or self._open()
                 self._commit(database, batch)
             except Exception as error:  # whatever it is, the thread must live to try again
+                if self._failing_since is None:
+                    self._failing_since = time.monotonic()
                 logger.error("the usage journal cannot be written: %r", error)
                 self._waiting.extendleft(reversed(batch))
                 if closing:
                     break
                 time.sleep(RETRY_SECONDS)
             else:
+                self._failing_since = None
                 self._tend(database)
                 for statement in batch:
                     if isinstance(statement, Future) and statement.set_running_or_notify_cancel():
@@ -278,22 +245,22 @@ class UsageJournal:
 
     def _open(self) -> sqlite3.Connection:
         """The file; rows of this edge's dead predecessors are settled with what is known."""
-        database = open_database(self.path, SCHEMA, is_durable=False, busy_seconds=BUSY_SECONDS)
+        database = open_database(self.path, (SCHEMA,), is_durable=False, busy_seconds=BUSY_SECONDS)
         with transaction(database, "BEGIN"):
-            database.execute(_SETTLE_DEAD, (self._clock(), self._edge, self._life))
+            database.execute(SETTLE_DEAD, (self._clock(), self._edge, self._life))
         return database
 
     def _note_progress(self, database: sqlite3.Connection) -> None:
         known = self._written_progress
         current = {entry: entry.progress() for entry in list(self._live)}
         changed = [(n, entry.id) for entry, n in current.items() if n != known.get(entry, 0)]
-        database.executemany(_PROGRESS, changed)
+        database.executemany(PROGRESS, changed)
         self._written_progress = current
 
     def _prune(self, database: sqlite3.Connection) -> None:
         """Forget what is old, and settle what edges left that never came back."""
         now = self._clock()
-        database.execute(_SETTLE_LOST, (now, now - LONGEST_SECONDS))
+        database.execute(SETTLE_LOST, (now, now - LONGEST_SECONDS))
         database.execute("DELETE FROM usage WHERE admitted < ?", (now - self._keep_seconds,))
         database.execute(
             "DELETE FROM usage WHERE number <= (SELECT MAX(number) FROM usage) - ?",

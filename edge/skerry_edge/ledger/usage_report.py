@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 from msgspec import UNSET, Struct, UnsetType
 
 from skerry_edge.database import BUSY_SECONDS
-from skerry_edge.ledger.usage_journal import SCHEMA
+from skerry_edge.ledger.usage_tables import SCHEMA
 
 Dimension = Literal["tenant", "token", "model", "day", "edge"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)

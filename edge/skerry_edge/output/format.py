@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from skerry.errors import InvalidInput
-from skerry_edge.output.schema import Schema, checked
+from skerry_edge.output.one_of import Schema
+from skerry_edge.output.schema import checked
 from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 MAX_CHOICES = 1000

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+import msgspec
+
+from skerry.errors import InvalidInput, Unavailable
 from skerry_edge.output.format import FormatRequest, OutputFormat, output_format
-from skerry_edge.output.tools import Family, Toolbox, ToolRequest, family_of, tool_grammar, toolbox
+from skerry_edge.output.tool_grammars import tool_grammar
+from skerry_edge.output.tools import Family, Toolbox, ToolRequest, family_of, toolbox
+from skerry_edge.text.desk import TenantDesk
 from skerry_edge.text.model import TextModel
+from skerry_regions.process.confined import ChildUnavailable, Confined, Exhausted
 from skerry_regions.wire.protocol import GrammarSpec
+
+VALUE_WEIGHT: Final = 16  # of a value; its text weighs a unit a character
+INLINE_WEIGHT: Final = 16 << 10  # looked at on the event loop: a thousand values, some milliseconds
+MAX_WEIGHT: Final = 2 << 20  # of all schemas and tools of a request; ten times MAX_GRAMMAR
 
 
 class OutputRequest(FormatRequest, ToolRequest, Protocol):
     """The fields that both dialects' requests share."""
+
+
+class OutputAsked(msgspec.Struct):
+    """Just these fields, as they go to the child."""
+
+    response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    functions: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +56,81 @@ class OutputPlan:
         return self.family if self.box is not None and self.box.choice != "none" else None
 
 
-def plan_output(text: TextModel, request: OutputRequest) -> OutputPlan:
+class OutputPlanner:
+    """Plans outputs: small ones at once, others in a child that may be killed, tenants by turn."""
+
+    def __init__(self) -> None:
+        self._child = Confined("skerry_edge.output.child")
+
+    async def plan(self, desk: TenantDesk, text: TextModel, request: OutputRequest) -> OutputPlan:
+        """Return the plan of a request's output.
+
+        Raises `InvalidInput`, naming the field, for what cannot be held, and what `TenantDesk.run`
+        raises.
+        """
+        family = family_of(text.chat_template, text.control_id)
+        asked = {name: getattr(request, name) for name in OutputAsked.__struct_fields__}
+        if weighs_at_most(asked, INLINE_WEIGHT):
+            return plan_fields(family, OutputAsked(**asked))
+        try:
+            return await desk.run(lambda: self._ask(family, asked))
+        except Exhausted:
+            raise InvalidInput(
+                "Bad input: the request's schemas and tools take too much time to check"
+            ) from None
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.close()
+
+    def _ask(self, family: Family, asked: dict[str, Any]) -> OutputPlan:
+        """Have the child plan it. On a thread; raises `Exhausted` too."""
+        if not weighs_at_most(asked, MAX_WEIGHT):
+            raise InvalidInput(
+                f"Bad input: schemas and tools of more than {MAX_WEIGHT} units (a character is "
+                f"one, each value {VALUE_WEIGHT} more)"
+            )
+        try:
+            message = json.dumps([msgspec.to_builtins(family), asked]).encode()
+            answer = json.loads(self._child.ask(message))
+        except RecursionError:
+            raise InvalidInput("Bad input: schemas or tools are nested too deeply") from None
+        except ChildUnavailable as error:
+            raise Unavailable(f"Large schemas cannot be checked now: {error}") from None
+        if (refusal := answer.get("refusal")) is not None:
+            message, param = refusal
+            raise InvalidInput(message, param=param)
+        return msgspec.convert(answer["plan"], OutputPlan)
+
+
+def plan_fields(family: Family, asked: OutputRequest) -> OutputPlan:
     """Raises `InvalidInput`, naming the field, for what cannot be held."""
-    wanted = output_format(request)
-    family = family_of(text.chat_template, text.control_id)
-    box = toolbox(request)
+    wanted = output_format(asked)
+    box = toolbox(asked)
     if box is not None:
         grammar = tool_grammar(family, box, wanted)
     else:
         grammar = None if wanted is None else wanted.grammar
     return OutputPlan(family=family, box=box, wanted=wanted, grammar=grammar)
+
+
+def weighs_at_most(value: object, limit: int) -> bool:
+    """Return whether plain data is no larger than that, after work that the limit bounds."""
+    limit -= VALUE_WEIGHT
+    waiting = [value]
+    while waiting and limit >= 0:
+        match waiting.pop():
+            case str() as text:
+                limit -= len(text)
+            case dict() as found:
+                limit -= VALUE_WEIGHT * len(found)
+                if limit >= 0:
+                    limit -= sum(map(len, found))
+                    waiting += found.values()
+            case list() as found:
+                limit -= VALUE_WEIGHT * len(found)
+                if limit >= 0:
+                    waiting += found
+            case _:
+                pass
+    return limit >= 0

@@ -8,15 +8,17 @@ others gets no others, which is as valid, and what callers mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from skerry.errors import InvalidInput
-
-Schema = dict[str, Any]
+from skerry_edge.output.one_of import TYPES, Branches, BranchOverlap, Schema, required_of
 
 MAX_DEPTH: Final = 64  # of schemas in schemas
 MAX_SCHEMAS: Final = 10_000  # in one
+MAX_WHERE: Final = 500  # characters of a path in a message
+
+Path = tuple["Path", str] | str
+"""Where something is in a request: joined only for a message, since long names make long paths."""
 
 FORMATS: Final = frozenset(  # that are enforced
     ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
@@ -40,7 +42,7 @@ _ANNOTATIONS: Final = frozenset(  # say nothing of what is valid
     )
 )
 _HARMLESS: Final = {"uniqueItems": False, "nullable": False, "propertyNames": {"type": "string"}}
-_TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+_ANYTHING: Final[Schema] = {}  # where a reference leads nowhere
 
 
 def checked(schema: object, path: str) -> Schema:
@@ -52,7 +54,10 @@ def checked(schema: object, path: str) -> Schema:
         return {}
     if not isinstance(schema, dict):
         raise _wrong(path, "a JSON schema must be an object")
-    lowered: Schema = _Checker(schema).schema(schema, path, 0)
+    try:
+        lowered: Schema = _Checker(schema).schema(schema, path, 0)
+    except RecursionError:  # of what is in a constant
+        raise _wrong(path, "nested too deeply") from None
     return lowered
 
 
@@ -62,10 +67,12 @@ class _Checker:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._count = 0
+        self._targets: dict[str, object] = {}  # of references
+        self._branches = Branches(self._resolved)
         # Schemas that are combined must leave room for each other's properties.
         self._may_close = not _holds(root, "allOf", "$dynamicRef")
 
-    def schema(self, schema: object, path: str, depth: int) -> Any:
+    def schema(self, schema: object, path: Path, depth: int) -> Any:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -75,7 +82,7 @@ class _Checker:
             raise _wrong(path, f"more than {MAX_DEPTH} levels or {MAX_SCHEMAS} schemas")
         out: Schema = {}
         for keyword, value in schema.items():
-            where = f"{path}.{keyword}"
+            where = (path, f".{keyword}")
             if keyword in _ANNOTATIONS or _is_harmless(keyword, value):
                 continue
             if keyword == "oneOf":
@@ -88,78 +95,61 @@ class _Checker:
             out["additionalProperties"] = False
         return out
 
-    def _value(self, keyword: str, value: Any, path: str, depth: int) -> Any:
+    def _value(self, keyword: str, value: Any, path: Path, depth: int) -> Any:
         if keyword in _SCHEMA or (keyword == "items" and not isinstance(value, list)):
             return self.schema(value, path, depth)
         if keyword in _SCHEMAS or keyword == "items":
             if not isinstance(value, list):
                 raise _wrong(path, "must be a list of schemas")
-            return [self.schema(each, f"{path}[{i}]", depth) for i, each in enumerate(value)]
+            return [self.schema(each, (path, f"[{i}]"), depth) for i, each in enumerate(value)]
         if keyword in _NAMED:
             if not isinstance(value, dict):
                 raise _wrong(path, "must be an object of schemas")
             return {
-                name: self.schema(each, f"{path}.{name}", depth) for name, each in value.items()
+                name: self.schema(each, (path, f".{name}"), depth) for name, each in value.items()
             }
         _check_plain(keyword, value, path)
-        if keyword == "$ref" and self._target(value) is None:
+        if keyword == "$ref" and isinstance(value, str) and self._target(value) is None:
             raise _wrong(path, f"refers to nothing in this schema: {value[:200]!r}")
         return value
 
-    # --- oneOf -----------------------------------------------------------------------------------
+    # --- oneOf and references --------------------------------------------------------------------
 
-    def _check_one_of(self, branches: object, path: str) -> None:
+    def _check_one_of(self, branches: object, path: Path) -> None:
         if not isinstance(branches, list):
             raise _wrong(path, "must be a list of schemas")
-        seen: list[Schema] = []
-        for index, branch in enumerate(branches):
-            branch = self._resolved(branch)
-            if len(branches) > 1 and any(not self._are_disjoint(branch, each) for each in seen):
-                raise _wrong(
-                    f"{path}[{index}]",
-                    "oneOf is supported where types, constants or a required property's constants "
-                    "tell its branches apart; write anyOf",
-                )
-            seen.append(branch)
-
-    def _are_disjoint(self, one: Schema, other: Schema) -> bool:
-        """Whether it can be seen that nothing matches both."""
-        if not _kinds(one) & _kinds(other):
-            return True
-        ones, others = _constants(one), _constants(other)
-        if ones is not None and others is not None:
-            return not any(each in others for each in ones)
-        if _kinds(one) != {"object"} or _kinds(other) != {"object"}:
-            return False
-        return any(
-            self._are_told_apart(one, other, name)
-            for name in set(_required(one)) & set(_required(other))
-        )
-
-    def _are_told_apart(self, one: Schema, other: Schema, name: str) -> bool:
-        ones, others = (
-            _constants(self._resolved(_properties(each).get(name))) for each in (one, other)
-        )
-        if ones is None or others is None:
-            return False
-        return not any(each in others for each in ones)
+        if len(branches) < 2:
+            return
+        try:
+            self._branches.check(branches)
+        except BranchOverlap as overlap:
+            raise _wrong(
+                (path, f"[{overlap.index}]"),
+                "oneOf is supported where types, constants or a required property's constants "
+                "tell its branches apart; write anyOf",
+            ) from None
 
     def _resolved(self, schema: object) -> Schema:
         """A schema without references at its top."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
-                return {}
+                return _ANYTHING
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema
             schema = self._target(reference)
-        return {}
+        return _ANYTHING
 
-    def _target(self, reference: object) -> object:
-        """What a local reference (RFC 6901) names; None for nothing."""
+    def _target(self, reference: str) -> object:
+        """Return what a local reference (RFC 6901) names; None for nothing."""
+        if reference not in self._targets:
+            self._targets[reference] = self._found(reference)
+        return self._targets[reference]
+
+    def _found(self, reference: str) -> object:
         if reference == "#":
             return self._root
-        if not isinstance(reference, str) or not reference.startswith("#/"):
+        if not reference.startswith("#/"):
             return None
         target: Any = self._root
         for part in reference.removeprefix("#/").split("/"):
@@ -173,7 +163,7 @@ class _Checker:
         return target
 
 
-def _check_plain(keyword: str, value: Any, path: str) -> None:
+def _check_plain(keyword: str, value: Any, path: Path) -> None:
     """Keywords whose value is no schema."""
     if keyword in _NUMBERS:
         _expect(isinstance(value, int | float) and not isinstance(value, bool), path, "a number")
@@ -181,8 +171,8 @@ def _check_plain(keyword: str, value: Any, path: str) -> None:
         _expect(_is_count(value), path, "a whole number, 0 or more")
     elif keyword == "type":
         names = value if isinstance(value, list) else [value]
-        known = all(isinstance(name, str) and name in _TYPES for name in names)
-        _expect(known and bool(names), path, f"one of {', '.join(sorted(_TYPES))}, or a list")
+        known = all(isinstance(name, str) and name in TYPES for name in names)
+        _expect(known and bool(names), path, f"one of {', '.join(sorted(TYPES))}, or a list")
     elif keyword == "format":
         known = isinstance(value, str) and value in FORMATS
         _expect(known, path, f"one of {', '.join(sorted(FORMATS))}")
@@ -207,7 +197,7 @@ def _is_closable(schema: Schema) -> bool:
     return (
         isinstance(properties, dict)
         and not _OPEN & schema.keys()
-        and set(_required(schema)) <= properties.keys()
+        and set(required_of(schema)) <= properties.keys()
     )
 
 
@@ -240,55 +230,20 @@ def _are_strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def _kinds(schema: Schema) -> set[str]:
-    """Types that may match; integers are numbers."""
-    stated = schema.get("type")
-    names = stated if isinstance(stated, list) else [stated]
-    kinds = {str(name) for name in names if name is not None} or set(_TYPES)
-    kinds = {"number" if kind == "integer" else kind for kind in kinds}
-    if (constants := _constants(schema)) is not None:
-        kinds &= {kind for kind, _ in constants}
-    return kinds
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case Mapping():
-            return "object"
-        case _:
-            return "array"
-
-
-def _constants(schema: Schema) -> list[tuple[str, Any]] | None:
-    """The only values that can match, told apart as JSON does; None when they are not listed."""
-    if "const" in schema:
-        return [(_kind(schema["const"]), schema["const"])]
-    values = schema.get("enum")
-    return [(_kind(value), value) for value in values] if isinstance(values, list) else None
-
-
-def _required(schema: Schema) -> Sequence[str]:
-    names = schema.get("required")
-    return names if _are_strings(names) and isinstance(names, list) else []
-
-
-def _properties(schema: Schema) -> Schema:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _expect(is_right: bool, path: str, wanted: str) -> None:
+def _expect(is_right: bool, path: Path, wanted: str) -> None:
     if not is_right:
         raise _wrong(path, f"must be {wanted}")
 
 
-def _wrong(path: str, what: str) -> InvalidInput:
-    return InvalidInput(f"Bad input: {path[:500]}: {what}", param=path[:500])
+def _wrong(path: Path, what: str) -> InvalidInput:
+    where = _joined(path)
+    return InvalidInput(f"Bad input: {where}: {what}", param=where)
+
+
+def _joined(path: Path) -> str:
+    """Return a path as text, the beginning of a long one."""
+    parts: list[str] = []
+    while not isinstance(path, str):
+        path, part = path
+        parts.append(part[:MAX_WHERE])
+    return "".join([path, *reversed(parts)])[:MAX_WHERE]

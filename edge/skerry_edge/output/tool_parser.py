@@ -24,7 +24,7 @@ class CallDelta:
 
 
 @dataclass(slots=True)
-class Call:
+class PartialCall:
     """A call as far as it has come."""
 
     id: str
@@ -36,12 +36,12 @@ class Calls:
     """The calls of one choice, put together from their parts."""
 
     def __init__(self) -> None:
-        self.all: list[Call] = []
+        self.all: list[PartialCall] = []
 
     def add(self, deltas: Iterable[CallDelta]) -> None:
         for delta in deltas:
             if delta.id is not None and delta.name is not None:
-                self.all.append(Call(delta.id, delta.name))
+                self.all.append(PartialCall(delta.id, delta.name))
             self.all[delta.index].arguments += delta.arguments
 
 

@@ -14,7 +14,6 @@ is one call; Llama 3 writes `{"name": "add", "parameters": {…}}` and nothing e
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import string
 from collections.abc import Callable
@@ -22,9 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 from skerry.errors import InvalidInput
-from skerry_edge.output.format import OutputFormat
-from skerry_edge.output.schema import Schema, checked
-from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
+from skerry_edge.output.one_of import Schema
+from skerry_edge.output.schema import checked
 
 MAX_TOOLS: Final = 128
 MAX_NAME: Final = 128  # characters
@@ -164,18 +162,18 @@ def toolbox(request: ToolRequest) -> Toolbox | None:
     if not given:
         if choice in (None, "none", "auto"):
             return None
-        raise _wrong(choice_field, "there are no tools to choose from")
+        raise invalid_tools(choice_field, "there are no tools to choose from")
     if len(given) > MAX_TOOLS:
-        raise _wrong(field, f"more than {MAX_TOOLS} tools")
+        raise invalid_tools(field, f"more than {MAX_TOOLS} tools")
     tools = [_tool(each, f"{field}[{index}]") for index, each in enumerate(given)]
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise _wrong(f"{field}[{index}]", f"a tool {name!r} was given before")
+            raise invalid_tools(f"{field}[{index}]", f"a tool {name!r} was given before")
     kind, named = _choice(choice, choice_field)
     if named is not None:
         if named not in names:
-            raise _wrong(choice_field, f"there is no tool {named[:MAX_NAME]!r}")
+            raise invalid_tools(choice_field, f"there is no tool {named[:MAX_NAME]!r}")
         tools = [tool for tool in tools if tool.name == named]
     parallel = request.parallel_tool_calls is not False and named is None
     return Toolbox(tools=tuple(tools), choice=kind, is_parallel=parallel)
@@ -185,23 +183,25 @@ def _tool(given: dict[str, Any], path: str) -> Tool:
     """A tool in any form: OpenAI's, nested, or flat as Workers AI and Responses have it."""
     kind = given.get("type", "function")
     if kind != "function":
-        raise _wrong(f"{path}.type", f"only functions are supported, got {str(kind)[:40]!r}")
+        raise invalid_tools(f"{path}.type", f"only functions are supported, got {str(kind)[:40]!r}")
     function = given
     if "function" in given:
         path += ".function"
         function = given["function"]
     if not isinstance(function, dict):
-        raise _wrong(path, "must be an object")
+        raise invalid_tools(path, "must be an object")
     name = function.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        raise _wrong(f"{path}.name", f"must be a string of 1 to {MAX_NAME} printable characters")
+        raise invalid_tools(
+            f"{path}.name", f"must be a string of 1 to {MAX_NAME} printable characters"
+        )
     description = function.get("description") or ""
     if not isinstance(description, str):
-        raise _wrong(f"{path}.description", "must be a string")
+        raise invalid_tools(f"{path}.description", "must be a string")
     declared = function.get("parameters") or NO_ARGUMENTS
     parameters = checked(declared, f"{path}.parameters")
     if parameters.get("type", "object") != "object":
-        raise _wrong(f"{path}.parameters.type", "must be 'object'")
+        raise invalid_tools(f"{path}.parameters.type", "must be 'object'")
     return Tool(
         name=name,
         description=description,
@@ -222,85 +222,8 @@ def _choice(choice: str | dict[str, Any] | None, path: str) -> tuple[Choice, str
         case {"type": "function", "name": str(name)} | {"name": str(name)}:
             return "required", name
         case _:
-            raise _wrong(path, "must be 'auto', 'none', 'required', or name a function")
+            raise invalid_tools(path, "must be 'auto', 'none', 'required', or name a function")
 
 
-# --- grammars ------------------------------------------------------------------------------------
-
-
-def tool_grammar(
-    family: Family, box: Toolbox, wanted: OutputFormat | None = None
-) -> GrammarSpec | None:
-    """What the output may be: calls, or text, or what `wanted` says in its place.
-
-    Raises `InvalidInput` when all of it is too long, or for a format that is not JSON.
-    """
-    if box.choice == "none":
-        return wanted.grammar if wanted is not None else _text_without(family.trigger)
-    rules = [f"call_{i}: {_call(family, tool)}" for i, tool in enumerate(box.tools)]
-    rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(box.tools))))
-    rules += _start(family, box, wanted)
-    source = "\n".join(rules)
-    if len(source.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR:
-        raise _wrong("tools", f"all tools together are longer than {MAX_GRAMMAR} bytes")
-    return GrammarSpec(kind="ebnf", source=source)
-
-
-def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[str]:
-    several = box.is_parallel and bool(family.begin)
-    calls = _calls(family, several=several)
-    if box.choice == "required":
-        return ["start: calls", calls]
-    if wanted is not None:
-        return [f"start: calls | {_json_rule(wanted)}", calls]
-    if family.mark_id is not None:  # no text can hold the mark, which is no text
-        return ["start: text calls?", calls, "text: TEXT", f"TEXT: {_without(family.trigger)}"]
-    if not family.begin:  # text is what does not look like a call
-        return ["start: call | text", "text: TEXT", "TEXT: /([^{](.|\\n)*)?/"]
-    rest, end = json.dumps(family.begin.removeprefix(family.trigger)), json.dumps(family.end)
-    return [
-        "start: marked* text" if several else "start: marked | text",
-        f"marked: trigger {rest} call {end}",
-        f"trigger[lazy]: TEXT {json.dumps(family.trigger)}",  # ends text as soon as it is there
-        "text: TEXT",
-        "TEXT: /(.|\\n)*/",
-    ]
-
-
-def _calls(family: Family, *, several: bool) -> str:
-    """The rule of calls that stand together."""
-    if family.is_list:
-        more = ' (", " call)*' if several else ""
-        return f'calls: <[{family.mark_id}]> ("[" | " [") call{more} "]"'
-    begin, end = json.dumps(family.begin), json.dumps(family.end)
-    more = f' ("\\n" {begin} call {end})*' if several else ""
-    return f"calls: {begin} call {end}{more}"
-
-
-def _json_rule(wanted: OutputFormat | None) -> str:
-    if wanted is None or not wanted.is_json:
-        raise _wrong("tools", "beside tools the output can be JSON or text, nothing else")
-    return _json(json.loads(wanted.grammar.source))
-
-
-def _call(family: Family, tool: Tool) -> str:
-    head = json.dumps(family.head(tool.name), ensure_ascii=False)
-    return f'{head} {_json(tool.parameters)} "}}"'
-
-
-def _json(schema: Schema) -> str:
-    return "%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}, ensure_ascii=False)
-
-
-def _text_without(trigger: str) -> GrammarSpec | None:
-    if not trigger:
-        return None
-    return GrammarSpec(kind="ebnf", source=f"start: TEXT\nTEXT: {_without(trigger)}")
-
-
-def _without(trigger: str) -> str:
-    return f"/(?s:.*)/ & ~/(?s:.*{re.escape(trigger)}.*)/"
-
-
-def _wrong(path: str, what: str) -> InvalidInput:
+def invalid_tools(path: str, what: str) -> InvalidInput:
     return InvalidInput(f"Bad input: {path[:500]}: {what}", param=path[:500])

@@ -16,18 +16,19 @@ from msgspec.structs import asdict
 
 from skerry_edge.telemetry.tracing import Attributes, Candidate, Trace
 from skerry_regions.phases import Phase, Timeline
-from skerry_regions.region.attempts import AttemptRecord
+from skerry_regions.region.attempt_record import AttemptRecord
 from skerry_regions.routing.placement import Placement
 
 SPAN_NAMES = {"send": "hand-over", "receive": "await KV"}  # the other phases keep their names
 SHORTEST_TERM = 5e-7  # seconds; a smaller term of a route's cost is not told
 
 
-def add_attempts(trace: Trace, parent: str, records: Sequence[AttemptRecord]) -> None:
-    """Note a stream's attempts, in order, as children of a span."""
+def add_attempts(trace: Trace, parent: str, records: Sequence[AttemptRecord], now: float) -> None:
+    """Add a stream's attempts, in order, as children of a span. An attempt that has not ended
+    lasts until `now`, in seconds since the request's header."""
     for number, record in enumerate(records, 1):
         _add_route(trace, parent, record)
-        _add_attempt(trace, parent, number, record)
+        _add_attempt(trace, parent, number, record, now)
 
 
 def _add_route(trace: Trace, parent: str, record: AttemptRecord) -> None:
@@ -64,7 +65,7 @@ def _candidate(placement: Placement) -> Candidate:
     )
 
 
-def _add_attempt(trace: Trace, parent: str, number: int, record: AttemptRecord) -> None:
+def _add_attempt(trace: Trace, parent: str, number: int, record: AttemptRecord, now: float) -> None:
     attributes: Attributes = {
         "attempt": number,
         "nodes": list(record.nodes),
@@ -83,7 +84,7 @@ def _add_attempt(trace: Trace, parent: str, number: int, record: AttemptRecord) 
     network = record.network_seconds
     if network is not None:
         attributes["network_seconds"] = network
-    end = trace.offset(record.ended) if record.ended is not None else trace.now()
+    end = trace.offset(record.ended) if record.ended is not None else now
     id = trace.add("attempt", began, end, attributes, parent=parent)
     for node, timeline in record.timelines.items():
         _add_phases(trace, id, node, timeline, began + (network or 0.0) / 2)

@@ -1,7 +1,8 @@
 """The last traces of an edge, in its memory: bounded in number and in bytes, gone with the process.
 
 They never leave the edge but to who asks for one, or by an exporter that was asked for: a trace of
-a request bound to a zone stays in that zone as its edge does.
+a request bound to a zone stays in that zone as its edge does. Most are never read, and so they are
+only written out when they are.
 """
 
 from __future__ import annotations
@@ -20,11 +21,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A finished trace."""
+class FoundTrace:
+    """A trace as it is answered."""
 
     tenant: str
     content: bytes  # JSON of a `TraceRecord`
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTrace:
+    """A finished request's."""
+
+    trace: Trace
+    status: int | None
+    route: str
+    seconds: float
+    size: int  # bytes, about
 
 
 class TraceStore:
@@ -36,41 +48,50 @@ class TraceStore:
         self._edge = edge
         self._max_traces, self._max_bytes = max_traces, max_bytes
         self._running: dict[str, Trace] = {}  # no more than the edge has requests in progress
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._ended: OrderedDict[str, EndedTrace] = OrderedDict()
         self._bytes = 0
 
     def begin(self, trace: Trace, tenant: str) -> None:
-        """A request for a model was let in; from now on it can be found."""
+        """Have a request for a model found from now on: it was let in."""
         trace.tenant = tenant
         self._running[trace.request_id] = trace
 
-    def end(self, trace: Trace, status: int | None, route: str) -> TraceRecord | None:
-        """The request is over; its record, or None when it never began."""
-        if self._running.pop(trace.request_id, None) is None:
-            return None
-        record = trace.record(self._edge, status=status, route=route)
-        self._keep(record)
-        return record
+    def end(self, trace: Trace, status: int | None, route: str) -> bool:
+        """Keep the trace of a request that is over; returns False when it never began.
 
-    def find(self, request_id: str) -> Kept | None:
-        """A request's trace as far as it has come; None when it is unknown, or forgotten."""
+        A later attempt at the same request, as batches make them, takes the place of it.
+        """
+        id = trace.request_id
+        if self._running.pop(id, None) is None:
+            return False
+        if (older := self._ended.pop(id, None)) is not None:
+            self._bytes -= older.size
+        ended = self._ended[id] = EndedTrace(trace, status, route, trace.now(), trace.size)
+        self._bytes += ended.size
+        while len(self._ended) > self._max_traces or self._bytes > self._max_bytes:
+            _, oldest = self._ended.popitem(last=False)
+            self._bytes -= oldest.size
+        return True
+
+    def record(self, request_id: str) -> TraceRecord | None:
+        """Return a request's trace as far as it has come; None when it is unknown, or forgotten."""
         if (trace := self._running.get(request_id)) is not None:
-            return _kept(trace.record(self._edge, ended=False))
-        return self._kept.get(request_id)
+            return trace.record(self._edge, ended=False)
+        if (ended := self._ended.get(request_id)) is None:
+            return None
+        return ended.trace.record(
+            self._edge, status=ended.status, seconds=ended.seconds, route=ended.route
+        )
+
+    def find(self, request_id: str) -> FoundTrace | None:
+        """Return a request's trace as JSON; None as `record`."""
+        record = self.record(request_id)
+        return None if record is None else FoundTrace(record.tenant, _encode(record))
+
+    @property
+    def num_bytes(self) -> int:
+        """About what the finished ones take."""
+        return self._bytes
 
     def __len__(self) -> int:
-        return len(self._kept)
-
-    def _keep(self, record: TraceRecord) -> None:
-        """A later attempt at the same request, as batches make them, takes the place of it."""
-        if (older := self._kept.pop(record.request_id, None)) is not None:
-            self._bytes -= len(older.content)
-        kept = self._kept[record.request_id] = _kept(record)
-        self._bytes += len(kept.content)
-        while len(self._kept) > self._max_traces or self._bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.content)
-
-
-def _kept(record: TraceRecord) -> Kept:
-    return Kept(record.tenant, _encode(record))
+        return len(self._ended)

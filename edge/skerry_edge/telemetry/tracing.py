@@ -17,6 +17,8 @@ from msgspec import Struct
 from skerry_regions.trace_context import TraceContext, new_context, new_span_id
 
 MAX_SPANS = 256  # of one trace; what comes after is counted, not kept
+SPAN_BYTES = 512  # that a span takes in memory, about
+SPANS_ADDED_LATER = 8  # by one stream, about
 
 Value = str | int | float | bool | list[str]
 Attributes = dict[str, Value]
@@ -82,6 +84,7 @@ class Trace:
         self._started_at = wall_clock()
         self._clock = clock
         self._spans: list[Span] = []
+        self._later: list[Callable[[Trace], None]] = []
         self._dropped = 0
 
     @property
@@ -123,11 +126,38 @@ class Trace:
             self._dropped += 1
         return span.id
 
+    def add_later(self, add: Callable[[Trace], None]) -> None:
+        """Have spans added when the trace is read: most never are."""
+        self._later.append(add)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return SPAN_BYTES * (len(self._spans) + SPANS_ADDED_LATER * len(self._later))
+
+    def seconds_of(self, name: str) -> list[tuple[str, float]]:
+        """Return (model, seconds) of the spans of a name, as far as they ended."""
+        return [
+            (str(span.attributes["model"]), span.seconds)
+            for span in self._spans
+            if span.name == name and span.seconds is not None
+        ]
+
     def record(
-        self, edge: str, *, status: int | None = None, ended: bool = True, **attributes: Value
+        self,
+        edge: str,
+        *,
+        status: int | None = None,
+        ended: bool = True,
+        seconds: float | None = None,
+        **attributes: Value,
     ) -> TraceRecord:
-        """The trace as it is now."""
-        seconds = self.now() if ended else None
+        """Return the trace: as it is now, or of a request that ended after so many seconds."""
+        later, self._later = self._later, []
+        for add in later:
+            add(self)
+        if seconds is None and ended:
+            seconds = self.now()
         root = Span(
             id=self.context.span_id,
             parent=self._caller.span_id if self._caller is not None else "",

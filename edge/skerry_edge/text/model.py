@@ -18,14 +18,19 @@ import msgspec
 from jinja2.exceptions import TemplateError as JinjaError
 from tokenizers import Tokenizer
 
-from skerry.errors import InvalidInput, TaskNotSupported
+from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
 from skerry.wire import Message
 from skerry_edge.text.control_tokens import MARK, Guard, dropping_marks
 from skerry_edge.text.detokenizer import Detokenizer, TokenBytes
-from skerry_edge.text.sandbox import TemplateLimit, TemplateRefusal
+from skerry_edge.text.foreign_template import ForeignTemplate
+from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
 from skerry_edge.text.template import ChatTemplate
 from skerry_edge.text.token_cache import Borders
 from skerry_regions.models.model_files import ModelFiles
+
+LIKELY_CHARS = 4  # of a token; texts with more for each token of the context are looked at first
+PIECE_CHARS = 16 << 10  # that are tokenised at a time to see whether a text is too long
+CUT_TOKENS = 64  # by which a piece may have more than its part of the whole, cut anywhere
 
 
 class Prompt(str):
@@ -42,14 +47,18 @@ class TextModel:
         files: ModelFiles,
         *,
         context_window: int,
+        is_foreign: bool = False,
         now: Callable[[], datetime] = datetime.now,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`now` is what templates may ask for; `clock` bounds how long they may run.
+        """`is_foreign` says that its template comes with files that nobody vouches for, and is
+        rendered where it may be killed; `now` is what templates may ask for; `clock` bounds how
+        long they may run.
 
         Raises `template.TemplateError` for a chat template that cannot be used.
         """
         self.id = files.id
+        self.is_foreign = is_foreign
         self.context_window = context_window  # tokens
         self.vocab_size = files.vocab_size
         self.stop_token_ids: tuple[int, ...] = files.stop_token_ids
@@ -70,7 +79,7 @@ class TextModel:
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space
         self.chat_template = files.chat_template  # Jinja source
-        self._template: ChatTemplate | None = None
+        self._template: ChatTemplate | ForeignTemplate | None = None
         if files.chat_template is not None:
             ids = {"bos": files.bos_id, "eos": files.eos_id, "pad": files.pad_id}
             ids["unk"] = files.unk_id
@@ -79,7 +88,16 @@ class TextModel:
                 for name, id_ in ids.items()
                 if id_ is not None
             }
-            self._template = ChatTemplate(files.chat_template, tokens=tokens, now=now, clock=clock)
+            source = files.chat_template
+            if is_foreign:
+                self._template = ForeignTemplate(source, tokens=tokens)
+            else:
+                self._template = ChatTemplate(source, tokens=tokens, now=now, clock=clock)
+
+    def close(self) -> None:
+        """End what a foreign template runs in. Blocks; nothing is laid out afterwards."""
+        if isinstance(self._template, ForeignTemplate):
+            self._template.close()
 
     # --- text to ids
 
@@ -145,16 +163,29 @@ class TextModel:
     def encode_part(self, part: str) -> list[int]:
         """Token ids of a `Prompt`, or of a part of one that was cut at one of `borders`.
 
-        Raises `InvalidInput` for text that is not Unicode.
+        Raises `InvalidInput` for text that is not Unicode, and `PromptTooLong` for one that shows
+        to be longer than the context before its end is reached.
         """
-        try:
-            tokenizer = self._dropping_marks if MARK in part else self._tokenizer
-            ids: list[int] = tokenizer.encode(part, add_special_tokens=False).ids
-        except TypeError:  # what the library makes of a lone surrogate
-            raise InvalidInput(
-                "Bad input: the text holds a lone surrogate (U+D800 to U+DFFF)."
-            ) from None
-        return ids
+        tokenizer = self._dropping_marks if MARK in part else self._tokenizer
+        if len(part) > self.context_window * LIKELY_CHARS:
+            self._check_pieces(tokenizer, part)
+        return _ids(tokenizer, part)
+
+    def check_length(self, num_tokens: int) -> None:
+        """Raise `PromptTooLong` for the beginning of a prompt that leaves no room for its rest."""
+        if num_tokens > self.context_window:
+            raise PromptTooLong(
+                f"The prompt has more than {self.context_window} tokens, the context window of "
+                f"{self.id}; prompt and output together must fit it."
+            )
+
+    def _check_pieces(self, tokenizer: Tokenizer, part: str) -> None:
+        """Count a long text's tokens piece by piece, and stop once they cannot fit."""
+        num_tokens = 0
+        for start in range(0, len(part), PIECE_CHARS):
+            piece = part[start : start + PIECE_CHARS]
+            num_tokens += max(0, len(_ids(tokenizer, piece)) - CUT_TOKENS)
+            self.check_length(num_tokens)
 
     def control_id(self, text: str) -> int | None:
         """The id of a control token; None where the model has no such one."""
@@ -170,6 +201,18 @@ class TextModel:
     def detokenizer(self) -> Detokenizer:
         """A detokenizer for one stream of output."""
         return Detokenizer(self._tokens, strip_space=self._strip_space)
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids, computed without the GIL. Raises `InvalidInput` for what is not Unicode."""
+    try:
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    except TypeError:  # what the library makes of a lone surrogate
+        raise InvalidInput(
+            "Bad input: the text holds a lone surrogate (U+D800 to U+DFFF)."
+        ) from None
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _turn(message: Message | Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """From a request's words to token ids and sampling parameters, every length checked on the way.
 
 Texts are refused by their length in characters before anything expensive looks at them, and long
-ones are tokenised on a thread, so that one request cannot hold up the streams of the others.
+ones are laid out and tokenised at the desk, where tenants take turns.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,13 +14,16 @@ from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
 from skerry.wire import Message
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry import tracing
-from skerry_edge.text.model import TextModel
-from skerry_edge.text.token_cache import TenantMemory
+from skerry_edge.text.desk import Desk
+from skerry_edge.text.model import Prompt, TextModel
+from skerry_edge.text.token_cache import PART_CHARS
 from skerry_edge.whole_numbers import whole_number
-from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.catalog import ModelSpec, SamplingDefaults
 from skerry_regions.wire.protocol import Sampling
 
-INLINE_CHARS = 16 * 1024  # tokenised on the event loop: about 5 ms; more goes to a thread
+INLINE_CHARS = 16 * 1024  # tokenised on the event loop: about 5 ms; more goes to the desk
+NATIVE_TEMPERATURE = 0.6  # upstream's, of models that state none
+OPENAI_TEMPERATURE = 1.0
 SEED_MASK = (1 << 64) - 1
 
 
@@ -40,6 +42,42 @@ class SamplingRequest(Protocol):
     logit_bias: dict[str, float] | None
 
 
+class PlainRequest(Protocol):
+    """The fields that make an output more than text, and a prompt more than turns."""
+
+    response_format: dict[str, Any] | None
+    guided_json: dict[str, Any] | str | None
+    guided_regex: str | None
+    guided_choice: list[str] | None
+    guided_grammar: str | None
+    tools: list[dict[str, Any]] | None
+    functions: list[dict[str, Any]] | None
+    tool_choice: str | dict[str, Any] | None
+    function_call: str | dict[str, Any] | None
+
+
+def is_plain(request: PlainRequest, messages: Sequence[Message]) -> bool:
+    """Return whether neither tools nor a format play a part in a request: rooms that nothing asks
+    for are not entered."""
+    return (
+        request.response_format is None
+        and request.tools is None
+        and request.functions is None
+        and request.tool_choice is None
+        and request.function_call is None
+        and request.guided_json is None
+        and request.guided_regex is None
+        and request.guided_choice is None
+        and request.guided_grammar is None
+        and all(map(_is_plain_turn, messages))
+    )
+
+
+def _is_plain_turn(message: Message) -> bool:
+    called = message.tool_calls is not None or message.function_call is not None
+    return not called and message.role not in ("tool", "function")
+
+
 def content_text(message: Message) -> str:
     """A message's content as one string; parts are joined by line breaks."""
     if isinstance(message.content, list):
@@ -52,17 +90,26 @@ async def chat_prompt(
     spec: ModelSpec,
     messages: Sequence[Message],
     limits: Limits,
-    memory: TenantMemory,
+    desk: Desk,
+    tenant: str,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[int]:
-    """Token ids of a conversation, laid out by the model's chat template.
+    """Return token ids of a conversation, laid out by the model's chat template.
 
     `tools` are those that the template lays out itself.
     """
-    chars = sum(map(_chars, messages)) + len(str(tools or ""))
+    chars = sum(map(_chars, messages)) + plain_chars(tools)
     return await tokenised(
-        chars, spec, limits, lambda: memory.encode(text, text.render(messages, tools=tools))
-    )
+        desk, tenant, text, chars, spec, limits,
+        lambda: _encoded(text, text.render(messages, tools=tools), desk, tenant),
+    )  # fmt: skip
+
+
+def _encoded(text: TextModel, prompt: Prompt, desk: Desk, tenant: str) -> list[int]:
+    """Return token ids of a prompt; beginnings of long ones are remembered at the desk."""
+    if len(prompt) < PART_CHARS:
+        return text.encode(prompt)
+    return desk.of(tenant).encode(text, prompt)
 
 
 async def text_prompt(
@@ -70,28 +117,39 @@ async def text_prompt(
     spec: ModelSpec,
     prompt: str,
     limits: Limits,
-    memory: TenantMemory,
+    desk: Desk,
+    tenant: str,
     *,
     raw: bool,
 ) -> list[int]:
-    """Token ids of a user's turn, or with `raw` of a text that is continued as it stands."""
+    """Return token ids of a user's turn, or with `raw` of a text that is continued as it stands."""
 
     def tokenise() -> list[int]:
         laid_out = text.render_prompt(prompt, raw=raw)
         if laid_out == prompt:
             return text.encode(laid_out, add_special=True)
-        return memory.encode(text, laid_out)  # a template writes its own BOS
+        return _encoded(text, laid_out, desk, tenant)  # a template writes its own BOS
 
-    return await tokenised(len(prompt), spec, limits, tokenise)
+    return await tokenised(desk, tenant, text, len(prompt), spec, limits, tokenise)
 
 
 async def tokenised(
-    chars: int, spec: ModelSpec, limits: Limits, tokenise: Callable[[], list[int]]
+    desk: Desk,
+    tenant: str,
+    text: TextModel,
+    chars: int,
+    spec: ModelSpec,
+    limits: Limits,
+    tokenise: Callable[[], list[int]],
 ) -> list[int]:
-    """What `tokenise` makes of a text of `chars` characters, on a thread if it is long."""
+    """Return what `tokenise` makes of `chars` characters for a model, at the desk if they are many.
+
+    Raises `PromptTooLong`, `InvalidInput`, and what `TenantDesk.run` raises.
+    """
     _check_chars(chars, spec, limits)
     with tracing.span("tokenise", model=spec.id) as noted:
-        ids = tokenise() if chars <= INLINE_CHARS else await asyncio.to_thread(tokenise)
+        is_quick = chars <= INLINE_CHARS and not text.is_foreign
+        ids = tokenise() if is_quick else await desk.of(tenant).run(tokenise)
         noted["tokens"] = len(ids)
     if not ids:
         raise InvalidInput("Bad input: the prompt is empty.", param="prompt")
@@ -100,13 +158,27 @@ async def tokenised(
 
 def _chars(message: Message) -> int:
     """Characters that a template may lay out: of the content, and of calls that were made."""
-    try:
-        calls = len(str(message.tool_calls or ""))
-    except RecursionError:
-        raise InvalidInput(
-            "Bad input: messages: tool_calls are nested too deeply", param="messages"
-        ) from None
-    return len(content_text(message)) + calls
+    return len(content_text(message)) + plain_chars(message.tool_calls)
+
+
+def plain_chars(value: object) -> int:
+    """Return about as many characters as plain data has when it is written."""
+    chars, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case None:
+                pass
+            case str() as text:
+                chars += len(text) + 2
+            case dict() as found:
+                chars += sum(map(len, found)) + 4 * len(found)
+                waiting += found.values()
+            case list() | tuple() as found:
+                chars += 2 * len(found) + 2
+                waiting += found
+            case _:
+                chars += 4
+    return chars
 
 
 def _check_chars(chars: int, spec: ModelSpec, limits: Limits) -> None:
@@ -161,23 +233,25 @@ def output_floor(asked: int | None, limit: int) -> int:
 def sampling(
     request: SamplingRequest,
     text: TextModel,
+    defaults: SamplingDefaults,
     *,
-    default_temperature: float,
+    temperature: float,
     max_tokens: int,
     min_tokens: int = 0,
     ignore_stop_tokens: bool = False,
     logprobs: int | None = None,
 ) -> Sampling:
-    """The region's sampling parameters. A seed that is absent is drawn here, once per request."""
+    """Return the region's sampling parameters: the request's, else the model's `defaults`, else
+    neutral ones with the dialect's `temperature`. A seed that is absent is drawn here."""
     seed = request.seed if request.seed is not None else secrets.randbits(63)
     return Sampling(
-        temperature=_or(request.temperature, default_temperature),
-        top_p=_or(request.top_p, 1.0),
-        top_k=max(0, request.top_k or 0),
-        min_p=_or(request.min_p, 0.0),
-        repetition_penalty=_or(request.repetition_penalty, 1.0),
-        frequency_penalty=_or(request.frequency_penalty, 0.0),
-        presence_penalty=_or(request.presence_penalty, 0.0),
+        temperature=_first(request.temperature, defaults.temperature, temperature),
+        top_p=_first(request.top_p, defaults.top_p, 1.0),
+        top_k=max(0, int(_first(request.top_k, defaults.top_k, 0))),
+        min_p=_first(request.min_p, defaults.min_p, 0.0),
+        repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
+        frequency_penalty=request.frequency_penalty or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
         seed=seed & SEED_MASK,
         logit_bias=_logit_bias(request.logit_bias, text),
         logprobs=logprobs,
@@ -217,5 +291,7 @@ def _logit_bias(bias: dict[str, float] | None, text: TextModel) -> tuple[tuple[i
     return tuple(entries)
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
+def _first(value: float | None, default: float | None, neutral: float) -> float:
+    if value is not None:
+        return value
+    return neutral if default is None else default

@@ -10,7 +10,8 @@ from typing import Any, Final
 import jinja2
 from jinja2.exceptions import SecurityError
 
-from skerry_edge.text.sandbox import METER, Meter, SandboxedTemplates, TemplateLimit
+from skerry_edge.text.render_budget import METER, RenderBudget, TemplateLimit
+from skerry_edge.text.sandbox import SandboxedTemplates
 
 MAX_SOURCE: Final = 64 << 10  # characters of a template; the longest published have half
 BASE_WORK: Final = 4 << 20  # characters made, items visited and calls, of one rendering …
@@ -49,7 +50,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             problem = f"line {error.lineno}: {error.message}"
             raise TemplateError(f"the chat template does not compile: {problem}") from None
-        except (SecurityError, RecursionError, MemoryError, SyntaxError) as error:
+        except (SecurityError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
             raise TemplateError(f"the chat template cannot be used: {error}") from None
         self._try_out()
 
@@ -66,7 +67,7 @@ class ChatTemplate:
         messages of a form it does not expect.
         """
         work = BASE_WORK + WORK_PER_CHARACTER * (_characters(messages) + _characters(tools))
-        meter = Meter(work, MAX_SECONDS, self._clock)
+        meter = RenderBudget(work, MAX_SECONDS, self._clock)
         context = self._template.new_context(
             {
                 **self._tokens,

@@ -15,7 +15,6 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -76,17 +75,15 @@ class PrefixMemory:
     def num_bytes(self) -> int:
         return self._num_bytes
 
-    def of(self, tenant: str) -> TenantMemory:
-        return TenantMemory(self, tenant)
-
     def encode(self, text: TextModel, tenant: str, prompt: str) -> list[int]:
         """The ids of `text.encode(prompt)`, computed as far as they are not remembered.
 
-        Raises `InvalidInput` as `encode` does.
+        Raises as `encode` does; a prompt that is too long is given up where that shows.
         """
         *parts, rest = text.borders.cut(prompt, self._part_chars)
         ids: list[int] = []
         for part in parts:
+            text.check_length(len(ids))
             name = blake2b(part.encode("utf-8", "surrogatepass"), digest_size=16)
             name.update(text.build.encode())
             known = self._recall(tenant, name.digest())
@@ -94,6 +91,7 @@ class PrefixMemory:
                 known = array("i", text.encode_part(part))
                 self._remember(tenant, name.digest(), known)
             ids += known
+        text.check_length(len(ids))
         return ids + text.encode_part(rest)
 
     def _recall(self, tenant: str, name: bytes) -> array[int] | None:
@@ -119,18 +117,6 @@ class PrefixMemory:
         self._num_bytes -= parts.forget_oldest()
         if not parts.num_bytes:
             del self._tenants[tenant]
-
-
-@dataclass(frozen=True, slots=True)
-class TenantMemory:
-    """The part of a memory that is a tenant's."""
-
-    memory: PrefixMemory
-    tenant: str
-
-    def encode(self, text: TextModel, prompt: str) -> list[int]:
-        """See `PrefixMemory.encode`."""
-        return self.memory.encode(text, self.tenant, prompt)
 
 
 class _Parts:

@@ -17,7 +17,7 @@ from skerry_edge.text.stops import StopMatcher
 from skerry_regions.wire.protocol import TokenLogprob
 
 
-class Detokenizer(Protocol):
+class IncrementalDecoder(Protocol):
     def push(self, token_ids: Iterable[int], /) -> str: ...
     def flush(self) -> str: ...
 
@@ -26,7 +26,7 @@ class Vocabulary(Protocol):
     """What a transcript needs of a `TextModel`."""
 
     def token_bytes(self, token_id: int) -> bytes: ...
-    def detokenizer(self) -> Detokenizer: ...
+    def detokenizer(self) -> IncrementalDecoder: ...
 
 
 class Transcript:

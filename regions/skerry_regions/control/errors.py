@@ -51,18 +51,22 @@ class Unauthorized(ControlError):
 
 
 class Forbidden(ControlError):
-    """A token without the scope `admin`."""
+    """A token whose role, or whose own bounds, do not allow it."""
 
     type, status = "forbidden", 403
 
 
-class NotFound(ControlError):
+class UnknownResource(ControlError):
     """No such route or resource."""
 
     type, status = "not_found", 404
 
 
-class MethodNotAllowed(ControlError):
+class HiddenResource(UnknownResource):
+    """It exists, and the caller is not to know: another account's."""
+
+
+class UnsupportedMethod(ControlError):
     """The route exists, the method does not."""
 
     type, status = "method_not_allowed", 405
@@ -98,10 +102,10 @@ class VersionMismatch(ControlError):
     type, status = "version_mismatch", 426
 
 
-class Locked(ControlError):
-    """A Terraform state that somebody else holds."""
+class Gone(ControlError):
+    """What an earlier version served; the message says what is in its place."""
 
-    type, status = "locked", 423
+    type, status = "gone", 410
 
 
 class Busy(ControlError):
@@ -111,6 +115,6 @@ class Busy(ControlError):
 
 
 ERRORS: tuple[type[ControlError], ...] = (
-    Malformed, Unauthorized, Forbidden, NotFound, MethodNotAllowed, Conflict, StaleEtag,
-    TooLarge, Invalid, Locked, Busy,
+    Malformed, Unauthorized, Forbidden, UnknownResource, UnsupportedMethod, Conflict, StaleEtag,
+    TooLarge, Invalid, Busy,
 )  # fmt: skip

@@ -33,7 +33,9 @@ from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 logger = logging.getLogger(__name__)
 
 BUCKET = "skerry-registry"
-KEEP_SECONDS = 600.0  # that the server keeps records nobody renews; longer leases are told again
+KEEP_SECONDS = (
+    600.0  # that the server keeps records that none renews; longer leases are written again
+)
 ANSWER_SECONDS = 3.0  # for one call, connecting included
 CLOSE_SECONDS = 1.0
 ATTEMPTS = 8  # at one record, while others write it
@@ -41,7 +43,7 @@ ATTEMPTS = 8  # at one record, while others write it
 T = TypeVar("T")
 
 
-class Record(Struct, frozen=True, array_like=True):
+class MemberRecord(Struct, frozen=True, array_like=True):
     """What is stored under a member's key."""
 
     lease_seconds: float
@@ -56,26 +58,22 @@ class NatsRegistry:
     ) -> None:
         """`url` is nats://host:port or tls://…, with user and password or token if need be.
 
-        Raises RegistryUnavailable when the server cannot be reached.
+        The server is called when it is first needed: a node that starts while it is away serves
+        whoever knows it, and is in the registry when that is back.
         """
         self._url = url
         self._bucket = bucket
         self._clock = clock
-        self._connection: Connection | None = None
+        self._connection: NatsConnection | None = None
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="nats registry", daemon=True
         )
         self._thread.start()
-        try:
-            self._run(lambda connection: connection.members())
-        except RegistryUnavailable:
-            self.close()
-            raise
 
     def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
-        self._run(lambda connection: connection.announce(Record(lease_seconds, member)))
+        self._run(lambda connection: connection.announce(MemberRecord(lease_seconds, member)))
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self._run(lambda connection: connection.withdraw(member_id, incarnation))
@@ -94,7 +92,7 @@ class NatsRegistry:
             self._thread.join()
             self._loop.close()
 
-    def _run(self, call: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, call: Callable[[NatsConnection], Coroutine[Any, Any, T]]) -> T:
         """A connection that failed is not used again: the next call opens another."""
         with self._lock:
             try:
@@ -107,17 +105,17 @@ class NatsRegistry:
                 reason = str(error) or type(error).__name__
                 raise RegistryUnavailable(f"{self._url}: {reason}") from error
 
-    async def _called(self, call: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+    async def _called(self, call: Callable[[NatsConnection], Coroutine[Any, Any, T]]) -> T:
         async with asyncio.timeout(ANSWER_SECONDS):
             if self._connection is None:
-                self._connection = await Connection.open(self._url, self._bucket, self._clock)
+                self._connection = await NatsConnection.open(self._url, self._bucket, self._clock)
             return await call(self._connection)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-class Connection:
+class NatsConnection:
     """One connection to the server, and what has been seen of the bucket over it."""
 
     def __init__(self, client: Client, bucket: KeyValue, clock: Callable[[], float]) -> None:
@@ -129,10 +127,10 @@ class Connection:
         self._revision = 0  # of what has been seen last
         self._changed = asyncio.Condition()
         self._following: asyncio.Task[None] | None = None
-        self._decoder = msgspec.msgpack.Decoder(Record)
+        self._decoder = msgspec.msgpack.Decoder(MemberRecord)
 
     @classmethod
-    async def open(cls, url: str, bucket: str, clock: Callable[[], float]) -> Connection:
+    async def open(cls, url: str, bucket: str, clock: Callable[[], float]) -> NatsConnection:
         """Connected, and up to date."""
         client = Client()
         try:
@@ -152,7 +150,7 @@ class Connection:
             raise
         return connection
 
-    async def announce(self, record: Record) -> None:
+    async def announce(self, record: MemberRecord) -> None:
         key, value = _key(record.member.id), msgspec.msgpack.encode(record)
         for _ in range(ATTEMPTS):
             known = await self._get(key)
@@ -226,11 +224,11 @@ class Connection:
             self._seen[entry.key] = record.member, self._clock() + record.lease_seconds
         self._revision = max(self._revision, entry.revision or 0)
 
-    def _read(self, entry: KeyValue.Entry) -> Record | None:
+    def _read(self, entry: KeyValue.Entry) -> MemberRecord | None:
         """None of one that another version of Skerry wrote: the others are there all the same."""
         try:
             record = self._decoder.decode(entry.value or b"")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if entry.key not in self._unread:
                 logger.warning("the record of %s cannot be read: %s", _written(entry.key), error)
             self._unread.add(entry.key)
@@ -269,7 +267,7 @@ def _key(member_id: str) -> str:
 
 
 def _written(key: str) -> str:
-    """An id as its key has it, for a reader; keys of others as they are."""
+    """Return an id as its key has it, for a reader; keys of others as they are."""
     try:
         return repr(bytes.fromhex(key).decode())
     except ValueError:

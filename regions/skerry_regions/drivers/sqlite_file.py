@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from skerry.errors import Unavailable
+from skerry_regions.drivers.sqlite_steps import Steps, migrate
 
 BUSY_SECONDS = 5.0
 
@@ -22,7 +23,7 @@ class SqliteFile:
     def __init__(
         self,
         path: Path,
-        schema: str,
+        steps: Steps,
         prepare: Callable[[sqlite3.Connection], None] = lambda database: None,
         *,
         is_durable: bool = True,
@@ -31,7 +32,7 @@ class SqliteFile:
         """`prepare` is called inside a transaction each time the file was opened; the others are
         those of `open_database`."""
         self._path = path
-        self._schema = schema
+        self._steps = steps
         self._prepare = prepare
         self._is_durable = is_durable
         self._busy_seconds = busy_seconds
@@ -49,7 +50,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """One state of the file, to read only: waits for nobody. Raises `Unavailable`."""
+        """Read one state of the file; wait for no writer. Raises `Unavailable`."""
         with self._begun("BEGIN") as database:
             yield database
 
@@ -73,7 +74,7 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         database = open_database(
-            self._path, self._schema, is_durable=self._is_durable, busy_seconds=self._busy_seconds
+            self._path, self._steps, is_durable=self._is_durable, busy_seconds=self._busy_seconds
         )
         try:
             with transaction(database):
@@ -85,10 +86,10 @@ class SqliteFile:
 
 
 def open_database(
-    path: Path, schema: str, *, is_durable: bool, busy_seconds: float
+    path: Path, steps: Steps, *, is_durable: bool, busy_seconds: float
 ) -> sqlite3.Connection:
-    """A file that only its owner can read, made if it is missing; for one thread at a time. What is
-    written is written in a `transaction`.
+    """Return a file that only its owner can read, made if it is missing, in the form of these
+    `steps`; for one thread at a time. What is written is written in a `transaction`.
 
     `is_durable`: what is committed survives a power cut. `busy_seconds`: how long other processes'
     writing is waited for. Raises sqlite3.Error or OSError.
@@ -102,7 +103,7 @@ def open_database(
         database.execute("PRAGMA journal_mode = WAL")
         database.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
         database.execute("PRAGMA foreign_keys = ON")
-        database.executescript(schema)
+        migrate(database, steps)
     except BaseException:
         database.close()
         raise

@@ -16,21 +16,24 @@ from pathlib import Path
 
 import msgspec
 
+from skerry_regions.drivers.sqlite_steps import migrate
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 
-_SCHEMA = """
+_STEPS = (
+    """
 CREATE TABLE IF NOT EXISTS members (
     id TEXT PRIMARY KEY, boot TEXT NOT NULL, incarnation INTEGER NOT NULL,
     expires REAL NOT NULL, member BLOB NOT NULL
-) WITHOUT ROWID
-"""
+) WITHOUT ROWID;
+""",
+)
 BUSY_SECONDS = 2.0
 
 
 def boot_clock() -> float:
-    """Seconds since boot."""
+    """Return seconds since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -99,7 +102,7 @@ class SqliteRegistry:
         """None of one that another version of Skerry wrote: the others are there all the same."""
         try:
             member = self._decoder.decode(record)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if id_ not in self._unread:
                 logger.warning("%s: the record of %r cannot be read: %s", self._path, id_, error)
             self._unread.add(id_)
@@ -137,7 +140,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = OFF")  # leases do not outlive a boot
-        database.execute(_SCHEMA)
+        migrate(database, _STEPS)
     except sqlite3.Error:
         database.close()
         raise

@@ -12,37 +12,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import maxminddb
 
 from skerry_regions.geo.countries import COUNTRIES
 from skerry_regions.geo.networks import Address
-from skerry_regions.geo.ranking import Client, Location
-
-OLD_SECONDS = 60 * 86_400.0  # after which addresses have moved
-MAX_KNOWN = 65_536  # places that are kept as one object each
-
-
-class GeoDataUnusable(Exception):
-    """A database that cannot be read; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a record says."""
-
-    country: str  # ISO 3166-1 alpha-2; empty where it says none
-    location: Location | None  # degrees
+from skerry_regions.geo.ranking import Location
+from skerry_regions.geo.whereabouts import GeoDataUnusable, GeoPlace
 
 
 class GeoData:
-    """An open database. See `Whereabouts`. Safe to use from threads."""
+    """An open database of places. Safe to use from threads."""
 
     def __init__(self, path: Path) -> None:
         """Raises `GeoDataUnusable`."""
+        self._reader = _MaxMindFile(path)
         self.path = path
+        self.built_at = self._reader.built_at  # Unix seconds
+
+    def place(self, address: Address) -> tuple[GeoPlace | None, int]:
+        """Return what the database says of an address, and the bits of the block that it says it
+        of."""
+        record, bits = self._reader.find(address)
+        return (None if record is None else _place(record)), bits
+
+
+class SystemData:
+    """An open database of autonomous systems: `autonomous_system_number`, in both schemas."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `GeoDataUnusable`."""
+        self._reader = _MaxMindFile(path)
+
+    def number(self, address: Address) -> tuple[int | None, int]:
+        """Return which system announces an address, and the bits of the block that this is true
+        for."""
+        record, bits = self._reader.find(address)
+        value = None if record is None else record.get("autonomous_system_number")
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        return (value if isinstance(value, int) else None), bits
+
+
+class _MaxMindFile:
+    """A file of the MaxMind format."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `GeoDataUnusable`."""
         try:
             self._reader = maxminddb.open_database(path, maxminddb.MODE_MMAP_EXT)
         except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
@@ -50,35 +67,19 @@ class GeoData:
         metadata = self._reader.metadata()
         self.built_at = float(metadata.build_epoch)  # Unix seconds
         self._has_ipv6 = metadata.ip_version == 6
-        self._clients: dict[Location, Client] = {}
 
-    def is_old(self, now: float) -> bool:
-        """`now` is Unix seconds."""
-        return now - self.built_at > OLD_SECONDS
-
-    def find(self, address: Address) -> tuple[Client | None, int]:
-        place, bits = self.place(address)
-        if place is None or place.location is None:
-            return None, bits
-        client = self._clients.get(place.location)
-        if client is None:
-            client = Client(location=place.location)
-            if len(self._clients) < MAX_KNOWN:
-                self._clients[place.location] = client
-        return client, bits
-
-    def place(self, address: Address) -> tuple[Place | None, int]:
-        """What the database says of an address, and the bits of the block that it says it of."""
+    def find(self, address: Address) -> tuple[Mapping[str, object] | None, int]:
+        """Return the record of an address, and the bits of the block that it is of."""
         if address.version == 6 and not self._has_ipv6:
             return None, 0
         try:
             record, bits = self._reader.get_with_prefix_len(address)
         except (ValueError, maxminddb.InvalidDatabaseError):  # it is damaged there
             return None, address.max_prefixlen
-        return (_place(record) if isinstance(record, dict) else None), bits
+        return (record if isinstance(record, dict) else None), bits
 
 
-def _place(record: Mapping[str, object]) -> Place:
+def _place(record: Mapping[str, object]) -> GeoPlace:
     country, location = record.get("country"), record.get("location")
     if isinstance(country, dict):
         code, coordinates = country.get("iso_code"), location
@@ -86,7 +87,7 @@ def _place(record: Mapping[str, object]) -> Place:
         code, coordinates = record.get("country_code"), record
     code = code if isinstance(code, str) else ""
     found = _location(coordinates) if isinstance(coordinates, dict) else None
-    return Place(code, found or COUNTRIES.get(code))
+    return GeoPlace(code, found or COUNTRIES.get(code))
 
 
 def _location(record: Mapping[str, object]) -> Location | None:

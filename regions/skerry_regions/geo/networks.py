@@ -14,7 +14,15 @@ from typing import Generic, TypeVar
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+MAX_SCOPE = {4: 24, 6: 56}  # resolvers cache no longer prefixes
+
 T = TypeVar("T")
+
+
+def widened(network: Network) -> Network:
+    """Return a network no longer than resolvers cache: a /32 speaks for its /24."""
+    longest = MAX_SCOPE[network.version]
+    return network if network.prefixlen <= longest else network.supernet(new_prefix=longest)
 
 
 @dataclass(slots=True)
@@ -84,7 +92,8 @@ def _merge(node: _Node[T], inherited: T | None) -> None:
 
 
 def _leaf(node: _Node[T] | None, inherited: T | None) -> tuple[T | None] | None:
-    """The one value of a whole block (boxed, as it may be None), or None where it has several."""
+    """Return the one value of a whole block (boxed, as it may be None), or None where it has
+    several."""
     if node is None:
         return (inherited,)
     if node.zero is None and node.one is None:

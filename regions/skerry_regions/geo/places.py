@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from skerry_regions.geo.networks import Address, Network, Networks
+from skerry_regions.geo.networks import MAX_SCOPE, Address, Network, Networks, widened
 from skerry_regions.geo.ranking import (
-    Candidate,
-    Client,
+    ClientOrigin,
     Filter,
+    RegionCandidate,
+    drained,
     first,
     nearest,
     rank,
@@ -19,9 +19,10 @@ from skerry_regions.geo.ranking import (
     shed,
     up,
 )
-from skerry_regions.topology.spec import Region
+from skerry_regions.geo.shares import SLOTS, balanced, is_draining, num_nearest, slot_of
+from skerry_regions.geo.whereabouts import ClientRtts, Whereabouts
+from skerry_regions.topology.spec import TopologyRegion
 
-MAX_SCOPE = {4: 24, 6: 56}  # resolvers cache no longer prefixes
 REGIONS_PER_ANSWER = 2
 
 
@@ -29,8 +30,11 @@ REGIONS_PER_ANSWER = 2
 class Site:
     """A region and the public addresses of its edges."""
 
-    region: Region
+    region: TopologyRegion
     addresses: tuple[Address, ...]
+    https_port: int | None = None  # where all of them take HTTP over TLS; None: they do not
+    weight: float = 1.0  # among regions that are equally near
+    drain: int = 0  # percent of its clients that it gives away
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +47,27 @@ class State:
     """Measured between regions; seconds, by source and region."""
 
 
-class Whereabouts(Protocol):
-    """Tells where addresses are that nobody has written down."""
-
-    def find(self, address: Address) -> tuple[Client | None, int]:
-        """What is known of an address, and the bits of the block that it is true for."""
-        ...
-
-
 class Places:
     """Which addresses a client at some address gets. Pure but for `state`, which others replace."""
 
     def __init__(
         self,
         sites: Sequence[Site],
-        clients: Mapping[Network, Client],
-        chain: Sequence[Filter] = (resident, up, nearest, shed, first(REGIONS_PER_ANSWER)),
+        clients: Mapping[Network, ClientOrigin],
         elsewhere: Whereabouts | None = None,
+        *,
+        default: ClientOrigin | None = None,
+        spread: float | None = None,
     ) -> None:
-        """`elsewhere` is asked for addresses that `clients` does not have."""
+        """`elsewhere` is asked for addresses that `clients` does not have, and who is unknown there
+        too counts as `default`. With `spread` regions whose round trips differ by at most so many
+        seconds share clients by weight, and regions drain."""
         self._elsewhere = elsewhere
+        self._default = default or ClientOrigin()
+        self._spread = spread
         self._sites = {site.region.name: site for site in sites}
         self._nets = _widened(clients)
         self._clients = Networks(self._nets)
-        self._chain = tuple(chain)
         self.state = State()
 
     @property
@@ -74,52 +75,104 @@ class Places:
         """Those that have addresses, as the topology orders them."""
         return tuple(self._sites)
 
-    def order(self, client: Client) -> list[str]:
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Regions that have addresses, as the topology orders them."""
+        return tuple(self._sites.values())
+
+    @property
+    def num_slots(self) -> int:
+        """Into how many slots clients of one kind are divided, which may get different orders."""
+        return 1 if self._spread is None else SLOTS
+
+    def slot(self, address: Address) -> int:
+        """In which of them an address is."""
+        return 0 if self._spread is None else slot_of(address)
+
+    def order(self, client: ClientOrigin, slot: int = 0) -> list[str]:
         """Regions for a client, best first."""
-        state = self.state
+        state, client = self.state, self.measured(client)
         candidates = [
-            Candidate(site.region, name not in state.down, name in state.busy)
+            RegionCandidate(
+                site.region,
+                name not in state.down,
+                name in state.busy,
+                site.weight,
+                self._spread is not None and is_draining(name, site.drain, slot),
+            )
             for name, site in self._sites.items()
         ]
-        return rank(candidates, self.measured(client), self._chain)
+        sharing: list[Filter] = [] if self._spread is None else [balanced(self._spread, slot)]
+        chain = (resident, nearest, *sharing, up, shed, drained, first(REGIONS_PER_ANSWER))
+        return rank(candidates, client, chain)
 
-    def measured(self, client: Client) -> Client:
+    def measured(self, client: ClientOrigin) -> ClientOrigin:
         """With round trips of the region that it is at, where those are known."""
         rtts = self.state.rtts.get(client.region or "")
         return replace(client, rtt={**client.rtt, **rtts}) if rtts else client
 
-    def likeness(self, client: Client) -> object:
+    def likeness(self, client: ClientOrigin) -> object:
         """Clients for whom this is equal get the same order whatever the state is: it is all that
         the chain looks at."""
         if client.region is not None:  # what is measured there may change
             return client.location, client.region, client.zone, frozenset(client.rtt.items())
         near = sorted(self._region_specs(), key=lambda each: seconds_to(each, client))
-        return client.zone, tuple(each.name for each in near)
+        names = client.zone, tuple(each.name for each in near)
+        if self._spread is None:
+            return names
+        left = resident([RegionCandidate(each) for each in near], client)
+        return names, num_nearest(left, client, self._spread)
+
+    def moved_by(self, rtts: ClientRtts) -> ClientRtts:
+        """Of measured round trips those by which another region is the nearest one than by what is
+        stated of a network. What an operator has written down of one stays."""
+        elsewhere, regions = self._elsewhere, self._region_specs()
+        moved: dict[Network, Mapping[str, float]] = {}
+        for network, known in rtts.items():
+            address = network.network_address
+            if not regions or self._clients.find(address)[0] is not None:
+                continue
+            stated = None if elsewhere is None else elsewhere.stated(address)[0]
+            before = stated or self._default
+            after = replace(before, rtt={**before.rtt, **known})
+            if _nearest(regions, before) != _nearest(regions, after):
+                moved[network] = known
+        return moved
 
     def tells_apart_like(self, other: Places) -> bool:
-        """Whether `locate` and `likeness` say the same of everybody as those of `other`."""
+        """Whether `locate`, `slot` and `likeness` say the same of everybody as those of `other`."""
         return (
             self._elsewhere is other._elsewhere
             and self._nets == other._nets
+            and self._default == other._default
+            and self._spread == other._spread
             and self._region_specs() == other._region_specs()
         )
 
-    def locate(self, address: Address) -> tuple[Client, int]:
+    def locate(self, address: Address) -> tuple[ClientOrigin, int]:
         """What is known of a client, and the bits of the block that all of it is true for."""
         client, scope = self._clients.find(address)
         longest = MAX_SCOPE[address.version]
         if client is None and self._elsewhere is not None:
             client, bits = self._elsewhere.find(_first_of_block(address, longest))
             scope = max(scope, bits)
-        return client or Client(), min(scope, longest)
+        return client or self._default, min(scope, longest)
 
-    def _region_specs(self) -> list[Region]:
+    def _region_specs(self) -> list[TopologyRegion]:
         return [site.region for site in self._sites.values()]
+
+    def https_port(self, name: str) -> int | None:
+        """Where a region's edges take HTTP over TLS; None where they do not."""
+        return self._sites[name].https_port
 
     def addresses(self, name: str, version: int) -> list[str]:
         """Of a region's edges, those of one family."""
         addresses = self._sites[name].addresses
         return [str(address) for address in addresses if address.version == version]
+
+
+def _nearest(regions: Sequence[TopologyRegion], client: ClientOrigin) -> str:
+    return min(regions, key=lambda each: seconds_to(each, client)).name
 
 
 def _first_of_block(address: Address, bits: int) -> Address:
@@ -128,15 +181,9 @@ def _first_of_block(address: Address, bits: int) -> Address:
     return type(address)(int(address) >> host_bits << host_bits)
 
 
-def widened(network: Network) -> Network:
-    """No longer than resolvers cache: a /32 speaks for its /24."""
-    longest = MAX_SCOPE[network.version]
-    return network if network.prefixlen <= longest else network.supernet(new_prefix=longest)
-
-
-def _widened(clients: Mapping[Network, Client]) -> dict[Network, Client]:
+def _widened(clients: Mapping[Network, ClientOrigin]) -> dict[Network, ClientOrigin]:
     """Who is there by the whole block that caches hold goes before who is in a part of it."""
-    result: dict[Network, Client] = {}
+    result: dict[Network, ClientOrigin] = {}
     for network, client in clients.items():
         if widened(network) != network:
             result.setdefault(widened(network), client)

@@ -12,22 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from skerry_regions.topology.spec import Region, distance_km, distance_prior
+from skerry_regions.topology.spec import TopologyRegion, distance_km, distance_prior
 
 Location = tuple[float, float]  # latitude, longitude; degrees
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RegionCandidate:
     """A region as DNS sees it now."""
 
-    region: Region
+    region: TopologyRegion
     up: bool = True
     busy: bool = False  # work waits there for longer than a detour takes
+    weight: float = 1.0  # among regions that are equally near
+    draining: bool = False  # it gives these clients to others
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientOrigin:
     """What is known of a client; nothing is fine."""
 
     location: Location | None = None
@@ -36,29 +38,29 @@ class Client:
     zone: str | None = None  # the residency zone that it must not leave
 
 
-Candidates = Sequence[Candidate]
-Filter = Callable[[Candidates, Client], Candidates]
+Candidates = Sequence[RegionCandidate]
+Filter = Callable[[Candidates, ClientOrigin], Candidates]
 
 
-def rank(candidates: Candidates, client: Client, chain: Sequence[Filter]) -> list[str]:
-    """Names of regions, best first, after every filter of the chain."""
+def rank(candidates: Candidates, client: ClientOrigin, chain: Sequence[Filter]) -> list[str]:
+    """Return names of regions, best first, after every filter of the chain."""
     left: Candidates = reduce(lambda kept, each: each(kept, client), chain, candidates)
     return [candidate.region.name for candidate in left]
 
 
-def resident(candidates: Candidates, client: Client) -> Candidates:
-    """Regions of the client's zone; possibly none."""
+def resident(candidates: Candidates, client: ClientOrigin) -> Candidates:
+    """Return regions of the client's zone; possibly none."""
     if client.zone is None:
         return candidates
     return [each for each in candidates if each.region.residency == client.zone]
 
 
-def up(candidates: Candidates, client: Client) -> Candidates:
-    """Regions that answer, or all when none does."""
+def up(candidates: Candidates, client: ClientOrigin) -> Candidates:
+    """Return regions that answer, or all when none does."""
     return [each for each in candidates if each.up] or candidates
 
 
-def nearest(candidates: Candidates, client: Client) -> Candidates:
+def nearest(candidates: Candidates, client: ClientOrigin) -> Candidates:
     """By measured RTT, by distance where there is no measurement; else in their own order.
 
     Nearest by distance is not nearest by RTT in 13 % of three-way choices between published
@@ -67,9 +69,14 @@ def nearest(candidates: Candidates, client: Client) -> Candidates:
     return sorted(candidates, key=lambda each: seconds_to(each.region, client))
 
 
-def shed(candidates: Candidates, client: Client) -> Candidates:
+def shed(candidates: Candidates, client: ClientOrigin) -> Candidates:
     """Busy regions come last, else in the order that they had."""
     return sorted(candidates, key=lambda each: each.busy)
+
+
+def drained(candidates: Candidates, client: ClientOrigin) -> Candidates:
+    """Regions that give the client away come last, else in the order that they had."""
+    return sorted(candidates, key=lambda each: each.draining)
 
 
 def first(count: int) -> Filter:
@@ -77,11 +84,12 @@ def first(count: int) -> Filter:
     return lambda candidates, client: candidates[:count]
 
 
-def seconds_to(region: Region, client: Client) -> float:
-    """RTT to a region: measured, estimated from distance, or endless when nothing is known."""
+def seconds_to(region: TopologyRegion, client: ClientOrigin) -> float:
+    """Return RTT to a region: measured, estimated from distance, or endless when nothing
+    is known."""
     if region.name in client.rtt:
         return client.rtt[region.name]
     if client.location is None:
         return math.inf
-    here = Region(name="client", coordinates=client.location)
+    here = TopologyRegion(name="client", coordinates=client.location)
     return distance_prior(distance_km(here, region)).rtt

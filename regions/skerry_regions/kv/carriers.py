@@ -28,8 +28,8 @@ from skerry_regions.kv.frames import (
 from skerry_regions.kv.shared_slots import SharedMemory, SharedSlots, SharedView
 
 
-class Placing:
-    """A sender's: the slots that one transfer holds, and where its blocks may stay on the device.
+class LentMemory:
+    """Of a sender: the slots that one transfer holds, and where its blocks may stay on the device.
 
     Without either, each segment is its own frame.
     """
@@ -42,13 +42,13 @@ class Placing:
         self._are_pages_read = False
 
     @property
-    def memory(self) -> SharedMemory | None:
-        """What to offer."""
+    def shared(self) -> SharedMemory | None:
+        """Memory of the host to offer."""
         return None if self._slots is None else self._slots.where
 
     @property
     def device(self) -> DeviceMemory | None:
-        """What to offer besides."""
+        """Memory of the device to offer."""
         pages = self._pages
         return None if pages is None else DeviceMemory(pages.handle, pages.mark, pages.num_bytes)
 
@@ -67,8 +67,8 @@ class Placing:
         ):
             self._slots.free(offset)
 
-    def placed(self, segment: Segment) -> Placed | Paged | Segment:
-        """What to send: the segment itself where no slot can be had.
+    def place(self, segment: Segment) -> Placed | Paged | Segment:
+        """Return the frame to send: the segment itself where no slot can be had.
 
         A page needs none; the sender holds it until it is acknowledged.
         """
@@ -94,7 +94,7 @@ class Placing:
         )
 
     def release(self) -> None:
-        """The connection is lost, or the transfer over: nobody reads the slots any more.
+        """Free the slots: the connection is lost, or the transfer over.
 
         A peer that still does gets bytes which its checksum does not allow.
         """
@@ -105,15 +105,15 @@ class Placing:
         self._held.clear()
 
 
-class Placements:
-    """A receiver's: the memory of the sender at the other end of one connection."""
+class PeerMemory:
+    """Of a receiver: the memory of the sender at the other end of one connection."""
 
     def __init__(self) -> None:
         self._view: SharedView | None = None
         self._peer: PeerPages | None = None
 
     def open(self, memory: SharedMemory | None) -> bool:
-        """Whether what was offered can be read here. One sender has one memory."""
+        """Return whether what was offered can be read here. One sender has one memory."""
         if memory is None:
             return False
         self._close_view()
@@ -130,7 +130,7 @@ class Placements:
         return self._peer is not None
 
     def segment(self, placed: Placed) -> Segment:
-        """What was placed, copied out and checked. Raises TransferError."""
+        """Return what was placed, copied out and checked. Raises TransferError."""
         if self._view is None:
             raise TransferError(f"transfer {placed.transfer} shares no memory")
         try:
@@ -144,8 +144,10 @@ class Placements:
         )
 
     def copied(self, paged: Paged) -> Copied:
-        """What is in a page, copied and not yet checked: that is done where it is adopted. Raises
-        TransferError."""
+        """Return what is in a page, copied and not yet checked: that is done where it is adopted.
+
+        Raises TransferError.
+        """
         if self._peer is None:
             raise TransferError(f"transfer {paged.transfer} shares no device's memory")
         try:

@@ -1,4 +1,4 @@
-"""What nodes say to each other when KV moves, and as which bytes; `transfer` has the rules.
+"""Frames of KV transfers, and their bytes; `receiver` has the rules.
 
 Every length is bounded before memory is touched, and every frame carries its checksum (xxh3-128).
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import xxhash
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from skerry_core.config import KVDtype
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, MARK_BYTES, DevicePage
 from skerry_regions.digests import DIGEST_SIZE
 from skerry_regions.kv.shared_slots import MAX_SHARED_BYTES, SharedMemory
@@ -35,7 +36,6 @@ _CONTROL, _SEGMENT = 1, 2
 Digest = bytes
 Buffer = bytes | bytearray | memoryview
 Payload = Buffer | DevicePage
-KVDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[KVDtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
@@ -79,7 +79,7 @@ class Need(Struct, frozen=True, tag="need"):
     device: bool = False  # likewise, that of the device
 
 
-class Made(Struct, frozen=True):
+class FirstToken(Struct, frozen=True):
     """The first token of the output."""
 
     token_ids: Annotated[list[int], Meta(max_length=64)]
@@ -123,28 +123,27 @@ class Checksum(Struct, frozen=True, tag="checksum"):
 
 
 class Commit(Struct, frozen=True, tag="commit"):
-    """Everything needed was sent; `made` is what the sender's last step made of it.
+    """Everything needed was sent; `first_token` is what the sender's last step made of it.
 
-    With counter-based sampling the first token, and its log-probabilities, are all the sampler
-    state there is.
+    With counter-based sampling it, and its log-probabilities, are all the sampler state there is.
     """
 
     transfer: int
-    made: Made | None = None
+    first_token: FirstToken | None = field(default=None, name="made")
 
 
 class Committed(Struct, frozen=True, tag="committed"):
     transfer: int
 
 
-class Refused(Struct, frozen=True, tag="refused"):
+class TransferRefused(Struct, frozen=True, tag="refused"):
     """The transfer is off; the sender's blocks are its own again."""
 
     transfer: int
     reason: Annotated[str, Meta(max_length=512)]
 
 
-Control = Offer | Need | Ack | Placed | Paged | Checksum | Commit | Committed | Refused
+Control = Offer | Need | Ack | Placed | Paged | Checksum | Commit | Committed | TransferRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ Frame = Control | Segment
 
 
 def on_host(payload: Payload) -> Buffer:
-    """Bytes that are on a device are copied."""
+    """Return bytes in host memory; those that are on a device are copied."""
     return payload.to_host() if isinstance(payload, DevicePage) else payload
 
 
@@ -180,7 +179,7 @@ _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
 def encode(frame: Frame) -> tuple[bytes, Buffer]:
-    """Header and payload, apart so that block bytes are never copied to be framed."""
+    """Return header and payload, apart so that block bytes are never copied to be framed."""
     if isinstance(frame, Segment):
         payload = on_host(frame.payload)
         header = _HEADER.pack(
@@ -196,7 +195,7 @@ def encode(frame: Frame) -> tuple[bytes, Buffer]:
     return header, body
 
 
-class FrameDecoder:
+class KVFrameDecoder:
     """Turns received bytes into frames, whatever the split. Not usable after a TransferError."""
 
     def __init__(self) -> None:
@@ -238,7 +237,7 @@ class FrameDecoder:
             return Segment(transfer, digest, first, layers, payload)  # type: ignore[arg-type]
         try:
             control = _decoder.decode(payload)
-        except msgspec.MsgspecError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TransferError(f"malformed control frame: {error}") from error
         if control.transfer != transfer:
             raise TransferError(f"header names transfer {transfer}, body {control.transfer}")
@@ -246,7 +245,7 @@ class FrameDecoder:
 
 
 def _moved(data: memoryview, to: bytearray, size: int) -> memoryview:
-    """Fill `to` up to `size` bytes; what is left of the data."""
+    """Fill `to` up to `size` bytes; return what is left of the data."""
     missing = size - len(to)
     to += data[:missing]
     return data[missing:]

@@ -96,7 +96,7 @@ class SharedView:
             raise OSError(f"{where.path} is another file here")
 
     def copy(self, offset: int, size: int) -> bytes:
-        """Bytes of a slot. Raises ValueError outside of the memory."""
+        """Return bytes of a slot. Raises ValueError outside of the memory."""
         if not 0 <= offset <= offset + size <= len(self._memory):
             raise ValueError(f"{size} bytes at {offset} are outside of the shared memory")
         return self._memory[offset : offset + size]

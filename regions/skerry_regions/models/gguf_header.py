@@ -15,10 +15,12 @@ Scalar = int | float | bool | str
 Value = Scalar | list[int] | list[float] | list[bool] | list[str]
 
 MAGIC: Final = b"GGUF"
-MAX_KEYS: Final = 4096
-MAX_KEY_LENGTH: Final = 65_535  # bytes; the format's own limit
-MAX_STRING_LENGTH: Final = 4 << 20  # bytes; chat templates are the longest seen, below 64 KiB
-MAX_ARRAY_LENGTH: Final = 4 << 20  # elements; the largest vocabularies have 262,144
+# Bounds of a header, the same in `skerry_core.weights.gguf`, which the edge must not import.
+MAX_TENSORS: Final = 1 << 16
+MAX_PAIRS: Final = 4096  # of metadata; real files have below a hundred
+MAX_KEY: Final = 65_535  # bytes, as in the specification
+MAX_STRING: Final = 1 << 20  # bytes; chat templates are the longest seen, below 64 KiB
+MAX_ARRAY: Final = 1 << 22  # elements; the largest vocabularies have 262,144
 
 _STRING: Final = 8
 _ARRAY: Final = 9
@@ -42,7 +44,7 @@ class GGUFError(ValueError):
 
 
 def read_metadata(path: Path) -> dict[str, Value]:
-    """All key-value pairs of the header. Raises `GGUFError` and `OSError`."""
+    """Return all key-value pairs of the header. Raises `GGUFError` and `OSError`."""
     with path.open("rb") as file:
         if path.stat().st_size < 24:
             raise GGUFError(f"{path.name}: too short to be a GGUF file")
@@ -64,11 +66,13 @@ class _Reader:
         version = self._number("I")
         if version not in (2, 3):
             raise GGUFError(f"GGUF version {version} is not supported (2 and 3 are)")
-        self._number("Q")  # number of tensors
-        num_keys = self._count(MAX_KEYS, "keys")
+        self._count(MAX_TENSORS, "tensors")
+        num_pairs = self._count(MAX_PAIRS, "metadata entries")
         metadata: dict[str, Value] = {}
-        for _ in range(num_keys):
-            key = self._string(MAX_KEY_LENGTH)
+        for _ in range(num_pairs):
+            key = self._string(MAX_KEY)
+            if key in metadata:
+                raise GGUFError(f"metadata {key!r} occurs twice")
             metadata[key] = self._value(key)
         return metadata
 
@@ -77,19 +81,19 @@ class _Reader:
         if kind != _ARRAY:
             return self._scalar(int(kind), key)
         element = int(self._number("I"))
-        length = self._count(MAX_ARRAY_LENGTH, f"elements of {key}")
+        if element not in (*_FORMATS, _BOOL, _STRING):
+            raise GGUFError(f"{key} is an array of unknown type {element}")
+        length = self._count(MAX_ARRAY, f"elements of {key}")
         if element == _STRING:
-            return [self._string(MAX_STRING_LENGTH) for _ in range(length)]
+            return [self._string(MAX_STRING) for _ in range(length)]
         if element == _BOOL:
             return [byte != 0 for byte in self._take(length)]
-        if element not in _FORMATS:
-            raise GGUFError(f"{key} is an array of unknown type {element}")
         code = f"<{length}{_FORMATS[element]}"
         return list(struct.unpack(code, self._take(struct.calcsize(code))))
 
     def _scalar(self, kind: int, key: str) -> Scalar:
         if kind == _STRING:
-            return self._string(MAX_STRING_LENGTH)
+            return self._string(MAX_STRING)
         if kind == _BOOL:
             return self._take(1) != b"\0"
         if kind not in _FORMATS:

@@ -8,13 +8,15 @@ that classifies or, with one label, ranks.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
+import orjson
 
 from skerry_regions.models.catalog import (
     CatalogError,
@@ -23,18 +25,23 @@ from skerry_regions.models.catalog import (
     ModelFile,
     ModelSpec,
     Pooling,
+    SamplingDefaults,
     Task,
 )
 from skerry_regions.models.gguf_header import GGUFError, read_metadata
+from skerry_regions.models.integrity import hash_file
+from skerry_regions.models.problems import UnsupportedModel
 from skerry_regions.models.sources import Progress
-from skerry_regions.models.store import hash_file
-from skerry_regions.models.tokenizer_files import MAX_JSON_SIZE, UnsupportedModel
+from skerry_regions.models.tokenizer_files import MAX_JSON_SIZE
 
 Json = dict[str, Any]
 
+Check = Callable[[Path, Task], None]
+"""Opens a model's file or folder as what it is for. Raises `UnsupportedModel`."""
+
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-_NEEDED_BY_ENCODERS = ("config.json", "tokenizer.json", "model.safetensors")
-_ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")  # config.json's `model_type`
+_NEEDED_BYENCODERS = ("config.json", "tokenizer.json", "model.safetensors")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")  # config.json's `model_type`
 _COUNT_PADDING = ("roberta", "xlm-roberta")  # positions begin behind the padding's id
 _CLASSIFIER = "ForSequenceClassification"
 _DEFAULT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}  # which transformers does not write down
@@ -43,6 +50,13 @@ _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
+_IN_GGUF = (  # `general.sampling.…`
+    ("temperature", "temp"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+    ("min_p", "min_p"),
+    ("repetition_penalty", "penalty_repeat"),
+)
 _OPTIONAL = ("generation_config.json", "chat_template.jinja", "model.safetensors.index.json")
 
 
@@ -53,28 +67,38 @@ def describe(
     aliases: Sequence[str] = (),
     created: datetime.date | None = None,
     progress: Progress | None = None,
+    check: Check = lambda weights, task: None,
+    hashes: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelSpec:
-    """What the catalog must say to serve `path` in place as `model_id`. Hashes every file.
+    """What the catalog must say to serve `path` in place as `model_id`.
 
-    Raises `UnsupportedModel` for files of another kind, `CatalogError` for an id or file name that
-    the catalog does not take, and `OSError`.
+    `check` looks at the weights before every file is hashed, except those whose SHA-256 is in
+    `hashes`, by name. Raises `UnsupportedModel` for files of
+    another kind, `CatalogError` for an id or file name that the catalog does not take, and
+    `OSError`.
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
-    task: Task = "text-generation"
+    config = _config(folder) if path.is_dir() else {}
+    task = _task(config)
+    check(path.resolve(), task)
     embedding: Embedding | None = None
     classification: Classification | None = None
     if not path.is_dir():
         names, context, description = _gguf(path)
-    elif (config := _config(folder)).get("model_type") in _ENCODERS:
-        names, context, description = _encoder(folder, config)
-        if _classifies(config):
-            task, classification = "text-classification", _classification(folder, config)
-        else:
-            task, embedding = "text-embeddings", _embedding(folder, config)
-    else:
+    elif task == "text-generation":
         names, context, description = _safetensors(folder, config)
+    else:
+        names, context, description = _encoder(folder, config)
+        if task == "text-classification":
+            classification = _classification(folder, config)
+        else:
+            embedding = _embedding(folder, config)
     files = tuple(
-        ModelFile(name, (folder / name).stat().st_size, hash_file(folder / name, progress))
+        ModelFile(
+            name,
+            (folder / name).stat().st_size,
+            hashes.get(name) or hash_file(folder / name, progress),
+        )
         for name in names
     )
     spec = ModelSpec(
@@ -88,11 +112,36 @@ def describe(
         task=task,
         embedding=embedding,
         classification=classification,
+        sampling=_sampling(path) if task == "text-generation" else SamplingDefaults(),
     )
     try:
         return msgspec.convert(msgspec.to_builtins(spec), ModelSpec)
     except msgspec.ValidationError as error:
         raise CatalogError(f"{model_id}: {error}") from None
+
+
+def _task(config: Json) -> Task:
+    if config.get("model_type") not in ENCODERS:
+        return "text-generation"
+    return "text-classification" if _classifies(config) else "text-embeddings"
+
+
+def sampling_of(stated: Mapping[str, Any]) -> SamplingDefaults:
+    """Return what of `stated`, by transformers' names, is a value that requests may have too."""
+    kept = {}
+    for name in SamplingDefaults.__struct_fields__:
+        with contextlib.suppress(msgspec.ValidationError):
+            kept[name] = getattr(msgspec.convert({name: stated.get(name)}, SamplingDefaults), name)
+    return SamplingDefaults(**kept)
+
+
+def _sampling(path: Path) -> SamplingDefaults:
+    """Return the defaults that a model's authors state beside or in its weights."""
+    if path.is_dir():
+        stated = _read_optional(path / "generation_config.json")
+        return sampling_of(stated if isinstance(stated, dict) else {})
+    header = read_metadata(path)
+    return sampling_of({ours: header.get(f"general.sampling.{key}") for ours, key in _IN_GGUF})
 
 
 def _gguf(path: Path) -> tuple[list[str], int, str]:
@@ -118,7 +167,7 @@ def _safetensors(folder: Path, config: Json) -> tuple[list[str], int, str]:
 
 
 def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
-    missing = [name for name in _NEEDED_BY_ENCODERS if not (folder / name).is_file()]
+    missing = [name for name in _NEEDED_BYENCODERS if not (folder / name).is_file()]
     if missing:
         raise UnsupportedModel(f"{folder} is not an encoder: it has no {', '.join(missing)}")
     context = _context(folder, config)
@@ -128,7 +177,7 @@ def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
     stated = _read_optional(folder / "sentence_bert_config.json")
     limit = stated.get("max_seq_length") if isinstance(stated, dict) else None
     shorter = min(limit, context) if isinstance(limit, int) else context
-    return list(_NEEDED_BY_ENCODERS), shorter, folder.name
+    return list(_NEEDED_BYENCODERS), shorter, folder.name
 
 
 def _embedding(folder: Path, config: Json) -> Embedding:
@@ -198,7 +247,7 @@ def _read_optional(path: Path) -> Any:
     try:
         if path.stat().st_size > MAX_JSON_SIZE:
             raise UnsupportedModel(f"{path} is too large")
-        return json.loads(path.read_bytes())
+        return orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:

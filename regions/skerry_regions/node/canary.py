@@ -26,7 +26,7 @@ class Canary:
         self._check: asyncio.Task[str | None] | None = None
 
     async def ailment(self) -> str | None:
-        """What is wrong, or None."""
+        """Return what is wrong, or None."""
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._ask_all())
         return await asyncio.shield(self._check)
@@ -43,7 +43,7 @@ class Canary:
         return None
 
     def _moved(self) -> set[str]:
-        """Models whose engines made a step since the last look."""
+        """Return models whose engines made a step since the last look."""
         before = self._steps
         self._steps = {beat.model: beat.steps for beat in self._node.beats()}
         return {model for model, steps in self._steps.items() if steps != before.get(model, steps)}

@@ -6,15 +6,16 @@
     POST /drain     as SIGTERM: take nothing new, finish or hand back, then end
 
 It has no tokens of its own, so it listens on a unix socket of its owner or on loopback only; there,
-a foreign `Host` is refused, because a web page may send requests to loopback too.
+a foreign `Host` is refused, because a web page may send requests to loopback too, and so is
+whatever a browser sends for a page (`Origin`, `Sec-Fetch-Site`): a form needs nobody's consent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from skerry_core.engine.figures import Statistics
@@ -50,7 +51,7 @@ class ControlAPI:
         """Raises OSError, or AddressError for an address that is neither unix nor loopback."""
         if not (address.path or is_loopback(address.host)):
             raise AddressError(f"{address}: the control API listens on unix: or loopback only")
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_known_host])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_known_host, _no_page])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._metrics)
@@ -69,12 +70,11 @@ class ControlAPI:
     async def _healthz(self, request: web.Request) -> web.Response:
         ailment = await self._canary.ailment()
         body = {"status": "ok"} if ailment is None else {"status": "ill", "reason": ailment}
-        return web.json_response(body, status=200 if ailment is None else 503)
+        return _json(body, status=200 if ailment is None else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
-        engines = {model: asdict(figures) for model, figures in self._statistics().items()}
-        body = {"node": msgspec.to_builtins(self._describe()), "engines": engines}
-        return web.json_response(body)
+        node = msgspec.to_builtins(self._describe())
+        return _json({"node": node, "engines": dict(self._statistics())})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = exposition(self._metrics_of())
@@ -82,7 +82,13 @@ class ControlAPI:
 
     async def _start_drain(self, request: web.Request) -> web.Response:
         self._drain()
-        return web.json_response({"status": "draining"}, status=202)
+        return _json({"status": "draining"}, status=202)
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(body), status=status, content_type="application/json", charset="utf-8"
+    )
 
 
 @web.middleware
@@ -90,5 +96,14 @@ async def _known_host(request: web.Request, handler: Handler) -> web.StreamRespo
     """Refuse names that only a hostile DNS points here."""
     host = request.host.rpartition(":")[0] if ":" in request.host else request.host
     if not is_loopback(host.strip("[]")):
-        return web.json_response({"status": "unknown host"}, status=421)
+        return _json({"status": "unknown host"}, status=421)
+    return await handler(request)
+
+
+@web.middleware
+async def _no_page(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse changes that a web page asks for; no program but a browser sends these headers."""
+    fetched_by = request.headers.get("Sec-Fetch-Site", "none")
+    if request.method == "POST" and ("Origin" in request.headers or fetched_by != "none"):
+        return _json({"status": "not for web pages"}, status=403)
     return await handler(request)

@@ -12,9 +12,9 @@ import numpy as np
 from skerry.errors import InvalidInput, SkerryError, Unavailable
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.encoder.worker import EncodeRequest, EncoderWorker
+from skerry_core.request import PRIORITIES
 from skerry_core.weights.tensors import Float32
-from skerry_regions.node.engine_messages import PRIORITIES
-from skerry_regions.node.rejections import State, translated, unavailable
+from skerry_regions.node.rejections import REFUSED, State, rejection, unavailable
 from skerry_regions.wire.client import failed_event
 from skerry_regions.wire.protocol import (
     MAX_VECTOR_BYTES,
@@ -86,8 +86,10 @@ class ServedEncoder:
             second_starts=tuple(embed.second_starts),
             priority=PRIORITIES[embed.priority],
         )
-        with translated(self._gone):
+        try:
             self._worker.submit(request)
+        except REFUSED as error:
+            raise rejection(error, self._gone) from None
         self._running[encoding.id] = encoding
         return encoding
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
 
+from skerry.runners import RUNNERS, FloatsForm, RunnerName
 from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.kv.file_tier import FileTier, FileTierError
-from skerry_core.runner import ModelRunner, Progress
+from skerry_core.runner import ModelRunner, Progress, RunnerSetup
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
-
-RunnerKind = Literal["numba", "torch", "torch-deterministic", "jax", "toy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +33,43 @@ def open_engine(
     spec: ModelSpec,
     files: ModelFiles,
     *,
-    runner: RunnerKind,
+    runner: RunnerName,
     num_blocks: int,
     threads: int,
     cache_dir: Path,
     file_tier: FileTierOptions | None = None,
+    floats: FloatsForm | None = None,
     progress: Progress,
 ) -> Engine:
-    """A model on a runner, its kernels compiled. Raises ConfigError or WeightsError.
+    """Return a model on a runner, its kernels compiled. Raises ConfigError or WeightsError.
+
+    `floats` is in what a weight file's floats are kept; None: as the runner does by itself.
 
     A file tier that cannot be used is a warning: it is a cache.
     """
-    opened = _open_runner(spec, files, runner, num_blocks, threads, cache_dir, progress)
+    if floats not in (None, "keep") and not RUNNERS[runner].quantizes:
+        raise ConfigError(f"the {runner} runner does not quantise: --weights {floats} is of numba")
+    opened = _open_runner(
+        runner,
+        RunnerSetup(
+            weights=files.weights,
+            vocab_size=files.vocab_size,
+            max_context=spec.context_window,
+            num_blocks=num_blocks,
+            threads=threads,
+            cache_dir=cache_dir,
+            progress=progress,
+            floats=floats,
+        ),
+    )
     opened.warm_up(progress)
     file = None if file_tier is None else _open_file(opened, files.model_key, file_tier)
     return Engine(opened, EngineConfig(), model_key=files.model_key, file_tier=file)
 
 
 def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir: Path) -> Encoder:
-    """A model that embeds or classifies, on the CPU; the first request has its kernels compiled.
+    """Return a model that embeds or classifies, on the CPU; the first request has its kernels
+    compiled.
 
     Raises ConfigError, or WeightsError for files that are not what the catalog says.
     """
@@ -82,64 +99,14 @@ def _open_file(runner: ModelRunner, model_key: bytes, options: FileTierOptions) 
         return None
 
 
-def _open_runner(
-    spec: ModelSpec,
-    files: ModelFiles,
-    kind: RunnerKind,
-    num_blocks: int,
-    threads: int,
-    cache_dir: Path,
-    progress: Progress,
-) -> ModelRunner:
+def _open_runner(name: RunnerName, setup: RunnerSetup) -> ModelRunner:
+    kind = RUNNERS[name]
+    module, _, class_name = kind.opens.partition(":")
     try:
-        match kind:
-            case "toy":
-                from skerry_core.runners.toy import ToyRunner
-
-                return ToyRunner(
-                    num_blocks=num_blocks,
-                    vocab_size=files.vocab_size,
-                    max_context=spec.context_window,
-                )
-            case "numba":
-                from skerry_core.runners.numba_cpu import NumbaRunner
-
-                return NumbaRunner.open(
-                    files.weights,
-                    num_blocks=num_blocks,
-                    threads=threads,
-                    cache_dir=cache_dir,
-                    progress=progress,
-                )
-            case "torch" | "torch-deterministic":
-                from skerry_core.runners.torch_gpu import TorchRunner
-
-                return TorchRunner.open(
-                    files.weights,
-                    num_blocks=num_blocks,
-                    threads=threads,
-                    deterministic=kind == "torch-deterministic",
-                )
-            case "jax":
-                from skerry_core.runners.jax_xla import JaxRunner
-
-                return JaxRunner.open(
-                    files.weights,
-                    num_blocks=num_blocks,
-                    threads=threads,
-                    cache_dir=cache_dir,
-                    progress=progress,
-                )
+        runner_class = getattr(import_module(module), class_name)
+        runner: ModelRunner = runner_class.from_setup(setup, **kind.options)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the {kind} runner needs {error.name}: pip install 'skerry[{_EXTRAS[kind]}]'"
+            f"the {name} runner needs {error.name}: pip install 'skerry[{kind.extra}]'"
         ) from None
-
-
-_EXTRAS: dict[RunnerKind, str] = {
-    "numba": "core",
-    "torch": "torch",
-    "torch-deterministic": "torch",
-    "jax": "jax",
-    "toy": "core",
-}
+    return runner

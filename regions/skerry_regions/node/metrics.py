@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from skerry_core.engine.figures import Statistics
-from skerry_core.request import Usage
+from skerry_core.request import EngineUsage
 from skerry_regions.node.stream_metrics import MODEL, StreamMetrics
 from skerry_regions.phases import Phase, Timeline
 from skerry_regions.prometheus import (
@@ -54,6 +54,26 @@ COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
         "skerry_engine_computed_tokens_total",
         "Tokens that ran through the model.",
         lambda s: s.computed_tokens,
+    ),
+    (
+        "skerry_engine_prompt_tokens_total",
+        "Prompt tokens that ran through the model.",
+        lambda s: s.prompt_tokens,
+    ),
+    (
+        "skerry_engine_attended_pairs_total",
+        "Pairs of a prompt token and one that it attends to.",
+        lambda s: s.attended_pairs,
+    ),
+    (
+        "skerry_engine_stream_steps_total",
+        "Decoding sequences, summed over steps.",
+        lambda s: s.stream_steps,
+    ),
+    (
+        "skerry_engine_context_steps_total",
+        "Tokens that decoding sequences attended to, summed over steps.",
+        lambda s: s.context_steps,
     ),
     (
         "vllm:spec_decode_num_draft_tokens_total",
@@ -113,7 +133,7 @@ class NodeMetrics(StreamMetrics):
     def families(self) -> list[Metric]:
         return [*super().families(), *self.readings]
 
-    def ended(self, model: str, reason: str, usage: Usage, timeline: Timeline) -> None:
+    def ended(self, model: str, reason: str, usage: EngineUsage, timeline: Timeline) -> None:
         """Count a stream that its engine finished."""
         self.streams.add(1, model, reason)
         self.prompt_tokens.add(usage.prompt_tokens, model)
@@ -127,7 +147,7 @@ class NodeMetrics(StreamMetrics):
                     self.queue_time.observe(phase.seconds, model)
                 case "prefill":
                     self.prefill_time.observe(phase.seconds, model)
-                    self.time_to_first_token.observe(phase.end, model)
+                    self.time_to_first_token.observe(phase.start + phase.seconds, model)
                 case "decode":
                     self.decode_time.observe(phase.seconds, model)
                     self.time_per_token.observe(phase.seconds / phase.tokens, model)

@@ -12,7 +12,7 @@ from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.figures import Statistics
 from skerry_regions import zones as residency
-from skerry_regions.kv.desk import KVDesk
+from skerry_regions.kv.connector import KVConnector
 from skerry_regions.node.encoders import Encoding, ServedEncoder
 from skerry_regions.node.encoders import Sink as EncoderSink
 from skerry_regions.node.grammar.grammars import Grammars
@@ -22,7 +22,9 @@ from skerry_regions.node.reporting import Reporter
 from skerry_regions.node.served_model import ServedModel
 from skerry_regions.node.stream import NodeStream, Sink
 from skerry_regions.view import Role
-from skerry_regions.wire.protocol import Embed, EngineBeat, Report, ShareKV, Submit
+from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.protocol import Embed, EngineBeat, ShareKV, Submit
+from skerry_regions.wire.reports import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +67,25 @@ class Node:
         self.metrics = NodeMetrics(self.statistics)
 
     def statistics(self) -> dict[str, Statistics]:
-        """Figures of each engine, by model."""
+        """Return the figures of each engine, by model."""
         return {model: served.statistics() for model, served in self._served.items()}
 
-    def serve(self, model: str, engine: Engine, grammars: Grammars | None = None) -> None:
+    def serve(
+        self,
+        model: str,
+        engine: Engine,
+        grammars: Grammars | None = None,
+        key: LinkKey | None = None,
+    ) -> None:
         """Start the engine's worker; from now on `model` (a catalog id) takes streams.
 
-        Without `grammars`, which the node then owns, it takes none that must follow one.
+        Without `grammars`, which the node then owns, it takes none that must follow one. `key` is
+        that of KV transfers over TCP.
         """
         self._check_new(model)
         reporter = Reporter(self.id, self.incarnation, model, engine)
         self._served[model] = ServedModel(
-            model, engine, reporter, grammars, self._loop, self.metrics
+            model, engine, reporter, grammars, self._loop, self.metrics, key
         )
 
     def serve_encoder(self, model: str, encoder: Encoder) -> None:
@@ -106,11 +115,12 @@ class Node:
         A stream of the same request with a lower epoch is an attempt given up elsewhere: it is
         aborted.
         """
-        residency.check(submit.residency, self.zone, f"node {self.id}")
+        if submit.residency is not None:
+            residency.check(submit.residency, self.zone, f"node {self.id}")
         return self._taking(submit.model).submit(submit, sink)
 
     def _taking(self, model: str) -> ServedModel:
-        """Raises ModelNotFound."""
+        """Return what serves a model. Raises ModelNotFound."""
         served = self._served.get(model)
         if served is None:
             known = ", ".join(sorted(self._served)) or "no model"
@@ -134,27 +144,27 @@ class Node:
         """Start to send cached KV to another node. Raises `ModelNotFound`, `InvalidInput` (a wrong
         address) or `ResidencyUnmet`."""
         residency.check(share.residency, self.zone, f"node {self.id}")
-        self._taking(share.model).desk.share(share)
+        self._taking(share.model).connector.share(share)
 
-    def desk(self, model: str) -> KVDesk:
-        """Hand-over of a served model; its `incoming` must listen before edges name it."""
-        return self._served[model].desk
+    def connector(self, model: str) -> KVConnector:
+        """Return where KV of a served model comes and goes; it must listen before edges name it."""
+        return self._served[model].connector
 
     def reports(self) -> list[Report]:
-        """What is new of each engine since the last time of asking."""
+        """Report what is new of each engine since the last call."""
         return [served.reporter.report() for served in self._served.values()]
 
     def queue_seconds(self) -> float:
-        """How long the longest queue of an engine takes."""
+        """Return the seconds that the longest queue of an engine takes."""
         queues = (served.reporter.queue_seconds() for served in self._served.values())
         return max(queues, default=0.0)
 
     def snapshots(self) -> list[Report]:
-        """Everything of each engine; `reports` go on from there."""
+        """Report everything of each engine; `reports` go on from there."""
         return [served.reporter.snapshot() for served in self._served.values()]
 
     def beats(self) -> list[EngineBeat]:
-        """The pulse of each engine: one that has work and makes no steps hangs."""
+        """Return the pulse of each engine: one that has work and makes no steps hangs."""
         return [served.beat() for served in self._all()]
 
     def status(self) -> list[ModelStatus]:

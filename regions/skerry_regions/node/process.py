@@ -19,21 +19,26 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from skerry.errors import SkerryError
+from skerry.runners import FloatsForm, RunnerName
 from skerry_core.config import BLOCK_SIZE, ConfigError
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.runner import Progress
-from skerry_core.weights.file import WeightsError
+from skerry_core.weights.tensors import WeightsError
 from skerry_regions.address import Address, AddressError
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
-from skerry_regions.models.store import ModelCorrupt, ModelFiles, ModelNotInstalled, ModelStore
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.problems import ModelProblem
+from skerry_regions.models.store import ModelStore
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.node.canary import Canary
 from skerry_regions.node.control_api import ControlAPI
-from skerry_regions.node.engines import FileTierOptions, RunnerKind, open_encoder, open_engine
+from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
 from skerry_regions.node.grammar.grammars import grammars_of
+from skerry_regions.node.kv_sweep import sweeping
 from skerry_regions.node.node import Node
 from skerry_regions.node.warm_up import warm_up
+from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import on_thread, unless
 from skerry_regions.registry import Member, Registry
 from skerry_regions.view import Role
@@ -65,9 +70,10 @@ class NodeOptions:
     zone: str  # of residency
     role: Role
     model: str  # catalog id or alias; its files must be installed
-    runner: RunnerKind
+    runner: RunnerName
     threads: int
     num_blocks: int  # of KV, 64 tokens each
+    floats: FloatsForm | None = None  # what a weight file's floats are kept in; None: the runner's
     file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
@@ -108,7 +114,7 @@ class NodeProcess:
         )
 
     def member(self) -> Member:
-        """The node as it announces itself now."""
+        """Return the node as it announces itself now."""
         if self._server is None or self._node is None:
             return self._member
         streams, queue = self._server.num_streams, self._node.queue_seconds()
@@ -125,6 +131,7 @@ class NodeProcess:
             spec, files, model = await unless(self._stop, loading)
             async with contextlib.AsyncExitStack() as stack:
                 node, server = await self._open(stack, spec, files, model, progress)
+                await stack.enter_async_context(sweeping(self._options.home))
                 announcer.announce_now()
                 ready(self.member())
                 await self._until_stopped(node)
@@ -156,10 +163,11 @@ class NodeProcess:
             zone=options.zone,
         )
         stack.push_async_callback(node.close)
+        stack.callback(LoopWatch(node.metrics.loop_late.observe).close)
         engine = model if isinstance(model, Engine) else None
         if isinstance(model, Engine):
             prompts = await unless(self._stop, on_thread(lambda: self._share(spec, files, model)))
-            node.serve(spec.id, model, grammars_of(files, model))
+            node.serve(spec.id, model, grammars_of(files, model), options.key)
             warming = asyncio.ensure_future(warm_up(node, spec.id, prompts, progress))
             await unless(self._stop, warming)
         else:
@@ -177,9 +185,7 @@ class NodeProcess:
         stack.push_async_callback(control.close)
         try:
             if engine is not None:
-                desk = node.desk(spec.id)
-                desk.key = options.key
-                transfer = await desk.incoming.listen(options.transfer, options.key)
+                transfer = await node.connector(spec.id).listen(options.transfer)
                 self._member = replace(
                     _described(self._member, engine),
                     transfer_address=str(transfer.advertised(options.advertise)),
@@ -188,12 +194,12 @@ class NodeProcess:
             await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None
-        told = str(address.advertised(options.advertise))
-        self._member = replace(self._member, address=told, model=spec.id, state="ready")
+        reached_at = str(address.advertised(options.advertise))
+        self._member = replace(self._member, address=reached_at, model=spec.id, state="ready")
         return node, server
 
     def _share(self, spec: ModelSpec, files: ModelFiles, engine: Engine) -> list[list[int]]:
-        """The operator's prompts as token ids, declared to the engine. Raises NodeCannotStart."""
+        """Declare the operator's prompts to the engine; return them. Raises NodeCannotStart."""
         if not self._options.warm_up:
             return []
         try:
@@ -238,17 +244,18 @@ def load(
             threads=options.threads,
             cache_dir=cache_dir,
             file_tier=_file_tier(options),
+            floats=options.floats,
             progress=progress,
         )
     except SkerryError as error:
         raise NodeCannotStart(error.message) from None
-    except (CatalogError, ConfigError, ModelCorrupt, ModelNotInstalled, WeightsError) as error:
+    except (CatalogError, ConfigError, ModelProblem, WeightsError) as error:
         raise NodeCannotStart(str(error)) from None
     return spec, files, engine
 
 
 def _file_tier(options: NodeOptions) -> FileTierOptions | None:
-    """A file per node: no two processes may use one."""
+    """Return the file of this node: no two processes may use one."""
     if not options.file_tier_bytes:
         return None
     name = hashlib.blake2b(options.id.encode(), digest_size=8).hexdigest()  # an id may be no name
@@ -256,7 +263,7 @@ def _file_tier(options: NodeOptions) -> FileTierOptions | None:
 
 
 def _described(member: Member, engine: Engine) -> Member:
-    """What routers need to know of an engine."""
+    """Return a member with what routers need to know of its engine."""
     kv_format = engine.runner.kv_format
     return replace(
         member,

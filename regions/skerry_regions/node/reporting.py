@@ -22,7 +22,7 @@ from skerry_core.engine.figures import Load
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.speeds import StepSample
 from skerry_regions.view import NodeLoad
-from skerry_regions.wire.protocol import MAX_BANDWIDTH, MAX_FETCHED, Fetched, Report
+from skerry_regions.wire.reports import MAX_BANDWIDTH, MAX_FETCHED, Fetched, Report
 
 LOOK_SECONDS = 0.05  # between looks at every sequence of an engine
 
@@ -72,7 +72,8 @@ class Reporter:
 
     def take(self, news: StepNews) -> None:
         """Take in what a step brought."""
-        self._publisher.sealed(news.changes.sealed)
+        if news.changes.sealed:
+            self._publisher.sealed(news.changes.sealed)
         for digest in news.changes.evicted:
             if digest in self._filed:
                 self._publisher.sealed([digest], "file")
@@ -90,7 +91,8 @@ class Reporter:
         )
 
     def queue_seconds(self) -> float:
-        """How long the engine needs for the prompts that wait or run, at the pace of its life."""
+        """Return how long the engine needs for the prompts that wait or run, at the pace of its
+        life."""
         self._notice_idleness()
         computed = self._load.new_tokens + self._load.stream_steps
         pace = self._load.seconds / computed if computed else 0.0
@@ -101,7 +103,7 @@ class Reporter:
         self._fetched.append(sample)
 
     def report(self) -> Report:
-        """What is new since the last report."""
+        """Return what is new since the last report."""
         self._take_file_changes()
         fetched = list(self._fetched)
         self._fetched.clear()

@@ -10,25 +10,24 @@ import asyncio
 import functools
 import itertools
 import logging
-from dataclasses import replace
+from collections.abc import Sequence as ListOf
 
 from skerry.errors import InternalError, InvalidInput, RequestTimeout, SkerryError, Unavailable
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.figures import Statistics
+from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.worker import Worker
-from skerry_core.grammar.matcher import Grammar, Matcher
-from skerry_core.request import Output, Request, Usage
-from skerry_regions.kv.desk import KVDesk
-from skerry_regions.kv.frames import Made
-from skerry_regions.kv.transfer import Arrived
-from skerry_regions.node.engine_messages import done_event, engine_request, tokens_event
+from skerry_core.grammar.matcher import Matcher
+from skerry_core.request import KVBlock, Output
+from skerry_regions.kv.connector import KVConnector
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.metrics import NodeMetrics
-from skerry_regions.node.rejections import State, translated, unavailable
+from skerry_regions.node.preparation import Preparation
+from skerry_regions.node.rejections import REFUSED, State, rejection, unavailable
 from skerry_regions.node.reporting import Reporter, StepNews
 from skerry_regions.node.stream import NodeStream, Sink
-from skerry_regions.phases import Timeline
 from skerry_regions.wire.client import failed_event
+from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.protocol import (
     NO_USAGE,
     Accepted,
@@ -36,10 +35,7 @@ from skerry_regions.wire.protocol import (
     EngineBeat,
     Event,
     Failed,
-    Fetched,
-    GrammarSpec,
     Submit,
-    Tokens,
 )
 
 logger = logging.getLogger(__name__)
@@ -56,6 +52,7 @@ class ServedModel:
         grammars: Grammars | None,
         loop: asyncio.AbstractEventLoop,
         metrics: NodeMetrics,
+        key: LinkKey | None = None,
     ) -> None:
         self.model = model
         self._metrics = metrics
@@ -67,7 +64,7 @@ class ServedModel:
         self._attempts: dict[tuple[str, str, int], NodeStream] = {}  # newest of each request
         self._numbers = itertools.count()
         self._worker = Worker(engine, deliver=self.deliver, failed=self.failed)
-        self.desk = KVDesk(engine, self._worker.between_steps)
+        self.connector = KVConnector(engine, self._worker.between_steps, key)
         self._worker.start()
 
     @property
@@ -75,131 +72,67 @@ class ServedModel:
         return len(self._streams)
 
     def submit(self, submit: Submit, sink: Sink) -> NodeStream:
+        """Start a stream; see `Node.submit`."""
         if self.state != "ready":
             raise self._gone()
         if submit.seconds_left is not None and submit.seconds_left <= 0:
             raise RequestTimeout("the deadline passed before the request reached its node")
         engine_id = f"{submit.request_id}#{next(self._numbers)}"  # unique whatever clients send
-        stream = NodeStream(self, submit, engine_id, sink)
-        request = engine_request(submit, engine_id)
-        if submit.grammar is not None:
-            stream.compiling = self._compile(submit, submit.grammar)
-            begin = functools.partial(self._compiled, stream, request, submit)
-            stream.compiling.add_done_callback(begin)
-        if submit.hand_over_from is not None:
-            try:
-                stream.arriving = self.desk.expect(
-                    submit.hand_over_from, request, mixed_builds=submit.mixed_builds
-                )
-            except SkerryError:
-                if stream.compiling is not None:
-                    stream.compiling.cancel()
-                raise
-            if source := submit.hand_over_from.source:
-                measure = functools.partial(self._measure_fetch, source, self._loop.time())
-                stream.arriving.add_done_callback(measure)
-        if stream.compiling is None:
-            self._begin(stream, request, submit)
+        stream = NodeStream(submit, engine_id, sink, self.abort)
+        if submit.grammar is None and submit.hand_over_from is None:
+            self._start(stream, submit)
+        else:
+            fetched = self.reporter.fetched
+            preparation = Preparation(submit, self._grammars, self.connector, fetched)
+            preparing = self._prepare(stream, preparation)
+            stream.preparing = self._loop.create_task(preparing, name=f"prepare {engine_id}")
+            stream.preparing.add_done_callback(lambda _: preparation.close())
         return self._opened(stream, submit.seconds_left)
 
-    def _compile(self, submit: Submit, grammar: GrammarSpec) -> asyncio.Task[Matcher]:
-        if self._grammars is None:
-            raise InvalidInput(f"{self.model} takes no grammar here")
-        compiling = self._grammars.matcher(
-            Grammar(grammar.kind, grammar.source),
-            cache_key=submit.cache_key,
-            output_ids=submit.output_ids,
-        )
-        return self._loop.create_task(compiling, name="grammar")
-
-    def _compiled(
-        self, stream: NodeStream, request: Request, submit: Submit, future: asyncio.Future[Matcher]
-    ) -> None:
-        """Accept a stream whose grammar is ready, or reject it."""
-        if stream.engine_id not in self._streams or future.cancelled():
-            return
+    async def _prepare(self, stream: NodeStream, preparation: Preparation) -> None:
+        """Start a stream when all that it waits for is there, or reject it."""
         try:
-            request = replace(request, matcher=future.result())
-            stream.is_accepted = True
-            stream.times.compiled()
-            self._tell(stream, Accepted(stream=stream.number))
-            if stream.engine_id in self._streams:  # else its sink has failed
-                self._begin(stream, request, submit)
+            await preparation.run(stream, self._emit, self._start)
         except SkerryError as error:
             self._end(stream, failed_event(stream.number, error))
+        except Exception:
+            logger.exception("stream %s was not started", stream.engine_id)
+            bug = InternalError("the stream could not be started")
+            self._end(stream, failed_event(stream.number, bug))
 
-    def _begin(self, stream: NodeStream, request: Request, submit: Submit) -> None:
-        """Give a request to the engine, now or when its KV has come. Raises as `_start`."""
-        if stream.arriving is not None:
-            start = functools.partial(self._begin_arrived, stream, request, submit)
-            stream.arriving.add_done_callback(start)
-        else:
-            self._start(stream, request, submit)
-
-    def _begin_arrived(
+    def _start(
         self,
         stream: NodeStream,
-        request: Request,
-        submit: Submit,
-        future: asyncio.Future[Arrived | None],
+        request: Submit,
+        matcher: Matcher | None = None,
+        kv: ListOf[KVBlock] = (),
+        *,
+        private: bool = False,
     ) -> None:
-        """Give a request to the engine with the KV that came for it, or without."""
-        if stream.engine_id not in self._streams or future.cancelled():
-            return
-        arrived = future.result()
-        stream.arriving = None  # its blocks are the engine's from here on
-        if arrived is None:
-            stream.times.received(0, 0, lost=True)
-        else:
-            stream.times.received(arrived.num_blocks, arrived.num_bytes, lost=False)
-            request = self.desk.with_arrived(request, arrived)
-            if arrived.made is not None:
-                self._tell_made(stream, arrived.made)
-                if stream.engine_id not in self._streams:  # its sink has failed
-                    return
-        try:
-            self._start(stream, request, submit)
-        except SkerryError as error:
-            self._end(stream, failed_event(stream.number, error))
-
-    def _measure_fetch(
-        self, source: str, asked_at: float, future: asyncio.Future[Arrived | None]
-    ) -> None:
-        """Let routers know how fast KV came from a node that was asked for it."""
-        if not future.cancelled() and (arrived := future.result()) is not None:
-            seconds = self._loop.time() - asked_at
-            sample = Fetched(source=source, num_bytes=arrived.num_bytes, seconds=seconds)
-            self.reporter.fetched(sample)
-
-    def _tell_made(self, stream: NodeStream, made: Made) -> None:
-        """Pass on the tokens that the prefill node made, so that this stream is whole by itself."""
-        tokens = Tokens(
-            stream=stream.number,
-            index=stream.next_index,
-            token_ids=made.token_ids,
-            logprobs=made.logprobs,
-        )
-        self._tell(stream, tokens)
-        stream.next_index += len(made.token_ids)
-
-    def _start(self, stream: NodeStream, request: Request, submit: Submit) -> None:
-        """Give a request to the engine, and what it makes to whom it is handed over.
+        """Give a request to the engine, and its KV to the node that it is handed over to.
 
         Raises what `Node.submit` raises.
         """
-        if submit.hand_over_to is not None:
-            stream.outgoing = self.desk.send(
-                submit.hand_over_to, request, submit.epoch, submit.trace
-            )
-            request = replace(request, export_pages=stream.outgoing.pages)
+        outgoing = None
+        if (to := request.hand_over_to) is not None:
+            outgoing = self.connector.send(to, request, stream.engine_id, private=private)
+        stream.outgoing = outgoing
         stream.times.submitted()
         try:
-            with translated(self._gone):
-                self._worker.submit(request)
-        except SkerryError:
-            if stream.outgoing is not None:
-                stream.outgoing.end()
-            raise
+            sequence = Sequence(
+                stream.engine_id,
+                request,
+                matcher=matcher,
+                kv=kv,
+                exports_kv=outgoing is not None,
+                export_pages=None if outgoing is None else outgoing.pages,
+                private_blocks=private,
+            )
+            self._worker.submit(sequence)
+        except REFUSED as error:
+            if outgoing is not None:
+                outgoing.end()
+            raise rejection(error, self._gone) from None
         stream.in_engine = True
 
     def _opened(self, stream: NodeStream, seconds_left: float | None) -> NodeStream:
@@ -213,6 +146,7 @@ class ServedModel:
         return stream
 
     def abort(self, stream: NodeStream) -> None:
+        """Stop a stream; see `NodeStream.abort`."""
         if stream.engine_id not in self._streams:
             return
         if stream.in_engine:
@@ -221,10 +155,11 @@ class ServedModel:
             self._end(stream, Done(stream=stream.number, finish_reason="cancelled", usage=NO_USAGE))
 
     def statistics(self) -> Statistics:
-        """The engine's figures of now."""
+        """Return the engine's figures of now."""
         return self._worker.statistics()
 
     def beat(self) -> EngineBeat:
+        """Return the engine's pulse."""
         statistics = self.statistics()
         return EngineBeat(
             model=self.model,
@@ -234,10 +169,11 @@ class ServedModel:
         )
 
     async def close(self) -> None:
+        """Fail what runs, end the transfers, and stop the engine's thread."""
         if self.state == "ready":
             self.state = "closed"
         self._fail_all()
-        await self.desk.close()
+        await self.connector.close()
         if self._grammars is not None:
             await self._grammars.close()
         await asyncio.to_thread(self._worker.close)
@@ -245,9 +181,11 @@ class ServedModel:
     # --- on the engine's thread ------------------------------------------------------------------
 
     def deliver(self, outputs: list[Output]) -> None:
+        """Take what a step made."""
         self._loop.call_soon_threadsafe(self._on_step, outputs, self.reporter.after_step())
 
     def failed(self, error: BaseException) -> None:
+        """Take the error that stopped the engine."""
         self._loop.call_soon_threadsafe(self._on_failure, error)
 
     # --- back on the loop ------------------------------------------------------------------------
@@ -263,39 +201,43 @@ class ServedModel:
         if stream.outgoing is not None:
             stream.outgoing.push(output)
         if output.token_ids or output.prompt_logprobs:
-            self._tell(stream, tokens_event(stream.number, stream.next_index, output))
+            self._emit(stream, stream.tokens(output))
             stream.next_index += len(output.token_ids)
             if output.token_ids and not stream.times.has_first_tokens:
                 stream.times.first_tokens()
         if output.failure is not None:
             stream.in_engine = False
-            kind = InternalError if stream.compiling is None else InvalidInput
+            kind = InvalidInput if stream.has_grammar else InternalError
             self._end(stream, failed_event(stream.number, kind(output.failure)))
         elif output.finish_reason is not None:
             assert output.usage is not None  # the engine's promise about a last output
             stream.in_engine = False
             stream.times.ended(output.usage)
             if stream.outgoing is None or not stream.outgoing.is_whole:
-                self._finish(stream, output, output.usage, stream.times.timeline())
+                self._finish(stream, output)
             else:
-                over = functools.partial(self._handed_over, stream, output, output.usage)
+                over = functools.partial(self._sent, stream, output)
                 stream.outgoing.when_over(over)
 
-    def _handed_over(self, stream: NodeStream, output: Output, usage: Usage, arrived: bool) -> None:
-        """A prefill's stream lasts until its KV is with the peer: until then it can fail."""
+    def _sent(self, stream: NodeStream, output: Output, arrived: bool) -> None:
+        """End a prefill's stream when its KV is with the peer: until then it can fail."""
         if stream.engine_id not in self._streams or stream.outgoing is None:
             return
         if arrived:
-            self._finish(stream, output, usage, stream.times.timeline(stream.outgoing.sent))
+            self._finish(stream, output, stream.outgoing.sent)
         else:
             self._metrics.lost(self.model)
             error = Unavailable("the decode node could not be given the KV")
             self._end(stream, failed_event(stream.number, error))
 
-    def _finish(self, stream: NodeStream, output: Output, usage: Usage, timeline: Timeline) -> None:
-        done = done_event(stream.number, output, timeline)
-        self._metrics.ended(self.model, done.finish_reason, usage, timeline)
-        self._end(stream, done)
+    def _finish(
+        self, stream: NodeStream, output: Output, sent: tuple[int, int] | None = None
+    ) -> None:
+        assert output.finish_reason is not None
+        assert output.usage is not None
+        reason, usage, timeline = output.finish_reason, output.usage, stream.times.timeline(sent)
+        self._metrics.ended(self.model, reason, usage, timeline)
+        self._end(stream, stream.done(reason, usage, timeline))
 
     def _on_failure(self, error: BaseException) -> None:
         logger.error("the engine of %s stopped", self.model, exc_info=error)
@@ -303,7 +245,7 @@ class ServedModel:
         self._fail_all()
 
     def _fail_all(self) -> None:
-        self.desk.end_shares()
+        self.connector.end_shares()
         for stream in list(self._streams.values()):
             self._break_off(stream, self._gone())
 
@@ -325,21 +267,23 @@ class ServedModel:
             del self._attempts[stream.key]
         if stream.deadline is not None:
             stream.deadline.cancel()
-        if stream.compiling is not None:
-            stream.compiling.cancel()
-        if stream.arriving is not None:
-            stream.arriving.cancel()
+        if stream.preparing is not None:
+            stream.preparing.cancel()
         if stream.outgoing is not None:
             stream.outgoing.end()
         if isinstance(event, Failed):
             self._metrics.failed(self.model, event.code)
         stream.log_end(event)
-        self._tell(stream, event)
+        self._emit(stream, event)
 
-    def _tell(self, stream: NodeStream, event: Accepted | Event) -> None:
-        """One stream's broken sink must not cost the others of this step their tokens."""
+    def _emit(self, stream: NodeStream, event: Accepted | Event) -> bool:
+        """Pass an event on: one stream's broken sink must not cost the others their tokens.
+
+        Returns whether the sink took it.
+        """
         try:
             stream.sink(event)
+            return True
         except Exception:
             logger.exception(
                 "the sink of stream %s failed",
@@ -347,3 +291,4 @@ class ServedModel:
                 extra={"fields": stream.log_fields},
             )
             self.abort(stream)
+            return False

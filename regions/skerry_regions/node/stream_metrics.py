@@ -13,6 +13,7 @@ from skerry_regions.prometheus import (
 )
 
 MODEL = ("model_name",)
+LATE_BOUNDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 class StreamMetrics:
@@ -67,7 +68,12 @@ class StreamMetrics:
             SHORT_BOUNDS,
             MODEL,
         )
+        self.loop_late = Histogram(
+            "skerry_event_loop_late_seconds",
+            "Times that the event loop was late by a quarter of a second or more, by how much.",
+            LATE_BOUNDS,
+        )
 
     def families(self) -> list[Metric]:
-        """All of them, for an exposition."""
+        """Return all of them, for an exposition."""
         return [metric for metric in vars(self).values() if isinstance(metric, Metric)]

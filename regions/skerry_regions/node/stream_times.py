@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from skerry_core.request import Usage
+from skerry_core.request import EngineUsage
 from skerry_regions.phases import Phase, Timeline
 
 
@@ -31,7 +31,7 @@ class StreamTimes:
         self._arrived = clock()
         self._compiled = self._submitted = self._first_tokens = self._ended = 0.0
         self._received: Phase | None = None
-        self._usage: Usage | None = None
+        self._usage: EngineUsage | None = None
 
     def compiled(self) -> None:
         """The stream's grammar is ready."""
@@ -60,13 +60,13 @@ class StreamTimes:
     def has_first_tokens(self) -> bool:
         return self._first_tokens > 0.0
 
-    def ended(self, usage: Usage) -> None:
+    def ended(self, usage: EngineUsage) -> None:
         """The engine made the last token."""
         self._ended = self._now()
         self._usage = usage
 
     def timeline(self, sent: tuple[int, int] | None = None) -> Timeline:
-        """The phases, with the hand-over that ends now: (blocks, bytes) that were `sent`."""
+        """Return the phases, with the hand-over that ends now: (blocks, bytes) that were `sent`."""
         phases: list[Phase] = []
         if self._compiled:
             phases.append(Phase(name="grammar", start=0.0, seconds=self._compiled))
@@ -89,7 +89,7 @@ class StreamTimes:
         phases.sort(key=lambda phase: phase.start)
         return Timeline(seconds=self._now(), phases=tuple(phases))
 
-    def _in_engine(self, usage: Usage) -> list[Phase]:
+    def _in_engine(self, usage: EngineUsage) -> list[Phase]:
         """Queue, prefill and decode. The engine knows only how long it had the request, by a clock
         of its own; its end is the point that both clocks know."""
         first_place = self._ended - (usage.seconds - usage.queue_seconds)

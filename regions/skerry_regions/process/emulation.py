@@ -22,7 +22,7 @@ MAX_WAITING = 8 << 20  # bytes on their way in one direction; beyond, the sender
 
 
 def relayed(address: str, region: str) -> str:
-    """Where processes of another `region` reach the unix socket at `address`.
+    """Return where processes of another `region` reach the unix socket at `address`.
 
     The name is short, whatever the region's: the kernel bounds the paths of sockets.
     """

@@ -16,7 +16,7 @@ _ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
 
 
 async def is_healthy(address: Address, *, seconds: float = SECONDS, tls: bool = False) -> bool:
-    """Whether `GET /healthz` there answers 200 in time. Of TLS, any certificate will do: the
+    """Return whether `GET /healthz` there answers 200 in time. Of TLS, any certificate will do: the
     question is whether a process of ours answers, and it holds no secret."""
     host = "localhost" if address.path else f"{address.host}:{address.port}"
     request = f"GET /healthz HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"

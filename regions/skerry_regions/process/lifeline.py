@@ -1,23 +1,28 @@
 """Between a supervisor and a process of its: one socket that tells progress, and either one's end.
 
-The process writes JSON lines: `{"what", "share"}` while it starts, then `{"ready": {…}}` once. The
-supervisor writes nothing; when its end closes, however it died, the process drains and ends, so
-nothing is left behind.
+The process writes JSON lines: `{"what", "share"}` while it starts, with `"size"` where bytes are
+counted, then `{"ready": {…}}` once. The supervisor writes nothing; when its end closes, however it
+died, the process drains and ends, so nothing is left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 
 class Lifeline:
-    """The process's end. `progress` and `ready` may be called from any thread."""
+    """The process's end. `progress` and `ready` may be called from any thread.
+
+    A process that outlives whoever waits for it (`skerry up --detach`) does not `watch`: then what
+    it says later is lost.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -46,12 +51,16 @@ class Lifeline:
         with self._lock:
             if step != self._last:
                 self._last = step
-                self._write({"what": what, "share": share})
+                size = getattr(what, "size", 0)  # bytes, where there are some (`Sized`)
+                self._write({"what": what, "share": share} | ({"size": size} if size else {}))
 
     def ready(self, report: dict[str, Any]) -> None:
         with self._lock:
             self._write({"ready": report})
 
+    def close(self) -> None:
+        self._socket.close()
+
     def _write(self, line: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the supervisor is gone: nobody to tell
-            self._socket.sendall(json.dumps(line).encode() + b"\n")
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            self._socket.sendall(orjson.dumps(line) + b"\n")

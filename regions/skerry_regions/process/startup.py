@@ -75,7 +75,7 @@ def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             outcome: tuple[T | None, BaseException | None] = (work(), None)
         except BaseException as error:
             outcome = (None, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: none waits any more
             loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, name="skerry-loading", daemon=True).start()
@@ -83,7 +83,7 @@ def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def unless(stop: asyncio.Event, future: asyncio.Future[T]) -> T:
-    """The future's result; raises `Interrupted` when `stop` is set before."""
+    """Return the future's result; raises `Interrupted` when `stop` is set before."""
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((future, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -32,11 +32,11 @@ class Succession:
         self.failures: dict[str, str] = {}  # by name: when and why it could not be replaced
 
     def __getitem__(self, name: str) -> Supervised:
-        """The process that serves now."""
+        """Return the process that serves now."""
         return self._serving[name]
 
     def __iter__(self) -> Iterator[Supervised]:
-        """The processes that serve now."""
+        """Return the processes that serve now."""
         return iter(self._serving.values())
 
     async def start(self, specs: list[ProcessSpec]) -> None:

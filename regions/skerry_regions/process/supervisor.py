@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,11 +19,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+import orjson
+
 from skerry_regions.process.backoff import Backoff, RestartPolicy
+from skerry_regions.process.log_files import open_log
 
 logger = logging.getLogger(__name__)
 
-MAX_LOG_BYTES = 10 << 20  # an older log beyond this is begun anew
 LOG_TAIL = 15  # lines told when a first start fails
 
 State = Literal["starting", "ready", "draining", "failed", "stopped"]
@@ -174,7 +176,7 @@ class Supervised:
                 following.cancel()
 
     async def _spawn(self, lifeline: int) -> asyncio.subprocess.Process:
-        with open_log(self.spec.log) as log:
+        with os.fdopen(open_log(self.spec.log), "ab") as log:
             return await asyncio.create_subprocess_exec(
                 *self.spec.command,
                 str(lifeline),
@@ -192,7 +194,7 @@ class Supervised:
         try:
             with contextlib.suppress(ConnectionError):
                 async for line in reader:
-                    self._heard(json.loads(line))
+                    self._heard(orjson.loads(line))
         finally:
             writer.close()
 
@@ -202,7 +204,7 @@ class Supervised:
             self._ready.set()
             if not self._stopping.is_set():
                 self.state = "ready"
-        elif not self._ready.is_set():  # of a first start; nobody waits for the others
+        elif not self._ready.is_set():  # of a first start; none waits for the others
             self._progress(f"{self.spec.id}: {line['what']}", line["share"])
 
     async def _watch_health(self) -> None:
@@ -223,13 +225,6 @@ class Supervised:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
-
-
-def open_log(path: Path) -> Any:
-    """For appending; begun anew when it has grown too long."""
-    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-        path.unlink()
-    return path.open("ab")
 
 
 def tail(path: Path) -> str:

@@ -1,8 +1,9 @@
 """An edge's knowledge of nodes and of other regions: who is there by the registry, and a connection
 to each.
 
-The nodes of the edge's own region are known one by one. Another region is known by its edges, which
-stand for it (`gateway`); while none of them answers, by its nodes as well.
+The nodes of the edge's own region are known one by one, and so are the other edges there, which
+tell what they send to those nodes. Another region is known by its edges, which stand for it
+(`gateway`); while none of them answers, by its nodes as well.
 
 What was read last stays true while the registry is away. A lease that lapsed removes a member only
 when its connection is down as well: a registry that was wiped costs no stream, a frozen node loses
@@ -12,15 +13,18 @@ both.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 from skerry_regions.address import Address, AddressError
 from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUnavailable
 from skerry_regions.wire.link import NodeLink, Patience
 from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.protocol import Hello
+from skerry_regions.wire.reports import Report
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +37,24 @@ Reach = Callable[[str, str, str], str]
 
 
 def directly(address: str, region: str, source: str) -> str:
-    """At its own address."""
+    """Return its own address."""
     return address
+
+
+class DirectoryListener(Protocol):
+    """Learns what a directory learns. Called on its event loop; must not raise."""
+
+    def members_changed(self, members: Mapping[str, Member]) -> None:
+        """A reading of the registry was taken in: these are followed now."""
+
+    def reported(self, link: NodeLink, member: Member, report: Report) -> None:
+        """A report came over a link."""
+
+    def link_changed(self, link: NodeLink) -> None:
+        """A link was made, came up or went down, or takes streams of other models than before."""
+
+    def peer_sent(self, report: Report) -> None:
+        """Another edge of this region sent requests to nodes."""
 
 
 class Directory:
@@ -47,6 +67,7 @@ class Directory:
         self,
         registry: Registry,
         hello: Hello,
+        listener: DirectoryListener | None = None,
         *,
         region: str | None = None,
         reach: Reach = directly,
@@ -61,12 +82,13 @@ class Directory:
         self._key = key
         self._patience = patience
         self._poll_seconds = poll_seconds
-        self.on_change: Callable[[], None] = lambda: None  # set by who wants to know
+        self._listener = listener
         self._read: list[Member] = []  # last, from the registry
         self._members: dict[str, Member] = {}
         self._links: dict[str, NodeLink] = {}
+        self._peers: dict[str, tuple[Member, NodeLink]] = {}  # other edges of this region
         self._heard: dict[str, float] = {}  # of gateways, when their link was last up
-        self._unreachable: dict[str, str] = {}  # by id: an address that is none, and this was told
+        self._unreachable: dict[str, str] = {}  # by id: an address that is none, as it was logged
         self._closing: set[asyncio.Task[None]] = set()
         self._is_away = False
         self._task = asyncio.create_task(self._follow(), name="directory")
@@ -89,22 +111,26 @@ class Directory:
         return list(self._links.values())
 
     def links_here(self) -> list[NodeLink]:
-        """To the nodes of this edge's region."""
+        """Return links to the nodes of this edge's region."""
         return [
             link
             for id_, link in self._links.items()
             if self._members[id_].kind == "node" and self._members[id_].region == self._region
         ]
 
+    def is_peer(self, id_: str) -> bool:
+        """Whether an edge stands in this edge's region, beside it."""
+        return id_ in self._peers
+
     def link(self, id_: str) -> NodeLink | None:
         return self._links.get(id_)
 
     def rtts(self) -> dict[str, float]:
-        """Seconds to each and back, of its last ping."""
+        """Return the seconds to each and back, of its last ping."""
         return {id_: link.rtt for id_, link in self._links.items() if link.rtt is not None}
 
     def transfer_address(self, node: str, source: str) -> str:
-        """Where the node `source` sends KV for `node`; empty when either is unknown."""
+        """Return where the node `source` sends KV for `node`; empty when either is unknown."""
         if node not in self._members or source not in self._members:
             return ""
         target = self._members[node]
@@ -136,19 +162,54 @@ class Directory:
         }
         for id_, member in wanted.items():
             self._know(id_, member)
-        self.on_change()
+        self._follow_peers(members)
+        if self._listener is not None:
+            self._listener.members_changed(self.members)
 
     async def close(self) -> None:
         self._task.cancel()
         for id_ in list(self._links):
             self._forget(id_)
+        self._follow_peers(())
         await asyncio.gather(self._task, *self._closing, return_exceptions=True)
 
     def _is_gateway(self, member: Member) -> bool:
         return self._region not in (None, member.region) and bool(member.gateway)
 
+    def _follow_peers(self, members: Sequence[Member]) -> None:
+        """Have a link to every other edge of this region, which says what it sends where."""
+        peers = {
+            member.id: member
+            for member in members
+            if member.gateway and member.region == self._region and member.id != self._hello.id
+        }
+        for id_, (member, link) in list(self._peers.items()):
+            if id_ not in peers or _place(peers[id_]) != _place(member):
+                del self._peers[id_]
+                self._close(link)
+        for id_ in peers.keys() - self._peers.keys():
+            member = peers[id_]
+            try:
+                address = Address.parse(member.gateway)
+            except AddressError:
+                continue
+            link = NodeLink(
+                id_,
+                address,
+                self._hello,
+                self._patience,
+                zone=member.residency,
+                key=self._key,
+                on_report=self._peer_reported,
+            )
+            self._peers[id_] = member, link
+
+    def _peer_reported(self, report: Report) -> None:
+        if self._listener is not None and report.sent:
+            self._listener.peer_sent(report)
+
     def _covered(self, gateways: Mapping[str, Member]) -> set[str]:
-        """Regions with an edge that answers, or has only just been heard of."""
+        """Return regions with an edge that answers, or has only just been heard of."""
         now = asyncio.get_running_loop().time()
         self._heard = {id_: self._heard.get(id_, now) for id_ in gateways}
         for id_ in gateways:
@@ -178,18 +239,38 @@ class Directory:
                 return
             self._unreachable.pop(id_, None)
             self._links[id_] = NodeLink(
-                id_, address, self._hello, self._patience, zone=member.residency, key=self._key
+                id_,
+                address,
+                self._hello,
+                self._patience,
+                zone=member.residency,
+                key=self._key,
+                on_report=functools.partial(self._reported, id_),
+                on_change=functools.partial(self._link_changed, id_),
             )
+            self._link_changed(id_)
         if member.kind == "node":  # edges offer all models
-            self._links[id_].allowed = frozenset({member.model})
+            self._links[id_].expect(frozenset({member.model}))
         self._members[id_] = member
+
+    def _reported(self, id_: str, report: Report) -> None:
+        member, link = self._members.get(id_), self._links.get(id_)
+        if self._listener is not None and member is not None and link is not None:
+            self._listener.reported(link, member, report)
+
+    def _link_changed(self, id_: str) -> None:
+        if self._listener is not None and (link := self._links.get(id_)) is not None:
+            self._listener.link_changed(link)
 
     def _forget(self, id_: str) -> None:
         self._members.pop(id_, None)
         if (link := self._links.pop(id_, None)) is not None:
-            closing = asyncio.create_task(link.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._close(link)
+
+    def _close(self, link: NodeLink) -> None:
+        closing = asyncio.create_task(link.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def _follow(self) -> None:
         pause = self._poll_seconds
@@ -214,5 +295,5 @@ class Directory:
 
 
 def _place(member: Member) -> tuple[str, str, str]:
-    """What a link to it was made for."""
+    """Return what a link to it was made for."""
     return member.address, member.gateway, member.residency

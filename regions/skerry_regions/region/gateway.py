@@ -1,6 +1,6 @@
 """An edge that stands for its region: streams of other regions' edges come in as to a node.
 
-    other edge ── Submit ──▶ NodeServer ──▶ Gateway ──▶ RemoteRegion (this region's nodes alone)
+    other edge ── Submit ──▶ NodeServer ──▶ RegionGateway ──▶ RemoteRegion (nodes of this region)
                ◀── Report(summary) ──┘
 
 What comes in is never sent on to a third region. When this region's nodes fail it, it fails back
@@ -18,7 +18,10 @@ from msgspec.structs import replace
 
 from skerry.errors import InternalError, ModelNotFound, SkerryError, Unavailable
 from skerry_regions import zones as residency
-from skerry_regions.region.remote import RemoteRegion, RemoteStream, RetryPolicy
+from skerry_regions.region.recovery import RecoveryPolicy
+from skerry_regions.region.region_reports import RegionReports
+from skerry_regions.region.remote_region import RemoteRegion
+from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.client import failed_event
 from skerry_regions.wire.protocol import (
     NO_USAGE,
@@ -29,22 +32,20 @@ from skerry_regions.wire.protocol import (
     Embedded,
     EngineBeat,
     Failed,
-    Report,
     ShareKV,
     Submit,
 )
+from skerry_regions.wire.reports import Report
 
 logger = logging.getLogger(__name__)
 
-POLICY = RetryPolicy(start_patience=0.0, patience=0.5)
+POLICY = RecoveryPolicy(start_patience=0.0, patience=0.5)
 
 
-class Gateway:
+class RegionGateway:
     """`Serving` for a `NodeServer`, in front of a region. Lives on one event loop."""
 
-    def __init__(
-        self, edge: str, zone: str, region: RemoteRegion, reports: Callable[[], list[Report]]
-    ) -> None:
+    def __init__(self, edge: str, zone: str, region: RemoteRegion, reports: RegionReports) -> None:
         """`reports` makes a summary for each model."""
         self._edge, self._zone = edge, zone
         self._region = region
@@ -72,14 +73,14 @@ class Gateway:
         raise Unavailable(f"edge {self._edge} has no KV to share")
 
     def beats(self) -> list[EngineBeat]:
-        """None: whether an engine hangs is for this edge to notice."""
+        """Return nothing: whether an engine hangs is for this edge to notice."""
         return []
 
     def reports(self) -> list[Report]:
         return self._reports()
 
     def snapshots(self) -> list[Report]:
-        return self._reports()
+        return self._reports.snapshots()
 
     async def close(self) -> None:
         """Fail what runs."""
@@ -127,7 +128,7 @@ class ForwardedStream:
             self._sink(task.result())
 
     async def _pass_on(self, region: RemoteRegion) -> Done:
-        """All events but the last, which it returns."""
+        """Pass on all events but the last, and return that."""
         number = self._submit.stream
         self._stream = await region.generate(self._submit)
         self._sink(Accepted(stream=number))
@@ -162,7 +163,7 @@ class ForwardedEmbed:
 
 
 def _refusal(task: asyncio.Task[Any], request_id: str) -> SkerryError | None:
-    """What the other edge is told of a task that ended badly; None of one that ended well."""
+    """Return the error of a task that ended badly; None of one that ended well."""
     if task.cancelled():
         return Unavailable("the edge is shutting down")
     match error := task.exception():

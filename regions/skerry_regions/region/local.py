@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from skerry_regions.node.node import Node
-from skerry_regions.node.stream import NodeStream
-from skerry_regions.region.attempts import AttemptRecord, Traced
+from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
 from skerry_regions.wire.client import error_of, vectors_of
 from skerry_regions.wire.protocol import (
     Accepted,
@@ -31,11 +30,8 @@ class LocalRegion:
 
     async def generate(self, submit: Submit) -> LocalStream:
         """See `RegionClient.generate`: rejections are raised here, before any token."""
-        stream = LocalStream(self._node.id)
-        attempt = self._node.submit(submit, stream.push)
-        stream.attach(attempt)
-        if not attempt.is_accepted:
-            await stream.accepted()
+        stream = LocalStream(self._node, submit)
+        await stream.accepted()
         return stream
 
     async def embed(self, embed: Embed) -> bytes:
@@ -59,45 +55,44 @@ class LocalRegion:
         await self._node.close()
 
 
-class LocalStream(Traced):
-    """Events of one attempt, from the node's sink to one reader.
+class LocalStream(AttemptedStream):
+    """Events of one attempt, which starts with it, from the node's sink to one reader.
 
     A slow reader does not pause the engine, and the buffer needs no bound of its own: it holds
     token ids, at most the `max_tokens` of its request (about 300 bytes each, so 2 MiB at 8,192),
     and an engine runs a bounded number of requests. The edge's write deadline ends the others.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: Node, submit: Submit) -> None:
+        """Raises what `Node.submit` raises."""
         now = time.monotonic()
-        self._record = AttemptRecord(nodes=(node,), asked=now, began=now)
+        self._record = AttemptRecord(nodes=(node.id,), asked=now, began=now)
         self._events: deque[Event] = deque()
-        self._attempt: NodeStream | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._aborted = False
         self._ended = False  # the reader has had the last event
-        self._accepted = asyncio.Event()  # or rejected
+        self._settled = asyncio.Event()  # accepted, or rejected
+        self._attempt = node.submit(submit, self._push)
 
     @property
     def attempts(self) -> Sequence[AttemptRecord]:
-        """See `Traced`."""
+        """See `AttemptedStream`."""
         return (self._record,)
-
-    def attach(self, attempt: NodeStream) -> None:
-        self._attempt = attempt
 
     async def accepted(self) -> None:
         """Wait until the node has taken the stream. Raises what it was rejected with."""
+        if self._attempt.is_accepted:
+            return
         try:
-            await self._accepted.wait()
+            await self._settled.wait()
         except asyncio.CancelledError:
             self.abort()
             raise
         if self._events and isinstance(failed := self._events[0], Failed):
             raise error_of(failed)
 
-    def push(self, event: Accepted | Event) -> None:
-        """The node's sink."""
-        self._accepted.set()
+    def _push(self, event: Accepted | Event) -> None:
+        self._settled.set()
         if isinstance(event, Accepted):
             return
         if not isinstance(event, Tokens):
@@ -105,7 +100,7 @@ class LocalStream(Traced):
         elif self._aborted:
             return
         elif self._record.first_tokens is None:
-            self._record.first_tokens = time.monotonic()
+            self._record.begin_tokens(time.monotonic())
         self._events.append(event)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -115,13 +110,13 @@ class LocalStream(Traced):
         if isinstance(event, Failed):
             record.fail(time.monotonic(), error_of(event))
         else:
-            record.num_tokens = event.usage.output_tokens
-            record.tell(record.nodes[-1], event.timeline)
+            record.count_tokens(event.usage.output_tokens)
+            record.add_timeline(record.nodes[-1], event.timeline)
             record.end(time.monotonic(), event.finish_reason)
 
     def abort(self) -> None:
         """Stop the node and forget tokens not yet read; `Done` still comes for the usage."""
-        if self._aborted or self._attempt is None:
+        if self._aborted:
             return
         self._aborted = True
         self._events = deque(event for event in self._events if not isinstance(event, Tokens))

@@ -1,8 +1,8 @@
-"""All that an edge has seen of its nodes, and the `View` that a router needs of it.
+"""All that an edge has seen of its nodes, in the `View`s that a router needs: one for each model.
 
 What nodes are comes from the registry (`Member`), what they do from their reports: load, measured
-steps, cached prefixes. Distances come from pings, bandwidth from KV that nodes fetched. A view is
-made anew only when something changed.
+steps, cached prefixes. Distances come from pings, bandwidth from KV that nodes fetched. Views are
+changed in place: a report costs what one node costs.
 
 Pure: members, reports, round trips and the time are arguments.
 """
@@ -10,16 +10,16 @@ Pure: members, reports, round trips and the time are arguments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import combinations_with_replacement
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from skerry_regions.region.speed_learning import LagLearner, LinkLearner, SpeedBook
 from skerry_regions.registry import Member
 from skerry_regions.routing.prefixes import PrefixDirectory
-from skerry_regions.speeds import LagLearner, LinkLearner, LinkSpeed, NodeSpeed, SpeedBook
+from skerry_regions.speeds import LinkSpeed, NodeSpeed
 from skerry_regions.view import NodeLoad, NodeState, View
-from skerry_regions.wire.protocol import Report
+from skerry_regions.wire.reports import Report
 
 # A small model on a few CPU cores. The first measurement of a kind of node mends the scale.
 PRIOR = NodeSpeed(
@@ -27,6 +27,8 @@ PRIOR = NodeSpeed(
 )
 PRIOR_HANDOVER_LAG = 0.005  # seconds
 SNAPSHOT_SECONDS = 1.0  # between two askings of one node
+CURVE_SECONDS = 1.0  # between two looks at whether nodes that did not report are faster or slower
+CURVE_CHANGE = 0.01  # of a coefficient, below which they are left as they are
 
 NO_PRIORS: Mapping[tuple[str, str], LinkSpeed] = MappingProxyType({})
 
@@ -43,30 +45,41 @@ class Observations:
         self.region = region
         self.prefixes = PrefixDirectory()
         self.speeds = SpeedBook()
-        self._priors = {_ordered(*pair): speed for pair, speed in links.items()}
-        self._links: dict[tuple[str, str], LinkLearner] = {}  # by regions, in order
+        self._known_links = {_ordered(*pair): speed for pair, speed in links.items()}
+        self._learners: dict[tuple[str, str], LinkLearner] = {}  # by regions, in order
+        self._views: dict[str, View] = {}
         self._members: dict[str, Member] = {}
         self._reports: dict[str, tuple[Report, float]] = {}  # the last one, and of when it is
+        self._reached_models: dict[str, frozenset[str]] = {}  # over each link
         self._lags: dict[str, LagLearner] = {}  # of hand-overs, by decode node
         self._asked: dict[str, float] = {}  # for a snapshot, when
-        self._view: View | None = None
-        self._version = 0
+        self._curves: dict[str, tuple[float, NodeSpeed]] = {}  # by class, as in the views
+
+    def view(self, model: str) -> View:
+        """The nodes of a model, and whatever else was put there; always the same object."""
+        if (view := self._views.get(model)) is None:
+            view = self._views[model] = View((), self._known_links)
+        return view
 
     def know(self, members: Iterable[Member]) -> None:
         """The nodes there are now; others are forgotten."""
         present = {member.id: member for member in members if member.model}
         if present == self._members:
             return
-        for node in self._members.keys() - present.keys():
-            self._forget(node)
+        before, self._members = self._members, present
+        for node, member in before.items():
+            if node not in present:
+                self._forget(node)
+            if node not in present or present[node].model != member.model:
+                self.view(member.model).remove(node)
         for node, member in present.items():
-            known = self._members.get(node)
+            known = before.get(node)
             if known is not None and known.incarnation != member.incarnation:
                 self._reports.pop(node, None)
             if known is None or _speed_class(known) != _speed_class(member):
                 self.speeds.add_node(node, _speed_class(member), PRIOR)
-        self._members = present
-        self._view = None
+            if known != member:
+                self._put(member)
 
     def take(self, node: str, report: Report, now: float) -> bool:
         """Take in a node's report; whether it should be asked for a snapshot of its prefixes.
@@ -81,74 +94,104 @@ class Observations:
             self.speeds.learn(node, report.sample)
         for fetched in report.fetched:
             if (source := self._members.get(fetched.source)) is not None:
-                link = self._link(source.region, member.region)
-                link.learn_transfer(fetched.num_bytes, fetched.seconds)
+                learner = self._learner(source.region, member.region)
+                learner.learn_transfer(fetched.num_bytes, fetched.seconds)
+                self._put_link(source.region, member.region)
         if report.prefixes is not None and report.prefixes.node == node:
             self.prefixes.apply(report.prefixes)
-        self._view = None
+        self._put(member, now)
+        self._follow_curve(member, now)
         return self._wants_snapshot(node, now)
 
     def reached(self, region: str, rtt: float) -> None:
         """A round trip to a region took `rtt` seconds."""
-        self._link(self.region, region).learn_rtt(rtt)
-        self._view = None
+        self._learner(self.region, region).learn_rtt(rtt)
+        self._put_link(self.region, region)
+
+    def link_takes(self, id_: str, models: frozenset[str]) -> None:
+        """Streams of these models can be sent over the link to a node, or an edge."""
+        if self._reached_models.get(id_) == models:
+            return
+        self._reached_models[id_] = models
+        for model, view in self._views.items():
+            if (node := view.nodes.get(id_)) is not None:
+                view.put(replace(node, away=model not in models))
+
+    def link_is_gone(self, id_: str) -> None:
+        """There is no link any more."""
+        self._reached_models.pop(id_, None)
+
+    def is_away(self, id_: str, model: str) -> bool:
+        """Return whether a model's streams cannot be sent there now."""
+        models = self._reached_models.get(id_)
+        return models is not None and model not in models
 
     def handed_over(self, decode: str, observed: float, predicted: float, now: float) -> None:
         """A decode node went on `observed` seconds after its prefill node's first token."""
-        if decode in self._members:
+        if (member := self._members.get(decode)) is not None:
             self._lags.setdefault(decode, LagLearner(PRIOR_HANDOVER_LAG)).learn(
                 observed, predicted, now
             )
-            self._view = None
+            self._put(member, now)
 
-    def view(self, now: float) -> View:
-        """The picture now."""
-        if self._view is None:
-            self._version += 1
-            nodes = [self._state(member, now) for member in self._members.values()]
-            self._view = View(nodes, self._link_speeds(), version=self._version)
-        return self._view
-
-    def _state(self, member: Member, now: float) -> NodeState:
+    def _put(self, member: Member, now: float = 0.0) -> None:
+        """Bring one node up to date in its view."""
         report, observed_at = self._reports.get(member.id, (_no_report(member), 0.0))
         lag = self._lags.get(member.id)
-        return NodeState(
-            id=member.id,
-            region=member.region,
-            residency=member.residency,
-            role=member.role,
-            model=member.model,
-            numeric_build=member.numeric_build,
-            batch_invariant=member.batch_invariant,
-            kv_format=member.kv_format,
-            kv_bytes_per_token=member.kv_bytes_per_token,
-            cache_tokens=member.cache_tokens or None,
-            speed=self.speeds.speed(member.id),
-            incarnation=member.incarnation,
-            load=report.load,
-            observed_at=observed_at,
-            file_bandwidth=report.file_bandwidth,
-            takes_kv=bool(member.transfer_address),
-            handover_lag=lag.seconds(now) if lag is not None else PRIOR_HANDOVER_LAG,
-            draining=member.state != "ready",
+        self.view(member.model).put(
+            NodeState(
+                id=member.id,
+                region=member.region,
+                residency=member.residency,
+                role=member.role,
+                model=member.model,
+                numeric_build=member.numeric_build,
+                batch_invariant=member.batch_invariant,
+                kv_format=member.kv_format,
+                kv_bytes_per_token=member.kv_bytes_per_token,
+                cache_tokens=member.cache_tokens or None,
+                speed=self.speeds.speed(member.id),
+                incarnation=member.incarnation,
+                load=report.load,
+                observed_at=observed_at,
+                file_bandwidth=report.file_bandwidth,
+                takes_kv=bool(member.transfer_address),
+                handover_lag=lag.seconds(now) if lag is not None else PRIOR_HANDOVER_LAG,
+                draining=member.state != "ready",
+                away=self.is_away(member.id, member.model),
+            )
         )
 
-    def _link_speeds(self) -> dict[tuple[str, str], LinkSpeed]:
-        """Between the regions that matter: ours, and those with nodes."""
-        regions = sorted({self.region, *(member.region for member in self._members.values())})
-        pairs = combinations_with_replacement(regions, 2)
-        priors = {pair: self._priors[pair] for pair in pairs if pair in self._priors}
-        return priors | {pair: learner.speed() for pair, learner in self._links.items()}
+    def _follow_curve(self, member: Member, now: float) -> None:
+        """Bring a class of nodes up to date when what they share is another curve by now."""
+        speed_class = _speed_class(member)
+        at, written = self._curves.get(speed_class, (-CURVE_SECONDS, None))
+        if now - at < CURVE_SECONDS:
+            return
+        curve = self.speeds.curve(member.id)
+        if written is not None and not _differ(curve, written):
+            self._curves[speed_class] = now, written
+            return
+        self._curves[speed_class] = now, curve
+        for each in self._members.values():
+            if _speed_class(each) == speed_class:
+                self._put(each, now)
 
-    def _link(self, a: str, b: str) -> LinkLearner:
+    def _put_link(self, a: str, b: str) -> None:
+        pair = _ordered(a, b)
+        speed = self._known_links[pair] = self._learners[pair].speed()
+        for view in self._views.values():
+            view.put_link(a, b, speed)
+
+    def _learner(self, a: str, b: str) -> LinkLearner:
         """Between two regions, or inside one; from the prior on."""
         pair = _ordered(a, b)
-        if (learner := self._links.get(pair)) is None:
-            learner = self._links[pair] = LinkLearner(View((), self._priors).link(a, b))
+        if (learner := self._learners.get(pair)) is None:
+            learner = self._learners[pair] = LinkLearner(View((), self._known_links).link(a, b))
         return learner
 
     def _wants_snapshot(self, node: str, now: float) -> bool:
-        wanted = node in self.prefixes.wanted_snapshots()
+        wanted = self.prefixes.wants_snapshot(node)
         if not wanted or now - self._asked.get(node, -SNAPSHOT_SECONDS) < SNAPSHOT_SECONDS:
             return False
         self._asked[node] = now
@@ -173,3 +216,17 @@ def _no_report(member: Member) -> Report:
 def _speed_class(member: Member) -> str:
     """Nodes of one class share a curve."""
     return f"{member.model} {member.runner} {member.numeric_build}"
+
+
+def _differ(curve: NodeSpeed, other: NodeSpeed) -> bool:
+    """Return whether a coefficient is another by more than what is looked over."""
+    return any(
+        abs(new - old) > CURVE_CHANGE * old
+        for new, old in (
+            (curve.base, other.base),
+            (curve.per_token, other.per_token),
+            (curve.per_pair, other.per_pair),
+            (curve.per_stream, other.per_stream),
+            (curve.per_context, other.per_context),
+        )
+    )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from skerry_regions import zones as residency
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.routes import Past, Placer, Route
+from skerry_regions.region.placer import EarlierAttempts, Placer, Route
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Submit
 
@@ -16,10 +16,12 @@ Rule = Literal["cost", "nearest", "round-robin"]
 
 
 def by_rule(rule: Rule, router: Placer, directory: Directory) -> Placer:
-    """The router, or what it is compared with."""
+    """Return the router, or what it is compared with."""
     if rule == "cost":
         return router
-    return Nearest(directory) if rule == "nearest" else RoundRobin(directory)
+    if rule == "nearest":
+        return Nearest(directory)
+    return RoundRobin(directory)
 
 
 class Nearest:
@@ -28,14 +30,14 @@ class Nearest:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         """See `Placer.place`."""
         here = {link.node for link in self._directory.links_here()}
 
         def distance(link: NodeLink) -> tuple[float, int]:
             return 0.0 if link.node in here else 1.0 + (link.rtt or 0.0), link.num_streams
 
-        yield from _routes(sorted(_taking(self._directory, submit), key=distance), past)
+        yield from _routes(sorted(_taking(self._directory, submit), key=distance), earlier)
 
 
 class RoundRobin:
@@ -45,11 +47,11 @@ class RoundRobin:
         self._directory = directory
         self._turns = itertools.count()
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         """See `Placer.place`."""
         links = sorted(_taking(self._directory, submit), key=lambda link: link.node)
         first = next(self._turns) % len(links) if links else 0
-        yield from _routes([*links[first:], *links[:first]], past)
+        yield from _routes([*links[first:], *links[:first]], earlier)
 
 
 def _taking(directory: Directory, submit: Submit) -> list[NodeLink]:
@@ -64,8 +66,8 @@ def _taking(directory: Directory, submit: Submit) -> list[NodeLink]:
     ]
 
 
-def _routes(links: list[NodeLink], past: Past) -> Iterator[Route]:
+def _routes(links: list[NodeLink], earlier: EarlierAttempts) -> Iterator[Route]:
     for tried in (False, True):
         for link in links:
-            if (link.node in past.failed) is tried:
+            if (link.node in earlier.failed) is tried:
                 yield Route(decode=link)

@@ -3,41 +3,77 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from hashlib import blake2b
 
 from skerry_regions.digests import BLOCK_SIZE
-from skerry_regions.prefix_filter import MAX_NAMES, PrefixFilter
-from skerry_regions.region.placer import Routed
-from skerry_regions.routing.bookings import CurrentLoad
+from skerry_regions.region.cost_placer import CostPlacer
+from skerry_regions.registry import Member
+from skerry_regions.routing.region_names import AdvertisedNames, NameNews
 from skerry_regions.routing.summaries import summarise
-from skerry_regions.view import NodeLoad, NodeState
-from skerry_regions.wire.protocol import Report
+from skerry_regions.view import NodeLoad
+from skerry_regions.wire.reports import Report
 
 SUMMARY_SECONDS = 0.5  # between summaries
-FILTER_SECONDS = 2.0  # between filters, which take milliseconds to make
 
 
 class RegionReports:
-    """Makes a summary of each model, whenever it is called. See `summaries`."""
+    """Makes a summary of each model, whenever it is called. See `summaries`.
 
-    def __init__(self, placer: Routed, models: Iterable[str], incarnation: int) -> None:
-        """`incarnation` is the edge's."""
+    All edges of a region tell its load; the one with the highest hash of its id tells the names of
+    the blocks that its nodes hold.
+    """
+
+    def __init__(
+        self,
+        edge: str,
+        placer: CostPlacer,
+        models: Iterable[str],
+        incarnation: int,
+        edges: Callable[[], Collection[Member]] = tuple,
+    ) -> None:
+        """`incarnation` is the edge's; `edges` are those of all regions."""
+        self._edge, self._edges = edge, edges
         self._placer = placer
-        self._models = list(models)
         self._incarnation = incarnation
         self._seq = itertools.count(1)
-        self._filters: dict[str, tuple[float, PrefixFilter]] = {}  # by model: when, what
+        self._names = {model: AdvertisedNames() for model in models}
+        for model, names in self._names.items():
+            placer.observations.prefixes.listen(_OfModel(placer, model, names))
 
     def __call__(self) -> list[Report]:
-        seq = next(self._seq)
-        return [self._report(model, seq) for model in self._models]
+        """Return what is told now and then: changes of names."""
+        now, speaks = self._placer.clock(), self._speaks()
+        news = {model: names.news(now) for model, names in self._names.items()}
+        return self._reports({model: each if speaks else None for model, each in news.items()})
 
-    def _report(self, model: str, seq: int) -> Report:
+    def snapshots(self) -> list[Report]:
+        """Return what an edge is told that has heard nothing yet, or missed something:
+        all names."""
+        speaks = self._speaks()
+        return self._reports(
+            {model: names.everything() if speaks else None for model, names in self._names.items()}
+        )
+
+    def _reports(self, news: dict[str, NameNews | None]) -> list[Report]:
+        seq = next(self._seq)
+        return [self._report(model, seq, names) for model, names in news.items()]
+
+    def _speaks(self) -> bool:
+        region = self._placer.observations.region
+        speakers = {
+            edge.id
+            for edge in self._edges()
+            if edge.region == region and edge.gateway and edge.state == "ready"
+        }
+        return max(speakers | {self._edge}, key=_weight) == self._edge
+
+    def _report(self, model: str, seq: int, names: NameNews | None) -> Report:
         nodes = self._placer.loads_here(model)
         seen = self._placer.observations
         summary = summarise(
             nodes,
-            self._hot(model, nodes),
+            names=names,
             incarnation=self._incarnation,
             seq=seq,
             stored_tokens={
@@ -47,14 +83,26 @@ class RegionReports:
         )
         return Report(model=model, load=NodeLoad(), region=summary)
 
-    def _hot(self, model: str, nodes: list[tuple[NodeState, CurrentLoad]]) -> PrefixFilter:
-        """Of what each node holds, the newest."""
-        now = self._placer.clock()
-        made_at, made = self._filters.get(model, (-FILTER_SECONDS, PrefixFilter()))
-        if nodes and now - made_at >= FILTER_SECONDS:
-            prefixes, each = self._placer.observations.prefixes, MAX_NAMES // len(nodes)
-            made = PrefixFilter.of(
-                {name for node, _ in nodes for name in prefixes.newest(node.id, each)}
-            )
-            self._filters[model] = now, made
-        return made
+
+class _OfModel:
+    """`PrefixListener` of the nodes of one model in this edge's region."""
+
+    def __init__(self, placer: CostPlacer, model: str, names: AdvertisedNames) -> None:
+        self._view = placer.observations.view(model)
+        self._region = placer.observations.region
+        self._names = names
+
+    def told(self, node: str, digests: Sequence[bytes]) -> None:
+        state = self._view.nodes.get(node)
+        if state is not None and state.region == self._region:
+            self._names.told(node, digests)
+
+    def forgotten(self, node: str, digests: Sequence[bytes]) -> None:
+        self._names.forgotten(node, digests)
+
+    def cleared(self, node: str) -> None:
+        self._names.cleared(node)
+
+
+def _weight(edge: str) -> bytes:
+    return blake2b(edge.encode(), digest_size=8).digest()

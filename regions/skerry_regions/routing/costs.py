@@ -29,124 +29,13 @@ Pure: view, time and randomness are arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
-from msgspec import Struct
-
+from skerry_regions.routing.block_index import NOTHING_CACHED, CachedPrefix
 from skerry_regions.routing.bookings import CurrentLoad
-from skerry_regions.routing.placement import Demand, Fetch, Placement, RouterConfig
-from skerry_regions.routing.prefixes import NOTHING_CACHED, CachedPrefix
+from skerry_regions.routing.placement import Demand, Fetch, RouterConfig
+from skerry_regions.routing.sides import DecodeSide, Pair, PrefillSide, Surroundings
 from skerry_regions.view import NodeState, View
-
-
-class Surroundings(Struct, frozen=True, kw_only=True):
-    """What matters for the cost besides view and demand."""
-
-    cached: Mapping[str, CachedPrefix]  # of the prompt, expected blocks included
-    peers: Sequence[tuple[NodeState, int]]  # nodes to fetch from: blocks that they have in memory
-    stored_tokens: Mapping[str, int]  # by node: in its cache
-    arrivals_per_node: float  # requests per second
-    reuse: float  # times that a stored token is found again
-    home: str | None = None  # the node of the request's session
-
-
-class PrefillSide(Struct):
-    """Terms of prefilling on one node, whatever the decode node."""
-
-    node: NodeState
-    fetch: Fetch | None
-    cached_tokens: int
-    network: float  # edge to here, one way
-    queue: float
-    fetching: float
-    compute: float
-    stall: float
-    behind: float
-    evict: float
-    affinity: float
-
-    @property
-    def seconds(self) -> float:
-        wait = self.network + self.queue + self.fetching + self.compute
-        return wait + self.stall + self.behind + self.evict + self.affinity
-
-
-class DecodeSide(Struct):
-    """Terms of decoding on one node, whatever the prefill node."""
-
-    node: NodeState
-    cached_tokens: int
-    network: float  # from here to the edge, one way
-    backlog: float  # seconds of prefill that wait here
-    step_wait: float
-    decode: float
-    stall: float
-
-    @property
-    def seconds(self) -> float:
-        return self.network + self.step_wait + self.decode + self.stall
-
-
-class Pair(Struct):
-    """Both sides, and what lies between them."""
-
-    prefill: PrefillSide
-    decode: DecodeSide
-    handover: float
-    lag: float
-    stall: float  # of this request on the decode node, if that is another
-    evict: float  # likewise
-    builds_before: frozenset[str]  # that made the output so far
-
-    @property
-    def builds(self) -> frozenset[str]:
-        return frozenset((self.prefill.node.numeric_build, self.decode.node.numeric_build))
-
-    @property
-    def same_build(self) -> bool:
-        """Whether the output goes on with the build that made it so far."""
-        return not self.builds_before or len(self.builds | self.builds_before) == 1
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it goes on with the bits of an undisturbed run."""
-        nodes = self.prefill.node, self.decode.node
-        invariant = all(node.batch_invariant for node in nodes)
-        return not self.builds_before or (self.same_build and invariant)
-
-    @property
-    def seconds(self) -> float:
-        between = self.handover + self.lag + self.stall + self.evict
-        return self.prefill.seconds + self.decode.seconds + between
-
-    def placement(self) -> Placement:
-        prefill, decode = self.prefill, self.decode
-        terms = {
-            "network": prefill.network + decode.network,
-            "queue": prefill.queue,
-            "fetch": prefill.fetching,
-            "prefill": prefill.compute,
-            "handover": self.handover,
-            "lag": self.lag,
-            "step_wait": decode.step_wait,
-            "decode": decode.decode,
-            "stall": prefill.stall + decode.stall + self.stall,
-            "behind": prefill.behind,
-            "evict": prefill.evict + self.evict,
-            "affinity": prefill.affinity,
-        }
-        return Placement(
-            prefill=prefill.node.id,
-            decode=decode.node.id,
-            fetch=prefill.fetch,
-            cached_tokens=prefill.cached_tokens,
-            terms=MappingProxyType(terms),
-            seconds=sum(terms.values()),
-            same_build=self.same_build,
-            is_exact=self.is_exact,
-            is_mixed=len(self.builds) > 1,
-        )
 
 
 class Costs:
@@ -268,7 +157,7 @@ class Costs:
             if held <= own.resident or not _may_fetch(peer, node, self.demand):
                 continue
             link = self._view.link(peer.region, node.region)
-            seconds = _running_step(peer) / 2 + link.transfer_seconds(
+            seconds = running_step(peer) / 2 + link.transfer_seconds(
                 (held - own.resident) * block_bytes
             )
             options.append((Fetch(source=peer.id, first=own.resident, last=held), held, seconds))
@@ -327,7 +216,7 @@ def _same_build(a: NodeState, b: NodeState) -> bool:
     return (a.numeric_build, a.kv_format) == (b.numeric_build, b.kv_format)
 
 
-def _running_step(node: NodeState) -> float:
+def running_step(node: NodeState) -> float:
     """Seconds of a step as the node makes them now: a chunk of prefill beside its streams."""
     load, speed = node.load, node.speed
     if not load.streams:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
 
 from msgspec import Struct
 
 MAX_EXPLANATION = 2048  # characters: proxies refuse headers of more than a few kilobytes
+EVERYTHING: Mapping[str, int] = MappingProxyType({})
+
+Candidates = Literal["all", "indexed"]
 
 
 class RouterConfig(Struct, frozen=True, kw_only=True):
@@ -18,8 +23,13 @@ class RouterConfig(Struct, frozen=True, kw_only=True):
 
     block_size: int = 64  # tokens per digest
     alternatives: int = 4  # placements returned: the best, and where to go when it fails
-    exhaustive_nodes: int = 64  # up to here all nodes are looked at; beyond, a sample
-    sampled_nodes: int = 8  # random ones of each role; as many of the best holders join them
+    candidates: Candidates = "indexed"  # priced: every node, or beyond `exhaustive_nodes` a few
+    exhaustive_nodes: int = 64  # up to here all nodes are priced
+    indexed_nodes: int = 16  # from here on the compiled index is used, where it can be
+    num_holders: int = 16  # of the longest prefixes among the candidates
+    num_least: int = 16  # of the least work among them, and as many of the fastest steps
+    num_random: int = 16
+    sampled_nodes: int = 8  # without an index: random ones of each role, and best holders
     num_peers: int = 2  # holders of the longest prefixes that a fetch is considered from
     stall_weight: float = 0.2
     behind_weight: float = 1.0
@@ -44,6 +54,8 @@ class Demand(Struct, frozen=True, kw_only=True):
     exclude: frozenset[str] = frozenset()  # nodes that failed this request before
     numeric_builds: frozenset[str] = frozenset()  # that made the output so far; others come last
     mixed_builds: bool = False  # whether KV of another build may be used
+    only_region: str | None = None  # that it must not leave either
+    any_role: bool = False  # whether prefill nodes may decode: nothing else is left
 
 
 class Fetch(Struct, frozen=True, kw_only=True):
@@ -66,6 +78,10 @@ class Placement(Struct, frozen=True, kw_only=True):
     same_build: bool = True  # False: goes on with another numeric build than the output so far
     is_exact: bool = True  # False: goes on, but perhaps not with the bits of an undisturbed run
     is_mixed: bool = False  # KV goes to a node of another numeric build
+    unpriced: Mapping[str, int] = EVERYTHING
+    """On the best one: how many nodes were never priced, by why. `index`: neither among the deepest
+    holders of the prefix, nor the least busy, nor the fastest, nor drawn; `draining`; `away`: no
+    connection; `zone`: outside the request's zone or region; `failed`: tried before."""
 
     @property
     def is_split(self) -> bool:
@@ -107,6 +123,7 @@ def _explain_one(placement: Placement) -> str:
         "mixed-builds": placement.is_mixed,
     }
     parts += [note for note, holds in notes.items() if holds]
+    parts += [f"unpriced-{why}={count}" for why, count in placement.unpriced.items() if count]
     parts += [
         f"{name}={_milliseconds(value)}" for name, value in placement.terms.items() if value >= 5e-7
     ]

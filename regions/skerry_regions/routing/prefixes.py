@@ -1,4 +1,4 @@
-"""Which node holds which KV blocks: an index of digests, fed by the nodes' own events.
+"""Which node holds which KV blocks: what nodes say of themselves, in order, and what is expected.
 
 Messages (`prefix_news`) may be lost, doubled and reordered. The directory applies a node's deltas
 strictly in order, so that what it believes is always what the node held at some moment:
@@ -16,16 +16,18 @@ bounded. Pure: messages and the time are arguments.
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from itertools import islice
-from typing import NamedTuple
-
-from msgspec import Struct
+from typing import Protocol
 
 from skerry_regions.prefix_news import PrefixDelta, PrefixSnapshot, Tier
+from skerry_regions.routing.block_index import (
+    NOTHING_CACHED,
+    BlockIndex,
+    CachedPrefix,
+    DirectoryLimits,
+    PlainIndex,
+)
 
 
 class IndexState(Enum):
@@ -36,111 +38,104 @@ class IndexState(Enum):
     FALLBACK = "fallback"
 
 
-class CachedPrefix(NamedTuple):
-    """The longest unbroken run of a prompt's first blocks on one node."""
+class PrefixListener(Protocol):
+    """Follows what nodes hold, in order and without gaps, in any tier."""
 
-    blocks: int = 0  # in any tier
-    in_file: int = 0  # of these, in the file tier
-    resident: int = 0  # leading blocks that are all in memory
+    def told(self, node: str, digests: Sequence[bytes]) -> None:
+        """A node holds these blocks."""
 
+    def forgotten(self, node: str, digests: Sequence[bytes]) -> None:
+        """A node holds them no longer."""
 
-NOTHING_CACHED = CachedPrefix()
-
-
-class DirectoryLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of a directory; beyond them the oldest entries are forgotten."""
-
-    max_nodes: int = 1024
-    max_node_digests: int = 1_000_000
-    max_digests: int = 4_000_000  # (digest, node) pairs over all nodes; about 150 bytes each
-    max_pending: int = 256  # deltas held back while an earlier one is missing
-    expect_seconds: float = 10.0  # how long an expectation stands
-    max_expected: int = 200_000  # (digest, node) pairs expected
+    def cleared(self, node: str) -> None:
+        """A node holds nothing."""
 
 
-class _NodeIndex:
-    """One node's blocks and where we are in its sequence."""
+class _Sequence:
+    """Where we are in one node's numbered changes."""
 
-    def __init__(self, bit: int) -> None:
-        self.bit = bit  # 1 << slot in the holder masks
+    def __init__(self, node: str, slot: int) -> None:
+        self.node, self.slot = node, slot
         self.incarnation = -1
         self.applied = 0  # seq of the last applied delta
         self.known = 0  # highest seq the node is known to have sent
         self.has_base = False  # the applied state is complete as of `applied`
         self.truncated = False  # limits made us forget some of it
-        self.tiers: dict[bytes, Tier] = {}  # oldest first
         self.pending: dict[int, PrefixDelta] = {}
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether something that the node said is missing."""
+        return self.incarnation >= 0 and (self.applied < self.known or not self.has_base)
 
 
 class PrefixDirectory:
     """Digest → nodes. All of a router's knowledge of who has which prefix."""
 
     def __init__(self, limits: DirectoryLimits | None = None) -> None:
-        self._limits = limits or DirectoryLimits()
-        self._nodes: dict[str, _NodeIndex] = {}
+        self.limits = limits or DirectoryLimits()
+        self.index: BlockIndex = PlainIndex(self.limits)
+        self._nodes: dict[str, _Sequence] = {}
         self._names: list[str | None] = []  # slot → node
-        self._holders: dict[bytes, int] = {}  # digest → mask of nodes
-        self._in_file: dict[bytes, int] = {}  # digest → mask of nodes that hold it in their file
-        self._num_digests = 0
-        self._expected: dict[bytes, dict[int, int]] = {}  # digest → {bit: number of expectations}
-        self._expectations: deque[tuple[float, int, tuple[bytes, ...]]] = deque()
-        self._num_expected = 0
+        self._free: list[int] = []  # slots
+        self._listeners: list[PrefixListener] = []
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, message: PrefixDelta | PrefixSnapshot) -> None:
         """Take in a node's message; old, doubled and foreign ones do no harm."""
-        index = self._index(message.node)
-        if index is None or message.incarnation < index.incarnation:
+        sequence = self._sequence(message.node)
+        if sequence is None or message.incarnation < sequence.incarnation:
             return
-        if message.incarnation > index.incarnation:
-            self._restart(index, message.incarnation)
-        index.known = max(index.known, message.seq)
+        if message.incarnation > sequence.incarnation:
+            self._restart(sequence, message.incarnation)
+        sequence.known = max(sequence.known, message.seq)
         if isinstance(message, PrefixSnapshot):
-            self._apply_snapshot(index, message)
-        elif message.seq > index.applied:
-            self._hold_back(index, message)
-        self._catch_up(index)
+            self._apply_snapshot(sequence, message)
+        elif message.seq > sequence.applied:
+            self._hold_back(sequence, message)
+        self._catch_up(sequence)
 
     def heartbeat(self, node: str, incarnation: int, seq: int) -> None:
         """A node says how far its sequence is, so that a lost last message shows."""
-        index = self._index(node)
-        if index is None or incarnation < index.incarnation:
+        sequence = self._sequence(node)
+        if sequence is None or incarnation < sequence.incarnation:
             return
-        if incarnation > index.incarnation:
-            self._restart(index, incarnation)
-        index.known = max(index.known, seq)
+        if incarnation > sequence.incarnation:
+            self._restart(sequence, incarnation)
+        sequence.known = max(sequence.known, seq)
 
     def remove_node(self, node: str) -> None:
         """Forget a node and everything it holds."""
-        index = self._nodes.pop(node, None)
-        if index is None:
-            return
-        self._clear(index)
-        for _, bit, digests in self._expectations:
-            if bit == index.bit:
-                self._unexpect(bit, digests)
-        self._expectations = deque(e for e in self._expectations if e[1] != index.bit)
-        self._names[index.bit.bit_length() - 1] = None
+        sequence = self._nodes.pop(node, None)
+        if sequence is not None:
+            self._clear(sequence)
+            self.index.remove(sequence.slot)
+            self._names[sequence.slot] = None
+            self._free.append(sequence.slot)
 
     def expect(self, node: str, digests: Sequence[bytes], now: float) -> None:
         """Note that `node` is about to hold these blocks, for a while or until it says so."""
-        index = self._index(node)
-        if index is None:
-            return
-        kept = tuple(digests[: self._limits.max_expected])
-        while self._expectations and self._num_expected + len(kept) > self._limits.max_expected:
-            self._drop_oldest_expectation()
-        self._expectations.append((now + self._limits.expect_seconds, index.bit, kept))
-        self._num_expected += len(kept)
-        for digest in kept:
-            counts = self._expected.setdefault(digest, {})
-            counts[index.bit] = counts.get(index.bit, 0) + 1
+        if (sequence := self._sequence(node)) is not None:
+            self.index.expect(sequence.slot, digests, now)
 
     def expire(self, now: float) -> None:
         """Drop expectations whose time is over. Cheap; call before matching."""
-        while self._expectations and self._expectations[0][0] <= now:
-            self._drop_oldest_expectation()
+        self.index.expire(now)
+
+    def listen(self, listener: PrefixListener) -> None:
+        """Tell `listener` of all changes from now on."""
+        self._listeners.append(listener)
+
+    def move_to(self, index: BlockIndex) -> None:
+        """Go on with an index that is empty. Raises TypeError unless there is a plain one now."""
+        if not isinstance(self.index, PlainIndex):
+            raise TypeError("only a plain index can be moved")
+        tiers: tuple[Tier, ...] = ("file", "memory")
+        for sequence in self._nodes.values():
+            for tier in tiers:
+                index.tell(sequence.slot, self.index.held(sequence.slot, tier), tier)
+        self.index = index
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
@@ -155,179 +150,100 @@ class PrefixDirectory:
 
         Without `expected`, only what nodes have said themselves counts.
         """
-        found: dict[str, CachedPrefix] = {}
-        files: dict[int, tuple[int, int]] = {}  # bit → (first position, count) in the file tier
-        alive = -1
-        for position, digest in enumerate(digests):
-            holders = self._mask(digest) if expected else self._holders.get(digest, 0)
-            self._found(found, alive & ~holders if position else 0, position, files)
-            alive &= holders
-            if not alive:
-                return found
-            for bit in _bits(self._in_file.get(digest, 0) & alive):
-                first, count = files.get(bit, (position, 0))
-                files[bit] = first, count + 1
-        if digests:
-            self._found(found, alive, len(digests), files)
-        return found
+        found = self.index.match_all(digests, expected=expected)
+        named = ((self._names[slot], prefix) for slot, prefix in found.items())
+        return {node: prefix for node, prefix in named if node is not None}
 
     def knows(self, digest: bytes) -> bool:
         """Whether any node has said that it holds this block."""
-        return digest in self._holders
+        return self.index.knows(digest)
 
     def state(self, node: str) -> IndexState:
-        index = self._nodes.get(node)
-        if index is None or not index.has_base:
+        sequence = self._nodes.get(node)
+        if sequence is None or not sequence.has_base:
             return IndexState.FALLBACK
-        complete = index.applied == index.known and not index.truncated
+        complete = sequence.applied == sequence.known and not sequence.truncated
         return IndexState.EXACT if complete else IndexState.DEGRADED
 
-    def wanted_snapshots(self) -> list[str]:
-        """Nodes that should be asked for a snapshot, because something they said is missing."""
-        return [
-            node
-            for node, index in self._nodes.items()
-            if index.incarnation >= 0 and (index.applied < index.known or not index.has_base)
-        ]
+    def wants_snapshot(self, node: str) -> bool:
+        """Whether a node should be asked for a snapshot: something that it said is missing."""
+        sequence = self._nodes.get(node)
+        return sequence is not None and sequence.wants_snapshot
 
     def num_digests(self, node: str) -> int:
         """Blocks that `node` is believed to hold, expectations not counted."""
-        index = self._nodes.get(node)
-        return len(index.tiers) if index else 0
+        sequence = self._nodes.get(node)
+        return self.index.count(sequence.slot) if sequence else 0
 
-    def newest(self, node: str, count: int) -> list[bytes]:
-        """Blocks that a node told last, at most so many."""
-        index = self._nodes.get(node)
-        return list(islice(reversed(index.tiers), count)) if index else []
+    def slot(self, node: str) -> int | None:
+        """The number that stands for a node; None when there are too many."""
+        sequence = self._sequence(node)
+        return None if sequence is None else sequence.slot
 
     # ── one node's sequence ─────────────────────────────────────────────────────────────────────
 
-    def _index(self, node: str) -> _NodeIndex | None:
-        """The node's index, made on first sight; None when there are too many nodes."""
-        if (index := self._nodes.get(node)) is not None:
-            return index
-        if len(self._nodes) >= self._limits.max_nodes:
+    def _sequence(self, node: str) -> _Sequence | None:
+        """The node's sequence, made on first sight; None when there are too many nodes."""
+        if (sequence := self._nodes.get(node)) is not None:
+            return sequence
+        if len(self._nodes) >= self.limits.max_nodes:
             return None
-        if None in self._names:
-            slot = self._names.index(None)
+        if self._free:
+            slot = self._free.pop()
             self._names[slot] = node
         else:
             slot = len(self._names)
             self._names.append(node)
-        index = self._nodes[node] = _NodeIndex(1 << slot)
-        return index
+        sequence = self._nodes[node] = _Sequence(node, slot)
+        return sequence
 
-    def _restart(self, index: _NodeIndex, incarnation: int) -> None:
+    def _restart(self, sequence: _Sequence, incarnation: int) -> None:
         """A node's new life starts empty at seq 0; what its old life held is gone."""
-        self._clear(index)
-        index.incarnation = incarnation
-        index.applied = index.known = 0
-        index.has_base = index.truncated = False
-        index.pending.clear()
+        self._clear(sequence)
+        sequence.incarnation = incarnation
+        sequence.applied = sequence.known = 0
+        sequence.has_base = False
+        sequence.pending.clear()
 
-    def _hold_back(self, index: _NodeIndex, delta: PrefixDelta) -> None:
-        index.pending[delta.seq] = delta
-        if len(index.pending) > self._limits.max_pending:
+    def _hold_back(self, sequence: _Sequence, delta: PrefixDelta) -> None:
+        sequence.pending[delta.seq] = delta
+        if len(sequence.pending) > self.limits.max_pending:
             # The newest survive: a snapshot will overtake the oldest first.
-            del index.pending[min(index.pending)]
+            del sequence.pending[min(sequence.pending)]
 
-    def _apply_snapshot(self, index: _NodeIndex, snapshot: PrefixSnapshot) -> None:
-        if index.has_base and snapshot.seq < index.applied:
+    def _apply_snapshot(self, sequence: _Sequence, snapshot: PrefixSnapshot) -> None:
+        if sequence.has_base and snapshot.seq < sequence.applied:
             return
-        self._clear(index)
-        self._put(index, snapshot.file, "file")
-        self._put(index, snapshot.memory, "memory")
-        index.applied, index.has_base = snapshot.seq, True
-        self._enforce_limits(index)
+        self._clear(sequence)
+        self._tell(sequence, snapshot.file, "file")
+        self._tell(sequence, snapshot.memory, "memory")
+        sequence.applied, sequence.has_base = snapshot.seq, True
 
-    def _catch_up(self, index: _NodeIndex) -> None:
+    def _catch_up(self, sequence: _Sequence) -> None:
         """Apply what follows without a gap, and drop what has been overtaken."""
-        while (delta := index.pending.pop(index.applied + 1, None)) is not None:
-            self._put(index, delta.sealed, "memory")
-            self._put(index, delta.filed, "file")
-            for digest in delta.evicted:
-                self._forget(index, digest)
-            index.applied = delta.seq
-            index.has_base = True  # seq 1 follows the empty start
-            self._enforce_limits(index)
-        for seq in [seq for seq in index.pending if seq <= index.applied]:
-            del index.pending[seq]
+        while (delta := sequence.pending.pop(sequence.applied + 1, None)) is not None:
+            self._tell(sequence, delta.sealed, "memory")
+            self._tell(sequence, delta.filed, "file")
+            self._forget(sequence, delta.evicted)
+            sequence.applied = delta.seq
+            sequence.has_base = True  # seq 1 follows the empty start
+        for seq in [seq for seq in sequence.pending if seq <= sequence.applied]:
+            del sequence.pending[seq]
 
-    # ── tables ──────────────────────────────────────────────────────────────────────────────────
+    def _tell(self, sequence: _Sequence, digests: Sequence[bytes], tier: Tier) -> None:
+        if digests and not self.index.tell(sequence.slot, digests, tier):
+            sequence.truncated = True
+        for listener in self._listeners:
+            listener.told(sequence.node, digests)
 
-    def _put(self, index: _NodeIndex, digests: Iterable[bytes], tier: Tier) -> None:
-        for digest in digests:
-            self._forget(index, digest)  # so that it becomes the newest
-            index.tiers[digest] = tier
-            self._holders[digest] = self._holders.get(digest, 0) | index.bit
-            if tier == "file":
-                self._in_file[digest] = self._in_file.get(digest, 0) | index.bit
-            self._num_digests += 1
+    def _forget(self, sequence: _Sequence, digests: Sequence[bytes]) -> None:
+        self.index.forget(sequence.slot, digests)
+        for listener in self._listeners:
+            listener.forgotten(sequence.node, digests)
 
-    def _forget(self, index: _NodeIndex, digest: bytes) -> None:
-        if index.tiers.pop(digest, None) is None:
-            return
-        self._num_digests -= 1
-        for table in (self._holders, self._in_file):
-            if mask := table.get(digest, 0) & ~index.bit:
-                table[digest] = mask
-            else:
-                table.pop(digest, None)
-
-    def _clear(self, index: _NodeIndex) -> None:
-        for digest in list(index.tiers):
-            self._forget(index, digest)
-        index.truncated = False
-
-    def _enforce_limits(self, index: _NodeIndex) -> None:
-        while index.tiers and (
-            len(index.tiers) > self._limits.max_node_digests
-            or self._num_digests > self._limits.max_digests
-        ):
-            self._forget(index, next(iter(index.tiers)))
-            index.truncated = True
-
-    def _mask(self, digest: bytes) -> int:
-        mask = self._holders.get(digest, 0)
-        for bit in self._expected.get(digest, ()):
-            mask |= bit
-        return mask
-
-    def _found(
-        self,
-        found: dict[str, CachedPrefix],
-        mask: int,
-        blocks: int,
-        files: dict[int, tuple[int, int]],
-    ) -> None:
-        for bit in _bits(mask):
-            if (node := self._names[bit.bit_length() - 1]) is not None:
-                first, count = files.get(bit, (blocks, 0))
-                found[node] = CachedPrefix(blocks, count, first)
-
-    def _drop_oldest_expectation(self) -> None:
-        _, bit, digests = self._expectations.popleft()
-        self._unexpect(bit, digests)
-
-    def _unexpect(self, bit: int, digests: Sequence[bytes]) -> None:
-        self._num_expected -= len(digests)
-        for digest in digests:
-            counts = self._expected[digest]
-            counts[bit] -= 1
-            if not counts[bit]:
-                del counts[bit]
-            if not counts:
-                del self._expected[digest]
-
-
-def longest_matches(found: dict[str, CachedPrefix], count: int) -> list[str]:
-    """The `count` nodes with the longest prefixes, longest first, ties by name."""
-    return heapq.nsmallest(count, found, key=lambda node: (-found[node].blocks, node))
-
-
-def _bits(mask: int) -> Iterable[int]:
-    """Powers of two in `mask`, lowest first."""
-    while mask:
-        bit = mask & -mask
-        yield bit
-        mask ^= bit
+    def _clear(self, sequence: _Sequence) -> None:
+        if self.index.count(sequence.slot):
+            self.index.clear(sequence.slot)
+        for listener in self._listeners:
+            listener.cleared(sequence.node)
+        sequence.truncated = False

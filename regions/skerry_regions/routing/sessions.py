@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from skerry_regions.view import NodeState
+
+_MASK = (1 << 64) - 1
 
 
 def home_of(affinity: bytes, nodes: Sequence[NodeState], origin: str) -> str | None:
@@ -17,6 +20,7 @@ def home_of(affinity: bytes, nodes: Sequence[NodeState], origin: str) -> str | N
     """
     if not affinity:
         return None
+    session = session_hash(affinity)
     healthy = [node for node in nodes if not node.suspect]
     for candidates in (
         [node for node in healthy if node.offers_prefill and node.region == origin],
@@ -24,9 +28,23 @@ def home_of(affinity: bytes, nodes: Sequence[NodeState], origin: str) -> str | N
         healthy,
     ):
         if candidates:
-            return max(candidates, key=lambda node: _weight(affinity, node)).id
+            return max(candidates, key=lambda node: _mixed(session ^ node_hash(node.id))).id
     return None
 
 
-def _weight(affinity: bytes, node: NodeState) -> bytes:
-    return blake2b(node.id.encode(), key=affinity, digest_size=8).digest()
+@lru_cache(maxsize=1 << 15)
+def node_hash(node: str) -> int:
+    """64 bits of a node's id."""
+    return int.from_bytes(blake2b(node.encode(), digest_size=8).digest())
+
+
+def session_hash(affinity: bytes) -> int:
+    """64 bits of a session's name, which has 16 bytes at most; never 0."""
+    return int.from_bytes(blake2b(affinity, digest_size=8).digest()) or 1
+
+
+def _mixed(value: int) -> int:
+    """64 well-mixed bits of a number (SplitMix64's finaliser, Steele et al. 2014)."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)

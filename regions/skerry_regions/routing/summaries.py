@@ -5,8 +5,9 @@ load, with the blocks that any of them holds. Its own edge, which knows better, 
 them. So an edge follows its own region's nodes one by one, and of every other region only its
 edges, however many nodes stand there.
 
-A summary is whole, so that a lost one costs nothing; of one edge and model the newest counts, by
+The load is whole, so that a lost summary costs nothing; of one edge and model the newest counts, by
 (incarnation, seq). Whoever is not heard of any more keeps its last word until its edge is gone.
+Names of blocks are told as changes, by one edge of the region (`region_names`).
 
 Pure: views, members and the time are arguments.
 """
@@ -19,10 +20,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from skerry_regions.prefix_filter import PrefixFilter
 from skerry_regions.registry import Member, NumericBuild
+from skerry_regions.routing.block_index import CachedPrefix
 from skerry_regions.routing.bookings import CurrentLoad
-from skerry_regions.routing.prefixes import CachedPrefix
+from skerry_regions.routing.region_names import KnownNames, NameNews
 from skerry_regions.speeds import Count, NodeSpeed
 from skerry_regions.view import NodeLoad, NodeState
 
@@ -51,7 +52,7 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
     chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20)] = 512
     numeric_build: NumericBuild = ""  # "": its nodes are of several
     batch_invariant: bool = True  # all of its nodes
-    hot: PrefixFilter = PrefixFilter()  # names of blocks that its nodes hold
+    names: NameNews | None = None  # of blocks that its nodes hold, from the edge that tells them
 
     def as_node(self, edge: Member, model: str, at: float, unmeasured: NodeSpeed) -> NodeState:
         """The region as one node, told at `at` of the router's clock; `unmeasured` is its speed as
@@ -97,8 +98,8 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
 
 def summarise(
     nodes: Collection[tuple[NodeState, CurrentLoad]],
-    hot: PrefixFilter,
     *,
+    names: NameNews | None = None,
     incarnation: int,
     seq: int,
     stored_tokens: Mapping[str, int] = NOTHING_STORED,
@@ -106,7 +107,7 @@ def summarise(
 ) -> RegionSummary:
     """Of the nodes of one region that serve one model, with their loads now.
 
-    `hot` are names of the blocks that they hold, `stored_tokens` how many each holds, and
+    `names` are news of the blocks that they hold, `stored_tokens` how many each holds, and
     `is_measured` is whether their speeds are more than a guess.
     """
     taking = sorted(
@@ -114,7 +115,7 @@ def summarise(
         key=lambda pair: pair[1].queue_seconds,
     )
     if not taking:
-        return RegionSummary(incarnation=incarnation, seq=seq)
+        return RegionSummary(incarnation=incarnation, seq=seq, names=names)
     node, load = taking[0]
     speed, room = node.speed, node.cache_tokens
     if room is not None:
@@ -137,7 +138,7 @@ def summarise(
         chunk_tokens=speed.chunk_tokens,
         numeric_build=builds.pop() if len(builds) == 1 else "",
         batch_invariant=all(each.batch_invariant for each, _ in taking),
-        hot=hot,
+        names=names,
     )
 
 
@@ -146,42 +147,56 @@ class Summaries:
 
     def __init__(self) -> None:
         self._edges: dict[str, Member] = {}
-        self._told: dict[tuple[str, str], tuple[RegionSummary, float]] = {}  # by edge and model
+        self._ages: dict[tuple[str, str], tuple[int, int]] = {}  # of the newest, by edge and model
+        self._names: dict[tuple[str, str], tuple[str, KnownNames]] = {}
+        """By region and model: the edge that tells them, and what it told."""
 
     def know(self, edges: Mapping[str, Member]) -> set[str]:
         """The edges there are now; what others told is forgotten. Gives those that are gone."""
         gone = self._edges.keys() - edges.keys()
         self._edges = dict(edges)
-        self._told = {key: told for key, told in self._told.items() if key[0] in edges}
+        self._ages = {key: age for key, age in self._ages.items() if key[0] in edges}
+        self._names = {key: told for key, told in self._names.items() if told[0] in edges}
         return gone
 
-    def take(self, edge: str, model: str, summary: RegionSummary, now: float) -> None:
-        """Take in what an edge tells. Older ones, doubled ones and strangers' do no harm."""
-        known = self._told.get((edge, model))
-        if edge not in self._edges or (known is not None and _age(known[0]) >= _age(summary)):
-            return
-        if known is not None or len(self._told) < MAX_SUMMARIES:
-            self._told[edge, model] = summary, now
+    def take(
+        self, edge: str, model: str, summary: RegionSummary, now: float, unmeasured: NodeSpeed
+    ) -> NodeState | None:
+        """Take in what an edge tells: the region as one node. None for older ones, doubled ones
+        and strangers', which do no harm."""
+        member, age = self._edges.get(edge), (summary.incarnation, summary.seq)
+        known = self._ages.get((edge, model))
+        if member is None or (known is not None and known >= age):
+            return None
+        if known is None and len(self._ages) >= MAX_SUMMARIES:
+            return None
+        self._ages[edge, model] = age
+        return summary.as_node(member, model, now, unmeasured)
 
-    def nodes(self, model: str, unmeasured: NodeSpeed) -> list[NodeState]:
-        """Regions that serve the model, each edge of theirs as one node; see `as_node`."""
-        return [
-            summary.as_node(self._edges[edge], model, at, unmeasured)
-            for (edge, of), (summary, at) in self._told.items()
-            if of == model and summary.num_nodes
-        ]
+    def learn_names(self, edge: str, model: str, news: NameNews) -> bool:
+        """Take in which blocks an edge's region holds; return False when the edge should be asked
+        for all of them."""
+        if (member := self._edges.get(edge)) is None:
+            return True
+        key = member.region, model
+        if key not in self._names or self._names[key][0] != edge:  # another edge tells them now
+            if len(self._names) >= MAX_SUMMARIES:
+                return True
+            self._names[key] = edge, KnownNames()
+        return self._names[key][1].take(news)
 
     def cached(self, model: str, digests: Sequence[bytes]) -> dict[str, CachedPrefix]:
         """How much of a prompt's blocks each region is believed to hold, by edge."""
-        found: dict[str, CachedPrefix] = {}
-        for (edge, of), (summary, _) in self._told.items():
-            if of == model and (blocks := summary.hot.leading(digests)):
-                found[edge] = CachedPrefix(blocks=blocks, resident=blocks)
-        return found
-
-
-def _age(summary: RegionSummary) -> tuple[int, int]:
-    return summary.incarnation, summary.seq
+        by_region = {
+            region: names.leading(digests)
+            for (region, of), (_, names) in self._names.items()
+            if of == model
+        }
+        return {
+            edge: CachedPrefix(blocks=blocks, resident=blocks)
+            for edge, member in self._edges.items()
+            if (blocks := by_region.get(member.region, 0))
+        }
 
 
 def _quantile(ascending: Sequence[float], share: float) -> float:

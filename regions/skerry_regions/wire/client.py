@@ -48,7 +48,7 @@ class RegionClient(Protocol):
         ...
 
     async def embed(self, embed: Embed) -> bytes:
-        """Vectors of texts: f32[texts, dimensions], little-endian, in the texts' order.
+        """Return vectors of texts: f32[texts, dimensions], little-endian, in the texts' order.
 
         `embed.stream` is assigned by the client; pass 1. Cancelling it stops the node. Raises
         `ModelNotFound`, `InvalidInput`, `Overloaded` (with `retry_after`) or `Unavailable`.
@@ -65,7 +65,8 @@ class RegionClient(Protocol):
 
 
 def error_of(failed: Failed) -> SkerryError:
-    """The exception that a node's `Failed` stands for. An unknown code is a bug of the node's."""
+    """Return the exception that a node's `Failed` stands for. An unknown code is a bug of the
+    node's."""
     kind = SkerryError.by_code.get(failed.code, InternalError)
     return kind(failed.message, retry_after=failed.retry_after)
 
@@ -81,7 +82,7 @@ def failed_event(stream: int, error: SkerryError) -> Failed:
 
 
 def vectors_of(event: Embedded | Failed) -> bytes:
-    """What an embedding ended with. Raises the node's error."""
+    """Return what an embedding ended with. Raises the node's error."""
     if isinstance(event, Failed):
         raise error_of(event)
     return event.vectors

@@ -40,7 +40,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Struct) -> bytes:
-    """One frame. Raises `MessageTooLarge` beyond `MAX_FRAME`."""
+    """Return one frame. Raises `MessageTooLarge` beyond `MAX_FRAME`."""
     payload = _encoder.encode(message)
     if len(payload) > MAX_FRAME:
         name = type(message).__name__
@@ -72,7 +72,8 @@ class FrameDecoder(Generic[MessageT]):
         return len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[MessageT]:
-        """Messages completed by `data`, in order. Raises `ProtocolError` after the last good one.
+        """Return messages completed by `data`, in order. Raises `ProtocolError` after the last good
+        one.
 
         Iterate to the end before the next call.
         """
@@ -92,7 +93,7 @@ class FrameDecoder(Generic[MessageT]):
             self._offset += start
 
     def _frame_end(self, start: int) -> int | None:
-        """Where the frame at `start` ends in the buffer; None while it is not complete."""
+        """Return where the frame at `start` ends in the buffer; None while it is not complete."""
         if len(self._buffer) < start + HEADER_BYTES:
             return None
         size = int.from_bytes(self._buffer[start : start + HEADER_BYTES], "big")

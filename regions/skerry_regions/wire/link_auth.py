@@ -17,10 +17,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import secrets
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from skerry_regions.address import Address
 
@@ -32,7 +35,8 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32  # SHA-256
 MIN_KEY_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
-MAX_UNPROVEN = 64  # connections of one listener whose proof has not come
+MAX_UNPROVEN = 256  # connections of one listener whose proof has not come
+LOG_SECONDS = 1.0  # between two lines about refused links
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ class LinkKey:
             raise ValueError(f"a cluster key has {MIN_KEY_BYTES} bytes or more")
 
     def prove(self, side: Literal["call", "answer"], purpose: Purpose, nonces: bytes) -> bytes:
-        """What only a holder of the key can say about these nonces, the caller's first."""
+        """Return what only a holder of the key can say about these nonces, the caller's first."""
         message = b"skerry link\0%b\0%b\0%b" % (side.encode(), purpose.encode(), nonces)
         return hmac.digest(self.secret, message, "sha256")
 
@@ -63,7 +67,7 @@ class LinkKey:
         return hmac.compare_digest(given, self.prove(side, purpose, nonces))
 
 
-class Caller:
+class ConnectingEnd:
     """The connecting end, without I/O: bytes in, bytes out, until `is_proven`."""
 
     def __init__(self, key: LinkKey, purpose: Purpose) -> None:
@@ -89,7 +93,7 @@ class Caller:
         return self._key.prove("call", self._purpose, nonces), bytes(self._received)
 
 
-class Answerer:
+class ListeningEnd:
     """The listening end, without I/O."""
 
     def __init__(self, key: LinkKey, purpose: Purpose) -> None:
@@ -98,6 +102,11 @@ class Answerer:
         self._nonces = b""
         self._received = bytearray()
         self.is_proven = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the other end has not greeted yet."""
+        return not self._nonces
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """(to send, what came after the handshake). Raises LinkRefused."""
@@ -140,7 +149,7 @@ async def connect(
         return await address.connect(protocol)
     if key is None:
         raise LinkRefused(f"{address}: a link over TCP needs the cluster's key")
-    proving = await address.connect(lambda: _Proving(Caller(key, purpose), protocol()))
+    proving = await address.connect(lambda: _Proving(ConnectingEnd(key, purpose), protocol()))
     try:
         await proving.proven
     except BaseException:
@@ -160,8 +169,41 @@ async def listen(
         return await address.listen(protocol)
     if key is None:
         raise LinkRefused(f"{address}: to listen over TCP a node needs the cluster's key")
-    unproven: set[_Proving[asyncio.Protocol]] = set()
-    return await address.listen(lambda: _Proving(Answerer(key, purpose), protocol(), unproven))
+    unproven = _Unproven()
+    return await address.listen(lambda: _Proving(ListeningEnd(key, purpose), protocol(), unproven))
+
+
+class _Unproven:
+    """A listener's connections whose proof has not come, oldest first, and why some were refused.
+
+    Where there are too many, the host that has most of them loses one: one that has said nothing,
+    or else the oldest. So whoever opens many and is silent shuts nobody out.
+    """
+
+    def __init__(self) -> None:
+        self._source_of: dict[_Proving[Any], str] = {}
+        self._logged_at = -math.inf
+        self._num_unlogged = 0
+
+    def add(self, newcomer: _Proving[Any], source: str) -> None:
+        if len(self._source_of) >= MAX_UNPROVEN:
+            ((largest, _),) = Counter(self._source_of.values()).most_common(1)
+            its = [each for each, of in self._source_of.items() if of == largest]
+            next(filter(lambda each: each.is_silent, its), its[0]).give_way()
+        self._source_of[newcomer] = source
+
+    def discard(self, proving: _Proving[Any]) -> None:
+        self._source_of.pop(proving, None)
+
+    def log(self, error: LinkRefused) -> None:
+        """Log a refusal, once in a while."""
+        now = time.monotonic()
+        if now - self._logged_at < LOG_SECONDS:
+            self._num_unlogged += 1
+            return
+        more = f"; {self._num_unlogged} more since the last line" if self._num_unlogged else ""
+        logger.warning("a link was refused: %s%s", error, more)
+        self._logged_at, self._num_unlogged = now, 0
 
 
 class _Proving(asyncio.Protocol, Generic[ProtocolT]):
@@ -169,13 +211,13 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
 
     def __init__(
         self,
-        side: Caller | Answerer,
+        side: ConnectingEnd | ListeningEnd,
         inner: ProtocolT,
-        unproven: set[_Proving[ProtocolT]] | None = None,
+        unproven: _Unproven | None = None,
     ) -> None:
         self.inner = inner
         self._side = side
-        self._unproven: set[_Proving[ProtocolT]] = set() if unproven is None else unproven
+        self._unproven = unproven  # of a listening end
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
         self.proven: asyncio.Future[None] = loop.create_future()
@@ -185,11 +227,10 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        if len(self._unproven) >= MAX_UNPROVEN:
-            self._refuse(LinkRefused(f"{MAX_UNPROVEN} others are proving themselves"))
-            return
-        self._unproven.add(self)
-        if isinstance(self._side, Caller):
+        if self._unproven is not None:
+            peer = transport.get_extra_info("peername")
+            self._unproven.add(self, str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        if isinstance(self._side, ConnectingEnd):
             self._transport.write(self._side.greeting())
 
     def data_received(self, data: bytes) -> None:
@@ -208,6 +249,15 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         self._transport = None
         self._refuse(LinkRefused("the other end closed the connection without a proof"))
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing of a handshake has come."""
+        return isinstance(self._side, ListeningEnd) and self._side.is_silent
+
+    def give_way(self) -> None:
+        """Close: another connection is as likely to prove itself."""
+        self._refuse(LinkRefused(f"{MAX_UNPROVEN} newer ones are proving themselves"))
+
     def drop(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -225,11 +275,12 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         self._end()
         if not self.proven.done():
             self.proven.set_exception(error)
-            self.proven.exception()  # seen: it is nobody's who gave up waiting, or listens
-            if isinstance(self._side, Answerer):
-                logger.warning("a link was refused: %s", error)
+            self.proven.exception()  # seen: whoever waited for it gave up, or listens
+            if self._unproven is not None:
+                self._unproven.log(error)
         self.drop()
 
     def _end(self) -> None:
         self._deadline.cancel()
-        self._unproven.discard(self)
+        if self._unproven is not None:
+            self._unproven.discard(self)

@@ -17,11 +17,10 @@ from skerry.errors import SkerryError, Unavailable
 from skerry_regions.address import Address
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.client import failed_event
-from skerry_regions.wire.connection import NodeConnection
 from skerry_regions.wire.frames import MessageTooLarge, ProtocolError
 from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.node_connection import NodeConnection
 from skerry_regions.wire.protocol import (
-    REPORT_SECONDS,
     Abort,
     Accepted,
     AnyEvent,
@@ -32,15 +31,15 @@ from skerry_regions.wire.protocol import (
     Failed,
     Hello,
     Ping,
-    Report,
     ShareKV,
     SnapshotWanted,
     Submit,
 )
+from skerry_regions.wire.reports import REPORT_SECONDS, Report
 
 logger = logging.getLogger(__name__)
 
-MAX_EDGES = 256  # connections at once
+MAX_EDGES = 4096  # connections at once: 100 edges of each of 20 regions, twice
 
 
 class Abortable(Protocol):
@@ -51,7 +50,7 @@ class Abortable(Protocol):
         ...
 
 
-class Running(Abortable, Protocol):
+class RunningStream(Abortable, Protocol):
     """A stream of tokens."""
 
     @property
@@ -63,7 +62,9 @@ class Running(Abortable, Protocol):
 class Serving(Protocol):
     """Who takes the streams: a node, or an edge that stands for its region. See `Node`."""
 
-    def submit(self, submit: Submit, sink: Callable[[Accepted | AnyEvent], None]) -> Running: ...
+    def submit(
+        self, submit: Submit, sink: Callable[[Accepted | AnyEvent], None]
+    ) -> RunningStream: ...
 
     def embed(self, embed: Embed, sink: Callable[[Embedded | Failed], None]) -> Abortable: ...
 
@@ -79,7 +80,16 @@ class Serving(Protocol):
 class NodeServer:
     """Accepts edges for one node. `drain` before `close` loses no stream."""
 
-    def __init__(self, node: Serving, hello: Hello, report_seconds: float = REPORT_SECONDS) -> None:
+    def __init__(
+        self,
+        node: Serving,
+        hello: Hello,
+        report_seconds: float = REPORT_SECONDS,
+        is_peer: Callable[[str], bool] = lambda id_: False,
+    ) -> None:
+        """`is_peer`: whether an edge, by its id, stands beside this one: it is told by `tell_peers`
+        alone."""
+        self._is_peer = is_peer
         self.node = node
         self.hello = hello
         self._report_seconds = report_seconds
@@ -133,6 +143,13 @@ class NodeServer:
             await asyncio.sleep(self._report_seconds)
             reports = self.node.reports()
             for link in self.links:
+                if not self._is_peer(link.edge):
+                    link.tell(reports)
+
+    def tell_peers(self, reports: list[Report]) -> None:
+        """Send reports to the edges that stand beside this one, at once."""
+        for link in self.links:
+            if self._is_peer(link.edge):
                 link.tell(reports)
 
 
@@ -149,6 +166,11 @@ class EdgeLink(asyncio.Protocol):
     @property
     def num_streams(self) -> int:
         return len(self._streams)
+
+    @property
+    def edge(self) -> str:
+        """Its id; empty before it says hello."""
+        return self._connection.peer.id if self._connection.peer is not None else ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance

@@ -29,29 +29,22 @@ from msgspec import Meta, Struct
 
 from skerry_regions.digests import BLOCK_SIZE, DIGEST_SIZE
 from skerry_regions.phases import Timeline
-from skerry_regions.prefix_news import PrefixDelta, PrefixSnapshot
-from skerry_regions.routing.summaries import RegionSummary
-from skerry_regions.speeds import StepSample
 from skerry_regions.trace_context import TraceContext
-from skerry_regions.view import NodeLoad
+from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
 
 PROTOCOL_VERSION = 1
-REPORT_SECONDS = 0.25  # between reports of a node
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
 MAX_TEXTS = 64  # of one `Embed`
 MAX_VECTOR_BYTES = 1 << 19  # of one `Embedded`: 64 vectors of 2,048 dimensions, 32 of 4,096
 MAX_MESSAGE = 1024  # characters of an error's sentence
 MAX_GRAMMAR = 128 << 10  # characters of a grammar
-MAX_FETCHED = 64  # transfers told in one report
 MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every runner
 StreamId = Annotated[int, Meta(ge=1, lt=1 << 32)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
-MAX_BANDWIDTH = 1e15
-Bandwidth = Annotated[float, Meta(ge=0.0, le=MAX_BANDWIDTH)]  # bytes per second
 Name = Annotated[str, Meta(max_length=256)]  # of a model, an edge, a node, a build
 Lease = Annotated[float, Meta(gt=0.0, le=600.0)]  # seconds that KV is waited for
 BlockName = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
@@ -60,6 +53,7 @@ Logprob = tuple[TokenId, float]  # natural logarithm
 TokenLogprob = tuple[float, Annotated[list[Logprob], Meta(max_length=MAX_LOGPROBS)]]
 """Of the token itself, then of the most likely tokens, most likely first."""
 LogprobList = Annotated[list[TokenLogprob], Meta(max_length=MAX_TOKENS)]
+FinishReason = Literal["stop", "length", "cancelled"]
 LogitBias = tuple[TokenId, Annotated[float, Meta(ge=-1e4, le=1e4)]]
 
 
@@ -83,7 +77,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
-    """Wire twin of the engine's `SamplingParams`; the meaning of each field is stated there."""
+    """The engine's `SamplingParams` on the wire; the meaning of each field is stated there."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
@@ -102,7 +96,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
 
 class GrammarSpec(Struct, frozen=True, kw_only=True):
-    """Wire twin of the engine's `Grammar`: what the output must look like."""
+    """The engine's `Grammar` on the wire: what the output must look like."""
 
     kind: Literal["json_schema", "regex", "ebnf"]
     source: Annotated[str, Meta(max_length=MAX_GRAMMAR)]
@@ -177,7 +171,7 @@ class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
 class ShareKV(Struct, frozen=True, kw_only=True, tag="share_kv"):
     """Send a prompt's first blocks to the node that computes the rest, as far as they are cached.
 
-    That node hears of the outcome, not the edge. After `lease_seconds` nobody waits for it.
+    That node hears of the outcome, not the edge. After `lease_seconds` none waits for it.
     """
 
     model: Name
@@ -250,7 +244,7 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
     """The stream ended well, or was aborted."""
 
     stream: StreamId
-    finish_reason: Literal["stop", "length", "cancelled"]
+    finish_reason: FinishReason
     usage: PhaseUsage
     timeline: Timeline | None = None  # of streams that an engine finished
 
@@ -285,31 +279,6 @@ class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
 
     nonce: Count
     engines: Annotated[list[EngineBeat], Meta(max_length=1024)] = []
-
-
-class Fetched(Struct, frozen=True, kw_only=True):
-    """KV that the node was sent by another, from asking for it to the last byte."""
-
-    source: Name  # node
-    num_bytes: Count
-    seconds: Seconds
-
-
-class Report(Struct, frozen=True, kw_only=True, tag="report"):
-    """How one engine of the node does, several times a second: what a router needs to know.
-
-    `prefixes` continues the node's numbered changes (see `prefixes`), or is everything it holds:
-    at the start of a connection, and when `SnapshotWanted` asked for it.
-    """
-
-    model: Name
-    load: NodeLoad
-    load_age: Seconds = 0.0  # streams submitted since then are not in it
-    sample: StepSample | None = None  # of the steps since the last report
-    fetched: Annotated[list[Fetched], Meta(max_length=MAX_FETCHED)] = []  # likewise
-    file_bandwidth: Bandwidth = 0.0  # bytes per second that the file tier gives back; 0: none
-    prefixes: PrefixDelta | PrefixSnapshot | None = None
-    region: RegionSummary | None = None  # from an edge: of its region's nodes; the rest is empty
 
 
 class SnapshotWanted(Struct, frozen=True, kw_only=True, tag="snapshot_wanted"):

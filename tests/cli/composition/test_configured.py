@@ -11,12 +11,15 @@ import pytest
 from tests.edge.support import MODEL, specs
 
 from skerry.errors import SkerryError
-from skerry_cli.composition.configured import configured, open_certificate
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.composition.configured import configured
+from skerry_cli.composition.listening import open_certificate
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
-from skerry_edge.gate.admission import Admission, Demand
-from skerry_edge.gate.auth import Caps, TokenStore
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.principal import Budget, Caps
+from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.gate.spending import Spending
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
 from skerry_regions.models.catalog import Catalog, Price
 
@@ -31,11 +34,11 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def demand(token: str, caps: Caps | None = None) -> Demand:
-    return Demand(
+def demand(token: str, caps: Caps | None = None) -> RequestDemand:
+    return RequestDemand(
         tenant=ACCOUNT,
         token=token,
-        caps=caps or Caps(),
+        budgets=() if caps is None else (Budget(token, caps),),
         model=MODEL,
         price=Price(prompt=1.0),
         prompt_tokens=1000,
@@ -49,9 +52,8 @@ def test_limits_and_tokens_are_followed(home: Home, caplog: pytest.LogCaptureFix
         home.limits.write_text("every_tenant: {concurrency: 7}")
         async with configured(home, CATALOG, tokens, Limits()) as admission:
             assert admission.quotas.every_tenant.concurrency == 7
-            place = await admission.enter(demand(record.id))
             ended: list[SkerryError] = []
-            place.when_ended(ended.append)
+            place = await admission.enter(demand(record.id), on_end=ended.append)
 
             home.limits.write_text("every_tenant: {concurrency: many}")
             TokenStore(home.tokens).revoke(record.id)

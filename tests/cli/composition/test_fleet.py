@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from skerry_cli.composition.fleet import Fleet, keep_topology, share_threads
-from skerry_cli.home.parts import read_topology
+from skerry_cli.composition.fleet import Fleet, keep_topology
+from skerry_cli.home.machine import share_threads
+from skerry_cli.home.parts import Installation, read_topology
 from skerry_cli.home.sockets import MAX_PATH_BYTES, SocketFolder
 from skerry_cli.home.state import Home
-from skerry_cli.report import PipeReporter
+from skerry_cli.report import LineReporter
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.models.catalog import Catalog
-from skerry_regions.topology.spec import Pool, load_topology
+from skerry_regions.topology.loading import load_topology
+from skerry_regions.topology.spec import TopologyPool
 
 
-def pool(threads: int | None = None) -> Pool:
-    return Pool(name="p", region="r", role="hybrid", model="m", threads=threads)
+def pool(threads: int | None = None) -> TopologyPool:
+    return TopologyPool(name="p", region="r", role="hybrid", model="m", threads=threads)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,12 @@ def test_edges_are_told_of_the_links(tmp_path: Path) -> None:
         file.unlink()
         fleet = Fleet(
             replace(topology, pools=()),
-            Catalog.load(),
+            Installation(Catalog.load(), [], []),
             Home(tmp_path),
             sockets,
             {"edge": port},
             SqliteRegistry(tmp_path / "registry"),
-            PipeReporter(os.open(os.devnull, os.O_WRONLY)),
+            LineReporter(),
         )
         command = fleet._edge(topology.edges[0]).command
         told = Path(command[command.index("--topology") + 1])

@@ -13,17 +13,18 @@ import dns.rdatatype
 import msgspec
 import pytest
 
-from skerry_cli.composition import zone_contents
-from skerry_cli.composition.live_zone import LiveZone
+from skerry_cli.composition.dns import zone_contents
+from skerry_cli.composition.dns.live_zone import LiveZone
 from skerry_cli.home.dns_signing import sign_zone
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
 from skerry_dns.signing.zone_keys import KeyFiles, ZoneKeys
 from skerry_dns.zone.zone import Zone
 from skerry_regions.geo.places import State
-from skerry_regions.topology.spec import Topology, decode_topology
+from skerry_regions.topology.loading import decode_topology
+from skerry_regions.topology.spec import Topology
 
 SOMEBODY = ipaddress.ip_address("192.0.2.99")
 START = 1_800_000_000.0
@@ -50,7 +51,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def live_zone(home: Home) -> LiveZone:
-    return LiveZone(home, b"", clock=lambda: START)
+    return LiveZone(home, b"", str, clock=lambda: START)
 
 
 def records(live: LiveZone, name: str, rdtype: str = "A") -> list[dns.rdata.Rdata]:

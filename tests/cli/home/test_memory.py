@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from skerry_cli.home.memory import (
     DEFAULT_KV_TOKENS,
     SMALLEST_KV_TOKENS,
+    MemoryNeed,
     MemoryTooSmall,
-    Need,
     blocks_of,
     plan_blocks,
     size,
 )
 
 MIB = 1 << 20
-SMALL = Need(model="small", weights=100 * MIB, block=1 * MIB)
-LARGE = Need(model="large", weights=400 * MIB, block=4 * MIB)
+SMALL = MemoryNeed(model="small", weights=100 * MIB, block=1 * MIB)
+LARGE = MemoryNeed(model="large", weights=400 * MIB, block=4 * MIB)
 
 
 def test_without_a_budget_every_model_gets_the_default() -> None:
@@ -48,7 +48,10 @@ def test_a_budget_too_small_names_the_models_and_what_they_need() -> None:
 @given(
     needs=st.lists(
         st.builds(
-            Need, model=st.just("m"), weights=st.integers(1, 1 << 40), block=st.integers(1, 1 << 30)
+            MemoryNeed,
+            model=st.just("m"),
+            weights=st.integers(1, 1 << 40),
+            block=st.integers(1, 1 << 30),
         ),
         min_size=1,
         max_size=8,
@@ -57,7 +60,7 @@ def test_a_budget_too_small_names_the_models_and_what_they_need() -> None:
     kv_tokens=st.none() | st.integers(1, 1 << 20),
 )
 def test_a_plan_never_exceeds_the_budget(
-    needs: list[Need], memory: int, kv_tokens: int | None
+    needs: list[MemoryNeed], memory: int, kv_tokens: int | None
 ) -> None:
     try:
         plan = plan_blocks(needs, memory=memory, kv_tokens=kv_tokens)
@@ -74,3 +77,18 @@ def test_a_plan_never_exceeds_the_budget(
 )
 def test_sizes_as_people_write_them(count: int, text: str) -> None:
     assert size(count) == text
+
+
+def test_what_is_free_decides_where_nobody_says() -> None:
+    usual, context = blocks_of(DEFAULT_KV_TOKENS), blocks_of(65_536)
+    long = MemoryNeed(model="long", weights=100 * MIB, block=1 * MIB, context=65_536)
+
+    def plan(*needs: MemoryNeed, free: int) -> list[int]:
+        return plan_blocks(needs, memory=None, kv_tokens=None, free=free)
+
+    assert plan(SMALL, free=1 << 40) == [usual]
+    assert plan(long, free=1 << 40) == [context]
+    assert plan(long, free=700 * MIB) == [300]  # half of what the weights leave
+    assert plan(SMALL, long, free=1000 * MIB) == [192, 200]  # a quarter of it each
+    assert plan(long, free=10 * MIB) == [blocks_of(SMALLEST_KV_TOKENS)]
+    assert plan_blocks([long], memory=None, kv_tokens=64, free=1 << 40) == [1]

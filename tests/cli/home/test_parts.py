@@ -6,19 +6,23 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.regions.tiny_model import write_bpe
 
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.parts import (
-    CannotStart,
     credentials,
     default_models,
     install_models,
+    sentence,
     url_of,
 )
 from skerry_cli.home.state import Home, read_config
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.limits import Limits
-from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, add_model
+from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec
+from skerry_regions.models.catalog_edits import add_model
+from skerry_regions.models.local_model import describe
 from skerry_regions.models.store import ModelStore
 
 URL = "http://127.0.0.1:8787"
@@ -75,6 +79,27 @@ def test_by_default_ones_own_models_and_the_installed_packaged_ones_are_served(h
         folder.mkdir(parents=True)
         (folder / "model.json").touch()
         assert default() == [*packaged[:count], OWN.id]
+
+
+def test_a_model_that_is_gone_or_truncated_is_left_out(home: Home, tmp_path: Path) -> None:
+    whole, cut = (write_bpe(tmp_path / f"{name}.gguf") for name in ("whole", "cut"))
+    store = ModelStore(home.root)
+    for path in (whole, cut):
+        spec = describe(path, f"@cf/me/{path.stem}")
+        store.pull(spec, lambda what, share: None)
+        add_model(home.root, spec)
+    add_model(home.root, OWN)
+    with cut.open("r+b") as file:
+        file.truncate(100)
+    names = ["@cf/me/cut", "@cf/me/own", "@cf/me/whole"]
+    installed = install_models(names, home, lambda what, share: None)
+    assert [model.spec.id for model in installed.models] == ["@cf/me/whole"]
+    assert [(each.model, each.reason) for each in installed.left_out] == [
+        ("@cf/me/cut", "a file of it is truncated"),
+        ("@cf/me/own", "its files are gone"),
+    ]
+    assert f"{cut} is truncated: 100 of" in sentence(installed.left_out[0])
+    assert "skerry models remove @cf/me/own" in sentence(installed.left_out[1])
 
 
 def test_models_that_cannot_be_had_are_named(home: Home) -> None:

@@ -12,26 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from skerry_cli.home.state import (
-    AlreadyRunning,
-    Config,
-    Home,
-    Instance,
-    StateError,
-    announce,
-    claim,
-    cluster_key,
-    control_key,
-    read_config,
-    running,
-    secret,
-    write_config,
-)
+from skerry_cli.home.errors import StateError
+from skerry_cli.home.instance import AlreadyRunning, Instance, announce, claim, running
+from skerry_cli.home.keys import cluster_key, control_key, secret
+from skerry_cli.home.state import Config, Home, read_config, write_config
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from skerry_cli.home.state import Home, claim
+from skerry_cli.home.instance import claim
+from skerry_cli.home.state import Home
 with claim(Home(Path(sys.argv[1]))) as control:
     Path(control).touch()
     print(control, flush=True)
@@ -156,3 +146,15 @@ def test_the_cluster_key_is_drawn_once_and_its_owners_only(tmp_path: Path) -> No
     home.cluster_key.chmod(0o640)
     with pytest.raises(StateError, match="Others may read"):
         cluster_key(home)
+
+
+def test_a_config_that_is_there_already_is_not_written(tmp_path: Path) -> None:
+    """On a full disk nothing can be: `skerry up` starts all the same."""
+    home = Home(tmp_path)
+    config = Config(url="http://127.0.0.1:1", account_id="0" * 32, api_token="t")
+    write_config(home, config)
+    before = home.config.stat()
+    write_config(home, config)
+    assert home.config.stat().st_ino == before.st_ino, "the very same file"
+    write_config(home, Config(url="http://127.0.0.1:2", account_id="0" * 32, api_token="t"))
+    assert home.config.stat().st_ino != before.st_ino

@@ -9,19 +9,13 @@ from aiohttp import web
 from rich.console import Console
 
 from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, answer_status
-from skerry_cli.observe.overview import Engine, Overview, look, overview
+from skerry_cli.observe.overview import EngineFigures, Overview, look, overview
 from skerry_cli.observe.top import render
 
 pytestmark = pytest.mark.anyio
 
 MODEL = "@cf/test/m"
-METRICS = """\
-# TYPE skerry_node_rtt_seconds gauge
-skerry_node_rtt_seconds{node="fra-a-0"} 0.0002
-skerry_node_rtt_seconds{node="fra-a-1"} 0.0001
-skerry_node_rtt_seconds{node="edge-iad"} 0.0805
-skerry_node_rtt_seconds{node="gone"} 1.0
-"""
+TOKEN = "skerry_0123_456"
 
 
 def node(id: str, region: str, *, state: str = "ready", streams: int = 0) -> NodeStatus:
@@ -41,11 +35,11 @@ STATUS = Status(
     ],
     notes=["iad-a-0: restarted 1 times"],
 )
-RTTS = {"fra-a-0": 0.0002, "fra-a-1": 0.0001, "edge-iad": 0.0805, "gone": 1.0}
+RTTS = {"fra": 0.0001, "iad": 0.0805}
 
 
-def engine(made: int, busy: float = 0.0) -> Engine:
-    return Engine(
+def engine(made: int, busy: float = 0.0) -> EngineFigures:
+    return EngineFigures(
         running=2, waiting=1, blocks=100, blocks_used=25, blocks_cached=10,
         computed_tokens=300 + made, output_tokens=made, cache_hit_tokens=100, busy_seconds=busy,
     )  # fmt: skip
@@ -75,12 +69,6 @@ def test_an_engine_that_began_anew_has_no_rate() -> None:
     assert at(3.0, 10, before=at(1.0, 50)).nodes[0].tokens_per_second is None
 
 
-def test_distances_are_the_shortest_to_each_region() -> None:
-    fra, iad = at(1.0, 0).edges
-    assert fra.rtt == {"fra": 0.0001, "iad": 0.0805}
-    assert iad.rtt == {}
-
-
 def test_all_of_it_is_shown() -> None:
     console = Console(width=140)
     with console.capture() as captured:
@@ -97,12 +85,15 @@ async def test_everybody_is_asked_and_silence_is_no_figure(tmp_path: Path) -> No
     async def status_of_node(request: web.Request) -> web.Response:
         return web.json_response({"engines": {MODEL: told}})
 
-    async def metrics_of_edge(request: web.Request) -> web.Response:
-        return web.Response(text=METRICS)
+    async def report_of_edge(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return web.json_response({"success": False}, status=401)
+        return web.json_response({"region": "fra", "queue_seconds": 0.0, "rtt_seconds": RTTS})
 
     app, edge = web.Application(), web.Application()
     app.router.add_get("/status", status_of_node)
-    edge.router.add_get("/metrics", metrics_of_edge)
+    edge.router.add_get("/regions", report_of_edge)
+    edge.router.add_get("/status", status_of_node)  # it stands for a node at a port, too
     runners = [web.AppRunner(app), web.AppRunner(edge)]
     for runner in runners:
         await runner.setup()
@@ -116,16 +107,18 @@ async def test_everybody_is_asked_and_silence_is_no_figure(tmp_path: Path) -> No
         nodes=[
             NodeStatus("fra-a-0", 1, "hybrid", "fra", MODEL, "ready", 0, f"unix:{socket}"),
             STATUS.nodes[2],
+            NodeStatus("fra-a-9", 1, "hybrid", "fra", MODEL, "ready", 0, f"tcp:127.0.0.1:{port}"),
         ],
     )
     try:
         async with answer_status(str(tmp_path / "control"), lambda: status):
-            seen = await look(str(tmp_path / "control"))
+            seen = await look(str(tmp_path / "control"), TOKEN)
+            refused = await look(str(tmp_path / "control"), "another")
     finally:
         for runner in runners:
             await runner.cleanup()
-    asked, silent = seen.nodes
-    assert asked.engine == Engine(running=1, blocks=8, blocks_used=2)
+    asked, silent, at_port = seen.nodes
+    assert asked.engine == at_port.engine == EngineFigures(running=1, blocks=8, blocks_used=2)
     assert silent.engine is None
-    assert seen.edges[0].rtt == {"fra": 0.0002, "iad": 0.0805}
-    assert seen.edges[1].rtt == {}
+    assert [each.rtt for each in seen.edges] == [RTTS, {}]
+    assert [each.rtt for each in refused.edges] == [{}, {}]

@@ -81,7 +81,7 @@ def test_a_token_that_may_not_ask(
     token, _ = configured.edge.tokens.create(account_id=ACCOUNT, scopes=("run",), now=0)
     monkeypatch.setenv("SKERRY_API_TOKEN", token)
     assert main(["trace", "anything"]) == 1
-    assert "admin" in capsys.readouterr().err
+    assert "role" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "..", "a b", "é", "x" * 129, "a?b"])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from skerry_cli import main
-from skerry_edge.ledger.usage_journal import Amount, UsageJournal
+from skerry_edge.ledger.usage_journal import UsageJournal
+from skerry_edge.ledger.usage_tables import Amount
 from skerry_regions.models.catalog import Price
 
 TENANT = "0" * 32

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.regions.tiny_model import write_bpe
+from safetensors.numpy import save_file
+from tests.regions.tiny_model import write_openable
 
 from skerry_cli import main
+from skerry_core.models.registry import FAMILIES
 from skerry_regions.models.catalog import Catalog
 
 DEFAULT = "@cf/huggingfacetb/smollm2-135m-instruct"
@@ -23,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def gguf(tmp_path: Path) -> Path:
-    return write_bpe(tmp_path / "tiny.gguf")
+    return write_openable(tmp_path / "tiny.gguf")
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -39,20 +42,104 @@ def test_the_catalog_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert DEFAULT in capsys.readouterr().out
 
 
+def test_what_can_be_pulled_is_listed_with_what_has_no_runner(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listed = {each["id"]: each for each in ask(capsys, "list", "--all")}
+    assert listed[DEFAULT]["installed"] is False
+    assert listed["@cf/meta/llama-3.2-1b-instruct"]["verified"] == "none"
+    assert main(["models", "list", "--all"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    [known] = [row for row in rows if "@cf/meta/llama-3.2-1b-instruct " in row]
+    [other] = [row for row in rows if "@cf/openai/gpt-oss-20b" in row]
+    assert "bartowski/Llama-3.2-1B-Instruct-GGUF" in known
+    assert "no runner yet" not in known
+    assert ("no runner yet" in other) is ("gpt_oss" not in FAMILIES)
+
+
 def test_a_file_of_ones_own_is_added_shown_and_checked(
     capsys: pytest.CaptureFixture[str], gguf: Path, home: Path
 ) -> None:
     added = ask(capsys, "add", str(gguf), "--as", "@cf/me/tiny")
     assert added["context_window"] == 64
     assert added["installed"]["weights"] == str(gguf)
-    assert ask(capsys, "show", "@cf/me/tiny") == added
+    shown = ask(capsys, "show", "@cf/me/tiny")
+    takes = shown.pop("takes")
+    assert shown == added
+    assert takes["disk"] == gguf.stat().st_size
+    assert takes["kv_per_token"] == 2 * 2 * 32  # K and V of 32 dimensions in 16 bits, one layer
+    assert [row["context"] for row in takes["needed"]] == [64]
+    row = takes["needed"][0]
+    assert row["8 streams"] - row["1 stream"] == 7 * 64 * takes["kv_per_token"]
+    assert takes["fits"] is (row["1 stream"] <= takes["free"])
     assert ask(capsys, "pull", "@cf/me/tiny")[0]["weights"] == str(gguf)
     assert [each["id"] for each in ask(capsys, "verify")] == ["@cf/me/tiny"]
     assert main(["models", "show", "@cf/me/tiny", "--tokenizer-dir"]) == 0
     folder = Path(capsys.readouterr().out.strip())
     assert {"tokenizer.json", "tokenizer_config.json"} <= {each.name for each in folder.iterdir()}
     assert main(["models", "show", "@cf/me/tiny"]) == 0
-    assert "context_window: 64" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "context_window: 64" in shown
+    assert "fit this machine" in shown or "fits this machine" in shown
+
+
+@pytest.mark.parametrize(
+    ("architecture", "format_", "message"),
+    [
+        ("gemma4", "F32", "general.architecture 'gemma4' is not supported, only ('llama'"),
+        ("gpt2", "F32", "general.architecture 'gpt2' is not supported"),
+        ("llama", "Q5_0", "has format Q5_0, which is not supported, only F32"),
+    ],
+)
+def test_what_the_engine_cannot_open_is_not_added(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    home: Path,
+    architecture: str,
+    format_: str,
+    message: str,
+) -> None:
+    path = write_openable(tmp_path / "other.gguf", architecture, format_)
+    assert main(["models", "add", str(path), "--as", "@cf/me/other"]) == 1
+    assert message in capsys.readouterr().err
+    assert "@cf/me/other" not in [spec.id for spec in Catalog.load(home)]
+
+
+def test_a_folder_is_refused_by_its_model_type_before_its_tensors(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_positions": 1024}')
+    save_file({"wte.weight": np.zeros((2, 2), np.float32)}, tmp_path / "model.safetensors")
+    assert main(["models", "add", str(tmp_path), "--as", "@cf/me/gpt2"]) == 1
+    assert "model_type 'gpt2' is not supported, only ('llama'" in capsys.readouterr().err
+
+
+def test_a_model_and_another_name_are_removed(
+    capsys: pytest.CaptureFixture[str], gguf: Path, home: Path
+) -> None:
+    added = ask(capsys, "add", str(gguf), "--as", "@cf/me/tiny")
+    ask(capsys, "add", "@cf/me/tiny", "--as", "@cf/me/other-name")
+    ask(capsys, "add", "@cf/me/tiny", "--as", "@cf/me/third-name")
+    gone = {"id": "@cf/me/other-name", "from_catalog": True, "from_disk": False}
+    assert ask(capsys, "remove", "@cf/me/other-name") == [gone]
+    assert Catalog.load(home).resolve("@cf/me/tiny").aliases == ("@cf/me/third-name",)
+    gone = {"id": "@cf/me/tiny", "from_catalog": True, "from_disk": True}
+    assert ask(capsys, "remove", "@cf/me/tiny") == [gone]
+    assert [spec.id for spec in Catalog.load(home)] == [spec.id for spec in Catalog.load()]
+    assert not Path(added["installed"]["tokenizer_dir"]).exists()
+    assert gguf.exists()  # it was used where it lies
+
+
+def test_an_id_that_comes_with_skerry_is_replaced_on_request_alone(
+    capsys: pytest.CaptureFixture[str], gguf: Path, home: Path
+) -> None:
+    assert main(["models", "add", str(gguf), "--as", DEFAULT]) == 1
+    assert "--replace" in capsys.readouterr().err
+    assert ask(capsys, "add", str(gguf), "--as", DEFAULT, "--replace")["context_window"] == 64
+    assert Catalog.load(home).resolve(DEFAULT).context_window == 64
+    assert main(["models", "remove", DEFAULT]) == 0
+    assert "comes with Skerry" in capsys.readouterr().out
+    assert Catalog.load(home).resolve(DEFAULT).context_window == 8192
 
 
 def test_a_model_is_served_under_another_name(
@@ -80,6 +167,8 @@ def test_a_corrupt_file_is_named(capsys: pytest.CaptureFixture[str], gguf: Path)
         (["show", DEFAULT, "--tokenizer-dir"], "is not installed"),
         (["add", "./no-such-file.gguf", "--as", "a"], "No such model"),
         (["add", DEFAULT, "--as", "bad name"], "aliases"),
+        (["remove", "@cf/nothing"], "No such model"),
+        (["remove", DEFAULT], "comes with Skerry and is not installed"),
     ],
 )
 def test_what_went_wrong_is_said(

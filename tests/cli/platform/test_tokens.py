@@ -8,7 +8,8 @@ import pytest
 
 from skerry_cli import main
 from skerry_cli.home.state import Config, Home, write_config
-from skerry_edge.gate.auth import Caps, TokenStore
+from skerry_edge.gate.principal import Budget, Caps
+from skerry_edge.gate.tokens import TokenStore
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 
@@ -82,7 +83,7 @@ def test_a_cap_is_set_shown_and_lifted(home: Home, capsys: pytest.CaptureFixture
     assert "may spend US$ 3 per month." in capsys.readouterr().out
     found = TokenStore(home.tokens).authenticate(token)
     assert found is not None
-    assert found.caps == Caps(per_month=3.0)
+    assert found.budgets == (Budget(found.token_id, Caps(per_month=3.0)),)
     assert main(["tokens", "cap", token]) == 0
     assert "may spend without a cap" in capsys.readouterr().out
     assert main(["tokens", "cap", "0" * 16]) == 1

@@ -17,14 +17,15 @@ from starlette.applications import Starlette
 from tests.regions.control.joining import CLUSTER_KEY, POOL, Platform, platform
 
 from skerry_cli import main
-from skerry_cli.home import credentials, state
+from skerry_cli.home import credentials, keys
 from skerry_cli.home.credentials import CredentialsFollower
-from skerry_cli.home.state import Home, StateError
+from skerry_cli.home.errors import StateError
+from skerry_cli.home.state import Home
 from skerry_cli.roles.control_join import duration
-from skerry_cli.roles.joining import CannotJoin, Orders, assigned, enrolled, host_towards
+from skerry_cli.roles.joining import CannotJoin, OrderedRestart, assigned, enrolled, host_towards
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
-from skerry_regions.control.machines.link import ControlAway
+from skerry_regions.control.machines.calls import ControlAway
 from skerry_regions.control.machines.messages import Credentials, EdgeAssignment, NodeAssignment
 from skerry_regions.process.startup import stop_on_signals
 
@@ -147,7 +148,7 @@ def test_a_full_disk_does_not_end_the_following(
         tries.append(path)
         if len(tries) == 3:  # the first reading wrote two
             raise StateError("Cannot write: No space left on device.")
-        state.keep_private(path, content)
+        keys.keep_private(path, content)
         if len(tries) > 3:
             followed.set()
 
@@ -169,7 +170,7 @@ def test_the_way_to_a_control_plane(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_first_order_to_renew_counts() -> None:
-    orders, stopped = Orders(), list[int]()
+    orders, stopped = OrderedRestart(), list[int]()
     orders.started(lambda: stopped.append(1))
     for order in ("serve", "renew", "serve", "renew"):
         orders.take(order)
@@ -177,7 +178,7 @@ def test_only_the_first_order_to_renew_counts() -> None:
 
 
 def test_a_machine_that_its_operator_stops_does_not_begin_anew() -> None:
-    late, early = Orders(), Orders()
+    late, early = OrderedRestart(), OrderedRestart()
     late.take("renew")
     late.cancel()
     early.cancel()
@@ -187,7 +188,7 @@ def test_a_machine_that_its_operator_stops_does_not_begin_anew() -> None:
 
 
 def test_a_signal_is_heard_where_an_edge_retires_already() -> None:
-    orders = Orders()
+    orders = OrderedRestart()
 
     async def ordered_then_told() -> None:
         told, retire = stop_on_signals(orders.cancel), asyncio.Event()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from bench.subjects.samples import samples_of
 from numpy.typing import NDArray
 
-from skerry_core.batch import Batch, SamplingBatch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.runners.numba_cpu import NumbaRunner
 
@@ -30,36 +31,11 @@ class Row:
         return list(self.sampled) or [len(self.token_ids) - 1]
 
 
-def greedy(samples: int, **fields: Any) -> SamplingBatch:
-    """Greedy sampling of each position, but for the given fields."""
-    plain: dict[str, Any] = {
-        "positions": np.zeros(samples, np.int64),
-        "seeds": np.zeros(samples, np.uint64),
-        "choices": np.zeros(samples, np.int32),
-        "temperature": np.zeros(samples, np.float32),
-        "top_p": np.ones(samples, np.float32),
-        "top_k": np.zeros(samples, np.int32),
-        "min_p": np.zeros(samples, np.float32),
-        "repetition_penalty": np.ones(samples, np.float32),
-        "frequency_penalty": np.zeros(samples, np.float32),
-        "presence_penalty": np.zeros(samples, np.float32),
-        "history_start": np.zeros(samples + 1, np.int32),
-        "history_ids": np.zeros(0, np.int32),
-        "history_counts": np.zeros(0, np.int32),
-        "bias_start": np.zeros(samples + 1, np.int32),
-        "bias_ids": np.zeros(0, np.int32),
-        "bias_values": np.zeros(0, np.float32),
-        "num_logprobs": np.full(samples, -1, np.int32),
-        "targets": np.full(samples, -1, np.int32),
-    }
-    return SamplingBatch(**{**plain, **fields})
-
-
-def batch_of(rows: Sequence[Row], **sampling: Any) -> Batch:
+def batch_of(rows: Sequence[Row], **sampling: Any) -> ForwardBatch:
     width = max(len(row.table) for row in rows)
     starts = np.cumsum([0, *(len(row.token_ids) for row in rows)])
     samples = [start + s for start, row in zip(starts[:-1], rows, strict=True) for s in row.samples]
-    return Batch(
+    return ForwardBatch(
         token_ids=np.concatenate([row.token_ids for row in rows]).astype(np.int32),
         positions=np.concatenate(
             [np.arange(row.start, row.start + len(row.token_ids)) for row in rows]
@@ -69,7 +45,7 @@ def batch_of(rows: Sequence[Row], **sampling: Any) -> Batch:
             [[*row.table, *[-1] * (width - len(row.table))] for row in rows], np.int32
         ),
         sample_tokens=np.array(samples, np.int32),
-        sampling=greedy(len(samples), **sampling),
+        sampling=samples_of(len(samples), **sampling),
     )
 
 

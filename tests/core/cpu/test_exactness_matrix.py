@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.cpu.test_numba_engine import Alone, SeeingRunner
 from tests.core.cpu.test_numba_exactness import CACHE, SMALL
 from tests.core.engine.drafting import draft_true_tokens, speculator_of
@@ -20,7 +21,7 @@ from tests.core.toy_oracle import run
 
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import KVBlock, Request, SamplingParams
+from skerry_core.request import KVBlock
 
 TOKENS = 40  # of an answer
 STYLES = (
@@ -71,7 +72,7 @@ def alone(weights: Path) -> Alone:
     tokens: dict[str, list[int]] = {}
     for one in requests():
         engine = engine_over(runner)
-        engine.add(one)
+        engine.add(one.sequence())
         tokens |= {id: answer.token_ids for id, answer in run(engine).items()}
     assert len(runner.seen) == TOKENS * len(STYLES)
     runner.close()
@@ -81,7 +82,9 @@ def alone(weights: Path) -> Alone:
 def prefilled(runner: SeeingRunner, one: Request, step_tokens: int) -> Request:
     """The request as another node hands it on: its prompt's blocks and its first token."""
     engine = engine_over(runner, step_tokens)
-    engine.add(replace(one, exports_kv=True, sampling=replace(one.sampling, max_tokens=1)))
+    engine.add(
+        replace(one, exports_kv=True, sampling=replace(one.sampling, max_tokens=1)).sequence()
+    )
     kv: list[KVBlock] = []
     made: list[int] = []
     while engine.has_work:
@@ -113,7 +116,7 @@ def test_the_same_bits(
         asked = [prefilled(runner, one, step_tokens) for one in asked]
     engine = engine_over(runner, step_tokens, drafts)
     for one in asked:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     runner.close()
     for one in asked:

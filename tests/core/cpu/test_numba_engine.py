@@ -12,15 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.cpu.test_numba_exactness import CACHE, SMALL
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 from tests.core.toy_oracle import run
 
-from skerry_core.batch import Batch, Float32, StepResult
+from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
-from skerry_core.request import KVBlock, Request, SamplingParams
+from skerry_core.request import KVBlock
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_regions.models.model_files import ModelFiles
 
@@ -34,9 +35,10 @@ class SeeingRunner(NumbaRunner):
 
     seen: Seen
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: ForwardBatch) -> StepResult:
         result = super().execute(batch)
-        keys = zip(batch.sampling.seeds.tolist(), batch.sampling.positions.tolist(), strict=True)
+        samples = batch.sampling.samples
+        keys = zip(samples["seed"].tolist(), samples["position"].tolist(), strict=True)
         self.seen |= dict(zip(keys, self.last_logits().copy(), strict=True))
         return result
 
@@ -88,7 +90,7 @@ def alone(runner: SeeingRunner) -> tuple[Seen, dict[str, list[int]]]:
     tokens: dict[str, list[int]] = {}
     for one in REQUESTS:
         engine = engine_over(runner)
-        engine.add(one)
+        engine.add(one.sequence())
         tokens |= {id: answer.token_ids for id, answer in run(engine).items()}
     seen, runner.seen = runner.seen, {}
     assert len(seen) == 12 * len(REQUESTS)
@@ -101,7 +103,7 @@ def check(engine: Engine, requests: list[Request], alone: tuple[Seen, dict[str, 
     assert isinstance(runner, SeeingRunner)
     runner.seen = {}
     for one in requests:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     assert len(runner.seen) >= 12 * len(requests)
     for key, logits in runner.seen.items():
@@ -149,7 +151,7 @@ def test_from_the_file_tier(weights: Path, alone: Alone, tmp_path: Path) -> None
         else:
             brought = []
             for one in REQUESTS:
-                reading = engine.restore(one)
+                reading = engine.restore(one.sequence())
                 kv: tuple[KVBlock, ...] = () if reading is None else reading.result(30)
                 brought.append(replace(one, kv=kv))
             cached = [(len(one.prompt_ids) - 1) // 64 * 64 for one in REQUESTS]
@@ -163,7 +165,7 @@ def test_after_a_hand_over(runner: SeeingRunner, weights: Path, alone: Alone) ->
     one = REQUESTS[4]
     first = replace(one, exports_kv=True, sampling=replace(one.sampling, max_tokens=1))
     engine = engine_over(runner, step_tokens=70)
-    engine.add(first)
+    engine.add(first.sequence())
     kv: list[KVBlock] = []
     made: list[int] = []
     while engine.has_work:
@@ -172,7 +174,7 @@ def test_after_a_hand_over(runner: SeeingRunner, weights: Path, alone: Alone) ->
             made += output.token_ids
     other = open_runner(weights)
     decoding = engine_over(other)
-    decoding.add(replace(one, kv=tuple(kv), output_ids=tuple(made)))
+    decoding.add(replace(one, kv=tuple(kv), output_ids=tuple(made)).sequence())
     answers = run(decoding)
     assert made + answers[one.id].token_ids == alone[1][one.id]
     assert len(other.seen) == 11

@@ -18,7 +18,7 @@ import xxhash
 from tests.core.cpu.numba_steps import Float32, Row, logits_of, prefill, table_for
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 
-from skerry_core.config import BLOCK_SIZE, ModelConfig
+from skerry_core.config import BLOCK_SIZE, LayerConfig, ModelConfig
 from skerry_core.kernels.simd.targets import TARGETS, _is_supported
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_regions.models.model_files import ModelFiles
@@ -28,7 +28,7 @@ CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "
 
 SMALL = ModelConfig(
     architecture="llama",
-    num_layers=3,
+    layers=(LayerConfig(),) * 3,
     hidden_size=160,
     intermediate_size=224,
     num_heads=4,
@@ -130,7 +130,7 @@ def test_rows_that_share_a_prefix(
     read = []
     for order in ([*rows, apart], [apart, *rows[::-1]], rows[:1]):
         got = logits_of(runner, order)
-        read.append(runner.kv_blocks_read)
+        read.append(int(runner._step.views[0]["visits"]))
         parts = {id(row): part for row, part in zip(rows, wanted, strict=True)}
         assert_same_bits(got, np.concatenate([parts.get(id(row), whole[:1]) for row in order]))
     assert read[0] == read[1] == sum(len(row.table) for row in rows) - 2 * 8 + 1
@@ -161,8 +161,8 @@ def test_any_number_of_threads(
     other = open_runner(weights, threads=threads)
     assert_same_bits(prefill(other, token_ids[:270], TABLE, 135), whole[:270])
     assert_same_bits(logits_of(other, [Row([token_ids[270]], 270, TABLE)]), whole[270:271])
-    num_tasks = other._plan.attention_totals[0]
-    assert (num_tasks > 1) == (other._plan.record["num_threads"] > 1)
+    num_tasks = other._step.views[0]["num_tasks"]
+    assert (num_tasks > 1) == (other._step.record["num_threads"] > 1)
     other.close()
 
 
@@ -176,7 +176,7 @@ def test_fewer_threads_for_some_steps(weights: Path, token_ids: list[int], whole
         first = 30 * step
         rows = [Row(token_ids[first : first + 30], first, TABLE, range(30))]
         assert_same_bits(logits_of(other, rows), whole[first : first + 30])
-        ran.append(int(other._plan.record["num_threads"]))
+        ran.append(int(other._step.record["num_threads"]))
     assert min(ran) < 3
     other.close()
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.cpu.numba_steps import Row, batch_of, table_for
 from tests.core.cpu.test_numba_exactness import SMALL, open_runner
 from tests.core.random_models import random_weights, write_gguf
 
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import Output, Request, SamplingParams
+from skerry_core.request import Output
 from skerry_core.runners.numba_cpu import NumbaRunner
 
 MODEL = replace(SMALL, tied_embeddings=False)
@@ -59,14 +60,14 @@ def test_that_request_fails_and_the_engine_goes_on(runner: NumbaRunner, temperat
     sampling = SamplingParams(temperature=temperature, top_p=0.95, seed=1, max_tokens=5)
     prompts = {"good": (11,) * 70, "broken": (11,) * 69 + (BROKEN,), "later": (12,) * 5}
     for name in ("good", "broken"):
-        engine.add(Request(id=name, prompt_ids=prompts[name], sampling=sampling))
+        engine.add(Request(id=name, prompt_ids=prompts[name], sampling=sampling).sequence())
     outputs = finish(engine)
     broken = outputs["broken"][-1]
-    assert [o.token_ids for o in outputs["broken"]] == [()]
+    assert [o.token_ids for o in outputs["broken"]] == [[]]
     assert broken.finish_reason == "cancelled"
     assert broken.failure == "the model's output for this request is not a number"
     assert sum(len(o.token_ids) for o in outputs["good"]) == 5
-    engine.add(Request(id="later", prompt_ids=prompts["later"], sampling=sampling))
+    engine.add(Request(id="later", prompt_ids=prompts["later"], sampling=sampling).sequence())
     assert finish(engine)["later"][-1].finish_reason == "length"
     figures = engine.statistics()
     assert (figures.running, figures.waiting, figures.blocks_used) == (0, 0, 0)

@@ -11,13 +11,14 @@ import pytest
 from skerry_core.config import BLOCK_SIZE, ConfigError
 from skerry_core.kernels.cpu import attention, matmul, matmul_tiles, rowwise
 from skerry_core.kernels.cpu.layout import BLOCK, PackedLayout, WeightFormat, pack
-from skerry_core.kernels.cpu.plan import address, aligned_zeros, matrix_record
+from skerry_core.kernels.cpu.matmul import matrix_record
 from skerry_core.kernels.reference import cpu as reference
 from skerry_core.kernels.simd import targets
+from skerry_core.kernels.simd.memory import address, aligned_zeros
 from skerry_core.kernels.simd.numba_math import kernel
 from skerry_core.kernels.simd.targets import TARGETS, Target, choose_target
 from skerry_core.weights.tensors import FORMATS as BLOCKS
-from skerry_core.weights.tensors import Tensor, dequantize
+from skerry_core.weights.tensors import FileTensor, dequantize
 
 FORMATS = list(WeightFormat)
 
@@ -190,7 +191,7 @@ def test_embedding_of_a_packed_row(
     layout = PackedLayout(format_, 19, columns, target.rows)
     packed = np.ascontiguousarray(pack(raw, layout))
     record = matrix_record(layout, address(packed))
-    whole = dequantize(Tensor("t", format_.name, (19, columns), raw.reshape(-1)))
+    whole = dequantize(FileTensor(format_.name, (19, columns), raw.reshape(-1)))
     for token in (0, 7, 18):
         out = np.zeros(columns, np.float32)
         rowwise.embed(target, address(record), token, out)
@@ -280,7 +281,7 @@ def clear(state: Any, state_peaks: Any) -> None:
         (32, 13, 1, 130),
     ],
 )
-@pytest.mark.parametrize("window", [1000, 64, 1])
+@pytest.mark.parametrize(("window", "score_cap"), [(1000, 0.0), (64, 0.0), (1, 0.0), (64, 2.0)])
 def test_attention(
     target: Target,
     head_dim: int,
@@ -288,6 +289,7 @@ def test_attention(
     group: int,
     context: int,
     window: int,
+    score_cap: float,
     rng: np.random.Generator,
 ) -> None:
     """Tokens that see different lengths of one context; what lies beyond is garbage."""
@@ -323,11 +325,12 @@ def test_attention(
             address(widened),
             address(partial),
             address(peaks),
+            np.float32(score_cap),
         )
         merge(state, state_peaks, partial, peaks, seen, group)
     got = state * (np.float32(1.0) / state_peaks[:, 1:])
     wanted = [
-        reference.attention(query, keys[:n], values[:n], first)
+        reference.attention(query, keys[:n], values[:n], first, score_cap)
         for query, n, first in zip(
             queries, np.repeat(lengths, group), np.repeat(firsts, group), strict=True
         )

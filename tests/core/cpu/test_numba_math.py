@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry_core import exact_math as reference_math
+from skerry_core import exact_math
 from skerry_core.kernels.simd import numba_math
 from skerry_core.kernels.simd.numba_math import kernel
 
@@ -54,18 +54,18 @@ def test_fma_rounds_once(rng: np.random.Generator) -> None:
     a, b, c = (rng.normal(size=(3, 100_000)) * scales).astype(np.float32)
     c[::2] = -(a * b)[::2]  # what is left is the rounding error of the product
     got = elementwise(numba_math.fma, 3, np.float32)(a, b, c)
-    assert_same_bits(got, reference_math.fma_f32(a, b, c))
+    assert_same_bits(got, exact_math.fma_f32(a, b, c))
     np.testing.assert_array_equal(
         got[::2].astype(np.float64), a[::2].astype(np.float64) * b[::2] + c[::2]
     )
 
 
 def test_exp_f32(rng: np.random.Generator) -> None:
-    limits = [reference_math.EXP_F32_MIN, reference_math.EXP_F32_MAX]
+    limits = [exact_math.EXP_F32_MIN, exact_math.EXP_F32_MAX]
     x = np.concatenate([rng.uniform(-90, 90, 200_001), rng.normal(size=50_000), limits, [0.0]])
     x = x.astype(np.float32)
     got = elementwise(numba_math.exp_f32, 1, np.float32)(x)
-    assert_same_bits(got, reference_math.exp_f32(x))
+    assert_same_bits(got, exact_math.exp_f32(x))
     inside = (x >= limits[0]) & (x <= limits[1])
     true = np.exp(x[inside].astype(np.float64))
     assert np.max(np.abs(got[inside] - true) / np.spacing(true.astype(np.float32))) <= 1.0
@@ -76,8 +76,16 @@ def test_exp_f32(rng: np.random.Generator) -> None:
 
 def test_exp_f32_of_values_that_are_not_finite() -> None:
     x = np.array([-np.inf, np.inf, np.nan, -0.0], np.float32)
-    for exp in (elementwise(numba_math.exp_f32, 1, np.float32), reference_math.exp_f32):
+    for exp in (elementwise(numba_math.exp_f32, 1, np.float32), exact_math.exp_f32):
         np.testing.assert_array_equal(exp(x), np.array([0, np.inf, np.nan, 1], np.float32))
+
+
+def test_tanh_f32(rng: np.random.Generator) -> None:
+    x = np.concatenate([rng.normal(size=50_001), rng.uniform(-100, 100, 50_000), [0.0, -0.0]])
+    x = np.append(x, [np.inf, -np.inf, np.nan]).astype(np.float32)
+    got = elementwise(numba_math.tanh_f32, 1, np.float32)(x)
+    np.testing.assert_array_equal(got, exact_math.tanh_f32(x))
+    np.testing.assert_allclose(got, np.tanh(x.astype(np.float64)), rtol=0, atol=2.0**-23)
 
 
 def test_log(rng: np.random.Generator) -> None:
@@ -85,20 +93,18 @@ def test_log(rng: np.random.Generator) -> None:
         [np.exp(rng.uniform(-300, 300, 50_001)), rng.uniform(0.5, 2, 50_000), [1.0, 0.0]]
     )
     got = elementwise(numba_math.log_f64, 1, np.float64)(x)
-    assert_same_bits(got, reference_math.log_f64(x))
+    assert_same_bits(got, exact_math.log_f64(x))
     true = np.log(x[:-2])
     assert np.max(np.abs(got[:-2] - true) / np.spacing(np.abs(true))) <= 2.0
     np.testing.assert_array_equal(got[-2:], [0.0, -np.inf])
     x32 = x[50_001:].astype(np.float32)
-    assert_same_bits(
-        elementwise(numba_math.log_f32, 1, np.float32)(x32), reference_math.log_f32(x32)
-    )
+    assert_same_bits(elementwise(numba_math.log_f32, 1, np.float32)(x32), exact_math.log_f32(x32))
 
 
 def test_exp_f64(rng: np.random.Generator) -> None:
     x = rng.uniform(-700, 700, 50_001)
     got = elementwise(numba_math.exp_f64, 1, np.float64)(x)
-    assert_same_bits(got, reference_math.exp_f64(x))
+    assert_same_bits(got, exact_math.exp_f64(x))
     true = np.exp(x)
     assert np.max(np.abs(got - true) / np.spacing(true)) <= 2.0
 
@@ -115,7 +121,7 @@ def test_sin_and_cos_up_to_the_longest_context(rng: np.random.Generator) -> None
     sine, cosine = np.empty_like(x), np.empty_like(x)
     run(x, sine, cosine)
     for got, reference, true in zip(
-        (sine, cosine), reference_math.sin_cos_f64(x), (np.sin(x), np.cos(x)), strict=True
+        (sine, cosine), exact_math.sin_cos_f64(x), (np.sin(x), np.cos(x)), strict=True
     ):
         assert_same_bits(got, reference)
         np.testing.assert_allclose(got, true, rtol=0, atol=3e-16)
@@ -151,7 +157,7 @@ def uniform(seed: Any, position: Any, choice: Any) -> Any:
 def test_philox_known_answers(
     counter: tuple[int, int, int, int], key: int, words: tuple[int, ...]
 ) -> None:
-    assert reference_math.philox4x32_10(counter, key) == words
+    assert exact_math.philox4x32_10(counter, key) == words
     c0, c1, c2, c3 = (np.uint64(c) for c in counter)
     assert philox(c0, c1, c2, c3, np.uint64(key)) == words
 
@@ -159,14 +165,14 @@ def test_philox_known_answers(
 @settings(deadline=None)  # the first call compiles
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.integers(0, 2**31 - 1))
 def test_uniform_is_inside_zero_and_one(seed: int, position: int, choice: int) -> None:
-    u = reference_math.uniform(seed, position, choice)
+    u = exact_math.uniform(seed, position, choice)
     assert 0.0 < u < 1.0
     assert u == uniform(np.uint64(seed), np.int64(position), np.int32(choice))
 
 
 def test_uniform_depends_on_seed_position_and_choice() -> None:
     values = {
-        reference_math.uniform(seed, position, choice)
+        exact_math.uniform(seed, position, choice)
         for seed in (1, 1 << 40)
         for position in (5, 5 + (1 << 32))
         for choice in (0, 1)
@@ -175,6 +181,6 @@ def test_uniform_depends_on_seed_position_and_choice() -> None:
 
 
 def test_uniform_is_uniform() -> None:
-    values = [reference_math.uniform(3, position, 0) for position in range(4096)]
+    values = [exact_math.uniform(3, position, 0) for position in range(4096)]
     counts, _ = np.histogram(values, bins=16, range=(0, 1))
     assert ((counts - 256) ** 2 / 256).sum() < 37.7  # chi-square, 15 degrees, p = 0.001

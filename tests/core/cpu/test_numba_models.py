@@ -17,10 +17,13 @@ from safetensors.numpy import save_file
 from tests.core.cpu.numba_steps import Float32, prefill, table_for
 from tests.core.cpu.test_numba_exactness import CACHE
 from tests.core.random_models import (
-    llama3_json,
+    LLAMA3_JSON,
+    alike,
     mixed,
     quantize_matrices,
     random_weights,
+    rope_of,
+    scaled_rope,
     write_gguf,
     write_safetensors,
 )
@@ -28,10 +31,10 @@ from tests.core.reference_model import ReferenceModel, kl_divergence
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from skerry_core.config import ConfigError, ModelConfig, RopeScaling
+from skerry_core.config import ConfigError, LayerConfig, ModelConfig, RopeConfig
+from skerry_core.models.weight_file import WeightFile
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.weights.file import WeightFile, WeightsError
-from skerry_core.weights.tensors import FORMATS
+from skerry_core.weights.tensors import FORMATS, WeightsError
 
 VOCAB = 131
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 150).tolist()
@@ -40,7 +43,7 @@ ROUNDED = 0.01  # nats of KL divergence, where activations have 8 bits
 
 BASE = ModelConfig(
     architecture="llama",
-    num_layers=2,
+    layers=(LayerConfig(),) * 2,
     hidden_size=128,
     intermediate_size=160,
     num_heads=4,
@@ -49,23 +52,25 @@ BASE = ModelConfig(
     vocab_size=VOCAB,
     max_context=512,
 )
-LLAMA3 = RopeScaling(
-    factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=64
-)
 FAMILIES = {
     "llama": BASE,
-    "llama 3, scaled rope, untied": replace(
-        BASE, rope_theta=500_000.0, rope_scaling=LLAMA3, tied_embeddings=False, head_dim=96
+    "llama 3, scaled rope, untied": alike(
+        replace(BASE, tied_embeddings=False, head_dim=96),
+        rope=scaled_rope(LLAMA3_JSON, 96, theta=500_000.0),
     ),
     "llama, one KV head for all, another eps": replace(
         BASE, num_heads=8, num_kv_heads=1, rms_norm_eps=0.01
     ),
     "qwen2": replace(
-        BASE, architecture="qwen2", attention_bias=True, num_heads=6, rope_theta=1e6, head_dim=128
+        alike(BASE, rope=RopeConfig(theta=1e6)),
+        architecture="qwen2",
+        attention_bias=True,
+        num_heads=6,
+        head_dim=128,
     ),
-    "qwen3": replace(BASE, architecture="qwen3", qk_norm=True, head_dim=80, rms_norm_eps=1e-6),
+    "qwen3": replace(BASE, architecture="qwen3", qk_norm="head", head_dim=80, rms_norm_eps=1e-6),
     "mistral": replace(BASE, architecture="mistral", num_kv_heads=4, tied_embeddings=False),
-    "mistral with a window": replace(BASE, architecture="mistral", sliding_window=70),
+    "mistral with a window": alike(replace(BASE, architecture="mistral"), window=70),
 }
 
 
@@ -116,49 +121,20 @@ def mean_kl(expected: Float32, logits: Float32) -> float:
 def test_logits_are_those_of_transformers(tmp_path: Path, config: ModelConfig) -> None:
     path = write_safetensors(tmp_path, config, random_weights(config, seed=1))
     expected = by_transformers(tmp_path)
-    np.testing.assert_allclose(logits_of(path, quantizes=False), expected, rtol=0, atol=EXACT)
+    np.testing.assert_allclose(logits_of(path, floats="keep"), expected, rtol=0, atol=EXACT)
     assert mean_kl(expected, logits_of(path)) < ROUNDED  # as Q8_0
 
 
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
 def test_gguf_of_every_family(tmp_path: Path, config: ModelConfig) -> None:
     """Rotary pairs lie interleaved in files of Llama and Mistral, and in halves in Qwen's."""
-    config = replace(config, rope_scaling=None)
+    config = alike(config, rope=RopeConfig(theta=rope_of(config).theta))
     path = write_gguf(tmp_path / "m.gguf", config, random_weights(config), mixed_eight)
     expected = fp32(path)
     assert mean_kl(expected, logits_of(path)) < ROUNDED
-    if config.sliding_window is None:  # transformers knows a window of no GGUF file
+    if config.layers[0].window is None:  # transformers knows a window of no GGUF file
         told = gguf_by_transformers(path, config.head_dim)
         np.testing.assert_allclose(told, expected, rtol=0, atol=1e-4)
-
-
-SAVED: dict[str, dict[str, Any]] = {
-    "llama": {
-        "tie_word_embeddings": True,
-        "rope_parameters": {
-            "rope_theta": 500_000.0,
-            **llama3_json(LLAMA3),
-        },
-    },
-    "mistral": {"sliding_window": 70},
-    "qwen2": {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 0},
-    "qwen3": {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 2},
-}
-
-
-@pytest.mark.parametrize("architecture", SAVED)
-def test_what_transformers_saves_is_what_is_run(tmp_path: Path, architecture: str) -> None:
-    """Its own `config.json` and names of tensors; Qwen's window begins at a layer."""
-    config = AutoConfig.for_model(
-        architecture, hidden_size=128, intermediate_size=160, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, vocab_size=VOCAB,
-        max_position_embeddings=512, initializer_range=0.1, **SAVED[architecture],
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.save_pretrained(tmp_path)
-    logits = logits_of(tmp_path, quantizes=False)
-    np.testing.assert_allclose(logits, logits_of_peer(model), rtol=0, atol=EXACT)
 
 
 def mixed_eight(name: str) -> str:

@@ -16,8 +16,8 @@ from tests.core.reference_model import ReferenceModel
 from tokenizers import Tokenizer
 
 from skerry_core.batch import Float32
+from skerry_core.models.weight_file import WeightFile
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.weights.file import WeightFile
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tests.core.random_models import random_weights, write_safetensors
 
-from skerry_core.config import ModelConfig
-from skerry_core.runners.packed import PackedModel, load_packed
+from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
+from skerry_core.runners.packed import PackedModel, load_packed, packed_bytes
 
 CONFIG = ModelConfig(
     architecture="llama",
-    num_layers=1,
+    layers=(LayerConfig(rope=RopeConfig(theta=50_000.0)),),
     hidden_size=128,
     intermediate_size=128,
     num_heads=4,
@@ -23,7 +23,6 @@ CONFIG = ModelConfig(
     head_dim=32,
     vocab_size=80,
     max_context=512,
-    rope_theta=50_000.0,
 )
 Damage = Callable[[bytes], bytes]
 
@@ -47,6 +46,28 @@ def load(folder: Path) -> tuple[PackedModel, bool]:
     return packed, bool(told)
 
 
+@pytest.mark.parametrize(
+    ("floats", "format_", "bits"),
+    [("keep", "F32", 32), ("q8_0", "Q8_0", 8.5), ("q4_1", "Q4_1", 5), ("q4_0", "Q4_0", 4.5)],
+)
+def test_floats_are_kept_in_what_is_asked_for(
+    folder: Path, floats: str, format_: str, bits: float
+) -> None:
+    packed = load_packed(
+        folder,
+        group_rows=16,
+        floats=floats,
+        cache_dir=folder.parent,
+        progress=lambda what, share: None,
+    )
+    assert packed.formats == [format_]
+    matrices = sum(layout.num_bytes for layout in packed.layouts.values())
+    vectors = 4 * sum(packed.vector_sizes.values())
+    assert packed_bytes(folder, floats=floats) == matrices + vectors
+    elements = sum(each.num_rows * each.num_columns for each in packed.layouts.values())
+    assert matrices * 8 / elements == pytest.approx(bits, rel=0.02)
+
+
 def test_the_first_start_ends_as_the_later_ones_begin(folder: Path) -> None:
     first, was_packed = load(folder)
     second, was_packed_again = load(folder)
@@ -67,7 +88,7 @@ def test_packed_once_for_each_content(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(changed))
     packed, was_packed = load(folder)
     assert was_packed
-    assert packed.config.rope_theta == 7.0
+    assert packed.config.layers[0].rope == RopeConfig(theta=7.0)
     assert len(list(folder.parent.glob("*.packed"))) == 2
 
 

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 from tests.core.random_encoders import CONFIG, KERNELS, random_encoder, write_encoder
 
 from skerry_core.config import ConfigError
-from skerry_core.encoder import head as numba_head
 from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
+from skerry_core.encoder.classifier import tanh
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.weights.tensors import WeightsError
 
@@ -136,7 +136,7 @@ def test_scores_have_the_same_bits_in_every_batch(classifier: Encoder) -> None:
 @pytest.mark.parametrize("x", [0.0, 1e-9, -0.3, 0.5, 3.0, -7.0, 19.0, 25.0, -1e300])
 def test_tanh(x: float, classifier: Encoder) -> None:
     classifier.classify([[1]])  # has the kernels loaded
-    assert abs(numba_head.tanh(x) - np.tanh(x)) < 1e-15
+    assert abs(tanh(x) - np.tanh(x)) < 1e-15
 
 
 def test_second_parts_go_with_texts(classifier: Encoder) -> None:

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.random_encoders import CONFIG, KERNELS, write_encoder
+from tests.properties import examples
 
 from skerry_core.config import ConfigError
-from skerry_core.encoder import numba as numba_encoder
+from skerry_core.encoder import forward
 from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.encoder import Encoder, Pooling, chunks
-from skerry_core.kernels.cpu.plan import address
+from skerry_core.kernels.simd.memory import address
 from skerry_core.kernels.simd.numba_math import kernel
 
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -56,7 +57,7 @@ def test_matmul_is_a_chain_of_fused_sums(encoder: Encoder, tokens: int, panels: 
     weights = rng.integers(-9, 10, (panels, depth, 16)).astype(np.float32)
     bias = rng.integers(-9, 10, 16 * panels).astype(np.float32)
     out = np.zeros((tokens, 16 * panels), np.float32)
-    numba_encoder.matmul(
+    forward.matmul(
         address(x), 4 * depth, tokens, depth, address(weights), address(bias), panels,
         address(out), 64 * panels,
     )  # fmt: skip
@@ -69,24 +70,22 @@ def test_attention_is_softmax_over_all_tokens(length: int) -> None:
     qkv = np.random.default_rng(length).normal(size=(length, 3 * hidden)).astype(np.float32)
     padded = -(-length // 16) * 16
     context = np.zeros((length, hidden), np.float32)
-    numba_encoder.attend(
+    forward.attend(
         qkv, head_dim, np.zeros(padded + head_dim, np.float32),
         np.empty(padded * head_dim, np.float32), np.empty(padded * head_dim, np.float32),
-        np.empty((numba_encoder.TILE, padded), np.float32), context,
+        np.empty((forward.TILE, padded), np.float32), context,
     )  # fmt: skip
     np.testing.assert_allclose(context, reference_encoder.attend(qkv, head_dim), atol=2e-6)
 
 
 @kernel
 def run_gelu(x: Any, vectors: Any) -> None:
-    numba_encoder.gelu(x, vectors)
+    forward.gelu(x, vectors)
 
 
 @kernel
 def run_layer_norm(x: Any, residual: Any, norm: Any, vectors: Any, out: Any) -> None:
-    numba_encoder.add_layer_norm(
-        x, residual, norm, norm + 64 * vectors, np.float32(1e-12), vectors, out
-    )
+    forward.add_layer_norm(x, residual, norm, norm + 64 * vectors, np.float32(1e-12), vectors, out)
 
 
 def test_gelu_is_the_exact_one() -> None:
@@ -147,7 +146,7 @@ def test_other_shapes_and_families(
     encoder.close()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=24), seed=st.integers(0, 99))
 def test_a_text_has_the_same_bits_in_every_batch(
     encoder: Encoder, lengths: list[int], seed: int

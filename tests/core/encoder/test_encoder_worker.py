@@ -13,9 +13,9 @@ from tests.core.random_encoders import KERNELS, write_encoder
 from skerry_core.encoder import worker as encoder_worker
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.encoder.worker import EncodeRequest, EncoderWorker
-from skerry_core.engine.worker import WorkerStopped
 from skerry_core.request import EngineOverloaded, Priority, RequestRejected
 from skerry_core.weights.tensors import Float32
+from skerry_core.worker_thread import WorkerStopped
 
 
 class Desk:

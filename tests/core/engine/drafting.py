@@ -37,14 +37,15 @@ def draft_true_tokens(
             self._rng = np.random.default_rng(seed)
 
         def propose(self, sequence: Stream, limit: int) -> tuple[Int32, int]:
-            answer = answers.get(sequence.request.id, ())
-            drafts = np.array(answer[sequence.num_output :][:limit], np.int32)
+            answer = answers.get(sequence.id, ())
+            drafts = np.array(answer[sequence.output_tokens :][:limit], np.int32)
             drafts = drafts[: self._rng.integers(0, limit + 1)]
             mistakes = self._rng.random(len(drafts)) < 0.2
             drafts[mistakes] = (drafts[mistakes] + 1) % vocab_size
             return drafts, 8
 
     patch.setattr(engine_module, "Speculator", Oracle)
+    patch.setattr(Stream, "_note_run", lambda self, seen: True)  # each stream is looked at
 
 
 def speculator_of(engine: Engine) -> Speculator:

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.toy_oracle import VOCAB, Answer, expected, prompt, request, run
+from tests.properties import examples
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import EngineOverloaded, Priority, Request, RequestRejected
+from skerry_core.request import EngineOverloaded, Priority, RequestRejected
 from skerry_core.runners.toy import ToyRunner
 
 PENALTIES: dict[str, Any] = {
@@ -58,7 +60,7 @@ def make_engine(
 
 
 def run_one(engine: Engine, request: Request) -> Answer:
-    engine.add(request)
+    engine.add(request.sequence())
     return run(engine)[request.id]
 
 
@@ -85,7 +87,7 @@ def test_batched_and_chunked_with_every_budget(max_step_tokens: int) -> None:
     engine = make_engine(max_step_tokens=max_step_tokens)
     requests = mixed_requests()
     for one in requests:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     for one in requests:
         assert answers[one.id] == expected(one), one.id
@@ -100,7 +102,7 @@ def test_preempted(num_blocks: int) -> None:
         for i in range(2)
     ]
     for one in requests:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     assert engine.statistics().preemptions > 0
     for one in requests:
@@ -161,7 +163,7 @@ def test_prompt_logprobs_with_few_samples_per_step(max_samples: int) -> None:
         for i in range(4)
     ]
     for one in requests:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     for one in requests:
         assert answers[one.id] == expected(one)
@@ -204,8 +206,8 @@ def test_aborted_at_every_point() -> None:
     whole = expected(doomed)
     for point in range(20):
         engine = make_engine(max_step_tokens=32)
-        engine.add(survivor)
-        engine.add(doomed)
+        engine.add(survivor.sequence())
+        engine.add(doomed.sequence())
         answers = {"survivor": Answer(), "doomed": Answer()}
         for _ in range(point):
             for output in engine.step():
@@ -232,7 +234,7 @@ def test_aborting_what_is_unknown_or_ended_is_ignored() -> None:
 def test_abort_all_tells_every_end() -> None:
     engine = make_engine(max_running=2)
     for i in range(4):
-        engine.add(request(str(i)))
+        engine.add(request(str(i)).sequence())
     engine.step()
     outputs = engine.abort_all()
     assert [(o.request_id, o.finish_reason) for o in outputs] == [
@@ -253,7 +255,7 @@ def test_abort_all_tells_every_end() -> None:
             st.integers(1, 140),  # prompt
             st.integers(0, 2),  # which prompt: some share a prefix
             st.integers(1, 40),  # max_tokens
-            st.sampled_from(Priority),
+            st.sampled_from(["interactive", "batch"]),
             st.sampled_from("ab"),  # tenant
             st.none() | st.integers(1, 30),  # aborted after so many steps
         ),
@@ -263,7 +265,7 @@ def test_abort_all_tells_every_end() -> None:
     num_blocks=st.integers(3, 12),
     max_step_tokens=st.integers(2, 100),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_any_mix_gives_each_request_its_own_tokens(
     plans: list[tuple[int, str, int, int, int, Priority, str, int | None]],
     num_blocks: int,
@@ -298,7 +300,7 @@ def test_any_mix_gives_each_request_its_own_tokens(
             cache_key=tenant.encode(),
             **STYLES[style],
         )
-        engine.add(requests[id])
+        engine.add(requests[id].sequence())
         answers[id] = Answer()
         if life is not None:
             aborts.setdefault(step + life, []).append(id)
@@ -379,15 +381,15 @@ def test_what_can_never_run_is_rejected_with_the_reason(
     engine = make_engine(num_blocks=1, max_context=100)
     defaults: dict[str, Any] = {"max_tokens": 5}
     with pytest.raises(RequestRejected, match=message):
-        engine.add(request(**(defaults | fields)))
+        engine.add(request(**(defaults | fields)).sequence())
     assert not engine.has_work
 
 
 def test_an_id_in_use_is_rejected_and_free_again_at_the_end() -> None:
     engine = make_engine()
-    engine.add(request())
+    engine.add(request().sequence())
     with pytest.raises(RequestRejected, match="'r' is in use"):
-        engine.add(request())
+        engine.add(request().sequence())
     run(engine)
     run_one(engine, request())
 
@@ -396,25 +398,25 @@ def test_a_full_engine_says_when_to_come_back_and_keeps_places_for_other_tenants
     engine = make_engine(max_running=2, max_waiting=16)
     places = 2 + 16 - 16 // 8
     for i in range(places):
-        engine.add(request(f"{i}", tenant="flood"))
+        engine.add(request(f"{i}", tenant="flood").sequence())
     with pytest.raises(EngineOverloaded, match=f"{places} requests") as raised:
-        engine.add(request("one too many", tenant="flood"))
+        engine.add(request("one too many", tenant="flood").sequence())
     assert 1.0 <= raised.value.retry_after <= 60.0
-    engine.add(request("calm", tenant="calm"))
+    engine.add(request("calm", tenant="calm").sequence())
     run(engine)
 
 
 def test_who_will_not_wait_is_refused_when_all_places_to_run_are_taken() -> None:
     engine = make_engine(max_running=2, max_waiting=16)
     hasty = [replace(request(f"hasty {i}"), reject_if_busy=True) for i in range(3)]
-    engine.add(request("a"))
-    engine.add(hasty[0])
+    engine.add(request("a").sequence())
+    engine.add(hasty[0].sequence())
     with pytest.raises(EngineOverloaded, match="all 2 places to run are taken") as raised:
-        engine.add(hasty[1])
+        engine.add(hasty[1].sequence())
     assert 1.0 <= raised.value.retry_after <= 60.0
-    engine.add(request("patient"))
+    engine.add(request("patient").sequence())
     run(engine)
-    engine.add(hasty[2])
+    engine.add(hasty[2].sequence())
     run(engine)
 
 
@@ -422,7 +424,7 @@ def test_no_more_sequences_run_than_a_step_has_tokens_or_samples() -> None:
     for limits in ({"max_step_tokens": 3}, {"max_samples": 3}):
         engine = make_engine(**limits)
         for i in range(5):
-            engine.add(request(f"{i}"))
+            engine.add(request(f"{i}").sequence())
         engine.step()
         assert engine.statistics().running <= 3
         run(engine)
@@ -447,7 +449,7 @@ def test_usage_counts_seconds_by_phase() -> None:
 def test_statistics_add_up() -> None:
     engine = make_engine(num_blocks=16, max_running=2)
     for i in range(3):
-        engine.add(request(f"{i}", 100, max_tokens=3))
+        engine.add(request(f"{i}", 100, max_tokens=3).sequence())
     engine.step()
     now = engine.statistics()
     assert (now.running, now.waiting, now.steps) == (2, 1, 1)
@@ -466,7 +468,7 @@ def test_statistics_add_up() -> None:
 def test_batches_are_flat_contiguous_and_consistent() -> None:
     shapes: list[tuple[tuple[str, str, int], ...]] = []
 
-    def look(batch: Batch) -> None:
+    def look(batch: ForwardBatch) -> None:
         arrays = {name: getattr(batch, name) for name in ("token_ids", "positions", "query_start")}
         sampling = batch.sampling
         arrays |= {n: getattr(sampling, n) for n in sampling.__slots__ if n != "allowed"}
@@ -480,7 +482,7 @@ def test_batches_are_flat_contiguous_and_consistent() -> None:
     runner = ToyRunner(num_blocks=64, before_step=look)
     engine = Engine(runner, EngineConfig(max_step_tokens=40), model_key=b"toy")
     for one in mixed_requests():
-        engine.add(one)
+        engine.add(one.sequence())
     run(engine)
     assert len(set(shapes)) == 1, "dtypes that change between steps recompile kernels"
 
@@ -488,12 +490,23 @@ def test_batches_are_flat_contiguous_and_consistent() -> None:
 def test_shared_prompts_are_prefilled_once() -> None:
     engine = make_engine(max_step_tokens=64)
     first = request("first", prompt_ids=(*prompt(128), 1))
-    engine.add(first)
+    engine.add(first.sequence())
     for _ in range(2):
         engine.step()
     second = request("second", prompt_ids=(*prompt(128), 2))
-    engine.add(second)
+    engine.add(second.sequence())
     answers = run(engine)
     assert answers["first"] == expected(first)
     assert answers["second"] == expected(second)
     assert engine.statistics().cache_hit_tokens == 128
+
+
+def test_the_counters_that_explain_busy_seconds() -> None:
+    """Of one prompt of 10 tokens, computed in one step, and five tokens after it."""
+    engine = make_engine()
+    run_one(engine, request("a", 10, max_tokens=6))
+    figures = engine.statistics()
+    assert figures.prompt_tokens == 10
+    assert figures.attended_pairs == 55
+    assert figures.stream_steps == 5
+    assert figures.context_steps == 11 + 12 + 13 + 14 + 15

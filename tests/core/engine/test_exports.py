@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.core.engine.test_worker import Client
-from tests.core.toy_oracle import VOCAB, expected, request, run
+from tests.core.toy_oracle import VOCAB, expected, names_of, request, run
 
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
@@ -20,7 +20,7 @@ def engine_with(length: int = LENGTH) -> Engine:
     """An engine that has computed the prompt of `request()`."""
     runner = ToyRunner(num_blocks=NUM_BLOCKS, vocab_size=VOCAB)
     engine = Engine(runner, EngineConfig(), model_key=b"toy")
-    engine.add(request(prompt_length=length, max_tokens=1))
+    engine.add(request(prompt_length=length, max_tokens=1).sequence())
     run(engine)
     return engine
 
@@ -43,7 +43,7 @@ class Taken:
 def test_blocks_are_copied_a_few_per_step_and_work_elsewhere() -> None:
     engine, taken = engine_with(), Taken()
     one = request(prompt_length=LENGTH, max_tokens=8)
-    names = engine.handover.prefix_names(one)
+    names = names_of(engine, one)
     engine.exports.add(names, taken)
     assert engine.has_work
     run(engine)
@@ -59,7 +59,7 @@ def test_blocks_are_copied_a_few_per_step_and_work_elsewhere() -> None:
 def run_with(engine: Engine, blocks: tuple[KVBlock, ...]) -> int:
     """Answer with blocks that came along; tokens that were cached."""
     one = request("other", prompt_length=LENGTH, max_tokens=8, kv=blocks)
-    engine.add(one)
+    engine.add(one.sequence())
     answer = run(engine)["other"]
     assert answer == expected(request("other", prompt_length=LENGTH, max_tokens=8))
     assert answer.usage is not None
@@ -68,7 +68,7 @@ def run_with(engine: Engine, blocks: tuple[KVBlock, ...]) -> int:
 
 def test_what_is_missing_ends_it() -> None:
     engine, taken = engine_with(), Taken()
-    names = engine.handover.prefix_names(request(prompt_length=LENGTH))
+    names = names_of(engine, request(prompt_length=LENGTH))
     engine.exports.add([*names[:2], b"?" * 16, *names[2:]], taken)
     run(engine)
     assert [block.digest for block in taken.blocks] == names[:2]
@@ -80,11 +80,11 @@ def test_what_is_missing_ends_it() -> None:
 
 def test_blocks_are_not_evicted_before_they_are_copied() -> None:
     engine, taken = engine_with(), Taken()
-    names = engine.handover.prefix_names(request(prompt_length=LENGTH))
+    names = names_of(engine, request(prompt_length=LENGTH))
     engine.exports.add(names, taken)
     engine.step()
     assert engine.pool.num_used == len(names)
-    engine.add(request("big", prompt_length=5 * BLOCK_SIZE, salt=3, max_tokens=1))
+    engine.add(request("big", prompt_length=5 * BLOCK_SIZE, salt=3, max_tokens=1).sequence())
     run(engine)
     assert [block.digest for block in taken.blocks] == names
     assert engine.pool.num_used == 0
@@ -92,7 +92,7 @@ def test_blocks_are_not_evicted_before_they_are_copied() -> None:
 
 def test_what_is_removed_is_free_and_the_others_go_on() -> None:
     engine, removed, taken = engine_with(), Taken(), Taken()
-    names = engine.handover.prefix_names(request(prompt_length=LENGTH))
+    names = names_of(engine, request(prompt_length=LENGTH))
     engine.exports.add(names, removed)
     engine.exports.add(names[:1], taken)
     engine.step()
@@ -109,10 +109,10 @@ def test_a_worker_copies_while_it_is_idle_and_ends_what_is_open() -> None:
     client, taken = Client(), Taken()
     engine = engine_with()
     worker = Worker(engine, deliver=client.deliver, failed=client.failed)
-    names = engine.handover.prefix_names(request(prompt_length=LENGTH))
+    names = names_of(engine, request(prompt_length=LENGTH))
     worker.between_steps(lambda engine: engine.exports.add(names, taken))
     worker.start()
-    worker.submit(request("next", prompt_length=10, salt=9))
+    worker.submit(request("next", prompt_length=10, salt=9).sequence())
     assert client.wait_for(1) == {"next"}
     assert [block.digest for block in taken.blocks] == names
     late = Taken()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -19,11 +20,11 @@ from tests.core.runners.runner_suite import (
     write_model,
 )
 from tests.core.toy_oracle import Answer, expected, request, run
+from tests.properties import examples
 
-from skerry_core.batch import Batch, StepResult
+from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import Request
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.runners.toy import ToyRunner
@@ -37,14 +38,14 @@ class LaggingRunner(ToyRunner):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.calls: list[str] = []
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[ForwardBatch] = deque()
         self._results: deque[StepResult] = deque()
         self._made = np.zeros(0, np.int32)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: ForwardBatch) -> StepResult:
         raise AssertionError("it overlaps")
 
-    def launch(self, batch: Batch) -> None:
+    def launch(self, batch: ForwardBatch) -> None:
         self.calls.append("launch")
         assert len(self._waiting) + len(self._results) < 2
         self._waiting.append(deepcopy(batch))
@@ -84,7 +85,7 @@ def lagging(num_blocks: int = 64, **limits: int) -> Engine:
 
 def answers(engine: Engine, requests: list[Request]) -> dict[str, Answer]:
     for each in requests:
-        engine.add(each)
+        engine.add(each.sequence())
     return run(engine)
 
 
@@ -168,11 +169,11 @@ def test_no_token_is_possible() -> None:
 
 def test_an_abort_in_the_air_ends_with_what_was_told() -> None:
     engine = lagging()
-    engine.add(request("gone", max_tokens=50))
-    engine.add(request("stays", 20, 1, max_tokens=9))
+    engine.add(request("gone", max_tokens=50).sequence())
+    engine.add(request("stays", 20, 1, max_tokens=9).sequence())
     outputs = [output for _ in range(4) for output in engine.step()]
     engine.abort("gone")
-    engine.add(request("gone", 5, 2, max_tokens=3))  # the name is free again
+    engine.add(request("gone", 5, 2, max_tokens=3).sequence())  # the name is free again
     outputs += engine.step()
     ends = [output for output in outputs if output.finish_reason is not None]
     assert [(end.request_id, end.finish_reason) for end in ends] == [("gone", "cancelled")]
@@ -185,7 +186,7 @@ def test_an_abort_in_the_air_ends_with_what_was_told() -> None:
 
 def test_all_aborted_in_the_air_leaves_a_step_to_wait_for() -> None:
     engine = lagging()
-    engine.add(request())
+    engine.add(request().sequence())
     assert engine.step() == []
     assert [output.finish_reason for output in engine.abort_all()] == ["cancelled"]
     assert engine.has_work
@@ -204,7 +205,7 @@ arrivals = st.tuples(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.lists(arrivals, min_size=1, max_size=8),
     st.dictionaries(st.integers(0, 7), st.integers(1, 30), max_size=2),
@@ -226,7 +227,7 @@ def test_whoever_comes_and_goes(
     for step in range(31):
         for each, (due, *_) in zip(requests, coming, strict=True):
             if due == step:
-                engine.add(each)
+                engine.add(each.sequence())
         for index, due in aborts.items():
             if due == step:
                 engine.abort(str(index))

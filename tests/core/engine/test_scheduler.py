@@ -7,20 +7,22 @@ from collections import Counter, defaultdict
 from itertools import count
 
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.engine.plan import Row
 from skerry_core.engine.scheduler import Scheduler
 from skerry_core.engine.sequence import Sequence
+from skerry_core.engine.step_plan import PlannedRow
 from skerry_core.engine.step_price import StepPrice
 from skerry_core.names import BlockNames
-from skerry_core.request import Priority, Request, SamplingParams
+from skerry_core.request import Priority, PriorityName
 
 SECONDS_PER_TOKEN = 0.001
-INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
+INTERACTIVE = Priority.INTERACTIVE
 
 
 class Sim:
@@ -59,7 +61,7 @@ class Sim:
         *,
         prompt: int = 10,
         output: int = 10,
-        priority: Priority = INTERACTIVE,
+        priority: PriorityName = "interactive",
         shared_prompt: bool = False,
         prompt_logprobs: int | None = None,
     ) -> Sequence:
@@ -73,7 +75,8 @@ class Sim:
             priority=priority,
             prompt_logprobs=prompt_logprobs,
         )
-        sequence = Sequence(request, arrival=number, arrival_time=self.now)
+        sequence = request.sequence()
+        sequence.arrive(number, self.now)
         self.scheduler.add(sequence)
         self.live.append(sequence)
         return sequence
@@ -82,7 +85,7 @@ class Sim:
         self.live.remove(sequence)
         self.scheduler.remove(sequence)
 
-    def step(self) -> dict[Sequence, Row]:
+    def step(self) -> dict[Sequence, PlannedRow]:
         """One checked step; its rows by sequence."""
         rows = self.scheduler.schedule(self.now)
         self.check(rows)
@@ -96,12 +99,12 @@ class Sim:
         self.pool.sanity_check()
         return {row.sequence: row for row in rows}
 
-    def finish(self, row: Row) -> None:
+    def finish(self, row: PlannedRow) -> None:
         sequence = row.sequence
         sequence.num_prompt_logprobs += row.num_targets
         if row.makes_token:
-            sequence.append(sequence.num_output)
-            if sequence.num_output == sequence.request.sampling.max_tokens:
+            sequence.append(sequence.output_tokens)
+            if sequence.output_tokens == sequence.request.sampling.max_tokens:
                 self.abort(sequence)
 
     def run(self, max_steps: int = 10_000) -> None:
@@ -110,7 +113,7 @@ class Sim:
             max_steps -= 1
             assert self.step(), "nothing runs although there is work"
 
-    def check(self, rows: list[Row]) -> None:
+    def check(self, rows: list[PlannedRow]) -> None:
         assert sum(row.num_tokens for row in rows) <= self.max_step_tokens
         assert sum(row.num_samples for row in rows) <= self.max_samples
         running = [s for s in self.live if s.slot >= 0]
@@ -132,12 +135,12 @@ class Sim:
             assert all(references[block] == 1 for block in written), "writes a shared block"
         self.check_classes(rows)
 
-    def check_classes(self, rows: list[Row]) -> None:
-        kinds = [(row.sequence.request.priority, not row.is_decode) for row in rows]
+    def check_classes(self, rows: list[PlannedRow]) -> None:
+        kinds = [(row.sequence.priority, not row.is_decode) for row in rows]
         assert kinds == sorted(kinds), "interactive before batch, decode before prefill"
         if (INTERACTIVE, True) in kinds:
             assert kinds[-1][0] is INTERACTIVE, "batch runs beside an interactive first token"
-        waits = any(s.slot < 0 and s.request.priority is INTERACTIVE for s in self.live)
+        waits = any(s.slot < 0 and s.priority is INTERACTIVE for s in self.live)
         if waits:
             assert all(priority is INTERACTIVE for priority, _ in kinds), "batch overtakes"
 
@@ -190,7 +193,7 @@ def test_where_streams_take_long_themselves_a_step_takes_at_most_twice_as_long()
 
 def test_streams_of_batch_hold_no_interactive_prompt_back() -> None:
     sim = Sim(max_step_tokens=100, max_gap_seconds=40 * SECONDS_PER_TOKEN)
-    sim.add(prompt=10, output=50, priority=BATCH)
+    sim.add(prompt=10, output=50, priority="batch")
     sim.step()
     prompt = sim.add(prompt=80)
     assert sim.step()[prompt].num_tokens == 80
@@ -198,9 +201,9 @@ def test_streams_of_batch_hold_no_interactive_prompt_back() -> None:
 
 def test_among_batch_nobody_waits_for_the_next_token() -> None:
     sim = Sim(max_step_tokens=100, max_gap_seconds=20 * SECONDS_PER_TOKEN)
-    sim.add(prompt=10, output=50, priority=BATCH)
+    sim.add(prompt=10, output=50, priority="batch")
     sim.step()
-    prompt = sim.add(prompt=200, priority=BATCH)
+    prompt = sim.add(prompt=200, priority="batch")
     assert sim.step()[prompt].num_tokens == 99
 
 
@@ -290,7 +293,7 @@ def test_running_sequences_share_a_prefix() -> None:
 def test_batch_never_delays_an_interactive_first_token(num_blocks: int) -> None:
     sim = Sim(num_blocks=num_blocks, max_running=4, max_step_tokens=100)
     for _ in range(6):
-        sim.add("bulk", prompt=120, output=50, priority=BATCH)
+        sim.add("bulk", prompt=120, output=50, priority="batch")
     for _ in range(10):
         sim.step()
     assert sim.scheduler.num_running > 0
@@ -305,7 +308,7 @@ def test_batch_never_delays_an_interactive_first_token(num_blocks: int) -> None:
 
 def test_interactive_takes_the_slots_of_batch_youngest_first() -> None:
     sim = Sim(max_running=3)
-    batch = [sim.add("bulk", output=100, priority=BATCH) for _ in range(3)]
+    batch = [sim.add("bulk", output=100, priority="batch") for _ in range(3)]
     sim.step()
     for i in range(3):
         sim.add("bulk", output=100)
@@ -318,7 +321,7 @@ def test_batch_never_takes_from_interactive() -> None:
     for _ in range(2):
         sim.add("hog", output=20)
     sim.step()
-    late = sim.add("newcomer", priority=BATCH)
+    late = sim.add("newcomer", priority="batch")
     for _ in range(19):
         assert late not in sim.step()
     assert late in sim.step()
@@ -416,7 +419,7 @@ def test_a_flood_does_not_slow_a_tenant_with_one_request_at_a_time() -> None:
 ARRIVAL = st.tuples(
     st.integers(0, 6),  # steps before it
     st.sampled_from("abcde"),  # tenant
-    st.sampled_from(Priority),
+    st.sampled_from(["interactive", "batch"]),
     st.integers(1, 200),  # prompt
     st.integers(1, 40),  # output
     st.booleans(),  # prompt shared with others
@@ -433,9 +436,9 @@ ARRIVAL = st.tuples(
     gap_tokens=st.integers(0, 150),
     extra_samples=st.integers(0, 20),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_everything_ends_and_the_rules_hold_after_every_step(
-    arrivals: list[tuple[int, str, Priority, int, int, bool, int | None, int | None]],
+    arrivals: list[tuple[int, str, PriorityName, int, int, bool, int | None, int | None]],
     num_blocks: int,
     max_running: int,
     extra_tokens: int,
@@ -474,11 +477,9 @@ def test_everything_ends_and_the_rules_hold_after_every_step(
 
 def step_with_newcomers(sim: Sim) -> None:
     """One step, in which the longest-waiting newcomer, at least, gets its first chunk."""
-    fair = sim.scheduler._fair[INTERACTIVE]
+    fair = sim.scheduler._classes[INTERACTIVE].fair
     newcomers = [
-        s
-        for s in sim.live
-        if s.request.priority is INTERACTIVE and fair.is_newcomer(s.request.tenant)
+        s for s in sim.live if s.priority is INTERACTIVE and fair.is_newcomer(s.request.tenant)
     ]
     rows = sim.step()
     if newcomers:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.subjects.requests import Request
 from tests.core import toy_oracle
 from tests.core.engine.test_worker import TIMEOUT, Client
 from tests.core.mid_write import kill_in_mid_write
-from tests.core.toy_oracle import VOCAB, expected, run
+from tests.core.toy_oracle import VOCAB, expected, names_of, run
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import SecondTier, open_file
 from skerry_core.engine.worker import Worker
 from skerry_core.kv.file_tier import FileTier
-from skerry_core.request import Request
 from skerry_core.runners.toy import ToyRunner
 
 KEY = b"model"
@@ -36,7 +36,7 @@ def open_engine(
     capacity: int = 1 << 20,
     model_key: bytes = KEY,
     dtype: KVDtype = "float16",
-    before_step: Callable[[Batch], None] | None = None,
+    before_step: Callable[[ForwardBatch], None] | None = None,
 ) -> Engine:
     runner = ToyRunner(
         num_blocks=num_blocks, vocab_size=VOCAB, dtype=dtype, before_step=before_step
@@ -56,14 +56,14 @@ def tier_of(engine: Engine) -> SecondTier:
 
 def restored(engine: Engine, one: Request, price: float = PRICE) -> Request:
     """The request with what the file has for it, as a worker would queue it."""
-    future = tier_of(engine).restore(engine.handover.prefix_names(one), price)
+    future = tier_of(engine).restore(engine.pool, names_of(engine, one), price)
     kv = () if future is None else future.result(TIMEOUT)
     return replace(one, kv=kv)
 
 
 def answer(engine: Engine, one: Request) -> int:
     """Run it, compare with the oracle; tokens of its prompt that were found."""
-    engine.add(one)
+    engine.add(one.sequence())
     answers = run(engine)
     assert answers[one.id] == expected(replace(one, kv=()))
     usage = answers[one.id].usage
@@ -89,7 +89,7 @@ def test_evicted_blocks_come_back(engine: Engine) -> None:
     one = request(max_tokens=30, cache_key=b"tenant")
     assert answer(engine, one) == 0
     fill(engine)
-    assert engine.pool.match(engine.handover.prefix_names(one)) == 0
+    assert engine.pool.match(names_of(engine, one)) == 0
     assert answer(engine, restored(engine, one)) == 5 * BLOCK_SIZE
     assert engine.statistics().restored_blocks == 5
 
@@ -99,7 +99,7 @@ def test_only_what_memory_lacks_is_read(engine: Engine) -> None:
     one = request(max_tokens=1)
     answer(engine, one)
     answer(engine, request("other", 4 * BLOCK_SIZE, salt=3, max_tokens=1))
-    resident = engine.pool.match(engine.handover.prefix_names(one))
+    resident = engine.pool.match(names_of(engine, one))
     assert 0 < resident < 5
     assert answer(engine, restored(engine, one)) == 5 * BLOCK_SIZE
     assert engine.statistics().restored_blocks == 5 - resident
@@ -111,7 +111,7 @@ def test_a_transcript_is_found_too(engine: Engine) -> None:
     fill(engine)
     said = expected(one).token_ids
     resumed = request(prompt_length=60, max_tokens=200, output_ids=tuple(said[:150]))
-    engine.add(restored(engine, resumed))
+    engine.add(restored(engine, resumed).sequence())
     assert run(engine)["r"].token_ids == said[150:]
     assert engine.statistics().restored_blocks == (60 + 150 - 1) // BLOCK_SIZE
 
@@ -170,9 +170,7 @@ def test_a_torn_block_costs_computing_from_there(tmp_path: Path, torn: int) -> N
     one = request(max_tokens=30)
     engine = open_engine(tmp_path / "kv")
     answer(engine, one)
-    content = engine.runner.export_block(
-        engine.pool.acquire(engine.handover.prefix_names(one))[torn]
-    ).tobytes()
+    content = engine.runner.export_block(engine.pool.acquire(names_of(engine, one))[torn]).tobytes()
     engine.save_cache(seconds=0.0)
     engine.close()
 
@@ -226,19 +224,19 @@ def test_blocks_on_their_way_are_bounded(tmp_path: Path, kept: int) -> None:
     engine = Engine(runner, EngineConfig(), model_key=KEY)
     file = Recording.of(tmp_path / "kv", runner)
     limit = kept * runner.kv_format.block_bytes
-    tier = SecondTier(file, runner, engine.pool, pending_bytes=limit, restored_bytes=limit)
-    engine.pool.evicting = tier.keep
+    tier = SecondTier(file, runner, pending_bytes=limit, restored_bytes=limit)
+    engine.pool._evicting = tier.keep
     file.writable.clear()
     answer(engine, request())
     fill(engine)
     assert tier.statistics().dropped == 5 - kept
     file.writable.set()
-    engine.pool.evicting = None
-    tier.save(seconds=10.0)
+    engine.pool._evicting = None
+    tier.save(engine.pool, 10.0)
     answer(engine, request())
-    tier.save(seconds=10.0)
+    tier.save(engine.pool, 10.0)
     fill(engine)
-    future = tier.restore(engine.handover.prefix_names(request()), PRICE)
+    future = tier.restore(engine.pool, names_of(engine, request()), PRICE)
     assert future is not None
     assert len(future.result(TIMEOUT)) == kept
     tier.close()
@@ -254,20 +252,20 @@ def test_computing_is_preferred_when_it_is_faster_and_the_file_is_tried_again(
     file = open_file(tmp_path / "kv", runner, model_key=KEY, capacity_bytes=1 << 20)
     engine = Engine(runner, EngineConfig(), model_key=KEY)
     ticks = itertools.count()
-    tier = SecondTier(file, runner, engine.pool, clock=lambda: float(next(ticks)))
-    names = engine.handover.prefix_names(request())
+    tier = SecondTier(file, runner, clock=lambda: float(next(ticks)))
+    names = names_of(engine, request())
     answer(engine, request())
-    tier.save(seconds=100.0)
+    tier.save(engine.pool, 100.0)
     engine.pool.allocate(8)  # evicts all
     engine.pool.release(range(8))
 
     price = 0.005  # of a token; a block is 0.32 s
-    future = tier.restore(names, price)
+    future = tier.restore(engine.pool, names, price)
     assert future is not None, "before it is known, the file is taken to be fast"
     assert len(future.result(TIMEOUT)) == 5
     assert 1000 < tier.bandwidth < 5000  # 1 KiB per second by this clock, partly learned
     refused = 0
-    while tier.restore(names, price) is None:
+    while tier.restore(engine.pool, names, price) is None:
         refused += 1
     assert refused > 1
     tier.close()
@@ -334,7 +332,7 @@ class Bench:
         self.worker.start()
 
     def answer(self, one: Request) -> int:
-        self.worker.submit(one)
+        self.worker.submit(one.sequence())
         self.client.wait_for(1)
         return self.check(one)
 
@@ -375,7 +373,7 @@ def test_a_worker_restores_before_it_schedules(bench: Bench) -> None:
 def test_others_go_on_while_a_read_takes_its_time(bench: Bench) -> None:
     bench.file.opened.clear()
     slow = request("slow")
-    bench.worker.submit(slow)
+    bench.worker.submit(slow.sequence())
     assert bench.file.entered.wait(TIMEOUT)
     bench.answer(request("quick", 20, salt=7))
     assert "slow" not in bench.client.answers
@@ -388,7 +386,7 @@ def test_requests_with_one_prefix_share_what_is_read(bench: Bench) -> None:
     bench.file.opened.clear()
     both = [request(name) for name in ("a", "b")]
     for one in both:
-        bench.worker.submit(one)
+        bench.worker.submit(one.sequence())
     reads = bench.file.statistics().hits
     bench.file.opened.set()
     assert bench.client.wait_for(2) == {"a", "b"}
@@ -399,7 +397,7 @@ def test_requests_with_one_prefix_share_what_is_read(bench: Bench) -> None:
 
 def test_abort_does_not_wait_for_a_read(bench: Bench) -> None:
     bench.file.opened.clear()
-    bench.worker.submit(request("slow"))
+    bench.worker.submit(request("slow").sequence())
     assert bench.file.entered.wait(TIMEOUT)
     bench.worker.abort("slow")
     assert bench.client.wait_for(1) == {"slow"}
@@ -413,7 +411,7 @@ def test_a_stop_ends_requests_that_wait_for_a_read(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "kv")
     bench.evict_first()
     bench.file.opened.clear()
-    bench.worker.submit(request("slow"))
+    bench.worker.submit(request("slow").sequence())
     assert bench.file.entered.wait(TIMEOUT)
     closing = threading.Thread(target=bench.worker.close)
     closing.start()
@@ -454,7 +452,7 @@ from tests.core.toy_oracle import run
 engine = open_engine(Path(sys.argv[1]), capacity=100 << 10)
 salt = 0
 while True:
-    engine.add(request(salt=salt % 6))
+    engine.add(request(salt=salt % 6).sequence())
     run(engine)
     salt += 1
     if salt == 6:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, compiled
@@ -15,13 +16,14 @@ from tests.core.engine.drafting import draft_true_tokens, speculator_of
 from tests.core.engine.test_engine import STYLES, make_engine, mixed_requests, run_one
 from tests.core.toy_oracle import VOCAB, Answer, expected, prompt, request, run
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch, Int32
 from skerry_core.config import ConfigError, EngineConfig
-from skerry_core.engine.acceptance import Acceptance
+from skerry_core.engine.drafts.acceptance import Acceptance
+from skerry_core.engine.drafts.prompt_lookup import MAX_MATCH, MIN_MATCH, find_match, followers
 from skerry_core.engine.engine import Engine
-from skerry_core.engine.prompt_lookup import MAX_MATCH, MIN_MATCH, find_match, followers
+from skerry_core.engine.sequence import Sequence as Stream
 from skerry_core.engine.step_price import StepPrice
-from skerry_core.request import KVBlock, Request
+from skerry_core.request import KVBlock
 from skerry_core.runners.toy import ToyRunner
 
 # --- the same answers ----------------------------------------------------------------------------
@@ -44,7 +46,7 @@ def test_batched_and_chunked(monkeypatch: pytest.MonkeyPatch, max_step_tokens: i
     oracle(monkeypatch, requests)
     engine = make_engine(max_step_tokens=max_step_tokens)
     for one in requests:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     for one in requests:
         assert answers[one.id] == expected(one), one.id
@@ -61,7 +63,7 @@ def test_preempted(monkeypatch: pytest.MonkeyPatch, num_blocks: int) -> None:
     oracle(monkeypatch, requests)
     engine = make_engine(num_blocks=num_blocks)
     for one in requests:
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     assert engine.statistics().preemptions > 0
     for one in requests:
@@ -88,8 +90,8 @@ def test_aborted_between_any_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     oracle(monkeypatch, [doomed, survivor])
     for point in range(12):
         engine = make_engine()
-        engine.add(survivor)
-        engine.add(doomed)
+        engine.add(survivor.sequence())
+        engine.add(doomed.sequence())
         answers = {"s": Answer(), "doomed": Answer()}
         for _ in range(point):
             for output in engine.step():
@@ -110,7 +112,9 @@ def test_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     one = request(prompt_length=200, max_tokens=50, cache_key=b"tenant")
     oracle(monkeypatch, [one])
     first = make_engine()
-    first.add(replace(one, exports_kv=True, sampling=replace(one.sampling, max_tokens=1)))
+    first.add(
+        replace(one, exports_kv=True, sampling=replace(one.sampling, max_tokens=1)).sequence()
+    )
     kv: list[KVBlock] = []
     made: list[int] = []
     while first.has_work:
@@ -177,7 +181,7 @@ class Timed:
             runner, EngineConfig(**config), model_key=b"toy", clock=lambda: self.now
         )
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: ForwardBatch) -> None:
         self.now += BASE + PER_TOKEN * batch.num_tokens
         self.steps.append(batch.num_tokens)
 
@@ -185,7 +189,7 @@ class Timed:
         """Of all of them together."""
         started = self.now
         for one in requests:
-            self.engine.add(one)
+            self.engine.add(one.sequence())
         run(self.engine)
         return self.now - started
 
@@ -220,11 +224,11 @@ def test_a_stream_that_repeats_itself_drafts_beside_one_that_is_misled() -> None
     propose = speculator.propose
     speculator.propose = (
         lambda sequence, limit: (  # type: ignore[method-assign]
-            (wrong[:limit], 8) if sequence.request.id == "misled" else propose(sequence, limit)
+            (wrong[:limit], 8) if sequence.id == "misled" else propose(sequence, limit)
         )
     )
-    engine.add(request("constant", 20, max_tokens=400, logit_bias=((3, 1000.0),)))
-    engine.add(request("misled", 20, 1, max_tokens=400))
+    engine.add(request("constant", 20, max_tokens=400, logit_bias=((3, 1000.0),)).sequence())
+    engine.add(request("misled", 20, 1, max_tokens=400).sequence())
     answers = run(engine)
     constant, misled = answers["constant"].usage, answers["misled"].usage
     assert constant is not None
@@ -254,23 +258,44 @@ def test_each_sequence_is_judged_by_its_own_drafts() -> None:
 def test_guesses_count_once_the_token_is_there() -> None:
     acceptance, tokens = Acceptance(), np.array([5, 6, 7], np.int32)
     acceptance.guess(2, 7, 3)
-    acceptance.look(tokens[:2])
+    acceptance.count_guess(tokens[:2])
     assert acceptance.of(3) == Acceptance().of(3)
-    acceptance.look(tokens)
+    acceptance.count_guess(tokens)
     right = acceptance.of(3)
     assert right > Acceptance().of(3)
-    acceptance.look(tokens)
+    acceptance.count_guess(tokens)
     assert acceptance.of(3) == right
     acceptance.guess(3, 7, 3)
-    acceptance.look(np.append(tokens, np.int32(8)))
+    acceptance.count_guess(np.append(tokens, np.int32(8)))
     assert acceptance.of(3) < right
 
 
-def test_a_transcript_that_held_nothing_is_left_alone_for_some_steps() -> None:
-    acceptance, tokens = Acceptance(), np.array([5], np.int32)
-    assert acceptance.look(tokens)
-    acceptance.pause()
-    assert [acceptance.look(tokens) for _ in range(5)] == [False, False, False, True, True]
+def test_a_stream_that_does_not_repeat_itself_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, looked = make_engine(), list[list[int]]()
+
+    def propose(sequence: Stream, limit: int) -> tuple[Int32, int]:
+        looked.append(sequence.tokens.tolist())
+        return sequence.tokens[:0], 0
+
+    monkeypatch.setattr(speculator_of(engine), "propose", propose)
+    for one in mixed_requests():
+        run_one(engine, one)
+    for tokens in looked:
+        assert any(tokens[i : i + MIN_MATCH] == tokens[-MIN_MATCH:] for i in range(len(tokens) - 3))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(1, 119))
+def test_each_repetition_is_noticed(tokens: list[int], prompt_tokens: int) -> None:
+    given_ids, rest = tokens[:prompt_tokens], tokens[prompt_tokens:]
+    sequence = request(prompt_ids=tuple(given_ids), max_tokens=200).sequence()
+    sequence.arrive(0, 0.0, watches_runs=True)
+    for token in rest:
+        sequence.append(token)
+        so_far = sequence.tokens.tolist()
+        runs = [so_far[i : i + MIN_MATCH] for i in range(len(so_far) - MIN_MATCH)]
+        assert sequence.is_recurring == (so_far[-MIN_MATCH:] in runs)
 
 
 def test_the_price_of_a_token_is_learned_and_outliers_are_not() -> None:
@@ -318,7 +343,7 @@ def test_what_follows_goes_on_in_a_loop() -> None:
 def test_no_draft_holds_a_token_that_would_end_the_output() -> None:
     engine = make_engine()
     tokens = (*prompt(40), 7, 8, 9, 10, 11, 12, 7, 8, 9)
-    engine.add(request(prompt_ids=tokens, max_tokens=20, stop_token_ids=(12,)))
+    engine.add(request(prompt_ids=tokens, max_tokens=20, stop_token_ids=(12,)).sequence())
     (sequence,) = engine._sequences.values()
     drafts, match = speculator_of(engine).propose(sequence, 8)
     assert (drafts.tolist(), match) == ([10, 11], 3)

@@ -8,14 +8,16 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from bench.subjects.requests import Request
 from tests.core.toy_oracle import Answer, expected, request
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.engine.worker import Worker, WorkerStopped
-from skerry_core.request import EngineOverloaded, Output, Request, RequestRejected
+from skerry_core.engine.worker import Worker
+from skerry_core.request import EngineOverloaded, Output, RequestRejected
 from skerry_core.runners.toy import ToyRunner
+from skerry_core.worker_thread import WorkerStopped
 
 TIMEOUT = 30.0  # seconds; only ever reached by a bug
 
@@ -28,7 +30,7 @@ class Gate:
         self.opened = threading.Event()
         self.error: BaseException | None = None
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ForwardBatch) -> None:
         self.waits.set()
         assert self.opened.wait(TIMEOUT)
         if self.error is not None:
@@ -94,7 +96,7 @@ def test_answers_come_from_the_engine_thread_in_one_call_per_step(bench: Bench) 
     bench.gate.opened.set()
     all_requests = requests(10, max_tokens=20)
     for one in all_requests:
-        bench.worker.submit(one)
+        bench.worker.submit(one.sequence())
     bench.client.wait_for(10)
     for one in all_requests:
         assert bench.client.answers[one.id] == expected(one)
@@ -115,7 +117,7 @@ def test_many_threads_may_submit_and_abort(bench: Bench) -> None:
     def client(own: list[Request]) -> None:
         barrier.wait(TIMEOUT)
         for i, one in enumerate(own):
-            bench.worker.submit(one)
+            bench.worker.submit(one.sequence())
             if i % 3 == 0:
                 bench.worker.abort(one.id)
 
@@ -135,7 +137,7 @@ def test_many_threads_may_submit_and_abort(bench: Bench) -> None:
 
 
 def test_abort_during_a_step_takes_effect_before_the_next(bench: Bench) -> None:
-    bench.worker.submit(request())
+    bench.worker.submit(request().sequence())
     assert bench.gate.waits.wait(TIMEOUT)
     bench.worker.abort("r")
     bench.gate.opened.set()
@@ -147,9 +149,9 @@ def test_abort_during_a_step_takes_effect_before_the_next(bench: Bench) -> None:
 
 
 def test_abort_before_the_first_step_runs_nothing(bench: Bench) -> None:
-    bench.worker.submit(request("first", max_tokens=1))
+    bench.worker.submit(request("first", max_tokens=1).sequence())
     assert bench.gate.waits.wait(TIMEOUT)
-    bench.worker.submit(request("second"))
+    bench.worker.submit(request("second").sequence())
     bench.worker.abort("second")
     bench.worker.abort("unknown")
     bench.gate.opened.set()
@@ -159,25 +161,25 @@ def test_abort_before_the_first_step_runs_nothing(bench: Bench) -> None:
 
 def test_a_full_inbox_and_a_wrong_request_are_refused_at_once() -> None:
     bench = Bench(inbox_size=2)
-    bench.worker.submit(request("a"))
+    bench.worker.submit(request("a").sequence())
     with pytest.raises(RequestRejected, match="in use"):
-        bench.worker.submit(request("a"))
+        bench.worker.submit(request("a").sequence())
     with pytest.raises(RequestRejected, match="no tokens"):
-        bench.worker.submit(request("b", prompt_ids=()))
-    bench.worker.submit(request("b"))
+        bench.worker.submit(request("b", prompt_ids=()).sequence())
+    bench.worker.submit(request("b").sequence())
     with pytest.raises(EngineOverloaded, match="2 requests") as raised:
-        bench.worker.submit(request("c"))
+        bench.worker.submit(request("c").sequence())
     assert raised.value.retry_after > 0
     bench.gate.opened.set()
     bench.worker.start()
     assert bench.client.wait_for(2) == {"a", "b"}
-    bench.worker.submit(request("c"))
+    bench.worker.submit(request("c").sequence())
     assert bench.client.wait_for(1) == {"c"}
     bench.worker.close()
 
 
 def test_statistics_do_not_wait_for_the_step(bench: Bench) -> None:
-    bench.worker.submit(request())
+    bench.worker.submit(request().sequence())
     assert bench.gate.waits.wait(TIMEOUT)
     now = bench.worker.statistics()
     assert (now.running, now.steps) == (1, 0)
@@ -185,13 +187,13 @@ def test_statistics_do_not_wait_for_the_step(bench: Bench) -> None:
 
 def test_a_crash_is_told_once_and_later_submits_raise(bench: Bench) -> None:
     bench.gate.error = ZeroDivisionError("a bug in a kernel")
-    bench.worker.submit(request())
+    bench.worker.submit(request().sequence())
     assert bench.gate.waits.wait(TIMEOUT)
     bench.gate.opened.set()
     error = bench.client.failures.get(timeout=TIMEOUT)
     assert error is bench.gate.error
     with pytest.raises(WorkerStopped, match="crashed") as raised:
-        bench.worker.submit(request("later"))
+        bench.worker.submit(request("later").sequence())
     assert raised.value.__cause__ is error
     bench.worker.abort("r")
     bench.worker.close()
@@ -207,17 +209,17 @@ def test_a_callback_that_raises_is_a_crash(bench: Bench) -> None:
     engine = Engine(runner, EngineConfig(), model_key=b"toy")
     worker = Worker(engine, deliver=deliver, failed=bench.client.failed)
     worker.start()
-    worker.submit(request())
+    worker.submit(request().sequence())
     assert isinstance(bench.client.failures.get(timeout=TIMEOUT), BrokenPipeError)
     worker.close()
 
 
 def test_close_cancels_what_is_left_and_is_idempotent(bench: Bench) -> None:
     for one in requests(3, max_tokens=1000):
-        bench.worker.submit(one)
+        bench.worker.submit(one.sequence())
     assert bench.gate.waits.wait(TIMEOUT)
     late = request("late")
-    bench.worker.submit(late)
+    bench.worker.submit(late.sequence())
     closing = threading.Thread(target=bench.worker.close)
     closing.start()
     bench.gate.opened.set()
@@ -227,7 +229,7 @@ def test_close_cancels_what_is_left_and_is_idempotent(bench: Bench) -> None:
     assert set(bench.client.answers) == {"0", "1", "2", "late"}
     assert bench.engine.pool.num_used == 0
     with pytest.raises(WorkerStopped, match="closed"):
-        bench.worker.submit(request("later"))
+        bench.worker.submit(request("later").sequence())
     bench.worker.close()
 
 
@@ -235,4 +237,4 @@ def test_a_worker_that_never_started_closes() -> None:
     bench = Bench()
     bench.worker.close()
     with pytest.raises(WorkerStopped):
-        bench.worker.submit(request())
+        bench.worker.submit(request().sequence())

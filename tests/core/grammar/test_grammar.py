@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, VOCAB, compiled, text
 from tests.core.schemas import Schema, schemas
+from tests.properties import examples
 
 from skerry_core.grammar.matcher import (
-    Grammar,
     GrammarCompiler,
     GrammarError,
     GrammarKind,
@@ -45,7 +45,7 @@ def walk(matcher: Matcher, rng: Random, limit: int = 3000) -> list[int]:
 # --- what is allowed -----------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(schemas(), st.integers(0, 1 << 32))
 def test_every_output_of_a_schema_is_valid(schema: Schema, seed: int) -> None:
     grammar = compiled("json_schema", json.dumps(schema))
@@ -159,4 +159,4 @@ def test_a_tokenizer_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_lowering_keeps_the_kind() -> None:
-    assert "json_schema" in lower(Grammar("json_schema", '{"type": "null"}'))
+    assert "json_schema" in lower("json_schema", '{"type": "null"}')

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request
 from tests.core.byte_grammars import END, compiled, text
 from tests.core.toy_oracle import Answer, expected, prompt, request, run
 
@@ -15,7 +16,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.masks import MASK_SECONDS
 from skerry_core.grammar.matcher import CompiledGrammar, GrammarError, Matcher
-from skerry_core.request import Output, Request
+from skerry_core.request import Output
 from skerry_core.runners.toy import ToyRunner
 
 PERSON = compiled(
@@ -54,7 +55,7 @@ def person(id: str = "r", grammar: CompiledGrammar = PERSON, **fields: Any) -> R
 
 def answer_of(one: Request) -> Answer:
     engine = engine_of()
-    engine.add(one)
+    engine.add(one.sequence())
     return run(engine)[one.id]
 
 
@@ -67,9 +68,9 @@ def test_the_output_follows_the_grammar_and_stops(style: str) -> None:
 
 def test_masks_change_the_choice_and_not_the_logprobs() -> None:
     answer = answer_of(person(logprobs=0, prompt_logprobs=0))
-    first = answer.logprobs[0]
-    assert first.token_id == ord("{")
-    assert first.logprob < -1.0  # of the raw distribution, in which it is not likely
+    assert answer.token_ids[0] == ord("{")
+    logprob, _ = answer.logprobs[0]
+    assert logprob < -1.0  # of the raw distribution, in which it is not likely
     assert len(answer.prompt_logprobs) == 9
 
 
@@ -89,7 +90,7 @@ def test_among_others_it_is_the_same() -> None:
     engine = engine_of(max_step_tokens=16)
     free = [request(f"free {n}", 30 + n, max_tokens=40) for n in range(3)]
     for one in (*free, *(person(style, **fields) for style, fields in STYLES.items())):
-        engine.add(one)
+        engine.add(one.sequence())
     answers = run(engine)
     assert {style: answers[style] for style in STYLES} == alone
     assert all(answers[one.id] == expected(one) for one in free)
@@ -104,7 +105,7 @@ def test_preemption_changes_nothing() -> None:
 
     engine = engine_of(num_blocks=8)
     for id in prompts:
-        engine.add(ask(id))
+        engine.add(ask(id).sequence())
     answers = run(engine)
     assert engine.statistics().preemptions > 0
     assert answers == {id: answer_of(ask(id)) for id in prompts}
@@ -136,8 +137,8 @@ def failures(outputs: list[Output]) -> dict[str, str | None]:
 
 def test_a_transcript_that_breaks_the_grammar_fails_alone() -> None:
     engine = engine_of()
-    engine.add(request("bad", matcher=PERSON.matcher(), output_ids=(1, 2), max_tokens=9))
-    engine.add(person("good"))
+    engine.add(request("bad", matcher=PERSON.matcher(), output_ids=(1, 2), max_tokens=9).sequence())
+    engine.add(person("good").sequence())
     ended: dict[str, str | None] = {}
     while engine.has_work:
         ended |= failures(engine.step())
@@ -173,8 +174,8 @@ def test_slow_masks_hold_up_their_own_sequences_only() -> None:
     engine = engine_of(clock=clock)
     for n in range(8):
         matcher = Slow(compiled("regex", "[a-c]{6}").matcher(), clock, MASK_SECONDS / 2)
-        engine.add(request(f"slow {n}", matcher=matcher, max_tokens=6, salt=n))
-    engine.add(request("free", max_tokens=20))
+        engine.add(request(f"slow {n}", matcher=matcher, max_tokens=6, salt=n).sequence())
+    engine.add(request("free", max_tokens=20).sequence())
     tokens: dict[str, int] = {}
     steps = 0
     while engine.has_work:
@@ -208,9 +209,9 @@ def test_slow_choices_hold_up_their_own_sequences_only() -> None:
     answers = {"free": 60}
     for n in range(8):
         matcher = Ponderous(compiled("regex", "[0-2]{30}").matcher(), clock, MASK_SECONDS / 2)
-        engine.add(request(f"slow {n}", matcher=matcher, max_tokens=30, salt=n))
+        engine.add(request(f"slow {n}", matcher=matcher, max_tokens=30, salt=n).sequence())
         answers[f"slow {n}"] = 30
-    engine.add(request("free", max_tokens=60))
+    engine.add(request("free", max_tokens=60).sequence())
     tokens: dict[str, int] = {}
     taken: list[float] = []
     while engine.has_work:
@@ -237,8 +238,8 @@ def test_a_grammar_at_its_limit_fails_its_own_request() -> None:
     matcher = compiled("regex", "[a-z]{9}").matcher()
     broken = Broken(matcher._matcher, matcher._grammar)
     broken.fill()
-    engine.add(request("broken", matcher=broken, max_tokens=9))
-    engine.add(request("free", max_tokens=9))
+    engine.add(request("broken", matcher=broken, max_tokens=9).sequence())
+    engine.add(request("free", max_tokens=9).sequence())
     outputs: list[Output] = []
     while engine.has_work:
         outputs += engine.step()
@@ -253,9 +254,9 @@ def test_the_step_before_a_mask_is_computed_makes_no_token() -> None:
     assert one.matcher is not None
     assert isinstance(one.matcher.mask, np.ndarray)
     engine = engine_of()
-    engine.add(one)
+    engine.add(one.sequence())
     [output] = engine.step()
-    assert output.token_ids == (ord("{"),)
+    assert output.token_ids == [ord("{")]
     assert one.matcher.mask is None
     [output] = engine.step()
-    assert output.token_ids == (ord('"'),)
+    assert output.token_ids == [ord('"')]

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.core.mid_write import kill_in_mid_write
+from tests.properties import examples
 
 from skerry_core.kv.file_tier import PAGE, FileTier, FileTierError
 
@@ -95,7 +96,7 @@ class Against(RuleBasedStateMachine):
 
 
 TestAgainstAnOrderedDict = Against.TestCase
-TestAgainstAnOrderedDict.settings = settings(max_examples=40, deadline=None)
+TestAgainstAnOrderedDict.settings = settings(max_examples=examples(40), deadline=None)
 
 
 def test_a_flipped_bit_is_a_miss_and_the_slot_is_free_again(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_bfloat16_refuses_what_would_not_be_finite(value: float) -> None:
 def test_a_transferred_block_is_a_cache_hit(source: KVDtype, target: KVDtype) -> None:
     one = request(prompt_length=200, max_tokens=20, cache_key=b"tenant")
     sender, receiver = make_engine(source), make_engine(target)
-    sender.add(one)
+    sender.add(one.sequence())
     run(sender)
     tokens = np.array(one.prompt_ids, np.int32)
     digests = chain_digests(root_digest(b"toy", b"tenant"), tokens, b"tenant")
@@ -100,7 +100,7 @@ def test_a_transferred_block_is_a_cache_hit(source: KVDtype, target: KVDtype) ->
         arrived = KVBlock(digest, BLOCK_SIZE, data, "float32")
         assert adopt_block(receiver.runner, receiver.pool, arrived)
     assert receiver.pool.num_used == 0
-    receiver.add(one)
+    receiver.add(one.sequence())
     answer = run(receiver)["r"]
     assert answer == expected(one)
     assert answer.usage is not None
@@ -111,12 +111,12 @@ def test_a_transferred_block_is_a_cache_hit(source: KVDtype, target: KVDtype) ->
 def test_a_torn_transfer_changes_the_answer(place: tuple[int, ...]) -> None:
     one = request(prompt_length=65, max_tokens=5)
     engine = make_engine()
-    engine.add(one)
+    engine.add(one.sequence())
     run(engine)
     data = engine.runner.export_block(0)
     data[place] += np.float16(1)  # type: ignore[operator]
     engine.runner.admit_block(0, data)
-    engine.add(one)
+    engine.add(one.sequence())
     assert run(engine)["r"] != expected(one)
 
 

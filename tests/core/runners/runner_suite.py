@@ -10,20 +10,28 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
-from tests.core.random_models import random_weights, write_gguf, write_safetensors
+from bench.subjects.requests import Request, SamplingParams
+from bench.subjects.samples import samples_of
+from tests.core.random_models import (
+    LLAMA3_JSON,
+    alike,
+    random_weights,
+    scaled_rope,
+    write_gguf,
+    write_safetensors,
+)
 from tests.core.reference_model import ReferenceModel
 from tests.core.toy_oracle import Answer, run
 
-from skerry_core.batch import Batch, Float32, SamplingBatch
-from skerry_core.config import EngineConfig, ModelConfig, RopeScaling
+from skerry_core.batch import Float32, ForwardBatch
+from skerry_core.config import EngineConfig, LayerConfig, ModelConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import Request, SamplingParams
+from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax_xla import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.runners.toy import ToyRunner, next_token
-from skerry_core.weights.file import WeightFile
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"
@@ -31,7 +39,7 @@ CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "
 VOCAB, MAX_CONTEXT = 131, 512
 _SMALL = ModelConfig(
     architecture="llama",
-    num_layers=2,
+    layers=(LayerConfig(),) * 2,
     hidden_size=64,
     intermediate_size=96,
     num_heads=4,
@@ -41,19 +49,13 @@ _SMALL = ModelConfig(
     max_context=MAX_CONTEXT,
 )
 MODELS = {
-    "llama": replace(
-        _SMALL,
-        num_heads=6,
-        rope_scaling=RopeScaling(
-            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=64
-        ),
-    ),
+    "llama": replace(alike(_SMALL, rope=scaled_rope(LLAMA3_JSON, 16, theta=10_000.0)), num_heads=6),
     "qwen2": replace(_SMALL, architecture="qwen2", attention_bias=True, num_kv_heads=1),
     "qwen3": replace(
-        _SMALL, architecture="qwen3", qk_norm=True, head_dim=48, tied_embeddings=False
+        _SMALL, architecture="qwen3", qk_norm="head", head_dim=48, tied_embeddings=False
     ),
     "mistral": replace(
-        _SMALL, architecture="mistral", sliding_window=70, num_kv_heads=4, tied_embeddings=False
+        alike(_SMALL, window=70), architecture="mistral", num_kv_heads=4, tied_embeddings=False
     ),
 }
 
@@ -114,7 +116,7 @@ def open_toy(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 
 def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, quantizes=False, **sizes)
+    return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, floats="keep", **sizes)
 
 
 def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
@@ -169,14 +171,14 @@ class Piece:
     table: Sequence[int]  # the sequence's blocks
 
 
-def batch_of(*pieces: Piece) -> Batch:
+def batch_of(*pieces: Piece) -> ForwardBatch:
     """A greedy step of these rows that samples every token."""
     lengths = [len(piece.token_ids) for piece in pieces]
     count, width = sum(lengths), max(len(piece.table) for piece in pieces)
     tables = np.full((len(pieces), width), -1, np.int32)
     for row, piece in enumerate(pieces):
         tables[row, : len(piece.table)] = piece.table
-    return Batch(
+    return ForwardBatch(
         token_ids=np.concatenate([np.array(p.token_ids, np.int32) for p in pieces]),
         positions=np.concatenate(
             [np.arange(p.start, p.start + len(p.token_ids), dtype=np.int32) for p in pieces]
@@ -184,31 +186,7 @@ def batch_of(*pieces: Piece) -> Batch:
         query_start=np.cumsum([0, *lengths]).astype(np.int32),
         block_tables=tables,
         sample_tokens=np.arange(count, dtype=np.int32),
-        sampling=greedy(count),
-    )
-
-
-def greedy(count: int) -> SamplingBatch:
-    ints = np.zeros(0, np.int32)
-    return SamplingBatch(
-        positions=np.arange(count),
-        seeds=np.zeros(count, np.uint64),
-        choices=np.zeros(count, np.int32),
-        temperature=np.zeros(count, np.float32),
-        top_p=np.ones(count, np.float32),
-        top_k=np.zeros(count, np.int32),
-        min_p=np.zeros(count, np.float32),
-        repetition_penalty=np.ones(count, np.float32),
-        frequency_penalty=np.zeros(count, np.float32),
-        presence_penalty=np.zeros(count, np.float32),
-        history_start=np.zeros(count + 1, np.int32),
-        history_ids=ints,
-        history_counts=ints,
-        bias_start=np.zeros(count + 1, np.int32),
-        bias_ids=ints,
-        bias_values=np.zeros(0, np.float32),
-        num_logprobs=np.full(count, -1, np.int32),
-        targets=np.full(count, -1, np.int32),
+        sampling=samples_of(count, position=np.arange(count)),
     )
 
 
@@ -263,7 +241,7 @@ def engine_over(runner: ModelRunner, max_step_tokens: int = 512) -> Engine:
 
 def answers_of(engine: Engine, requests: Sequence[Request]) -> dict[str, Answer]:
     for request in requests:
-        engine.add(request)
+        engine.add(request.sequence())
     return run(engine)
 
 
@@ -298,9 +276,9 @@ def check_greedy(model: LogitsOf, request: Request, answer: Answer, atol: float)
         assert logits[i - 1].max() - logits[i - 1, token] <= atol, (request.id, i)
     shifted = logits - logits.max(-1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    for i, told in enumerate(answer.logprobs, first):
-        assert abs(told.logprob - logprobs[i - 1, told.token_id]) <= 2 * atol
+    for i, (logprob, _) in enumerate(answer.logprobs, first):
+        assert abs(logprob - logprobs[i - 1, tokens[i]]) <= 2 * atol
     if request.prompt_logprobs is not None:
-        assert [told.token_id for told in answer.prompt_logprobs] == tokens[1:first]
-    for i, told in enumerate(answer.prompt_logprobs, 1):
-        assert abs(told.logprob - logprobs[i - 1, tokens[i]]) <= 2 * atol
+        assert len(answer.prompt_logprobs) == first - 1
+    for i, (logprob, _) in enumerate(answer.prompt_logprobs, 1):
+        assert abs(logprob - logprobs[i - 1, tokens[i]]) <= 2 * atol

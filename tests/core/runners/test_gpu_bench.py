@@ -13,9 +13,9 @@ pytest.importorskip("triton")
 
 from bench import gpu
 from bench.device.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
-from bench.device.gpu_figures import TINY
+from bench.device.gpu_sizes import TINY
+from bench.subjects.public_shapes import random_weights
 
-from skerry_core.models.public_shapes import random_weights
 from skerry_core.runners.torch_gpu import TorchRunner
 
 

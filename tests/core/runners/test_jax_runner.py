@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,12 +29,14 @@ from tests.core.runners.runner_suite import (
     teacher_forced,
     write_model,
 )
+from tests.properties import examples
 
 from skerry_core.config import ConfigError
 from skerry_core.kernels.jax.pallas_attention import attend_prefix
+from skerry_core.kernels.jax.weights import assemble
 from skerry_core.kv.canonical import convert
-from skerry_core.models.jax_decoder import assemble
-from skerry_core.runners.jax_xla import JaxRunner, buckets, mesh_of
+from skerry_core.runners.jax_calls import sizes_up_to
+from skerry_core.runners.jax_xla import JaxRunner, mesh_of
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +45,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_buckets_grow_by_four_and_end_where_told() -> None:
-    assert buckets(1, 64) == (1, 4, 16, 64)
-    assert buckets(32, 300) == (32, 128, 300)
-    assert buckets(8, 5) == (5,)
+    assert sizes_up_to(64, least=1) == (1, 4, 16, 64)
+    assert sizes_up_to(300, least=32) == (32, 128, 300)
+    assert sizes_up_to(5, least=8) == (5,)
 
 
 def test_warm_up_leaves_nothing_to_compile_and_keeps_it_on_disk(llama: Path) -> None:
@@ -80,7 +83,7 @@ def test_a_chunk_longer_than_any_bucket_is_cut(llama: Path) -> None:
     """One engine may plan longer steps than another: buckets bound a program, not a step."""
     tokens = random_tokens(130)
     runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
-    runner._token_buckets = (32, 48)
+    runner._buckets = replace(runner._buckets, tokens=(32, 48))
     logits = teacher_forced(runner, tokens, (130,), table=[3, 1, 0])
     np.testing.assert_allclose(logits, reference(llama).logits(tokens), rtol=0, atol=2e-5)
 
@@ -166,7 +169,7 @@ def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) 
     assert runner.numeric_build != plain.numeric_build
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     cached=st.lists(st.integers(0, 200), min_size=1, max_size=2),
     count=st.integers(1, 20),

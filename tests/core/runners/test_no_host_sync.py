@@ -14,7 +14,7 @@ from tests.core.paged_kv import DEVICE
 from tests.core.runners.runner_suite import Piece, batch_of, write_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.runners.torch_gpu import TorchRunner
 
 pytest.importorskip("triton")
@@ -50,15 +50,16 @@ def nothing_is_read() -> Generator[None]:
             yield
 
 
-def styled(batch: Batch) -> Batch:
+def styled(batch: ForwardBatch) -> ForwardBatch:
     """Sampled with penalties, biases and logprobs, of which each needs something of the host."""
     s, count = batch.sampling, batch.num_samples
-    s.temperature[:], s.top_p[:], s.top_k[:], s.min_p[:] = 0.9, 0.9, 40, 0.01
-    s.repetition_penalty[:], s.presence_penalty[:] = 1.2, 0.5
+    s.samples["temperature"], s.samples["top_p"] = 0.9, 0.9
+    s.samples["top_k"], s.samples["min_p"] = 40, 0.01
+    s.samples["repetition_penalty"], s.samples["presence_penalty"] = 1.2, 0.5
     ones, every = np.ones(count, np.int32), np.arange(count + 1, dtype=np.int32)
     s.history_start, s.history_ids, s.history_counts = every, ones, ones
     s.bias_start, s.bias_ids, s.bias_values = every, ones, ones.astype(np.float32)
-    s.num_logprobs[:] = 2
+    s.samples["num_logprobs"] = 2
     return batch
 
 

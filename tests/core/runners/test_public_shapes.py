@@ -8,11 +8,11 @@ from math import prod
 import numpy as np
 import pytest
 import torch
+from bench.subjects.public_shapes import PUBLIC_SHAPES, random_weights
 from tests.core.runners.runner_suite import random_tokens, teacher_forced
 
-from skerry_core.models.public_shapes import PUBLIC_SHAPES, random_weights
+from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.runners.torch_gpu import TorchRunner
-from skerry_core.weights.file import expected_shapes
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,14 @@ def test_they_have_as_many_parameters_as_was_published(name: str, parameters: in
 @pytest.mark.parametrize("name", PUBLIC_SHAPES)
 def test_random_weights_make_a_model_that_runs(name: str) -> None:
     """A narrow one of the same kind: biases, a head of its own and rotary scaling are kept."""
+    shape = PUBLIC_SHAPES[name]
+    layers = tuple(
+        replace(layer, rope=replace(rope, multipliers=rope.multipliers[:: shape.head_dim // 16]))
+        for layer in shape.layers[:2]
+        if (rope := layer.rope) is not None
+    )
     config = replace(
-        PUBLIC_SHAPES[name], num_layers=2, hidden_size=64, intermediate_size=96, num_heads=4,
+        shape, layers=layers, hidden_size=64, intermediate_size=96, num_heads=4,
         num_kv_heads=2, head_dim=16, vocab_size=131, max_context=128,
     )  # fmt: skip
     first, again = (random_weights(config, torch.device("cpu"), torch.float32) for _ in range(2))

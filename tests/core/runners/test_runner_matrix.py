@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.runner_suite import (
     CACHE,
@@ -33,7 +34,7 @@ from tokenizers import Tokenizer
 from skerry_core.batch import Float32
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import convert, export_block
-from skerry_core.request import KVBlock, Request, SamplingParams
+from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax_xla import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
@@ -126,7 +127,7 @@ def test_a_request_moves_between_engines(
     )  # fmt: skip
     blocks: list[KVBlock] = []
     first, second = engine_over(small[prefill]), engine_over(small[decode])
-    first.add(request)
+    first.add(request.sequence())
     made: tuple[int, ...] = ()
     while first.has_work:
         for output in first.step():
@@ -138,7 +139,7 @@ def test_a_request_moves_between_engines(
         request, kv=tuple(blocks), exports_kv=False, output_ids=made,
         sampling=replace(request.sampling, max_tokens=12),
     )  # fmt: skip
-    second.add(rest)
+    second.add(rest.sequence())
     answer = run(second)["r"]
     assert second.statistics().computed_tokens == 11  # the prompt's tokens did not run again
     told = replace(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.runners.runner_suite import (
     KINDS,
     MODELS,
@@ -27,10 +28,9 @@ from tests.core.runners.runner_suite import (
     write_model,
 )
 
-from skerry_core.batch import Batch, StepResult
+from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import from_float32, kv_dtype
-from skerry_core.request import Request, SamplingParams
 from skerry_core.runner import ModelRunner
 from skerry_core.sampling import sample
 
@@ -235,14 +235,14 @@ def test_every_choice_is_that_of_the_meaning_in_numpy(
     runner = models.runner(kind, first_model(kind))
     execute, num_samples = runner.execute, 0
 
-    def checked(batch: Batch) -> StepResult:
+    def checked(batch: ForwardBatch) -> StepResult:
         nonlocal num_samples
         num_samples += batch.num_samples
         result = execute(batch)
         expected = sample(runner.last_logits(), batch.sampling)
         for field in ("token_ids", "top_ids", "top_logprobs"):
             np.testing.assert_array_equal(getattr(result, field), getattr(expected, field))
-        asked = batch.sampling.num_logprobs >= 0
+        asked = batch.sampling.samples["num_logprobs"] >= 0
         np.testing.assert_array_equal(result.logprobs[asked], expected.logprobs[asked])
         return result
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.random_models import random_weights, write_safetensors
 from tests.core.runners.runner_suite import (
     KINDS,
@@ -22,7 +23,6 @@ from tests.core.runners.runner_suite import (
 from transformers import AutoModelForCausalLM
 
 from skerry_core.batch import Float32
-from skerry_core.request import Request, SamplingParams
 from skerry_core.runner import ModelRunner
 
 NAMES, ATOL, MAX_TOKENS = tuple(MODELS), 3e-5, 6
@@ -55,7 +55,7 @@ class Peer:
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     config = replace(MODELS[request.param], num_heads=4)  # transformers wants it to divide 64
     folder = tmp_path_factory.mktemp(request.param)
-    weights = write_safetensors(folder, config, random_weights(config, seed=3))
+    weights = write_safetensors(folder, config, random_weights(config, seed=3), pad_token_id=0)
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )

@@ -30,8 +30,8 @@ from tests.core.runners.runner_suite import (
 
 from skerry_core.config import ConfigError
 from skerry_core.kernels.torch import invariant as torch_invariant
+from skerry_core.kernels.torch.decoder import assemble
 from skerry_core.kv.canonical import convert
-from skerry_core.models.torch_decoder import assemble
 from skerry_core.runners.torch_gpu import TorchRunner
 
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from tests.core.toy_oracle import request, sampling_batch
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.toy import ToyRunner, next_token
 
 
-def batch(tokens: list[int], start: int, block_table: list[int]) -> Batch:
+def batch(tokens: list[int], start: int, block_table: list[int]) -> ForwardBatch:
     """A row of one sequence; its last token is sampled."""
     end = start + len(tokens)
-    return Batch(
+    return ForwardBatch(
         token_ids=np.array(tokens, np.int32),
         positions=np.arange(start, end, dtype=np.int32),
         query_start=np.array([0, len(tokens)], np.int32),

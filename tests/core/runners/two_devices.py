@@ -15,7 +15,7 @@ from tests.core.random_models import random_weights
 from tests.core.runners.runner_suite import CACHE, MODELS, random_tokens, reference, teacher_forced
 
 from skerry_core.config import ConfigError
-from skerry_core.models.jax_decoder import assemble, partitions
+from skerry_core.kernels.jax.weights import assemble, partitions
 from skerry_core.runners.jax_xla import JaxRunner, mesh_of
 
 

@@ -98,7 +98,7 @@ def launch_attention(
     tiles = triton_attention.Tiles(ints(2), ints(2), ints(2), longest=1)
     where = ints(TOKENS), ints(TOKENS)
     norm = heads[0, 0] if is_normed else None
-    triton_ops.rotate_and_store(heads, kv, *where, cos, cos, q_norm=norm, k_norm=norm, scales=own)
+    triton_ops.rotate_and_store(heads, kv, *where, (cos, cos), q_norm=norm, k_norm=norm, scales=own)
     arguments = heads, kv, ints(2, 9), where[0], tiles, out
     triton_attention.attend_split(*arguments, num_splits=3, window=window, scales=own)
     if is_decode:

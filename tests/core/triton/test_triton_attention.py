@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE, PagedRows, paged_rows
 from tests.core.triton.triton_values import check_same
+from tests.properties import examples
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -64,7 +65,7 @@ rows = st.lists(st.tuples(st.integers(1, 330), st.integers(1, 12)), min_size=1, 
 
 
 @pytest.mark.parametrize("is_split", [True, False], ids=["split", "whole"])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(
     rows=rows,
     kv_heads=st.integers(1, 3),
@@ -106,7 +107,7 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
 
 
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     rows=rows,
     kv_heads=st.integers(1, 3),

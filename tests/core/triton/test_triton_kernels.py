@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE
 from tests.core.triton.triton_values import Float64, check_close, dtypes, random, wide
+from tests.properties import examples
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -30,7 +31,7 @@ def normed(x: Tensor, weight: Tensor) -> Float64:
     return wide(x) / np.sqrt(mean_squares + EPS) * wide(weight)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(tokens=st.integers(1, 4), width=st.integers(1, 300), dtype=dtypes)
 def test_norms_and_swiglu(tokens: int, width: int, dtype: torch.dtype) -> None:
     x, branch = random(tokens, width, dtype=dtype), random(tokens, width, dtype=dtype, seed=1)
@@ -59,7 +60,7 @@ def at(positions: np.ndarray[Any, Any], slots: np.ndarray[Any, Any]) -> tuple[Te
     return first.to(DEVICE), second.to(DEVICE)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(
     tokens=st.integers(1, 4),
     kv_heads=st.integers(1, 3),
@@ -67,9 +68,16 @@ def at(positions: np.ndarray[Any, Any], slots: np.ndarray[Any, Any]) -> tuple[Te
     width=st.sampled_from([16, 24]),
     dtype=dtypes,
     is_normed=st.booleans(),
+    is_rotated=st.booleans(),
 )
 def test_heads_are_normed_rotated_and_stored_in_one_launch(
-    tokens: int, kv_heads: int, group: int, width: int, dtype: torch.dtype, is_normed: bool
+    tokens: int,
+    kv_heads: int,
+    group: int,
+    width: int,
+    dtype: torch.dtype,
+    is_normed: bool,
+    is_rotated: bool,
 ) -> None:
     count = kv_heads * group
     heads = random(tokens, count + 2 * kv_heads, width, dtype=dtype)
@@ -82,11 +90,13 @@ def test_heads_are_normed_rotated_and_stored_in_one_launch(
     kv = torch.zeros(2, 3, kv_heads, 64, width, dtype=dtype, device=DEVICE)
     where = at(positions, slots)
     q_norm, k_norm = norms if is_normed else (None, None)
-    triton_ops.rotate_and_store(heads, kv, *where, cos, sin, q_norm=q_norm, k_norm=k_norm, eps=EPS)
+    rope = (cos, sin) if is_rotated else None
+    triton_ops.rotate_and_store(heads, kv, *where, rope, q_norm=q_norm, k_norm=k_norm, eps=EPS)
     keys = kv[0, slots // 64, :, slots % 64]
     for told, part, norm in zip((heads[:, :count], keys), parts, norms, strict=False):
         x = normed(part, norm) if is_normed else wide(part)
-        check_close(told, *rotated(x, wide(cos)[positions], wide(sin)[positions]))
+        turns = (wide(cos)[positions], wide(sin)[positions])
+        check_close(told, *(rotated(x, *turns) if is_rotated else (x, np.abs(x))))
     assert torch.equal(kv[1, slots // 64, :, slots % 64], parts[2])
     kv[:, slots // 64, :, slots % 64] = 0
     assert not kv.any()  # nothing else was written
@@ -116,7 +126,7 @@ in_both_formats = pytest.mark.parametrize("dtype", LARGEST, ids=str)
 
 
 @in_both_formats
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     tokens=st.integers(1, 3), kv_heads=st.integers(1, 3), group=st.integers(1, 4),
     width=st.sampled_from([16, 24]),
@@ -130,7 +140,7 @@ def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head(
     scales = torch.zeros(2, 2, kv_heads, 64, device=DEVICE)
     slots = np.random.default_rng(tokens).permutation(128)[:tokens]
     where = at(np.zeros(tokens), slots)
-    triton_ops.rotate_and_store(heads.clone(), kv, *where, *rotary(width), scales=scales)
+    triton_ops.rotate_and_store(heads.clone(), kv, *where, rotary(width), scales=scales)
     stored = kv.float() * scales[..., None]
     for kind, part in enumerate(heads[:, group * kv_heads :].split(kv_heads, dim=1)):
         assert torch.equal(stored[kind, slots // 64, :, slots % 64], part)
@@ -149,7 +159,7 @@ def check_checksums(blocks: Tensor, gathered: Tensor) -> None:
         np.testing.assert_array_equal(sums.cpu().numpy().view(np.uint64), expected)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 @given(
     layers=st.integers(1, 2),
     kv_heads=st.integers(1, 3),
@@ -175,7 +185,7 @@ def test_blocks_leave_and_come_back(
 
 
 @in_both_formats
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     layers=st.integers(1, 2), kv_heads=st.integers(1, 3), width=st.sampled_from([16, 24]),
     blocks=st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),

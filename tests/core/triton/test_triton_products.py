@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE
 from tests.core.triton.triton_values import check_close, check_same, dtypes, random, wide
+from tests.properties import examples
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -27,8 +28,7 @@ from skerry_core.kernels.torch.quantized import (
 )
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.weights.tensors import FORMATS as ALL_FORMATS
-from skerry_core.weights.tensors import Bytes, dequantize, row_bytes
-from skerry_core.weights.tensors import Tensor as FileTensor
+from skerry_core.weights.tensors import Bytes, FileTensor, dequantize, row_bytes
 
 Linear = Callable[[Tensor, Matrix, Tensor | None], Tensor]
 LINEARS: tuple[Linear, ...] = (triton_matmul.linear, triton_matmul.invariant_linear)
@@ -61,7 +61,7 @@ def ggml_rows(format_: str, rows: int, columns: int, seed: int) -> Bytes:
 def matrix_and_values(format_: str, rows: int, columns: int) -> tuple[QuantizedMatrix, Tensor]:
     """Planes of a matrix, and what `tensors.dequantize` says its values are."""
     raw = ggml_rows(format_, rows, columns, seed=rows)
-    values = dequantize(FileTensor("w", format_, (rows, columns), raw.reshape(-1)))
+    values = dequantize(FileTensor(format_, (rows, columns), raw.reshape(-1)))
     matrix = unpack(torch.from_numpy(raw).to(DEVICE), format_, columns)
     return matrix, torch.from_numpy(values).to(DEVICE)
 
@@ -115,7 +115,7 @@ def test_floats_are_narrowed(narrow: NarrowWeights, bits: int, group: int, error
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     outputs=st.integers(1, 70), super_blocks=st.integers(1, 2), tokens=st.integers(1, 40),
     dtype=dtypes, has_bias=st.booleans(),
@@ -131,7 +131,7 @@ def test_by_quantised_weights(
 
 
 @pytest.mark.parametrize("narrow", ["int4", "int8", "fp8"])
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     outputs=st.integers(1, 70), groups=st.integers(1, 9), tokens=st.integers(1, 40), dtype=dtypes
 )
@@ -144,7 +144,7 @@ def test_by_narrowed_floats(
         check_product(linear(x, matrix, None), x, matrix.dequantized(torch.float32))
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 @given(outputs=st.integers(1, 150), groups=st.integers(1, 9), tokens=st.integers(65, 140))
 def test_many_rows_meet_fp8_weights_in_fp8(outputs: int, groups: int, tokens: int) -> None:
     x, bias = random(tokens, 32 * groups, seed=2), random(outputs, seed=3)
@@ -157,7 +157,7 @@ def test_many_rows_meet_fp8_weights_in_fp8(outputs: int, groups: int, tokens: in
     assert not torch.equal(told, triton_matmul.invariant_linear(x, matrix, bias))
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 @given(
     tokens=st.integers(1, 70), inner=st.integers(1, 150), outputs=st.integers(1, 50), dtype=dtypes
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bench.subjects.samples import samples_of
 from tests.core.host_device import HostDevice
 from tests.core.paged_kv import DEVICE
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
@@ -20,7 +21,6 @@ from tests.core.runners.runner_suite import (
     batch_of,
     check_greedy,
     engine_over,
-    greedy,
     random_tokens,
     reference,
     teacher_forced,
@@ -30,15 +30,16 @@ from tests.core.triton.triton_values import check_same
 
 pytest.importorskip("triton")
 
+from bench.subjects.requests import Request, SamplingParams
+
 from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
 from skerry_core.device_pages import DevicePages
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
-from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.torch_gpu import TorchRunner
-from skerry_core.runners.triton_steps import arrange, pad, row_buckets, split_buckets
+from skerry_core.runners.triton_arrangement import arrange, pad, row_buckets, split_buckets
 
 NUM_BLOCKS, LENGTH = 12, 140
 
@@ -74,7 +75,7 @@ slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3", *(pytest.param(name, marks=slow) for name in ("mistral", "llama", "qwen2"))]
+    "name", ["qwen3", *(pytest.param(name, marks=slow) for name in MODELS if name != "qwen3")]
 )
 def test_logits_are_the_references_over_a_prefix_that_came_from_elsewhere(
     models: dict[str, Path], name: str
@@ -200,7 +201,7 @@ def test_warm_up_leaves_blocks_as_they_were(
 def test_a_chunk_that_samples_nothing_still_writes_its_kv(models: dict[str, Path]) -> None:
     runner, tokens = open_runner(models["qwen2"]), random_tokens(3)
     batch = batch_of(Piece(tokens[:2], 0, [4]))
-    batch.sample_tokens, batch.sampling = batch.sample_tokens[:0], greedy(0)
+    batch.sample_tokens, batch.sampling = batch.sample_tokens[:0], samples_of(0)
     assert len(runner.execute(batch).token_ids) == 0
     expected = reference(models["qwen2"]).logits(tokens)[2:]
     told = logits_of(runner, Piece(tokens[2:], 2, [4]))

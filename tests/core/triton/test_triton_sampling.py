@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE
-from tests.core.runners.runner_suite import greedy
+from tests.properties import examples
 
 pytest.importorskip("triton")
+
+from bench.subjects.samples import samples_of
 
 from skerry_core import sampling
 from skerry_core.batch import Float32, SamplingBatch
@@ -23,11 +23,11 @@ from skerry_core.kernels.triton.triton_sampling import choose
 def random_sampling(count: int, seed: int) -> SamplingBatch:
     """Each sample with settings of its own, among them those that turn a filter off."""
     rng = np.random.default_rng(seed)
-    return replace(
-        greedy(count),
-        positions=rng.integers(0, 2**40, count),
-        seeds=rng.integers(0, 2**64, count, dtype=np.uint64),
-        choices=rng.integers(0, 5, count).astype(np.int32),
+    return samples_of(
+        count,
+        position=rng.integers(0, 2**40, count),
+        seed=rng.integers(0, 2**64, count, dtype=np.uint64),
+        choice=rng.integers(0, 5, count).astype(np.int32),
         temperature=rng.choice([0, 0.3, 1, 1.7], count).astype(np.float32),
         top_p=rng.choice([0, 0.3, 0.9, 1], count).astype(np.float32),
         top_k=rng.choice([0, 0, 1, 3, 50], count).astype(np.int32),
@@ -40,7 +40,7 @@ def random_logits(count: int, vocab_size: int, seed: int, *, with_ties: bool) ->
     return np.round(logits) if with_ties else logits
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 @given(vocab_size=st.integers(1, 300), seed=st.integers(0, 999), with_ties=st.booleans())
 def test_choices_are_those_of_the_meaning(vocab_size: int, seed: int, with_ties: bool) -> None:
     logits = random_logits(3, vocab_size, seed, with_ties=with_ties)
@@ -52,7 +52,8 @@ def test_choices_are_those_of_the_meaning(vocab_size: int, seed: int, with_ties:
 
 def test_a_vocabulary_of_several_chunks() -> None:
     logits, batch = random_logits(1, 5001, 1, with_ties=True), random_sampling(1, 2)
-    batch.temperature[:], batch.top_p[:], batch.top_k[:] = 1.7, 0.9, 3000
+    for name, value in {"temperature": 1.7, "top_p": 0.9, "top_k": 3000}.items():
+        batch.samples[name] = value
     expected = sampling.sample(logits, batch).token_ids
     told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
     np.testing.assert_array_equal(told.token_ids, expected)
@@ -67,7 +68,7 @@ def test_odd_logits(temperature: float) -> None:
     logits[3] = np.nan
     logits[4, 3] = np.inf
     batch = random_sampling(5, 3)
-    batch.temperature[:] = temperature
+    batch.samples["temperature"] = temperature
     told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
     np.testing.assert_array_equal(told.token_ids, sampling.sample(logits, batch).token_ids)
     assert told.token_ids[0] == -1

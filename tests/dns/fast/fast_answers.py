@@ -19,9 +19,9 @@ from dns.rdtypes.ANY.RRSIG import RRSIG
 from tests.conftest import ROOT
 from tests.dns.example import ORIGIN, RESOLVER
 
-from skerry_cli.composition.dns_kernels import load_dns_kernels
+from skerry_cli.composition.dns.kernels import load_dns_kernels
 from skerry_dns.fast.compiling import Contents, make_table, orders_of, read_contents
-from skerry_dns.fast.limiting import make_rate
+from skerry_dns.fast.limiting import make_limits
 from skerry_dns.fast.responding import (
     INET,
     INET6,
@@ -67,7 +67,7 @@ class FastResponder:
         self.contents: Contents = finished(read_contents(responder))
         self.keys = Keys(
             np.frombuffer(responder.cookies.secret, np.uint64).copy(),
-            make_rate(responder.rate.per_second),
+            make_limits(responder.limits),
             np.zeros(SOCKADDR, np.uint8),
         )
         self.scratch = make_scratch()
@@ -76,7 +76,7 @@ class FastResponder:
 
     def refresh(self) -> None:
         """Follow the state of regions."""
-        orders = orders_of(self.contents, self.responder.places.state)
+        orders = finished(orders_of(self.contents, self.responder.places.state))
         table = finished(make_table(self.contents, orders, 1))
         assert table is not None
         self.table = table

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import time
+from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import dns.edns
@@ -46,7 +48,7 @@ from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
 from skerry_regions.geo.networks import Address
 from skerry_regions.geo.places import Places, Site, State
-from skerry_regions.geo.ranking import Client
+from skerry_regions.geo.ranking import ClientOrigin
 
 NOW = Clock.now
 DO, CO, TC = dns.flags.DO, dns.flags.CO, dns.flags.TC
@@ -73,6 +75,46 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> FastResponder:
     made = SignedZone(zone(*key.records(ORIGIN), *FURTHER), key)
     made.presign(NOW)
     return FastResponder(responder(signed=made))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> FastResponder:
+    """Signed, and clients of one place are shared among regions by weight."""
+    key = ZoneKey.create(tmp_path_factory.mktemp("keys") / "example.test.key")
+    made = SignedZone(zone(*key.records(ORIGIN), *FURTHER), key)
+    made.presign(NOW)
+    server = responder(signed=made)
+    sites = [replace(site, weight=number + 1.0, drain=10) for number, site in enumerate(SITES)]
+    server.serve(server.zones, Places(sites, CLIENTS, spread=0.2), {ORIGIN: made})
+    return FastResponder(server)
+
+
+def test_shares_are_those_of_the_reference(shared: FastResponder) -> None:
+    """Of each network, by client subnet and by sender; and both address families agree."""
+    region_of = {str(each): site.region.name for site in SITES for each in site.addresses}
+    found: Counter[str] = Counter()
+    for number in range(2000):
+        network = ipaddress.IPv4Address((198 << 24) + (51 << 16) + (number << 8))
+        regions = set[str]()
+        for rdtype in ("A", "AAAA"):
+            for sent, sender in (
+                (query("ai", rdtype, subnet=f"{network}/24"), RESOLVER),
+                (query("ai", rdtype), network + 7),
+            ):
+                answer = shared.respond(sent, sender, NOW)
+                expected = shared.responder.respond(sent, sender, stream=False)
+                assert is_same(answer, expected), (network, rdtype)
+                message = dns.message.from_wire(answer or b"")
+                regions |= {region_of[each] for each in data(message)} if message.answer else set()
+        assert len(regions) == 1
+        found.update(regions)
+    assert set(found) == {"fra", "iad", "nrt"}
+    [option] = [
+        each
+        for each in answered(shared, query("ai", subnet="10.0.0.0/8")).options
+        if isinstance(each, dns.edns.ECSOption)
+    ]
+    assert option.scopelen == 24  # the next network may get another region
 
 
 def asked(
@@ -149,14 +191,14 @@ def compare(fast: FastResponder, random: Random, seconds: float, most: int) -> t
     return compared, left
 
 
-@pytest.mark.parametrize("which", ["unsigned", "signed"])
+@pytest.mark.parametrize("which", ["unsigned", "signed", "shared"])
 def test_random_queries(which: str, request: pytest.FixtureRequest) -> None:
     compared, left = compare(request.getfixturevalue(which), Random(7), 60.0, 1500)
     assert compared > 4 * left
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["unsigned", "signed"])
+@pytest.mark.parametrize("which", ["unsigned", "signed", "shared"])
 def test_random_queries_for_long(which: str, request: pytest.FixtureRequest) -> None:
     seed = time.time_ns()
     compared, left = compare(request.getfixturevalue(which), Random(seed), 30.0, 10_000_000)
@@ -271,7 +313,7 @@ def test_a_state_that_changes_while_a_table_is_made_leaves_nothing_behind() -> N
     contents = fast.contents
     contents.rendered.clear()
     state = server.places.state
-    before = orders_of(contents, state)
+    before = finished(orders_of(contents, state))
     making = make_table(contents, before, 2, lambda: server.places.state is state)
     next(making)
     server.places.state = State(down=frozenset({"fra"}))
@@ -297,7 +339,7 @@ def test_where_clients_are_is_read_again_only_when_that_has_changed() -> None:
     assert len(after.entries) == len(before.entries) + 1
     for places in (
         Places(SITES[1:], CLIENTS),
-        Places(SITES, {**CLIENTS, ipaddress.ip_network("10.0.0.0/8"): Client(zone="eu")}),
+        Places(SITES, {**CLIENTS, ipaddress.ip_network("10.0.0.0/8"): ClientOrigin(zone="eu")}),
         Places(SITES, CLIENTS, elsewhere=Nowhere()),
     ):
         server.serve([zone()], places)
@@ -307,8 +349,10 @@ def test_where_clients_are_is_read_again_only_when_that_has_changed() -> None:
 class Nowhere:
     """Has heard of no address."""
 
-    def find(self, address: Address) -> tuple[Client | None, int]:
+    def find(self, address: Address) -> tuple[ClientOrigin | None, int]:
         return None, 0
+
+    stated = find
 
 
 def test_records_of_a_set_take_turns(signed: FastResponder) -> None:

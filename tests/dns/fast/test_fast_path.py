@@ -24,7 +24,7 @@ import uvloop
 from tests.dns.example import CLIENTS, SITES, Clock, data, query, responder, texts, zone
 from tests.dns.fast.fast_answers import ADDRESSES, CACHE, mutated, random_query
 
-from skerry_cli.composition.dns_kernels import load_dns_kernels
+from skerry_cli.composition.dns.kernels import load_dns_kernels
 from skerry_dns.fast import blocks, fast_path
 from skerry_dns.fast.compiling import Contents, read_contents
 from skerry_dns.fast.fast_path import Address, FastPath

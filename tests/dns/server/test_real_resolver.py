@@ -1,13 +1,12 @@
 """A validating resolver that sends client subnets (unbound), and delv, in a network of their own.
 
-Needs root, `ip`, `unbound`, `delv` and `dig`; skipped where one is missing.
+Needs root; programs that are missing are unpacked (see `tests.tools`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,13 @@ from pathlib import Path
 import dns.name
 import pytest
 from tests.dns.fast.fast_answers import CACHE
+from tests.tools import put_on_path
 
 from skerry_dns.signing.zone_key import ZoneKey
 
-PROGRAMS = ("ip", "unbound", "delv", "dig")
+PROGRAMS = {
+    "ip": "iproute2", "unbound": "unbound", "delv": "bind9-dnsutils", "dig": "bind9-dnsutils",
+}  # fmt: skip
 SERVER, RESOLVER = "192.0.2.53", "192.0.2.1"
 BERLIN, NEW_YORK = "198.51.100.7", "203.0.113.9"  # clients
 PORT = 5353
@@ -36,8 +38,8 @@ pools:
   - {name: hybrid, region: fra, role: hybrid, model: "@cf/huggingfacetb/smollm2-135m-instruct"}
   - {name: hybrid, region: iad, role: hybrid, model: "@cf/huggingfacetb/smollm2-135m-instruct"}
 edges:
-  - {name: edge-fra, region: fra, port: 8787, addresses: [192.0.2.10]}
-  - {name: edge-iad, region: iad, port: 8788, addresses: [192.0.2.20]}
+  - {name: edge-fra, region: fra, addresses: [192.0.2.10], url: "https://fra.test"}
+  - {name: edge-iad, region: iad, addresses: [192.0.2.20], url: "https://iad.test"}
 dns:
   zone: example.test
   nameservers: [{name: ns1, addresses: [192.0.2.53]}]
@@ -119,12 +121,13 @@ def until(network: Network, expected: str, *arguments: str) -> None:
 
 
 @pytest.fixture
-def resolved(tmp_path: Path, subprocess_env: dict[str, str]) -> Generator[tuple[Network, str]]:
+def resolved(
+    tmp_path: Path, subprocess_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Generator[tuple[Network, str]]:
     """A network with `skerry dns` and a resolver that trusts it, and the zone's DS record."""
-    if absent := [program for program in PROGRAMS if shutil.which(program) is None]:
-        pytest.skip(f"not installed: {', '.join(absent)}")
     if os.geteuid() != 0:
         pytest.skip("only root makes networks")
+    put_on_path(monkeypatch, PROGRAMS)
     home = tmp_path / "home"
     anchor = ZoneKey.create(home / "dns" / "example.test.key").ds(ORIGIN)
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -136,7 +139,7 @@ def resolved(tmp_path: Path, subprocess_env: dict[str, str]) -> Generator[tuple[
     (tmp_path / "unbound.conf").write_text(config)
     serve = [sys.executable, "-m", "skerry", "dns", "--topology", str(tmp_path / "topology.yaml")]
     serve += ["--host", SERVER, "--port", str(PORT)]
-    env = {**subprocess_env, "SKERRY_HOME": str(home)}
+    env = {**subprocess_env, "PATH": os.environ["PATH"], "SKERRY_HOME": str(home)}
     with ExitStack() as stack:
         made = stack.enter_context(network())
         stack.enter_context(process(made.command(*serve), env, tmp_path / "skerry.log"))

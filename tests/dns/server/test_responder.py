@@ -10,6 +10,7 @@ import dns.flags
 import dns.message
 import dns.opcode
 import dns.rcode
+import dns.rdatatype
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,20 +140,33 @@ def test_the_client_s_subnet_chooses(subnet: str, address: str, scope: int) -> N
     assert (option.scopelen, f"{option.address}/{option.srclen}") == (scope, subnet)
 
 
-def test_a_region_gives_all_its_addresses_and_https_gives_the_second_region_too() -> None:
+def test_https_gives_the_second_region_too_each_by_a_name_of_its_own() -> None:
     assert len(texts(ask("ai", subnet="198.51.100.0/24"))) == 2
     assert texts(ask("ai", "AAAA", subnet="2001:db8:aaaa::/48")) == [
         "ai.example.test. 30 IN AAAA 2001:db8::30"
     ]
     assert texts(ask("ai", "HTTPS", subnet="203.0.113.0/24")) == [
-        'ai.example.test. 30 IN HTTPS 1 . alpn="http/1.1" ipv4hint="192.0.2.20"',
-        'ai.example.test. 30 IN HTTPS 2 . alpn="http/1.1" ipv4hint="192.0.2.10,192.0.2.11"'
-        ' ipv6hint="2001:db8::10"',
+        'ai.example.test. 30 IN HTTPS 1 iad.ai.example.test. alpn="http/1.1" port="9301" '
+        'ipv4hint="192.0.2.20"',
+        'ai.example.test. 30 IN HTTPS 2 fra.ai.example.test. alpn="http/1.1" '
+        'ipv4hint="192.0.2.10,192.0.2.11" ipv6hint="2001:db8::10"',
     ]
-    # The nearest region has no IPv6: the next one that has.
-    assert texts(ask("ai", "AAAA", subnet="203.0.113.0/24")) == [
-        "ai.example.test. 30 IN AAAA 2001:db8::10"
+    # Without TLS there is none: who finds one goes over from http to https.
+    assert texts(ask("ai", "HTTPS", subnet="2001:db8:aaaa::/48")) == [
+        'ai.example.test. 30 IN HTTPS 1 fra.ai.example.test. alpn="http/1.1" '
+        'ipv4hint="192.0.2.10,192.0.2.11" ipv6hint="2001:db8::10"',
     ]
+
+
+def test_a_and_aaaa_lead_to_one_region() -> None:
+    """The nearest has no IPv6, and so there is none: clients that prefer it would cross the sea."""
+    assert data(ask("ai", "A", subnet="203.0.113.0/24")) == ["192.0.2.20"]
+    none = ask("ai", "AAAA", subnet="203.0.113.0/24")
+    assert (none.rcode(), none.answer) == (dns.rcode.NOERROR, [])
+    assert none.authority[0].rdtype == dns.rdatatype.SOA
+    assert [
+        option.scopelen for option in none.options if isinstance(option, dns.edns.ECSOption)
+    ] == [0]
 
 
 def test_without_a_subnet_the_resolver_s_address_counts() -> None:

@@ -139,7 +139,7 @@ def test_denials(signed: SignedZone, key: ZoneKey, name: str, rdtype: str, proof
 
 def test_a_place_without_such_addresses_denies_that_type_alone(key: ZoneKey) -> None:
     server = responder(signed=SignedZone(zone(*key.records(ORIGIN)), key))
-    server.places.order = lambda client: ["iad"]  # type: ignore[method-assign]
+    server.places.order = lambda client, slot=0: ["iad"]  # type: ignore[method-assign]
     answer = ask(server, query("ai", "AAAA"))
     assert proofs(answer) == [nsec("ai", "A RRSIG NSEC HTTPS")]
     validate(answer, key)

@@ -11,7 +11,7 @@ import pytest
 from tests.dns.example import ORIGIN, Clock, responder, zone
 from tests.dns.signing.test_dnssec import ask, query
 
-from skerry_cli.home.parts import CannotStart
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.roles.dns_keys import keys as command
 from skerry_dns.server.responder import Responder

@@ -26,6 +26,7 @@ import dns.zone
 import pytest
 import uvloop
 from dns.rdtypes.ANY.NSEC import NSEC
+from dns.rdtypes.ANY.TSIG import TSIG
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.dns.example import CLIENTS, ORIGIN, SITES, responder, zone
@@ -161,10 +162,16 @@ def test_who_has_no_key_gets_nothing() -> None:
         plain = dns.message.make_query(ORIGIN, "AXFR")
         answer = await dns.asyncquery.tcp(plain, LOOPBACK, port=port, timeout=60)
         assert (answer.rcode(), answer.answer) == (dns.rcode.REFUSED, [])
-        for key in (stranger, other, weak):
+        for key, error in (
+            (stranger, dns.rcode.BADSIG),
+            (other, dns.rcode.BADKEY),
+            (weak, dns.rcode.BADKEY),
+        ):
             wire = respond(transfers(), signed_query(key=key).to_wire())
-            answer = dns.message.from_wire(wire)
+            answer = dns.message.from_wire(wire, keyring=False)
             assert (answer.rcode(), answer.question) == (dns.rcode.NOTAUTH, [])
+            told = tsig_of(answer)
+            assert (told.error, told.mac) == (error, b"")
         wire = respond(transfers(), signed_query("child").to_wire())  # no zone of ours
         assert dns.message.from_wire(wire, keyring=False).rcode() == dns.rcode.REFUSED
         answer = await dns.asyncquery.udp(signed_query(), LOOPBACK, port=port, timeout=60)
@@ -179,10 +186,40 @@ def respond(server: Transfers, sent: bytes) -> bytes:
     return next(frames)
 
 
+def tsig_of(message: dns.message.Message) -> TSIG:
+    assert message.tsig is not None
+    return cast(TSIG, next(iter(message.tsig)))
+
+
 def test_an_old_signature_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire, now = signed_query().to_wire(), time.time()
+    sent, now = signed_query(), time.time()
+    wire = sent.to_wire()
     monkeypatch.setattr(time, "time", lambda: now + 301)
-    assert dns.message.from_wire(respond(transfers(), wire)).rcode() == dns.rcode.NOTAUTH
+    answer = respond(transfers(), wire)
+    shown = dns.message.from_wire(answer, keyring=False)
+    assert (shown.rcode(), shown.answer) == (dns.rcode.NOTAUTH, [])
+    assert int.from_bytes(tsig_of(shown).other, "big") == int(now + 301)
+    with pytest.raises(dns.tsig.PeerBadTime):  # it is signed, and so believed
+        dns.message.from_wire(answer, keyring=KEY, request_mac=sent.mac)
+
+
+def test_a_secondary_that_is_ahead_is_told_so() -> None:
+    """RFC 1995, 2: with a newer serial than ours there is nothing to transfer."""
+
+    def kinds(serial: int) -> list[str]:
+        query = dns.message.make_query(ORIGIN, "IXFR")
+        query.authority.append(
+            dns.rrset.from_text(ORIGIN, 0, "IN", "SOA", f"ns1. hostmaster. {serial} 1 1 1 1")
+        )
+        query.use_tsig(KEY)
+        answer = dns.message.from_wire(
+            respond(transfers(), query.to_wire()), keyring=KEY, request_mac=query.mac, xfr=True
+        )
+        return [dns.rdatatype.to_text(each.rdtype) for each in answer.answer]
+
+    assert kinds(1) == kinds(2) == kinds(1 << 31) == ["SOA"]
+    for older in (0, (1 << 31) + 1, (1 << 32) - 1):
+        assert len(kinds(older)) > 2
 
 
 def test_answers_get_no_answer() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from itertools import chain, repeat
 
-from skerry_dns.watch.health import FAILURES, SUCCESSES, HealthWatch, Hysteresis
+from skerry_dns.watch.health import HealthWatch, Hysteresis
+from skerry_regions.topology.zone_spec import HealthSpec
+
+FAILURES, SUCCESSES = 3, 5
 
 
 def test_quick_to_leave_and_slow_to_return() -> None:
-    region = Hysteresis()
+    region = Hysteresis(HealthSpec())
     assert [region.probed(False) for _ in range(FAILURES)] == [False] * (FAILURES - 1) + [True]
     assert not region.up
     returning = [True] * (SUCCESSES - 1) + [False] + [True] * SUCCESSES
@@ -19,7 +22,7 @@ def test_quick_to_leave_and_slow_to_return() -> None:
 
 
 def test_a_single_failure_now_and_then_moves_nobody() -> None:
-    region = Hysteresis()
+    region = Hysteresis(HealthSpec())
     for ok in (False, False, True) * 10:
         assert not region.probed(ok)
 

@@ -15,12 +15,15 @@ from tests.dns.virtual_time import run
 
 from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.responder import Responder
-from skerry_dns.server.response_rate import ResponseRate
-from skerry_dns.watch.health import FAILURES, INTERVAL, PROBE_SECONDS, SUCCESSES, HealthWatch
-from skerry_dns.watch.region_watch import BUSY_SECONDS, EdgeFigures, RegionWatch
-from skerry_dns.zone.place_records import TTL
+from skerry_dns.server.response_limits import ResponseLimits
+from skerry_dns.watch.health import HealthWatch
+from skerry_dns.watch.region_watch import RegionWatch
+from skerry_dns.zone.place_records import DEFAULT_TTL as TTL
 from skerry_regions.geo.places import Places
+from skerry_regions.geo.region_report import RegionReport
 
+INTERVAL, FAILURES, SUCCESSES = 1.5, 3, 5  # as docs/dns.md states
+BUSY_SECONDS, PROBE_SECONDS = 2.0, INTERVAL
 NEAR_FRA = ipaddress.ip_address("198.51.100.7")
 REGION_OF = {str(site.addresses[0]): site.region.name for site in SITES}
 NOTICE = 6.0  # seconds in which DNS leaves a dead region, as docs/dns.md states
@@ -42,7 +45,7 @@ class World:
     def __post_init__(self) -> None:
         self.places = Places(SITES, CLIENTS)
         self.responder = Responder(
-            [zone()], self.places, cookies=Cookies(bytes(16)), rate=ResponseRate(1e9),
+            [zone()], self.places, cookies=Cookies(bytes(16)), limits=ResponseLimits(responses=1e9),
             clock=lambda: asyncio.get_running_loop().time(),
         )  # fmt: skip
 
@@ -66,8 +69,8 @@ class World:
             await asyncio.sleep(0.05)
             return True
 
-        async def ask() -> EdgeFigures:
-            return EdgeFigures(queue={"fra": self.waiting(loop.time())})
+        async def ask(*, clients: bool = False) -> RegionReport:
+            return RegionReport(region="fra", queue_seconds=self.waiting(loop.time()))
 
         def note() -> None:
             region = self.answer()

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from functools import partial
 
 import pytest
 
-from skerry_dns.watch.health import FAILURES, SUCCESSES
-from skerry_dns.watch.region_watch import (
-    BUSY_SECONDS,
-    MAX_METRICS,
-    EdgeFigures,
-    RegionWatch,
-    Rtts,
-    ask_edge,
-    read_figures,
-)
-from skerry_dns.watch.rtt import MIN_SAMPLES
-from skerry_edge.telemetry.metrics import EdgeMetrics
+from skerry_dns.watch.region_watch import CLIENT_ROUNDS, RegionWatch, Rtts
+from skerry_regions.geo.measured_rtt import MIN_SAMPLES
+from skerry_regions.geo.region_report import RegionReport
+from skerry_regions.geo.whereabouts import ClientRtts
 
-SILENT = EdgeFigures()
-
-
-def test_figures_are_read_out_of_an_edge_s_metrics() -> None:
-    metrics = EdgeMetrics()
-    metrics.region_rtts = lambda: {"fra": 0.0002, "iad": 0.0805}
-    metrics.region_queue = lambda: {"fra": 3.5}
-    assert read_figures(metrics.render().decode()) == EdgeFigures(
-        queue={"fra": 3.5}, rtt={"fra": 0.0002, "iad": 0.0805}
-    )
-    with pytest.raises(ValueError, match="could not convert"):
-        read_figures('skerry_region_rtt_seconds{region="fra"} 1.2.3\n')
+BUSY_SECONDS, FAILURES, SUCCESSES = 2.0, 3, 5
 
 
 def test_a_region_is_busy_when_all_its_edges_say_so_for_a_while() -> None:
     told: list[tuple[frozenset[str], Rtts]] = []
     says = {"a": 0.0, "b": 0.0}
 
-    async def edge(name: str) -> EdgeFigures:
-        return EdgeFigures(queue={"fra": says[name]}, rtt={"iad": 0.08, "unheard": 0.1})
+    async def edge(name: str, *, clients: bool = False) -> RegionReport:
+        return RegionReport(
+            region="fra", queue_seconds=says[name], rtt_seconds={"iad": 0.08, "unheard": 0.1}
+        )
 
-    async def silent() -> EdgeFigures:
-        return SILENT
+    async def mistaken(*, clients: bool = False) -> RegionReport:
+        return RegionReport(region="nrt", queue_seconds=9.0, rtt_seconds={"iad": 9.0})
+
+    async def silent(*, clients: bool = False) -> None:
+        return None
 
     watch = RegionWatch(
-        {"fra": [partial(edge, "a"), partial(edge, "b")], "iad": [silent]},
+        {"fra": [partial(edge, "a"), partial(edge, "b"), mistaken], "iad": [silent]},
         lambda busy, rtts: told.append((busy, rtts)),
     )
 
@@ -69,27 +56,24 @@ def test_a_region_is_busy_when_all_its_edges_say_so_for_a_while() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("body", "queue"),
-    [
-        (b'skerry_region_queue_seconds{region="fra"} 4\n', {"fra": 4.0}),
-        (b'skerry_region_queue_seconds{region="fra"} 4\n' + bytes(MAX_METRICS), {}),
-        (b"\xff", {}),
-        (None, {}),
-    ],
-)
-def test_an_edge_over_http(body: bytes | None, queue: dict[str, float]) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if body is not None:
-            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body)
-        writer.close()
+def test_round_trips_to_clients_are_asked_for_now_and_then() -> None:
+    asked: list[bool] = []
+    told: list[ClientRtts] = []
+
+    async def edge(seconds: float, *, clients: bool = False) -> RegionReport:
+        asked.append(clients)
+        known = {"198.51.100.0/24": seconds, "no network": 1.0} if clients else {}
+        return RegionReport(region="fra", client_rtt_seconds=known)
+
+    watch = RegionWatch(
+        {"fra": [partial(edge, 0.03), partial(edge, 0.02)]}, lambda busy, rtts: None, told.append
+    )
 
     async def main() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            figures = await ask_edge(f"http://127.0.0.1:{port}")
-        assert figures.queue == queue
+        for _ in range(2 * CLIENT_ROUNDS):
+            await watch.round()
 
     asyncio.run(main())
+    assert asked.count(True) == 4
+    network = ipaddress.ip_network("198.51.100.0/24")
+    assert told == [{network: {"fra": 0.02}}] * 2  # of the edge that is nearer

@@ -9,11 +9,13 @@ import dns.rdatatype
 import pytest
 
 from skerry_dns.zone.from_topology import zone_of
-from skerry_dns.zone.zone import Kind, ZoneError
+from skerry_dns.zone.zone import Kind
+from skerry_dns.zone.zone_file import ZoneError
 from skerry_regions.geo.from_topology import places_of
 from skerry_regions.geo.places import State
-from skerry_regions.geo.ranking import Client
-from skerry_regions.topology.spec import Topology, TopologyError, parse_topology
+from skerry_regions.geo.ranking import ClientOrigin
+from skerry_regions.topology.loading import TopologyError, parse_topology
+from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec
 
 TOPOLOGY = b"""\
@@ -42,7 +44,8 @@ def spec_of(topology: Topology) -> DnsSpec:
 
 def test_zone_and_places() -> None:
     topology = parse_topology(TOPOLOGY)
-    zone = zone_of(spec_of(topology), serial=7)
+    places = places_of(topology)
+    zone = zone_of(spec_of(topology), places, serial=7)
     [soa] = zone.find(zone.origin, dns.rdatatype.SOA).answer
     assert soa.to_text() == (
         "example.test. 86400 IN SOA ns1.example.test. hostmaster.example.test. "
@@ -52,7 +55,6 @@ def test_zone_and_places() -> None:
     found = zone.find(dns.name.from_text("ns1", zone.origin), dns.rdatatype.A)
     assert found.answer[0].to_text() == "ns1.example.test. 86400 IN A 192.0.2.53"
 
-    places = places_of(topology)
     assert {name: [str(a) for a in site.addresses] for name, site in places._sites.items()} == {
         "fra": ["192.0.2.1", "2001:db8::1"],
         "iad": ["192.0.2.2"],
@@ -61,9 +63,9 @@ def test_zone_and_places() -> None:
     assert (client.region, client.rtt) == ("iad", {"iad": 0.0002, "fra": 0.09})
     places.state = State(rtts={"iad": {"fra": 0.0001}})
     assert places.order(client) == ["fra", "iad"]
-    assert places.order(Client(location=(38.94, -77.46))) == ["iad", "fra"]
+    assert places.order(ClientOrigin(location=(38.94, -77.46))) == ["iad", "fra"]
     client, scope = places.locate(next(iter(site.addresses[0] for site in places._sites.values())))
-    assert (client, scope) == (Client(), 6)
+    assert (client, scope) == (ClientOrigin(), 6)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,10 @@ def test_mistakes_are_named_by_line_and_key(change: tuple[bytes, bytes], message
     [
         ((b"www 300 IN CNAME ai", b"www 300 IN BOGUS x"), "zone example.test.: "),
         ((b"www 300 IN CNAME ai", b"ai 300 IN A 192.0.2.9"), "static A too"),
+        ((b"www 300 IN CNAME ai", b"out.side. 300 IN A 127.0.0.9"), r"out\.side\. is not in the"),
+        ((b"www 300 IN CNAME ai", b"dn 300 IN DNAME www"), "DNAME record, which is not supp"),
+        ((b"www 300 IN CNAME ai", b"www 300 IN CNAME www"), "is an alias of itself"),
+        ((b"www 300 IN CNAME ai", b"*.w 300 IN CNAME x.w"), "is an alias of more than 8 names"),
         ((b"www 300 IN CNAME ai", b"$INCLUDE /etc/passwd"), "zone example.test.: "),
         ((b"zone: example.test", b"zone: example..test"), "'example..test' is no name"),
         ((b"zone: example.test", b"zone: example.test\n  names: [a..b]"), "'a..b' is no name"),
@@ -101,11 +107,11 @@ def test_mistakes_are_named_by_line_and_key(change: tuple[bytes, bytes], message
 def test_records_that_make_no_zone(change: tuple[bytes, bytes], message: str) -> None:
     topology = parse_topology(TOPOLOGY.replace(*change, 1))
     with pytest.raises(ZoneError, match=message):
-        zone_of(spec_of(topology), serial=1)
+        zone_of(spec_of(topology), places_of(topology), serial=1)
 
 
 def test_nowhere_to_send_clients() -> None:
     text = TOPOLOGY.replace(b', addresses: [192.0.2.1, "2001:db8::1"]', b", host: localhost")
     text = text.replace(b"host: 192.0.2.2", b"host: '::'")
     places = places_of(parse_topology(text))
-    assert (places.regions, places.order(Client())) == ((), [])
+    assert (places.regions, places.order(ClientOrigin())) == ((), [])

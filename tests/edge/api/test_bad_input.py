@@ -28,12 +28,12 @@ from tests.edge.support import (
     specs,
 )
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
 from skerry_edge.api.app import create_app
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.text.model import TextModel
@@ -89,7 +89,7 @@ class Gate:
         self.left = steps
         self.opened.clear()
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ForwardBatch) -> None:
         self.left -= 1
         if self.left < 0:
             assert self.opened.wait(2 * PATIENCE)
@@ -107,7 +107,7 @@ class Platform:
 
     def assert_whole(self) -> None:
         """Nothing runs, and every block is idle."""
-        eventually(lambda: self.edge.metrics.in_progress == 0)
+        eventually(lambda: self.edge.metrics.running.value == 0)
         eventually(lambda: not self.engine.has_work)
         assert self.engine.statistics().blocks_used == 0
         self.engine.pool.sanity_check()
@@ -294,7 +294,7 @@ def test_a_client_that_leaves_before_its_answer(whole: Platform, ask: str) -> No
 
 def left(whole: Platform, before: int) -> None:
     """The edge noticed while the engine was held, so the engine stops at its next step."""
-    eventually(lambda: whole.edge.metrics.in_progress == 0)
+    eventually(lambda: whole.edge.metrics.running.value == 0)
     whole.gate.opened.set()
     whole.assert_whole()
     assert whole.engine.statistics().output_tokens - before < 20
@@ -307,8 +307,8 @@ def test_a_client_that_leaves_while_it_waits(whole: Platform) -> None:
     first.start()
     eventually(lambda: whole.engine.statistics().running == 1)
     with asking(whole.client, RUN, {"prompt": "second", "max_tokens": 5}):
-        eventually(lambda: whole.edge.metrics.in_progress == 2)
-    eventually(lambda: whole.edge.metrics.in_progress == 1)
+        eventually(lambda: whole.edge.metrics.running.value == 2)
+    eventually(lambda: whole.edge.metrics.running.value == 1)
     whole.gate.opened.set()
     first.join()
 

@@ -20,7 +20,7 @@ from tests.edge.support import ACCOUNT
 
 from skerry_core.encoder.encoder import Encoder
 from skerry_edge.api.app import create_app
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Catalog, Classification

@@ -8,7 +8,7 @@ import pytest
 from tests.edge.support import Deployment, deployed
 
 from skerry_edge.api.cors import origins_from
-from skerry_edge.gate.admission import RATE_HEADERS
+from skerry_edge.gate.allowance_use import RATE_HEADERS
 from skerry_edge.limits import Limits
 
 PAGE = "https://app.example.com"

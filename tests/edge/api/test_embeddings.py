@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from skerry_core.encoder.encoder import Encoder
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.ledger.usage_report import journals, totals
@@ -29,7 +29,8 @@ from skerry_edge.limits import Limits
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Catalog, Embedding, ModelSpec
 from skerry_regions.models.local_model import describe
-from skerry_regions.models.store import ModelFiles, ModelStore
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.store import ModelStore
 from skerry_regions.node.node import Node
 from skerry_regions.region.local import LocalRegion
 
@@ -104,7 +105,7 @@ async def client_of(
     node = Node(id="node", region="here", loop=asyncio.get_running_loop())
     node.serve_encoder(spec.id, Encoder.open(files.weights, threads=1, cache_dir=KERNELS))
     tokens = TokenStore(folder / "tokens.json")
-    token, _ = tokens.create(account_id=ACCOUNT, now=0)
+    token, _ = tokens.create(account_id=ACCOUNT, scopes=("run", "read", "metrics"), now=0)
     edge = Edge(
         catalog=Catalog([spec]),
         texts={},

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment
 
-from skerry_edge.api import app
-from skerry_edge.api.documents.openapi import document
-from skerry_edge.api.documents.openapi_operations import ACCOUNT as ACCOUNT_PATH
-from skerry_edge.api.documents.openapi_operations import OPERATIONS
+from skerry_edge.api.documents.openapi import ANTHROPIC, BINDING, NATIVE, OPENAI
+from skerry_edge.api.operations import ACCOUNT as ACCOUNT_PATH
+from skerry_edge.api.operations import OPERATIONS, errors_of, openapi_document
+from skerry_regions.operations import Errors, Operation, routes
 
 # Served and not described: other names of what is described, and what is not JSON.
 UNDESCRIBED = {"/metrics", "/openapi.json", "/ai-api/models/search"}
@@ -32,29 +32,63 @@ LINE = (
     f'"body": {{"model": "{MODEL}", "prompt": "hi"}}}}'
 )
 BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
+V1_PATH = f"{ACCOUNT_PATH}/ai/v1"
 V1 = f"{ACCOUNT_PATH.format(account_id=ACCOUNT)}/ai/v1"
 
 
 def test_it_is_served_to_everybody(edge: Deployment) -> None:
     reply = httpx.get(f"http://127.0.0.1:{edge.port}/openapi.json", trust_env=False)
     assert reply.headers["content-type"] == "application/json"
-    assert reply.json() == document()
+    assert reply.json() == openapi_document()
     assert reply.json()["openapi"] == "3.1.0"
 
 
-def test_every_route_is_described_and_every_description_served() -> None:
+def test_every_route_is_described_and_every_description_served(edge: Deployment) -> None:
     served = {
-        (route.path.replace(":path}", "}"), method)
-        for route in app._routes()
+        (route.path.replace(":path}", "}"), method.lower())
+        for route in routes(OPERATIONS)
         if not route.path.startswith(("/v1/", "/ai/v1/"))
         for method in (route.methods or set()) - {"HEAD"}
         if route.path not in UNDESCRIBED
     }
-    assert served == {(operation.path, operation.verb.upper()) for operation in OPERATIONS}
+    described = openapi_document()["paths"].items()
+    assert served == {
+        (path, method) for path, item in described for method in item if method != "parameters"
+    }
+
+
+def test_every_name_of_an_operation_is_routed(edge: Deployment) -> None:
+    """What is described under the account is served under the two short prefixes as well."""
+    served = {(route.path, *sorted(route.methods or ())) for route in routes(OPERATIONS)}
+    long = {each for each in served if each[0].startswith(V1_PATH)}
+    assert len(long) == 19
+    for prefix in ("/ai/v1", "/v1"):
+        assert {(prefix + path.removeprefix(V1_PATH), *rest) for path, *rest in long} <= served
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        (f"{V1}/chat/completions", OPENAI),
+        (f"{V1}/messages", ANTHROPIC),
+        ("/v1/messages/count_tokens", ANTHROPIC),
+        ("/v1/messages/count", OPENAI),
+        ("/ai/v1/nothing", OPENAI),
+        ("/v1", OPENAI),
+        ("/v1x", NATIVE),
+        ("/run", BINDING),
+        ("/run/x", NATIVE),
+        (f"/client/v4/accounts/{ACCOUNT}/ai/run/@cf/a/v1/messages", NATIVE),
+        ("/metrics", NATIVE),
+        ("/nothing", NATIVE),
+    ],
+)
+def test_errors_are_told_in_the_dialect_of_their_path(path: str, dialect: Errors) -> None:
+    assert errors_of(path) is dialect
 
 
 def test_every_schema_is_sound_and_every_reference_leads_somewhere() -> None:
-    described = document()
+    described = openapi_document()
 
     def references(value: Any) -> set[str]:
         if isinstance(value, list):
@@ -72,7 +106,7 @@ def test_every_schema_is_sound_and_every_reference_leads_somewhere() -> None:
 
 def check(reply: httpx.Response, path: str, verb: str) -> None:
     """The answer is one of those that are described."""
-    described = document()
+    described = openapi_document()
     content = described["paths"][path][verb]["responses"][str(reply.status_code)]["content"]
     schema = content[reply.headers["content-type"]]["schema"]
     whole = {**schema, "components": described["components"]}
@@ -97,29 +131,47 @@ def made(edge: Deployment, path: str) -> dict[str, str]:
     return {"id": reply.json()["id"], "request_id": reply.headers["x-request-id"]}
 
 
-def call(edge: Deployment, operation: Any, **values: str) -> httpx.Response:
+def takes_json(operation: Operation) -> bool:
+    return "application/json" in (operation.body or {})
+
+
+def is_form(operation: Operation) -> bool:
+    return "multipart/form-data" in (operation.body or {})
+
+
+def call(edge: Deployment, operation: Operation, **values: str) -> httpx.Response:
     values = {"account_id": ACCOUNT, "model": MODEL, "id": "resp_none", "request_id": "r", **values}
-    path = operation.path.format(**values)
+    path = operation.described_path.format(**values)
     query = {"model": values["model"]} if path.endswith("/schema") else None
     headers = {"cf-consn-model-id": values["model"]}
-    if operation.form:
+    if "steer" in (operation.scopes or ()):  # no token of a tenant has it
+        token, _ = edge.edge.tokens.create(account_id=ACCOUNT, scopes=("steer",), now=0)
+        headers["authorization"] = f"Bearer {token}"
+    if is_form(operation):
         return upload(edge, path)
-    body = BODIES.get(operation.id, {}) if operation.verb == "post" else None
-    return edge.client.request(operation.verb, path, params=query, headers=headers, json=body)
+    body = BODIES.get(operation.id, {}) if operation.method == "POST" else None
+    return edge.client.request(operation.method, path, params=query, headers=headers, json=body)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-def test_answers_are_as_described(edge: Deployment, operation: Any) -> None:
+DESCRIBED = [each for each in OPERATIONS if each.id]
+
+
+@pytest.mark.parametrize("operation", DESCRIBED, ids=lambda operation: operation.id)
+def test_answers_are_as_described(edge: Deployment, operation: Operation) -> None:
     reply = call(edge, operation, **made(edge, operation.path))
-    if operation.id in BODIES or not operation.inputs:
+    if operation.id in BODIES or not takes_json(operation):
         assert reply.status_code == 200
-    check(reply, operation.path, operation.verb)
-    check(call(edge, operation, model="@cf/none/no"), operation.path, operation.verb)
-    if operation.inputs:
+    check(reply, operation.described_path, operation.method.lower())
+    check(
+        call(edge, operation, model="@cf/none/no"),
+        operation.described_path,
+        operation.method.lower(),
+    )
+    if takes_json(operation):
         broken = edge.client.post(str(reply.url), content=b"{")
         assert broken.status_code == 400
-        check(broken, operation.path, operation.verb)
+        check(broken, operation.described_path, operation.method.lower())
     other = call(edge, operation, account_id="f" * 32)
     if "{account_id}" in operation.path:
         assert other.status_code == 404
-    check(other, operation.path, operation.verb)
+    check(other, operation.described_path, operation.method.lower())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.edge.support import ACCOUNT, CHAT, CONTEXT, MODEL, Deployment, answer
+from tests.properties import examples
 
 BASE = f"/client/v4/accounts/{ACCOUNT}/ai"
 TURN = {"role": "user", "content": "hi"}
@@ -59,7 +60,9 @@ def schemas(shared_deployment: Deployment) -> Schemas:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(body=bodies, model=st.sampled_from([MODEL, CHAT]))
 @example(body={"prompt": "hi", "max_tokens": CONTEXT}, model=MODEL)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,10 +15,17 @@ from hypothesis import strategies as st
 
 from skerry.errors import AuthenticationError, Overloaded, RateLimited, SkerryError, Unavailable
 from skerry_edge.gate import admission as module
-from skerry_edge.gate.admission import Admission, Demand, Place
-from skerry_edge.gate.auth import Caps
-from skerry_edge.gate.quotas import Allowance, ModelAllowance, Quotas, TenantAllowance
-from skerry_edge.gate.spending import dollars
+from skerry_edge.gate.admission import Admission, Place
+from skerry_edge.gate.principal import Budget, Caps
+from skerry_edge.gate.quotas import (
+    AccountAllowance,
+    Allowance,
+    ModelAllowance,
+    Quotas,
+    TenantAllowance,
+)
+from skerry_edge.gate.request_demand import RequestDemand
+from skerry_edge.gate.spending import Spending, dollars
 from skerry_regions.models.catalog import Price
 
 MODEL = "@cf/test/bytes"
@@ -32,8 +41,8 @@ class Clock:
         return self.now
 
 
-def demand(tenant: str = ME, prompt: int = 1, output: int = 0, model: str = MODEL) -> Demand:
-    return Demand(
+def demand(tenant: str = ME, prompt: int = 1, output: int = 0, model: str = MODEL) -> RequestDemand:
+    return RequestDemand(
         tenant=tenant,
         token=f"token of {tenant}",
         model=model,
@@ -54,18 +63,23 @@ def admission(
 
 
 def enter(entrance: Admission, *args: object, **kwargs: object) -> Place:
-    return asyncio.run(entrance.enter(demand(*args, **kwargs)))  # type: ignore[arg-type]
+    wanted = demand(*args, **kwargs)  # type: ignore[arg-type]
+    entrance.arrive(wanted.tenant)
+    entrance.arrive(wanted.tenant, wanted.model)
+    return asyncio.run(entrance.enter(wanted))
 
 
 def every(**allowance: float) -> Quotas:
-    return Quotas(every_tenant=msgspec.convert(allowance, Allowance))
+    return Quotas(every_tenant=msgspec.convert(allowance, AccountAllowance))
 
 
-def told(entrance: Admission, wanted: Demand) -> dict[str, str]:
+def told(entrance: Admission, wanted: RequestDemand) -> dict[str, str]:
     headers: dict[str, str] = {}
 
     async def ask() -> None:
         with contextlib.suppress(SkerryError):
+            entrance.arrive(wanted.tenant, tell=headers.update)
+            entrance.arrive(wanted.tenant, wanted.model, headers.update)
             await entrance.enter(wanted, headers.update)
 
     asyncio.run(ask())
@@ -130,7 +144,7 @@ def test_concurrency_and_the_pace_at_which_places_become_free() -> None:
 
 def test_a_tenant_of_its_own_is_not_held_to_what_every_tenant_is() -> None:
     own = TenantAllowance(account=ME, concurrency=2)
-    entrance = admission(Quotas(every_tenant=Allowance(concurrency=1), tenants={ME: own}))
+    entrance = admission(Quotas(every_tenant=AccountAllowance(concurrency=1), tenants={ME: own}))
     enter(entrance)
     enter(entrance)
     enter(entrance, OTHER)
@@ -161,19 +175,34 @@ def test_a_tenant_and_a_model() -> None:
 
 def test_who_is_refused_by_one_limit_uses_up_none_of_the_others() -> None:
     of_model = ModelAllowance(model=MODEL, all_tenants=Allowance(concurrency=1))
-    quotas = Quotas(every_tenant=Allowance(requests_per_minute=2), models={MODEL: of_model})
+    quotas = Quotas(every_tenant=AccountAllowance(tokens_per_minute=2), models={MODEL: of_model})
     entrance = admission(quotas)
     place = enter(entrance)
     for _ in range(5):
         with pytest.raises(Overloaded):
             enter(entrance)
-    place.leave()
+    place.leave(1)
     enter(entrance)
+
+
+def test_a_request_counts_when_it_arrives_whatever_becomes_of_it() -> None:
+    of_model = ModelAllowance(model=MODEL, every_tenant=Allowance(requests_per_minute=3))
+    quotas = Quotas(every_tenant=AccountAllowance(requests_per_minute=4), models={MODEL: of_model})
+    entrance = admission(quotas)
+    for model in (MODEL, MODEL, MODEL):
+        entrance.arrive(ME)
+        entrance.arrive(ME, model)
+    entrance.arrive(ME)
+    with pytest.raises(RateLimited, match="3 requests per minute for"):
+        entrance.arrive(ME, MODEL)
+    with pytest.raises(RateLimited, match="4 requests per minute"):
+        entrance.arrive(ME)
+    entrance.arrive(OTHER)
 
 
 def test_the_headers_are_of_the_limit_that_is_nearest() -> None:
     of_model = ModelAllowance(model=MODEL, every_tenant=Allowance(requests_per_minute=10))
-    quotas = Quotas(every_tenant=Allowance(requests_per_minute=4), models={MODEL: of_model})
+    quotas = Quotas(every_tenant=AccountAllowance(requests_per_minute=4), models={MODEL: of_model})
     entrance = admission(quotas)
     for remaining in (3, 2, 1, 0, 0):
         headers = told(entrance, demand())
@@ -202,11 +231,11 @@ def test_each_of_several_edges_lets_its_part_in() -> None:
 def test_limits_that_change_hold_at_once() -> None:
     entrance = admission(every(concurrency=1))
     enter(entrance)
-    entrance.quotas = every(concurrency=2)
+    entrance.hold_to(every(concurrency=2))
     enter(entrance)
-    entrance.quotas = Quotas()
+    entrance.hold_to(Quotas())
     enter(entrance)
-    entrance.quotas = every(concurrency=2)
+    entrance.hold_to(every(concurrency=2))
     with pytest.raises(RateLimited):
         enter(entrance)
 
@@ -230,26 +259,32 @@ def test_running_requests_can_be_ended() -> None:
     entrance = admission()
     ended: dict[str, list[SkerryError]] = {ME: [], OTHER: []}
     for tenant, errors in ended.items():
-        enter(entrance, tenant).when_ended(errors.append)
+        asyncio.run(entrance.enter(demand(tenant), on_end=errors.append))
     over = AuthenticationError("revoked")
     assert entrance.end(lambda wanted: wanted.token == f"token of {ME}", over) == 1
     assert ended == {ME: [over], OTHER: []}
 
 
-def test_a_request_that_is_ended_before_it_runs_hears_of_it_when_it_does() -> None:
+def test_a_request_that_is_ended_before_it_runs_is_refused() -> None:
     entrance = admission()
     place = enter(entrance)
+    place.check()
     over = AuthenticationError("revoked")
     entrance.end(lambda wanted: True, over)
-    ended: list[SkerryError] = []
-    place.when_ended(ended.append)
-    assert ended == [over]
+    with pytest.raises(AuthenticationError) as caught:
+        place.check()
+    assert caught.value is over
 
 
 def test_a_token_with_a_cap_needs_somebody_who_counts() -> None:
     entrance = admission()
-    wanted = Demand(
-        tenant=ME, token="t", caps=Caps(per_day=1.0), model=MODEL, price=FREE, prompt_tokens=1
+    wanted = RequestDemand(
+        tenant=ME,
+        token="t",
+        budgets=(Budget("t", Caps(per_day=1.0)),),
+        model=MODEL,
+        price=FREE,
+        prompt_tokens=1,
     )
     with pytest.raises(Unavailable):
         asyncio.run(entrance.enter(wanted))
@@ -258,7 +293,7 @@ def test_a_token_with_a_cap_needs_somebody_who_counts() -> None:
 
 def test_the_most_that_a_request_can_cost() -> None:
     price = Price(prompt=1.0, cached=2.0, output=4.0)
-    wanted = Demand(
+    wanted = RequestDemand(
         tenant=ME, token="t", model=MODEL, price=price, prompt_tokens=1000, output_tokens=500
     )
     assert wanted.dollars == (1000 * 2.0 + 500 * 4.0) / 1e6
@@ -321,3 +356,32 @@ def test_no_order_of_events_lets_a_tenant_beyond_its_limits(
     for begin, tenant in let_in:
         within = [at for at, who in let_in if who == tenant and begin <= at <= begin + 60.0]
         assert len(within) <= 12
+
+
+def test_who_has_a_cap_is_refused_while_usage_cannot_be_written(tmp_path: Path) -> None:
+    """A full disk: of 150 answers 5 rows were left after a kill."""
+    seconds = [10.0]
+    spending = Spending(tmp_path / "spending.db")
+    entrance = Admission(
+        quotas=Quotas(every_tenant=AccountAllowance(), unwritten_seconds=10.0),
+        spending=spending,
+        unwritten=lambda: seconds[0],
+    )
+    capped = RequestDemand(
+        tenant=ME,
+        token="t",
+        budgets=(Budget("t", Caps(per_day=1.0)),),
+        model=MODEL,
+        price=FREE,
+        prompt_tokens=1,
+    )
+    free = dataclasses.replace(capped, budgets=())
+    asyncio.run(entrance.enter(capped)).leave()
+    seconds[0] = 10.1
+    with pytest.raises(Unavailable, match="cannot be written down"):
+        asyncio.run(entrance.enter(capped))
+    asyncio.run(entrance.enter(free)).leave()
+    assert entrance.num_requests == 0
+    seconds[0] = 0.0
+    asyncio.run(entrance.enter(capped)).leave()
+    spending.close()

@@ -91,6 +91,6 @@ def test_seconds_to_full() -> None:
 def test_the_pace_of_places(freed: tuple[float, ...], advice: float) -> None:
     pace = Pace()
     for at in freed:
-        pace.freed(at)
+        pace.append(at)
     assert pace.wait() == advice
     assert math.isfinite(pace.wait())

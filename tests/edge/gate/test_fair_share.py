@@ -16,13 +16,13 @@ import httpx
 import pytest
 from tests.edge.support import MODEL, ByteText, specs
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
@@ -42,7 +42,7 @@ class Turnstile:
         self._is_waiting = threading.Event()
         self.num_steps = 0
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: ForwardBatch) -> None:
         self._is_waiting.set()
         self._permits.acquire()
         self.num_steps += 1
@@ -94,7 +94,7 @@ class Platform:
 
     @property
     def num_admitted(self) -> int:
-        return len(self.engine._admission)
+        return len(self.engine._capacity)
 
     def ask(self, tenant: str, prompt: str, max_tokens: int) -> asyncio.Task[httpx.Response]:
         return asyncio.create_task(

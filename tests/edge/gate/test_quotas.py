@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from tests.edge.support import ALIAS, MODEL, specs
 
-from skerry_edge.gate.quotas import UNLIMITED, Allowance, Quotas, QuotasError, load_quotas
+from skerry_edge.gate.principal import Budget, Caps
+from skerry_edge.gate.quotas import (
+    NO_LIMITS,
+    AccountAllowance,
+    Allowance,
+    Quotas,
+    QuotasError,
+    load_quotas,
+)
 from skerry_regions.models.catalog import Catalog
 
 CATALOG = Catalog(specs())
@@ -32,8 +40,9 @@ def load(tmp_path: Path, text: str) -> Quotas:
 
 def test_no_file_limits_nothing(tmp_path: Path) -> None:
     quotas = load_quotas(tmp_path / "limits.yaml", CATALOG)
-    assert [allowance for _, allowance in quotas.of(ME, MODEL)] == [UNLIMITED]
-    assert UNLIMITED.is_unlimited
+    assert [allowance for _, allowance in quotas.of(ME, MODEL)] == [NO_LIMITS]
+    assert NO_LIMITS.is_unlimited
+    assert quotas.budget(ME) is None
 
 
 def test_what_a_request_must_keep_to(tmp_path: Path) -> None:
@@ -46,7 +55,7 @@ def test_what_a_request_must_keep_to(tmp_path: Path) -> None:
     assert key == (ME, "")
     assert (own.requests_per_minute, own.tokens_per_minute) == (None, 150_000)
     assert list(quotas.of(ME, MODEL))[1:] == of_model
-    every = ((OTHER, ""), Allowance(requests_per_minute=300.0, concurrency=16))
+    every = ((OTHER, ""), AccountAllowance(requests_per_minute=300.0, concurrency=16))
     assert list(quotas.of(OTHER, "@cf/another/model")) == [every]
 
 
@@ -82,3 +91,14 @@ def test_mistakes_say_where(tmp_path: Path, text: str, line: int, problem: str) 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(QuotasError, match="cannot be read: Is a directory"):
         load_quotas(tmp_path, CATALOG)
+
+
+def test_accounts_have_budgets(tmp_path: Path) -> None:
+    quotas = load(
+        tmp_path,
+        f'every_tenant: {{per_day: 5}}\ntenants:\n  - {{account: "{ME}", per_month: 100}}\n',
+    )
+    assert quotas.budget(ME) == Budget(ME, Caps(per_month=100.0), "account")
+    assert quotas.budget(OTHER) == Budget(OTHER, Caps(per_day=5.0), "account")
+    with pytest.raises(QuotasError, match="per_day: no such key"):
+        load(tmp_path, f'models:\n  - {{model: "{ALIAS}", every_tenant: {{per_day: 5}}}}\n')

@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from skerry.errors import QuotaExceeded, Unavailable
-from skerry_edge.gate.auth import Caps
+from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.spending import Hold, Spending, periods_at
 
 TOKEN = "0123456789abcdef"
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
 DAY = 86_400.0
+
+
+def budget(caps: Caps, id: str = TOKEN) -> tuple[Budget, ...]:
+    return (Budget(id, caps),)
 
 
 class Clock:
@@ -34,17 +39,17 @@ def test_a_reservation_counts_until_it_is_settled(tmp_path: Path) -> None:
     caps = Caps(per_day=1.0)
 
     async def use() -> None:
-        hold = await spending.reserve(TOKEN, caps, 0.75)
+        hold = await spending.reserve(budget(caps), 0.75)
         with pytest.raises(QuotaExceeded) as refused:
-            await spending.reserve(TOKEN, caps, 0.5)
+            await spending.reserve(budget(caps), 0.5)
         assert refused.value.message == (
             "This API token may spend US$ 1 per day: 0.75 is spent, and this request may cost up "
             "to 0.5."
         )
         assert refused.value.retry_after == DAY / 2
-        await spending.reserve("another", caps, 0.5)
+        await spending.reserve(budget(caps, "another"), 0.5)
         spending.settle(hold, 0.5)
-        await spending.reserve(TOKEN, caps, 0.5)
+        await spending.reserve(budget(caps), 0.5)
 
     asyncio.run(use())
     assert spending.spent(TOKEN) == (1.0, 1.0)
@@ -55,7 +60,7 @@ def test_what_many_requests_did_not_use_comes_back_when_they_end_at_once(tmp_pat
     spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
 
     async def use() -> None:
-        reserving = [spending.reserve(TOKEN, Caps(per_day=1.0), 0.001) for _ in range(1000)]
+        reserving = [spending.reserve(budget(Caps(per_day=1.0)), 0.001) for _ in range(1000)]
         for hold in await asyncio.gather(*reserving):
             spending.settle(hold, 0.0)
 
@@ -70,14 +75,14 @@ def test_days_and_months_begin_anew(tmp_path: Path) -> None:
     caps = Caps(per_day=1.0, per_month=1.5)
 
     async def use() -> None:
-        await spending.reserve(TOKEN, caps, 1.0)
+        await spending.reserve(budget(caps), 1.0)
         clock.now += DAY / 2
         assert spending.spent(TOKEN) == (0.0, 1.0)
         with pytest.raises(QuotaExceeded, match="per month") as refused:
-            await spending.reserve(TOKEN, caps, 1.0)
+            await spending.reserve(budget(caps), 1.0)
         assert refused.value.retry_after == 9 * DAY  # 22 November to 1 December
         clock.now += 9 * DAY
-        await spending.reserve(TOKEN, caps, 1.0)
+        await spending.reserve(budget(caps), 1.0)
 
     asyncio.run(use())
     spending.close()
@@ -86,7 +91,7 @@ def test_days_and_months_begin_anew(tmp_path: Path) -> None:
 def test_what_is_settled_after_midnight_belongs_to_the_day_before(tmp_path: Path) -> None:
     clock = Clock()
     spending = Spending(tmp_path / "spending.db", wall_clock=clock)
-    hold = asyncio.run(spending.reserve(TOKEN, Caps(per_day=1.0), 0.5))
+    hold = asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now += DAY / 2
     spending.settle(hold, 0.25)
     assert spending.spent(TOKEN) == (0.0, 0.25)
@@ -97,7 +102,7 @@ def test_it_outlives_the_process_and_is_its_owners_only(tmp_path: Path) -> None:
     path = tmp_path / "spending.db"
     for expected in (0.5, 1.0):
         spending = Spending(path, wall_clock=Clock())
-        asyncio.run(spending.reserve(TOKEN, Caps(per_day=2.0), 0.5))
+        asyncio.run(spending.reserve(budget(Caps(per_day=2.0)), 0.5))
         assert spending.spent(TOKEN) == (expected, expected)
         spending.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -106,9 +111,9 @@ def test_it_outlives_the_process_and_is_its_owners_only(tmp_path: Path) -> None:
 def test_old_periods_are_forgotten(tmp_path: Path) -> None:
     clock = Clock()
     spending = Spending(tmp_path / "spending.db", wall_clock=clock)
-    asyncio.run(spending.reserve(TOKEN, Caps(per_day=1.0), 0.5))
+    asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now += 70 * DAY
-    asyncio.run(spending.reserve(TOKEN, Caps(per_day=1.0), 0.5))
+    asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now = NOON
     assert spending.spent(TOKEN) == (0.0, 0.0)
     spending.close()
@@ -117,7 +122,7 @@ def test_old_periods_are_forgotten(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:
     spending = Spending(tmp_path, wall_clock=Clock())  # a folder
     with pytest.raises(Unavailable):
-        asyncio.run(spending.reserve(TOKEN, Caps(per_day=1.0), 0.5))
+        asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     spending.close()
 
 
@@ -125,7 +130,7 @@ def test_who_is_cancelled_while_money_is_set_aside_gets_it_back(tmp_path: Path) 
     spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
 
     async def use() -> None:
-        reserving = asyncio.create_task(spending.reserve(TOKEN, Caps(per_day=1.0), 0.5))
+        reserving = asyncio.create_task(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
         await asyncio.sleep(0)
         reserving.cancel()
         await asyncio.gather(reserving, return_exceptions=True)
@@ -156,13 +161,13 @@ AMOUNTS = st.lists(
 
 
 @given(cap=st.floats(0.0, 3.0), requests=AMOUNTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_cap_is_never_exceeded(cap: float, requests: list[tuple[float, float, bool]]) -> None:
     async def use(spending: Spending) -> None:
         running: list[tuple[Hold, float]] = []
         for most, share, at_once in requests:
             try:
-                hold = await spending.reserve(TOKEN, Caps(per_month=cap), most)
+                hold = await spending.reserve(budget(Caps(per_month=cap)), most)
             except QuotaExceeded:
                 continue
             running.append((hold, most * share))
@@ -177,3 +182,27 @@ def test_a_cap_is_never_exceeded(cap: float, requests: list[tuple[float, float, 
         asyncio.run(use(spending))
         assert spending.spent(TOKEN)[1] <= cap + 1e-9
         spending.close()
+
+
+def test_what_a_child_spends_counts_against_every_ancestor_and_the_account(tmp_path: Path) -> None:
+    spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
+    parent = Budget("parent", Caps(per_day=5.0), "ancestor")
+    account = Budget("account", Caps(per_month=12.0), "account")
+    first, second = (Budget(name, Caps(per_day=5.0)) for name in ("first", "second"))
+
+    async def use() -> None:
+        await spending.reserve((first, parent, account), 4.0)
+        with pytest.raises(QuotaExceeded, match="The API token that this one was made with may"):
+            await spending.reserve((second, parent, account), 4.0)
+        assert spending.spent("second") == (0.0, 0.0)  # nothing is kept of what was refused
+        hold = await spending.reserve((second, parent, account), 1.0)
+        spending.settle(hold, 0.5)
+        await spending.reserve((account,), 7.5)
+        with pytest.raises(QuotaExceeded, match=r"This account may spend US\$ 12 per month"):
+            await spending.reserve((account,), 0.25)
+
+    asyncio.run(use())
+    assert [spending.spent(each) for each in ("first", "second", "parent", "account")] == [
+        (4.0, 4.0), (0.5, 0.5), (4.5, 4.5), (12.0, 12.0),
+    ]  # fmt: skip
+    spending.close()

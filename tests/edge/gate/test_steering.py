@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,17 +11,16 @@ from urllib.parse import unquote
 import httpx
 import pytest
 from msgspec.structs import replace
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
+from tests.edge.support import Deployment
 
-from skerry_edge.gate.steering import Elsewhere, Steered, Steering, may_go_anywhere
-from skerry_edge.internal import INSIDE, InsideCall
+from skerry_edge.api.app import Rim
+from skerry_edge.gate.inside import InsideCall
+from skerry_edge.gate.steering import Elsewhere, Steering, may_go_anywhere, steered
 from skerry_regions.geo.from_topology import places_of
 from skerry_regions.registry import Member
-from skerry_regions.topology.spec import parse_topology
+from skerry_regions.topology.loading import parse_topology
 
 pytestmark = pytest.mark.anyio
 
@@ -124,7 +124,7 @@ def test_nobody_leaves_a_zone() -> None:
     assert sent_to(steering, BOUND_TO_EU) is None  # however near it is to the other one
     assert sent_to(steering, BOUND_TO_US) == "iad"  # it must not be here
     assert sent_to(steering, BOUND_TO_US, "eu") is None  # it cannot be anywhere
-    steering.is_draining = True
+    steering.drain()
     assert sent_to(steering, AMERICAN, "eu") == "ams"
     assert sent_to(steering, AMERICAN, "jp") is None
 
@@ -132,7 +132,7 @@ def test_nobody_leaves_a_zone() -> None:
 def test_an_edge_that_drains_sends_everybody_away() -> None:
     world = World()
     steering = world.steering()
-    steering.is_draining = True
+    steering.drain()
     assert sent_to(steering, GERMAN) == "ams"
     assert sent_to(steering, AMERICAN) == "iad"
     assert sent_to(steering, UNKNOWN) == "ams"
@@ -147,7 +147,7 @@ def test_a_region_that_joined_later_is_far_away() -> None:
     world = World(members=[edge("new", "eu")])
     steering = world.steering()
     assert sent_to(steering, AMERICAN) is None
-    steering.is_draining = True
+    steering.drain()
     assert sent_to(steering, AMERICAN) == "new"
 
 
@@ -155,24 +155,16 @@ def test_a_region_that_joined_later_is_far_away() -> None:
 
 
 class Placed:
-    """ASGI middleware that does what those before `Steered` do, and says where a client is."""
+    """An edge behind `steered`, which says where a client is."""
 
-    def __init__(self, app: Any, address: str, zone: str | None, inside: bool) -> None:
-        self._app, self._address, self._zone, self._inside = app, address, zone, inside
+    def __init__(self, steering: Steering, address: str, zone: str | None) -> None:
+        self._steering, self._address, self._zone = steering, address, zone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope["client"] = (self._address, 1234)
-            scope["residency"] = self._zone
-            if scope["path"] != "/healthz":
-                scope["principal"] = "somebody"
-            if self._inside:
-                scope[INSIDE] = InsideCall(request_id="x", principal=None, priority="batch")
-        await self._app(scope, receive, send)
-
-
-async def answer(request: Request) -> Response:
-    return PlainTextResponse("here")
+        scope["client"] = (self._address, 1234)
+        onward = await steered(self._steering, scope, self._zone, receive, send)
+        if onward is not None:
+            await PlainTextResponse("here")(scope, receive, onward)
 
 
 async def ask(
@@ -182,12 +174,9 @@ async def ask(
     address: str = AMERICAN,
     zone: str | None = None,
     method: str = "POST",
-    inside: bool = False,
     **headers: str,
 ) -> httpx.Response:
-    app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
-    app.add_middleware(Steered, steering=steering)
-    outer = Placed(app, address, zone, inside)
+    outer = Placed(steering, address, zone)
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(outer), base_url="http://fra"
@@ -261,11 +250,29 @@ def test_a_target_that_is_no_path_is_not_redirected(raw: bytes, may: bool) -> No
     assert may_go_anywhere(scope) is may
 
 
+async def test_an_edge_sends_only_callers_from_outside_away(edge: Deployment) -> None:
+    rim = Rim(dataclasses.replace(edge.edge, steering=World().steering()))
+
+    async def inside(scope: Scope, receive: Receive, send: Send) -> None:
+        revoked = InsideCall(request_id="x", principal=None, priority="batch")
+        await rim.serve(scope, receive, send, revoked)
+
+    statuses = []
+    for app, method, path in (
+        (rim.serve, "POST", CHAT),
+        (rim.serve, "GET", "/healthz"),
+        (inside, "POST", CHAT),
+    ):
+        transport = httpx.ASGITransport(app, client=(AMERICAN, 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://fra") as client:
+            headers = {"authorization": f"Bearer {edge.token}"}
+            statuses.append((await client.request(method, path, headers=headers)).status_code)
+    assert statuses == [307, 200, 401]
+
+
 async def test_who_is_never_sent_away() -> None:
     steering = World().steering()
     for told in (
-        await ask(steering, "/healthz"),
-        await ask(steering, inside=True),
         await ask(steering, address="unix"),
         await ask(steering, address=GERMAN),
         await ask(steering, zone="eu"),
@@ -282,7 +289,7 @@ async def test_advice() -> None:
         200, 'http%2F1.1="iad.example.test:443"; ma=60',
     )  # fmt: skip
     assert "connection" not in told.headers
-    steering.is_draining = True
+    steering.drain()
     told = await ask(steering, address=GERMAN)
     assert (told.headers["alt-svc"], told.headers["connection"]) == (
         'http%2F1.1="ams.internal:8787"; ma=60', "close",

@@ -19,7 +19,7 @@ from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_edge.api.app import create_app
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits

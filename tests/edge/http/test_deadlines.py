@@ -13,7 +13,7 @@ from starlette.types import Message, Scope
 from tests.edge.support import ACCOUNT, MODEL, ByteText, Hold, ScriptedRegion, events, specs
 
 from skerry_edge.api.app import create_app
-from skerry_edge.gate.auth import TokenStore
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.gate.waiting_room import WaitingRoom
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.sse import Attended
@@ -169,7 +169,7 @@ async def test_a_stream_has_what_the_wait_left_of_its_time(place: Place) -> None
     await visiting
     assert visitor.status == 200
     assert events(visitor.answer)[-1]["errors"][0]["code"] == 3046
-    assert place.edge.metrics.in_progress == 0
+    assert place.edge.metrics.running.value == 0
 
 
 async def test_a_comment_that_cannot_be_sent_ends_the_work() -> None:

@@ -8,8 +8,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.edge.support import MODEL, Deployment, answer
+from tests.properties import examples
 
-from skerry.wire import ChatCompletionRequest, CompletionRequest, TextGenerationInput
+from skerry.wire import TextGenerationInput
+from skerry.wire.openai import ChatCompletionRequest, CompletionRequest
 from skerry_edge.api.anthropic.messages_wire import MessagesRequest
 from skerry_edge.api.responses.responses_wire import ResponsesRequest
 
@@ -42,9 +44,11 @@ def bodies(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 hostile = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-fewer = settings(hostile, max_examples=50)
+fewer = settings(hostile, max_examples=examples(50))
 DOCUMENTED = {200, 400, 405, 413}
 
 

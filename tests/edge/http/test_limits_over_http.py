@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.edge.support import (
     ACCOUNT,
+    CONTEXT,
     MODEL,
     PATIENCE,
     Deployment,
@@ -21,12 +22,13 @@ from tests.edge.support import (
 )
 
 from skerry.errors import AuthenticationError, Overloaded, PermissionDenied
-from skerry_edge.api.app import _routes
+from skerry_edge.api.operations import OPERATIONS
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.auth import ALL_SCOPES, PUBLIC_PATHS, Caps
-from skerry_edge.gate.quotas import Allowance, ModelAllowance, Quotas
+from skerry_edge.gate.principal import Caps
+from skerry_edge.gate.quotas import AccountAllowance, Allowance, ModelAllowance, Quotas
 from skerry_edge.gate.spending import Spending
 from skerry_edge.limits import Limits
+from skerry_regions.access import SCOPES
 
 LIMITS = Limits(keep_alive_seconds=0.1, request_seconds=60.0, drain_seconds=1)
 PRICE = (0.5, 2.0)  # of MODEL: US$ per million tokens of prompt and output
@@ -42,7 +44,7 @@ def limited(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def allow(edge: Deployment, **allowance: float) -> None:
-    edge.edge.admission.quotas = Quotas(every_tenant=Allowance(**allowance))  # type: ignore[arg-type]
+    edge.edge.admission.hold_to(Quotas(every_tenant=AccountAllowance(**allowance)))  # type: ignore[arg-type]
 
 
 def with_token(edge: Deployment, caps: Caps) -> tuple[str, dict[str, str]]:
@@ -95,7 +97,7 @@ def test_a_rate_limit_in_anthropics_dialect(limited: Deployment) -> None:
 
 def test_a_full_model_is_capacity(limited: Deployment) -> None:
     busy = ModelAllowance(model=MODEL, all_tenants=Allowance(requests_per_minute=1))
-    limited.edge.admission.quotas = Quotas(models={MODEL: busy})
+    limited.edge.admission.hold_to(Quotas(models={MODEL: busy}))
     limited.run(prompt="x")
     reply = limited.run(prompt="x")
     assert (reply.status_code, reply.json()["errors"][0]["code"]) == (429, 3040)
@@ -121,7 +123,21 @@ def test_a_refused_request_never_reaches_the_region(limited: Deployment) -> None
     limited.run(prompt="x")
     limited.run(prompt="x")
     assert len(limited.region.submits) == 1
-    assert limited.edge.metrics.generations_failed.value(MODEL, "rate_limit_exceeded") == 1
+    route = "/client/v4/accounts/{account_id}/ai/run/{model:path}"
+    assert limited.edge.metrics.http_requests.value(route, "POST", "429") == 1
+
+
+def test_requests_that_are_refused_for_what_they_hold_count_too(limited: Deployment) -> None:
+    allow(limited, requests_per_minute=4)
+    too_long = "x" * (CONTEXT * limited.edge.limits.prompt_chars_per_token + 1)
+    statuses = [
+        limited.run(prompt=too_long).status_code,
+        limited.client.post(limited.run_path, content=b"{").status_code,
+        limited.run(prompt="x", response_format={"type": "none"}).status_code,
+        limited.run(prompt="x").status_code,
+        limited.run(prompt=too_long).status_code,
+    ]
+    assert statuses == [413, 400, 400, 200, 429]
 
 
 def test_a_region_that_refuses_gives_tokens_back(limited: Deployment) -> None:
@@ -268,16 +284,14 @@ def test_every_route_that_is_not_public_needs_a_scope(limited: Deployment) -> No
     """Deny by default: no route serves whatever token comes."""
     bearers = {
         scope: limited.edge.tokens.create(account_id=ACCOUNT, scopes=(scope,), now=0)[0]
-        for scope in ALL_SCOPES
+        for scope in SCOPES
     }
-    for route in _routes():
-        if route.path in PUBLIC_PATHS | {"/client/v4/user/tokens/verify"}:
+    public = {"/healthz", "/readyz", "/openapi.json"}
+    for each in OPERATIONS:
+        if each.path in public | {"/client/v4/user/tokens/verify"}:
             continue
-        path = re.sub(r"{[^}]*}", "x", route.path.replace("{account_id}", ACCOUNT))
-        for method in sorted((route.methods or set()) - {"HEAD"}):
-            replies = [
-                limited.client.request(method, path, headers={"authorization": f"Bearer {token}"})
-                for token in bearers.values()
-            ]
-            statuses = [reply.status_code for reply in replies]
-            assert PermissionDenied.status in statuses, f"{method} {path}"
+        path = re.sub(r"{[^}]*}", "x", each.path.replace("{account_id}", ACCOUNT))
+        headers = [{"authorization": f"Bearer {token}"} for token in bearers.values()]
+        replies = [limited.client.request(each.method, path, headers=sent) for sent in headers]
+        statuses = [reply.status_code for reply in replies]
+        assert PermissionDenied.status in statuses, f"{each.method} {path}"

@@ -211,10 +211,21 @@ def test_heads_behind_an_unread_body_are_judged_too(port: int) -> None:
 
 
 def test_connections_are_bounded() -> None:
-    with serving(echo_size, LIMITS) as port, ExitStack() as held:
-        for _ in range(LIMITS.max_connections):
-            held.enter_context(connect(port)).sendall(b"GET")
-        assert_refused(exchange(port, b""), 503)
+    """Whoever waits longest for its client gives its place; answers in progress never do."""
+    limits = Limits(max_connections=4, reserved_connections=2, drain_seconds=1, linger_seconds=0.3)
+    with serving(echo_size, limits) as port, ExitStack() as held:
+        idle = [held.enter_context(connect(port)) for _ in range(4)]
+        for each in idle:
+            each.sendall(b"GET")
+        answered = [held.enter_context(connect(port)) for _ in range(4)]
+        for each in answered:
+            each.sendall(GET.replace(b"/x", b"/flood"))
+            assert each.recv(1)
+        for each in idle:
+            assert_refused(read_all(each), 408)
+        assert_refused(exchange(port, GET), 503)
+        probe = GET.replace(b"/x", b"/healthz")
+        assert exchange(port, probe).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_client_that_reads_nothing_is_cut_off(hasty: int) -> None:

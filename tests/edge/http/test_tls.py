@@ -133,15 +133,19 @@ def test_pairs_that_cannot_be_used(cert: str, key: str, problem: str) -> None:
         Certificate(PAIRS / cert, PAIRS / key)
 
 
-def test_handshakes_take_places(certificate: Certificate) -> None:
-    limits = Limits(drain_seconds=1, max_connections=1)
-    with serving(Starlette(), limits, ssl_context=certificate.context) as port:
-        silent = socket.create_connection(("127.0.0.1", port), timeout=60)
-        refused = (ssl.SSLEOFError, ConnectionResetError)
-        with pytest.raises(refused), connect(port, trusting("first")):
-            pass
-    with silent:
-        assert silent.recv(1) == b"", "nobody waits for it at the end"
+def test_handshakes_take_places_and_give_them_up(certificate: Certificate) -> None:
+    app = Starlette(routes=[Route("/", hello)])
+    limits = Limits(drain_seconds=1, max_connections=2)
+    with serving(app, limits, ssl_context=certificate.context) as port:
+        first, second = (
+            socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2)
+        )
+        with connect(port, trusting("first")) as connection:
+            get(connection)
+        with first:
+            assert first.recv(1) == b"", "the longest silence ends first"
+    with second:
+        assert second.recv(1) == b"", "nobody waits for it at the end"
 
 
 def test_a_handshake_takes_its_place_only_so_long(certificate: Certificate) -> None:

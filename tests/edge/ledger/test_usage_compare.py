@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from skerry_edge.ledger.usage_compare import Run, differences, run_of
-from skerry_edge.ledger.usage_journal import Amount, UsageJournal
+from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.ledger.usage_report import journals
+from skerry_edge.ledger.usage_tables import Amount
 from skerry_regions.models.catalog import Price
 
 

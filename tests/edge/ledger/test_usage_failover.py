@@ -10,14 +10,18 @@ import pytest
 from tests.edge.support import ACCOUNT, ByteText, specs
 from tests.regions.toy_nodes import MODEL, PROMPT, SAMPLINGS, InOrder, RunningNode, linked
 
-from skerry_edge.gate.auth import TokenStore
-from skerry_edge.generation.choices import Call, Job, start
+from skerry_edge.answer_headers import AnswerHeaders
+from skerry_edge.api.handler import job_of
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.start import start
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.ledger.usage_report import Totals, journals, totals
 from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
-from skerry_regions.region.remote import RemoteRegion, RetryPolicy
+from skerry_regions.region.recovery import RecoveryPolicy
+from skerry_regions.region.remote_region import RemoteRegion
 
 pytestmark = pytest.mark.anyio
 
@@ -31,22 +35,18 @@ async def counted(folder: Path, *, kill_after: int | None) -> Totals:
         edge = Edge(
             catalog=Catalog([spec]),
             texts={},
-            region=RemoteRegion(lambda: links, InOrder(links), RetryPolicy()),
+            region=RemoteRegion(lambda: links, InOrder(links), RecoveryPolicy()),
             tokens=TokenStore(folder / "tokens.json"),
             secret=b"s" * 32,
             stores=stores,
         )
-        job = Job(
-            model=spec,
-            text=cast(TextModel, ByteText()),
-            prompt_ids=list(PROMPT),
-            sampling=SAMPLINGS["greedy"],
-        )
         now = edge.clock()
-        call = Call(request_id="r", tenant=ACCOUNT, started=now, deadline=now + 60.0)
+        caller = Caller(request_id="r", tenant=ACCOUNT, started=now, deadline=now + 60.0)
+        text = cast(TextModel, ByteText())
+        job = job_of(caller, spec, text, list(PROMPT), SAMPLINGS["greedy"])
         if kill_after is not None:
             nodes[0].gate.hold_after(kill_after)
-        choices = await start(edge, [job], call)
+        choices = await start(edge, [job], AnswerHeaders())
         pieces = 0
         async for _ in choices.pieces():
             pieces += 1

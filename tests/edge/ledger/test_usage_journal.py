@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from skerry_edge.ledger.usage_journal import Amount, Outcome, UsageEntry, UsageJournal
+from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
 from skerry_edge.ledger.usage_report import Totals, dimensions_of, journals, since_of, totals
+from skerry_edge.ledger.usage_tables import Amount, Outcome
 from skerry_regions.models.catalog import Price
 
 PRICE = Price(prompt=1.0, cached=0.25, output=4.0)

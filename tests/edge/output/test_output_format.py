@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from tests.core.schemas import Schema, schemas
 from tests.edge.support import Deployment, answer
+from tests.properties import examples
 
 from skerry.errors import InvalidInput
 from skerry_edge.output.schema import checked
@@ -39,7 +40,7 @@ TAGGED = {
 # --- schemas -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(schemas())
 def test_a_supported_schema_stays_as_it_is(schema: Schema) -> None:
     assert checked(schema, "s") == schema

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from tests.core.byte_grammars import END, MARK, compiled, text
 from tests.core.schemas import Schema
 from tests.edge.support import MODEL, Deployment, answer, events
+from tests.properties import examples
 
 from skerry.errors import InvalidInput, PromptTooLong
-from skerry.wire import ChatCompletionRequest, Message
+from skerry.wire import Message
+from skerry.wire.openai import ChatCompletionRequest
 from skerry_core.grammar.matcher import GrammarError
-from skerry_edge.output.plan import OutputPlan, plan_output
+from skerry_edge.output.plan import OutputPlan, plan_fields
 from skerry_edge.output.tool_parser import Calls, ToolParser
 from skerry_edge.output.tool_prompts import EXAMPLE, with_tools
 from skerry_edge.output.tools import HERMES, LLAMA, MISTRAL, TAUGHT, Family, family_of
@@ -62,7 +64,8 @@ class Template:
 def plan(family: Family = TAUGHT, **fields: Any) -> OutputPlan:
     messages = [Message("user", "hi")]
     request = ChatCompletionRequest(model="m", messages=messages, **fields)
-    return plan_output(Template(family), request)  # type: ignore[arg-type]
+    template = Template(family)
+    return plan_fields(family_of(template.chat_template, template.control_id), request)
 
 
 def parsed(family: Family, output: str, sizes: list[int] | None = None) -> tuple[str, Calls]:
@@ -244,7 +247,7 @@ def test_tools_beside_json() -> None:
     assert not accepts(both, "Done.")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 1 << 32), st.sampled_from([TAUGHT, LLAMA]))
 def test_whatever_is_generated_is_read_back_as_valid_calls(seed: int, family: Family) -> None:
     required = plan(family, tools=NESTED, tool_choice="required", parallel_tool_calls=False)
@@ -319,7 +322,7 @@ OUTPUTS: list[tuple[Family, str, str, list[tuple[str, object]]]] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(OUTPUTS), st.lists(st.integers(1, 30)))
 def test_text_and_calls_in_any_pieces(
     case: tuple[Family, str, str, list[tuple[str, object]]], sizes: list[int]
@@ -353,9 +356,8 @@ def test_arguments_are_told_as_they_come() -> None:
 def test_the_arguments_of_calls_count_as_text(edge: Deployment) -> None:
     spec, text = edge.edge.served(MODEL)
     said = Message("assistant", None, tool_calls=[{"name": "f", "arguments": "x" * 1_000_000}])
-    memory = edge.edge.prefixes.of("t")
     with pytest.raises(PromptTooLong, match="The prompt has 1000"):
-        asyncio.run(chat_prompt(text, spec, [said], edge.edge.limits, memory))
+        asyncio.run(chat_prompt(text, spec, [said], edge.edge.limits, edge.edge.desk, "t"))
 
 
 HISTORY = [

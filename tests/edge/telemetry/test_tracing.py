@@ -7,9 +7,9 @@ import pytest
 from skerry_edge.telemetry import tracing
 from skerry_edge.telemetry.attempt_spans import add_attempts
 from skerry_edge.telemetry.trace_store import TraceStore
-from skerry_edge.telemetry.tracing import MAX_SPANS, Span, Trace, TraceRecord
+from skerry_edge.telemetry.tracing import MAX_SPANS, SPAN_BYTES, Span, Trace, TraceRecord
 from skerry_regions.phases import Phase, Timeline
-from skerry_regions.region.attempts import AttemptRecord
+from skerry_regions.region.attempt_record import AttemptRecord
 from skerry_regions.routing.placement import Fetch, Placement
 from skerry_regions.trace_context import TraceContext
 
@@ -130,7 +130,7 @@ def split_record() -> TraceRecord:
     trace = new_trace(clock, id="7d1f0c7e-3a52-4a33-9d0c-6a6f6d6f2a55")
     trace.add("receive", 0.0, 0.5)
     generate = trace.add("generate", 0.75, 3.5, {"model": "m", "outcome": "stop", "tokens": 10})
-    add_attempts(trace, generate, [split_attempt()])
+    add_attempts(trace, generate, [split_attempt()], 4.0)
     clock.now += 4.0
     return trace.record("edge-1", status=200, route="/run")
 
@@ -139,7 +139,7 @@ def test_an_attempt_is_its_route_and_its_nodes_phases() -> None:
     clock = Clock()
     trace = new_trace(clock)
     clock.now = 504.0
-    add_attempts(trace, "1" * 16, [split_attempt()])
+    add_attempts(trace, "1" * 16, [split_attempt()], 4.0)
     spans = trace.record("e").spans
     [route] = named(spans, "route")
     assert (route.start, route.seconds) == (pytest.approx(1.0), pytest.approx(0.1))
@@ -170,7 +170,7 @@ def test_a_resume_says_why_and_how_exact_it_is() -> None:
         nodes=("d1",), asked=501.0, began=501.0, num_before=4, is_exact=False, same_build=False
     )
     clock.now = 503.0
-    add_attempts(trace, "1" * 16, [lost, again])
+    add_attempts(trace, "1" * 16, [lost, again], 3.0)
     first, second = named(trace.record("e").spans, "attempt")
     assert (first.seconds, first.attributes["outcome"]) == (1.0, "unavailable")
     assert first.attributes["reason"] == "the connection to node d0 was lost"
@@ -184,12 +184,13 @@ def test_a_store_keeps_the_last_ones_within_its_bounds() -> None:
     for number in range(5):
         trace = new_trace(Clock(), id=str(number))
         store.begin(trace, "t")
-        assert store.end(trace, 200, "/run") is not None
+        assert store.end(trace, 200, "/run")
     assert [store.find(str(number)) is not None for number in range(5)] == [False] * 2 + [True] * 3
-    size = len(store.find("4").content)  # type: ignore[union-attr]
-    small = TraceStore("e", max_bytes=2 * size + 1)
+    small = TraceStore("e", max_bytes=5 * SPAN_BYTES + 1)
     for number in range(5):
         trace = new_trace(Clock(), id=str(number))
+        trace.add("tokenise", 0.0, 1.0)
+        trace.add("tokenise", 1.0, 2.0)
         small.begin(trace, "t")
         small.end(trace, 200, "/run")
     assert len(small) == 2
@@ -207,8 +208,26 @@ def test_a_later_attempt_takes_the_place_of_the_last() -> None:
     assert b'"status":200' in kept.content
 
 
+def test_what_is_added_later_is_as_of_the_end() -> None:
+    store, clock = TraceStore("e"), Clock()
+    trace = new_trace(clock)
+    store.begin(trace, "t")
+    runs = AttemptRecord(nodes=("d0",), asked=500.0, began=500.0)
+    trace.add_later(lambda trace: add_attempts(trace, "1" * 16, [runs], 2.0))
+    assert trace.size > SPAN_BYTES
+    clock.now += 2.0
+    store.end(trace, 200, "/run")
+    clock.now += 60.0
+    for _ in range(2):
+        record = store.record("r")
+        assert record is not None
+        assert (record.seconds, record.tenant) == (2.0, "t")
+        [attempt] = named(record.spans, "attempt")
+        assert (attempt.start, attempt.seconds) == (0.0, 2.0)
+
+
 def test_what_never_began_is_not_kept() -> None:
     store = TraceStore("e")
     trace = new_trace(Clock())
-    assert store.end(trace, 401, "unmatched") is None
+    assert not store.end(trace, 401, "unmatched")
     assert store.find("r") is None

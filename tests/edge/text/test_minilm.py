@@ -12,7 +12,7 @@ from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.encoder import Encoder
 from skerry_edge.text.encoder import EncoderText
-from skerry_regions.models.store import ModelFiles
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 

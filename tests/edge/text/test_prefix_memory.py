@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from skerry.errors import InvalidInput
@@ -34,7 +35,7 @@ CONTENTS = st.lists(TEXTS, max_size=12).map("".join)
 
 
 @pytest.mark.model
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(CONTENTS, min_size=1, max_size=3))
 def test_the_ids_are_those_of_the_whole(model: TextModel, prompts: Sequence[str]) -> None:
     memory = PrefixMemory(part_chars=8)
@@ -46,7 +47,7 @@ def test_the_ids_are_those_of_the_whole(model: TextModel, prompts: Sequence[str]
 
 
 @pytest.mark.model
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(CONTENTS, min_size=1, max_size=6))
 def test_control_tokens_that_users_wrote_stay_text(model: TextModel, contents: list[str]) -> None:
     prompt = model.render([{"role": "user", "content": text} for text in contents])
@@ -70,6 +71,10 @@ class SmallText:
         self.tokenizer.add_special_tokens([token, AddedToken("<s>", normalized=False)])
         self.borders = Borders(self.tokenizer)
         self.num_encoded = 0
+        self.context_window = 1 << 20
+
+    def check_length(self, num_tokens: int) -> None:
+        assert num_tokens <= self.context_window
 
     def encode_part(self, part: str) -> list[int]:
         self.num_encoded += len(part)
@@ -93,7 +98,7 @@ class SmallText:
     ],
     ids=lambda token: f"{token.content}-{token.lstrip}-{token.rstrip}-{token.single_word}",
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.sampled_from(["a", "ab", " ", "  ", "</s>", "<s>", "<s", ">", "c"]), max_size=20)
 )

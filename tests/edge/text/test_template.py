@@ -7,7 +7,7 @@ from datetime import datetime
 import jinja2
 import pytest
 
-from skerry_edge.text.sandbox import TemplateLimit, TemplateRefusal
+from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
 from skerry_edge.text.template import MAX_SOURCE, ChatTemplate, TemplateError
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -25,9 +25,9 @@ CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "smollm2_tokens.json").read_text()
 )["cases"]
 IM_START, IM_END = 1, 2
-SYSTEM = (
-    "<|im_start|>system\n"
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+SYSTEM = (  # of the catalog's own template, where a conversation brings none
+    "<|im_start|>system\nYou are a helpful encyclopedia. Give the correct answer to the question, "
+    "or complete the sentence correctly.<|im_end|>\n"
 )
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.provider.client import FIRST_CONTACT_RETRIES, PAGE, ControlPlane
-from skerry_terraform.provider.settings import Settings
+from skerry_terraform.provider.settings import ProviderSettings
 
 SECONDS = 60
 
@@ -81,7 +81,7 @@ def test_all_pages_are_read() -> None:
         return {"items": [{"id": id}], "next": id if len(id) < 3 else None}
 
     with serving(control_plane(page)) as port:
-        client = ControlPlane(Settings(host="127.0.0.1", port=port, token="t"), NoPause())
+        client = ControlPlane(ProviderSettings(host="127.0.0.1", port=port, token="t"), NoPause())
         assert [each["id"] for each in client.list("pools")] == ["a", "aa", "aaa"]
         client.close()
     limit = [str(PAGE)]
@@ -93,7 +93,7 @@ def test_all_pages_are_read() -> None:
 def test_a_connection_that_was_closed_meanwhile_costs_no_try() -> None:
     closed = threading.Event()
     with serving(control_plane(lambda path: {}, closed)) as port:
-        settings = Settings(host="127.0.0.1", port=port, token="t", max_retries=0)
+        settings = ProviderSettings(host="127.0.0.1", port=port, token="t", max_retries=0)
         client = ControlPlane(settings, NoPause())
         for _ in range(3):
             assert client.status() == {}
@@ -112,7 +112,9 @@ def test_https_where_there_is_none_is_told_soon() -> None:
 
     with serving(socketserver.TCPServer(("127.0.0.1", 0), Plain)) as port:
         tls = ssl.create_default_context()
-        settings = Settings(host="127.0.0.1", port=port, token="t", tls=tls, max_retries=100)
+        settings = ProviderSettings(
+            host="127.0.0.1", port=port, token="t", tls=tls, max_retries=100
+        )
         with pytest.raises(ProviderError, match=f"https://127.0.0.1:{port}"):
             ControlPlane(settings, NoPause()).status()
     assert len(tried) == FIRST_CONTACT_RETRIES + 1

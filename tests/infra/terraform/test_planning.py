@@ -11,7 +11,7 @@ from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import plan_change, validate
 from skerry_terraform.kit.schema import Attr, Block, Schema, above, between, each, one_of, whole
 from skerry_terraform.kit.values import NUMBER, STRING, UNKNOWN, ListOf, MapOf
-from skerry_terraform.provider.pool import Pool
+from skerry_terraform.provider.pool import PoolResource
 
 SCHEMA = Schema(
     attributes={
@@ -125,9 +125,9 @@ def test_each_wrong_value_is_told_with_its_path() -> None:
 
 @pytest.mark.parametrize("name", ["queue", "ttft", "itl"])
 def test_a_pools_targets_are_above_zero(name: str) -> None:
-    config = dict.fromkeys(Pool.schema.attributes) | {f"target_{name}_seconds": 0}
+    config = dict.fromkeys(PoolResource.schema.attributes) | {f"target_{name}_seconds": 0}
     diagnostics = Diagnostics()
-    validate(Pool.schema, config, diagnostics)
+    validate(PoolResource.schema, config, diagnostics)
     told = [(each.path, each.detail) for each in diagnostics.all]
     assert told == [((f"target_{name}_seconds",), "must be above 0; got 0")]
     assert above(0, 3600)(0.2) is None

@@ -11,8 +11,9 @@ import pytest
 
 from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.kit.values import UNKNOWN
-from skerry_terraform.provider.client import ControlPlane, Refused, error_of, path_of
+from skerry_terraform.provider.client import ControlPlane
 from skerry_terraform.provider.provider import SKERRY
+from skerry_terraform.provider.refusals import RequestRefused, error_of, path_of
 from skerry_terraform.provider.settings import SCHEMA, settings_of
 
 NOTHING = dict.fromkeys(SCHEMA.attributes)
@@ -96,7 +97,7 @@ def test_the_path_of_a_field(field: str, path: tuple[str | int, ...]) -> None:
 def test_a_refusal_is_told_where_it_belongs(
     status: int, field: str | None, summary: str, path: tuple[str | int, ...]
 ) -> None:
-    error = error_of(Refused(status, "why", field), "pool", {"pools", "name"})
+    error = error_of(RequestRefused(status, "why", field), "pool", {"pools", "name"})
     assert (error.summary, error.path) == (summary, path)
 
 

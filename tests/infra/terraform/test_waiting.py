@@ -9,13 +9,14 @@ from typing import Any, cast
 import pytest
 
 from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
-from skerry_terraform.kit.provider import Context
-from skerry_terraform.kit.waiting import Interrupted, TimedOut, duration, wait
+from skerry_terraform.kit.provider import CallContext
+from skerry_terraform.kit.waiting import TimedOut, WaitInterrupted, duration, wait
 from skerry_terraform.provider.api_token import EphemeralApiToken
-from skerry_terraform.provider.client import ControlPlane, Refused, Unreachable
-from skerry_terraform.provider.pool import Pool
-from skerry_terraform.provider.readiness import DEGRADED_SECONDS, NotReady, Readiness
-from skerry_terraform.provider.region import Region
+from skerry_terraform.provider.client import ControlPlane, Unreachable
+from skerry_terraform.provider.pool import PoolResource
+from skerry_terraform.provider.readiness import DEGRADED_SECONDS, NotReady, ReadinessPoll
+from skerry_terraform.provider.refusals import RequestRefused
+from skerry_terraform.provider.region import RegionResource
 
 
 class Stop(threading.Event):
@@ -36,7 +37,7 @@ def test_waiting_ends_with_a_value_a_deadline_or_a_stop() -> None:
         wait(lambda: None, 10, stop, clock=lambda: stop.now)
     assert stop.now == pytest.approx(10.225, abs=0.01)
     stop.set()
-    with pytest.raises(Interrupted):
+    with pytest.raises(WaitInterrupted):
         wait(lambda: None, 10, stop, clock=lambda: stop.now)
 
 
@@ -88,16 +89,19 @@ class Away(Plane):
     ("trouble", "why"),
     [
         (Unreachable("Cannot reach it"), "The control plane cannot be reached."),
-        (Refused(401, "The token is wrong.", None), "It cannot be looked at: The token is wrong."),
+        (
+            RequestRefused(401, "The token is wrong.", None),
+            "It cannot be looked at: The token is wrong.",
+        ),
     ],
 )
 def test_what_cannot_be_looked_at_does_not_count_as_failed(trouble: Exception, why: str) -> None:
-    pool, diagnostics = Pool(), Diagnostics()
+    pool, diagnostics = PoolResource(), Diagnostics()
     values = dict.fromkeys(pool.schema.type.attributes) | {
         "name": "p", "region": "fra", "role": "decode", "id": "fra-p",
         "wait_for_ready": True, "timeouts": {"create": "1s"},
     }  # fmt: skip
-    ctx = Context(
+    ctx = CallContext(
         client=cast(ControlPlane, Away(trouble)),
         stop=threading.Event(),
         diagnostics=diagnostics,
@@ -112,7 +116,7 @@ def test_what_cannot_be_looked_at_does_not_count_as_failed(trouble: Exception, w
 
 def test_a_token_that_could_not_be_revoked_is_named() -> None:
     client = cast(ControlPlane, Away(Unreachable("Cannot reach it")))
-    ctx = Context(
+    ctx = CallContext(
         client=client, stop=Stop(), diagnostics=Diagnostics(), private={"id": "0123456789abcdef"}
     )
     with pytest.raises(ProviderError, match="'0123456789abcdef' was not revoked"):
@@ -131,7 +135,7 @@ def test_a_status_counts_once_the_control_plane_has_looked(
 ) -> None:
     caplog.set_level(logging.INFO)
     plane, now = Plane(), [0.0]
-    readiness = Readiness(
+    readiness = ReadinessPoll(
         cast(ControlPlane, plane), "pools", resource("pending"), clock=lambda: now[0]
     )
     assert readiness.poll() is None  # ready, but as it was before the change
@@ -155,7 +159,7 @@ class Taken:
 
     def create(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:
         if self.looks:
-            raise Refused(409, "is being deleted", "name")
+            raise RequestRefused(409, "is being deleted", "name")
         meta = {"etag": "1", "created_at": "2026-11-21T00:00:00Z", "deleting": False}
         return body | {"id": body["name"], "meta": meta, "status": {}}
 
@@ -173,11 +177,11 @@ class Taken:
     ],
 )
 def test_one_that_is_being_deleted_makes_way(looks: int, deleting: bool, told: str | None) -> None:
-    region, stop = Region(), Stop()
+    region, stop = RegionResource(), Stop()
     values = dict.fromkeys(region.schema.type.attributes) | {"name": "fra", "id": "fra"}
     client = cast(ControlPlane, Taken(looks, deleting=deleting))
     diagnostics = Diagnostics()
-    ctx = Context(client=client, stop=stop, diagnostics=diagnostics, planned=values)
+    ctx = CallContext(client=client, stop=stop, diagnostics=diagnostics, planned=values)
     if looks > 3:
         stop.set()  # nobody waits for ever
     if told is None:
@@ -191,7 +195,7 @@ def test_one_that_is_being_deleted_makes_way(looks: int, deleting: bool, told: s
 def test_what_keeps_failing_is_given_up() -> None:
     plane, now = Plane(), [0.0]
     plane.observed, plane.found = 7, resource("degraded", "KeepsFailing")
-    readiness = Readiness(
+    readiness = ReadinessPoll(
         cast(ControlPlane, plane), "pools", resource("pending"), clock=lambda: now[0]
     )
     for at in (0.0, DEGRADED_SECONDS):

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from skerry_dns.zone.zone_answers import ZoneAnswers
+from skerry_regions.access import SCOPES_OF, AccessRole, Grant
+from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.api.app import create_app
-from skerry_regions.control.api.requests import Caller, Control
+from skerry_regions.control.api.requests import Control
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Record
-from skerry_regions.control.desired.resources import KINDS, ApiTokenSpec, Kind, Status
+from skerry_regions.control.desired.resources import KINDS, ApiTokenSpec, ResourceKind, Status
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import NodeView
 from skerry_regions.control.machines.authority import Authority
@@ -21,6 +24,7 @@ from skerry_regions.control.machines.book import Machines
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 
 ACCOUNT = "a" * 32
@@ -48,11 +52,29 @@ class Tokens:
     def withdraw(self, id: str) -> None:
         self.published.pop(id, None)
 
+    def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
+        is_known = id in self.published
+        if is_known:
+            self.published[id] = secret_digest
+        return is_known
+
     def is_published(self, id: str) -> bool:
         return id in self.published
 
     def text(self, id: str, secret: str) -> str:
         return f"skerry_{id}_{secret}"
+
+
+def caller(
+    id: str, role: AccessRole | None, account_id: str = ACCOUNT, **bounds: Any
+) -> ControlCaller:
+    """Whoever has a token of this role and account, with bounds of their own."""
+    return ControlCaller(
+        id=id,
+        account_id=account_id,
+        grant=structs.replace(Grant(role=role, scopes=SCOPES_OF[role]), **bounds),
+        is_platforms=account_id == ACCOUNT,
+    )
 
 
 class Unseeing:
@@ -77,15 +99,19 @@ class Api:
         self.changes = Changes(self.store, self.tokens, b"s" * 32)
         self.num_changed = 0
         self.ready_regions: frozenset[str] = frozenset()  # those with an edge that is ready
+        self.callers = {
+            "admin": caller("token-1", "operator"),
+            "nobody": caller("token-2", None),
+        }
+        zones = ZoneBook(self.store)
         self.control = Control(
             store=self.store,
             changes=self.changes,
             observer=Unseeing(),
-            authenticate={
-                "admin": Caller("token-1", is_admin=True),
-                "reader": Caller("token-2", is_admin=False),
-            }.get,
-            answer_dns=ZoneAnswers(self.store, lambda: self.ready_regions),
+            authenticate=self._authenticate,
+            denials=Denials(self.store, self.clock),
+            zones=zones,
+            answer_dns=ZoneAnswers(self.store, zones, lambda: self.ready_regions),
             account_id=ACCOUNT,
             changed=self._changed,
             joining=_joining(folder, self.store),
@@ -108,6 +134,9 @@ class Api:
         self.control.joining.registry.close()
         self.store.close()
 
+    async def _authenticate(self, token: str) -> ControlCaller | None:
+        return self.callers.get(token)
+
     def _changed(self) -> None:
         self.num_changed += 1
 
@@ -124,6 +153,6 @@ def _joining(folder: Path, store: Store) -> Joining:
 
 def new(store: Store, collection: str, **values: Any) -> Record:
     """Write a resource past the API."""
-    kind: Kind = BY_COLLECTION[collection]
+    kind: ResourceKind = BY_COLLECTION[collection]
     changes = Changes(store, Tokens(), b"s" * 32)
     return changes.create(kind, values, actor="test", idempotency_key=None).record

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skerry_regions.control.desired.resources import PoolSpec
-from skerry_regions.control.planning.autoscaler import LATENCY_WINDOW, Demand, Scale, decide
+from skerry_regions.control.planning.autoscaler import LATENCY_WINDOW, PoolDemand, Scale, decide
 
 
 def pool(**more: Any) -> PoolSpec:
@@ -22,7 +22,7 @@ def pool(**more: Any) -> PoolSpec:
     return PoolSpec(**(values | more))
 
 
-def after(seconds: float, demand: Demand, scale: Scale, spec: PoolSpec) -> Scale:
+def after(seconds: float, demand: PoolDemand, scale: Scale, spec: PoolSpec) -> Scale:
     """The decision when it has been like that for so long, looked at every second."""
     for second in range(int(seconds) + 1):
         scale = decide(spec, demand, scale, 1000.0 + second)
@@ -30,13 +30,13 @@ def after(seconds: float, demand: Demand, scale: Scale, spec: PoolSpec) -> Scale
 
 
 def test_a_held_request_wakes_a_pool_of_none() -> None:
-    scale = decide(pool(), Demand(held=1), Scale(0), 0.0)
+    scale = decide(pool(), PoolDemand(held=1), Scale(0), 0.0)
     assert (scale.replicas, scale.reason) == (1, "1 requests wait for a first node")
-    assert decide(pool(), Demand(), Scale(0), 0.0).replicas == 0
+    assert decide(pool(), PoolDemand(), Scale(0), 0.0).replicas == 0
 
 
 def test_work_that_waits_is_to_be_done_within_the_target() -> None:
-    demand = Demand(ready=2, streams=9, queue_seconds=4.5)
+    demand = PoolDemand(ready=2, streams=9, queue_seconds=4.5)
     assert decide(pool(), demand, Scale(2), 0.0).replicas == 5
 
 
@@ -49,39 +49,39 @@ def test_work_that_waits_is_to_be_done_within_the_target() -> None:
     ],
 )  # fmt: skip
 def test_each_role_follows_its_latency(role: str, latency: dict[str, Any], replicas: int) -> None:
-    demand = Demand(ready=4, streams=4, **latency)
+    demand = PoolDemand(ready=4, streams=4, **latency)
     assert decide(pool(role=role), demand, Scale(4), 0.0).replicas == replicas
 
 
 def test_latencies_of_fewer_nodes_do_not_grow_it_twice() -> None:
     spec = pool()
-    slow = Demand(ready=2, streams=9, itl=0.2)
+    slow = PoolDemand(ready=2, streams=9, itl=0.2)
     scale = decide(spec, slow, Scale(2), 0.0)
     assert scale.replicas == 4
     scale = decide(spec, slow, scale, 1.0)
-    scale = decide(spec, Demand(ready=4, streams=9, itl=0.2), scale, 2.0)
+    scale = decide(spec, PoolDemand(ready=4, streams=9, itl=0.2), scale, 2.0)
     assert scale.replicas == 4, "the p95 still looks back at two nodes"
-    scale = decide(spec, Demand(ready=4, streams=9, itl=0.2), scale, 2.0 + LATENCY_WINDOW)
+    scale = decide(spec, PoolDemand(ready=4, streams=9, itl=0.2), scale, 2.0 + LATENCY_WINDOW)
     assert scale.replicas == 8
 
 
 def test_it_shrinks_only_after_a_while_and_only_as_far_as_latencies_allow() -> None:
-    spec, calm = pool(), Demand(ready=4, streams=2, itl=0.03)
+    spec, calm = pool(), PoolDemand(ready=4, streams=2, itl=0.03)
     assert after(99, calm, Scale(4), spec).replicas == 4
     assert after(111, calm, Scale(4), spec).replicas == 2
-    tight = Demand(ready=4, streams=2, itl=0.09)
+    tight = PoolDemand(ready=4, streams=2, itl=0.09)
     assert after(500, tight, Scale(4), spec).replicas == 4
 
 
 def test_it_goes_to_none_but_not_below_its_least() -> None:
-    assert after(111, Demand(ready=2), Scale(2), pool()).replicas == 0
-    assert after(111, Demand(ready=2), Scale(2), pool(min_replicas=1)).replicas == 1
-    assert after(500, Demand(ready=1, streams=1), Scale(1), pool()).replicas == 1
+    assert after(111, PoolDemand(ready=2), Scale(2), pool()).replicas == 0
+    assert after(111, PoolDemand(ready=2), Scale(2), pool(min_replicas=1)).replicas == 1
+    assert after(500, PoolDemand(ready=1, streams=1), Scale(1), pool()).replicas == 1
 
 
 def test_it_stays_within_its_limits() -> None:
-    assert decide(pool(), Demand(ready=1, queue_seconds=1e6), Scale(1), 0.0).replicas == 8
-    assert decide(pool(min_replicas=3), Demand(), Scale(0), 0.0).replicas == 3
+    assert decide(pool(), PoolDemand(ready=1, queue_seconds=1e6), Scale(1), 0.0).replicas == 8
+    assert decide(pool(min_replicas=3), PoolDemand(), Scale(0), 0.0).replicas == 3
 
 
 # --- a day ---------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Day:
 
     def decide(self, now: int, served: float, wait: float, busy: float) -> None:
         is_quiet = not served
-        demand = Demand(
+        demand = PoolDemand(
             ready=self.ready,
             streams=math.ceil(served),
             held=len(self.held),

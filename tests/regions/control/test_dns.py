@@ -10,11 +10,12 @@ import pytest
 from tests.regions.control.support import Api
 
 from skerry_regions.control.desired import from_topology
-from skerry_regions.control.desired.dns_specs import MAX_RECORDS, MAX_VALUES
 from skerry_regions.control.desired.resources import EDGE_NODE
+from skerry_regions.control.desired.store import EDGE_PORT
+from skerry_regions.control.dns.specs import MAX_RECORDS, MAX_VALUES
 from skerry_regions.control.errors import Invalid
-from skerry_regions.control.reconcile.reconciler import PORT
-from skerry_regions.topology.spec import Topology, decode_topology, parse_topology
+from skerry_regions.topology.loading import decode_topology, parse_topology
+from skerry_regions.topology.spec import Topology
 
 pytestmark = pytest.mark.anyio
 
@@ -190,7 +191,7 @@ async def test_servers_are_told_of_all_that_answers_depend_on(api: Api) -> None:
         "www 60 IN A 192.0.2.81",
     )
     with api.store.writing() as writing:  # as the reconciler does
-        writing.decide(EDGE_NODE, "a", PORT, 9000)
+        writing.decide(EDGE_NODE, "a", EDGE_PORT, 9000)
     assert [edge.port for edge in (await contents(api)).edges] == [9000, 8787]
 
 

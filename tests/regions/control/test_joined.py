@@ -17,11 +17,12 @@ from tests.regions.toy_nodes import until
 
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.resources import POOL as POOL_KIND
-from skerry_regions.control.machines import link as control_link
+from skerry_regions.control.machines import calls as control_calls
+from skerry_regions.control.machines.calls import ControlRefused
 from skerry_regions.control.machines.https_registry import HttpsRegistry
 from skerry_regions.control.machines.joined import LAST_INCARNATION, admitted, keep_telling_revoked
 from skerry_regions.control.machines.joining import Joining
-from skerry_regions.control.machines.link import ControlLink, ControlRefused, join
+from skerry_regions.control.machines.link import ControlLink, join
 from skerry_regions.control.machines.messages import (
     Credentials,
     EdgeAssignment,
@@ -257,7 +258,7 @@ def test_a_model_that_cannot_be_had_leaves_what_runs(control: Platform) -> None:
 def test_before_the_first_look_a_machine_waits(control: Platform) -> None:
     link = control.joined("m")
     control.groups = None
-    with pytest.raises(control_link.ControlAway, match="has just started"):
+    with pytest.raises(control_calls.ControlAway, match="has just started"):
         link.assignment()
     assert announce(link, fingerprint="old").order == "serve"
     link.close()

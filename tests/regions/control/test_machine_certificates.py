@@ -14,7 +14,7 @@ from tests.regions.control.joining import Platform, platform
 from tests.regions.control.support import MODEL, new
 
 from skerry_regions.control.machines import authority
-from skerry_regions.control.machines import link as control_link
+from skerry_regions.control.machines import calls as control_calls
 from skerry_regions.control.machines.authority import (
     MACHINE_SECONDS,
     SERVER_SECONDS,
@@ -23,8 +23,9 @@ from skerry_regions.control.machines.authority import (
     ListenerTLS,
 )
 from skerry_regions.control.machines.book import RENEWABLE_SECONDS
+from skerry_regions.control.machines.calls import ControlRefused
 from skerry_regions.control.machines.folder import JoinError, certificate_request
-from skerry_regions.control.machines.link import ControlLink, ControlRefused, join
+from skerry_regions.control.machines.link import ControlLink, join
 from skerry_regions.control.machines.messages import (
     SERVER_NAME,
     JoinRequest,
@@ -110,7 +111,7 @@ def test_a_certificate_of_another_authority_is_refused(control: Platform, tmp_pa
     for name, source in (("certificate.pem", certificate), ("key.pem", key)):
         (tmp_path / "m" / name).write_bytes(source.read_bytes())
     forged = ControlLink(tmp_path / "m")
-    with pytest.raises(control_link.ControlAway):  # however its system tells of the alert
+    with pytest.raises(control_calls.ControlAway):  # however its system tells of the alert
         forged.assignment()
     forged.close()
 
@@ -177,7 +178,7 @@ def test_a_machine_cannot_pose_as_the_control_plane(control: Platform) -> None:
     posing.load_cert_chain(
         control.folder / "m" / "certificate.pem", control.folder / "m" / "key.pem"
     )
-    trusting = control_link._trusting(control.authority.pem)
+    trusting = control_calls.trusting(control.authority.pem)
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate purpose"):
         shake_hands(trusting, posing)
 

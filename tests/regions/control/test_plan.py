@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
-from skerry_regions.control.planning.launcher import NodeSettings, Running, fingerprint
+from skerry_regions.control.planning.launcher import NodeSettings, RunningProcess, fingerprint
 from skerry_regions.control.planning.plan import (
     DRAIN_SECONDS,
     ILL_SECONDS,
@@ -15,7 +16,7 @@ from skerry_regions.control.planning.plan import (
     Drain,
     Group,
     Kill,
-    Start,
+    StartProcess,
     plan,
 )
 
@@ -27,12 +28,12 @@ def group(replicas: int, **more: Any) -> dict[str, Group]:
     return {"p": Group(id="p", replicas=replicas, settings=NEW, **more)}
 
 
-def process(number: int, *, old: bool = False, **more: Any) -> Running:
+def process(number: int, *, old: bool = False, **more: Any) -> RunningProcess:
     values: dict[str, Any] = {
         "id": f"p-{number}", "owner": "p", "kind": "node", "region": "fra", "pid": 1 + number,
         "fingerprint": fingerprint(OLD if old else NEW), "state": "ready",
     }  # fmt: skip
-    return Running(**(values | more))
+    return RunningProcess(**(values | more))
 
 
 def told(actions: list[Action]) -> list[str]:
@@ -40,7 +41,7 @@ def told(actions: list[Action]) -> list[str]:
     words = []
     for action in actions:
         match action:
-            case Start(launch):
+            case StartProcess(launch):
                 words.append(f"+{launch.id}")
             case Drain(id):
                 words.append(f"-{id}")
@@ -115,20 +116,20 @@ PROCESSES = st.lists(
 
 @given(PROCESSES, st.integers(0, 4))
 def test_what_is_ready_is_never_taken_below_what_is_wanted(
-    running: list[Running], replicas: int
+    running: list[RunningProcess], replicas: int
 ) -> None:
     actions = plan(group(replicas), running)
     drained = {action.id for action in actions if isinstance(action, Drain)}
     ready = {each.id for each in running if each.state == "ready"}
     assert len(ready - drained) >= min(len(ready), replicas)
-    started = [action.launch.id for action in actions if isinstance(action, Start)]
+    started = [action.launch.id for action in actions if isinstance(action, StartProcess)]
     assert len(set(started)) == len(started)
     assert not {*started} & {each.id for each in running}
 
 
 @given(PROCESSES, st.integers(0, 4))
-@settings(max_examples=200)
-def test_any_picture_becomes_what_is_wanted(running: list[Running], replicas: int) -> None:
+@settings(max_examples=examples(200))
+def test_any_picture_becomes_what_is_wanted(running: list[RunningProcess], replicas: int) -> None:
     for _ in range(40):
         actions = plan(group(replicas), running)
         if not actions and all(each.state == "ready" for each in running):
@@ -138,13 +139,13 @@ def test_any_picture_becomes_what_is_wanted(running: list[Running], replicas: in
     assert {each.fingerprint for each in running} <= {fingerprint(NEW)}
 
 
-def carry_out(actions: list[Action], running: list[Running]) -> list[Running]:
+def carry_out(actions: list[Action], running: list[RunningProcess]) -> list[RunningProcess]:
     """The next picture: who started is ready, who drained is gone, who was ill has died."""
     gone = {action.id for action in actions if isinstance(action, Drain)}
     stays = [
         each for each in running if each.id not in gone and each.state not in ("draining", "failed")
     ]
     became = [process(int(each.id[2:]), old=each.fingerprint != fingerprint(NEW)) for each in stays]
-    started = [action.launch for action in actions if isinstance(action, Start)]
+    started = [action.launch for action in actions if isinstance(action, StartProcess)]
     new = [process(int(launch.id[2:]), state="starting") for launch in started]
     return became + new

@@ -14,8 +14,8 @@ from tests.regions.control.support import MODEL, Clock, Tokens, new
 
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Record
-from skerry_regions.control.desired.resources import (
-    BY_NAME,
+from skerry_regions.control.desired.resources import BY_NAME
+from skerry_regions.control.desired.statuses import (
     DeploymentStatus,
     EdgeNodeStatus,
     PoolStatus,
@@ -28,7 +28,7 @@ from skerry_regions.control.planning.launcher import (
     Launch,
     LaunchFailed,
     Observation,
-    Running,
+    RunningProcess,
     fingerprint,
 )
 from skerry_regions.control.planning.wanted import ModelState
@@ -42,7 +42,7 @@ class Machine:
     """A launcher whose processes are entries of a dict. They live on when reconcilers change."""
 
     def __init__(self) -> None:
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningProcess] = {}
         self.launches: dict[str, Launch] = {}
         self.ended: list[Ended] = []
         self.members: list[Member] = []
@@ -61,7 +61,7 @@ class Machine:
         self.launches[launch.id] = launch
         is_edge = isinstance(launch.settings, EdgeSettings)
         port = launch.port or 4000
-        self.running[launch.id] = Running(
+        self.running[launch.id] = RunningProcess(
             id=launch.id,
             owner=launch.owner,
             kind="edge" if is_edge else "node",

@@ -16,7 +16,7 @@ from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.migrations import VERSION, NewerSchema, migrate, version_of
 from skerry_regions.control.desired.resources import POOL, REGION
 from skerry_regions.control.desired.store import Store
-from skerry_regions.topology.spec import parse_topology
+from skerry_regions.topology.loading import parse_topology
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_what_was_answered_outlives_a_kill(path: Path, subprocess_env: dict[str,
     store.close()
 
 
-def test_an_empty_database_is_brought_up_to_date(path: Path) -> None:
+def test_an_empty_database_is_brought_up_to_date(path: Path, tmp_path: Path) -> None:
     database = sqlite3.connect(path, isolation_level=None)
-    assert (migrate(database), version_of(database)) == (0, VERSION)
-    assert migrate(database) == VERSION
+    assert (migrate(database, tmp_path), version_of(database)) == (0, VERSION)
+    assert migrate(database, tmp_path) == VERSION
     database.close()
 
 

@@ -252,8 +252,10 @@ def test_a_server_that_never_greets_is_left_without_a_connection(
 ) -> None:
     monkeypatch.setattr(nats_registry, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        registry = NatsRegistry(f"nats://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(RegistryUnavailable, match="TimeoutError"):
-            NatsRegistry(f"nats://127.0.0.1:{silent.getsockname()[1]}")
+            registry.members()
+        registry.close()
         connection, _ = silent.accept()
         with connection:
             connection.settimeout(60)
@@ -264,5 +266,21 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and does not listen
         port = silent.getsockname()[1]
-        with pytest.raises(RegistryUnavailable, match="nats://127"):
-            NatsRegistry(f"nats://127.0.0.1:{port}")
+        registry = NatsRegistry(f"nats://127.0.0.1:{port}")  # a process starts all the same
+        for call in (registry.members, lambda: registry.announce(member("a"))):
+            with pytest.raises(RegistryUnavailable, match="nats://127"):
+                call()
+        registry.close()
+
+
+def test_who_starts_before_the_server_is_there_when_it_is(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.kill()
+    registry = NatsRegistry(server.url)
+    with pytest.raises(RegistryUnavailable):
+        registry.announce(member("a"))
+    server.start()
+    registry.announce(member("a"))
+    assert registry.members() == [member("a")]
+    registry.close()
+    server.stop()

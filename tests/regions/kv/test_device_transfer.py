@@ -45,9 +45,9 @@ from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, Devic
 from skerry_core.page_checksums import page_checksums
 from skerry_regions.address import Address
 from skerry_regions.digests import full_block_digests
-from skerry_regions.kv import desk as handover
-from skerry_regions.kv import sockets as transfer_link
-from skerry_regions.kv.carriers import Placements, Placing
+from skerry_regions.kv import connector as kv_connector
+from skerry_regions.kv import outgoing, transfer_server
+from skerry_regions.kv.carriers import LentMemory, PeerMemory
 from skerry_regions.kv.frames import (
     _HEADER,
     MAGIC,
@@ -55,18 +55,18 @@ from skerry_regions.kv.frames import (
     VERSION,
     Committed,
     DeviceMemory,
-    FrameDecoder,
+    KVFrameDecoder,
     Offer,
     Paged,
-    Refused,
     TransferError,
+    TransferRefused,
     encode,
     on_host,
 )
-from skerry_regions.kv.sockets import OutgoingTransfer
-from skerry_regions.kv.transfer import Arrived
-from skerry_regions.region.remote import RemoteRegion
-from skerry_regions.region.routes import KVFetch, Past, Route
+from skerry_regions.kv.outgoing import OutgoingTransfer
+from skerry_regions.kv.receiver import Arrived
+from skerry_regions.region.placer import EarlierAttempts, KVFetch, Route
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Done, Submit
 
@@ -161,7 +161,7 @@ async def test_where_pages_cannot_be_read_blocks_go_through_the_host(
 
 
 Transfer = tuple[
-    transfer_link.TransferServer, asyncio.Future[Arrived | None], OutgoingTransfer
+    transfer_server.TransferServer, asyncio.Future[Arrived | None], OutgoingTransfer
 ]  # fmt: skip
 
 
@@ -186,7 +186,7 @@ async def test_pages_are_free_after_a_lease_lapsed(tmp_path: Path) -> None:
     assert own.num_free == COUNT
     sending.seal(*paged(theirs, 1))
     refused = await sending.outcome()
-    assert refused == Refused(1, "no such transfer, or its lease lapsed")
+    assert refused == TransferRefused(1, "no such transfer, or its lease lapsed")
     assert (theirs.num_free, own.num_free) == (COUNT, COUNT)
     await to.close()
 
@@ -206,8 +206,8 @@ async def test_pages_are_free_after_the_sender_gave_up(tmp_path: Path) -> None:
 async def test_pages_are_free_after_a_connection_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer_link, "RECONNECTS", 0)
-    monkeypatch.setattr(transfer_link, "RETURN_SECONDS", 0.0)
+    monkeypatch.setattr(outgoing, "RECONNECTS", 0)
+    monkeypatch.setattr(transfer_server, "RETURN_SECONDS", 0.0)
     own, theirs = device_pages(COUNT), device_pages(COUNT)
     to, arriving, sending = await staged(tmp_path, own, theirs)
     sending._drop()
@@ -216,7 +216,7 @@ async def test_pages_are_free_after_a_connection_was_lost(
     assert await arriving is None
     assert isinstance(own.device, HostDevice)
     assert (own.num_free, own.device.driver.opened) == (COUNT, {})
-    assert await sending.outcome() == Refused(1, "the peer is gone")
+    assert await sending.outcome() == TransferRefused(1, "the peer is gone")
     assert theirs.num_free == COUNT
     await to.close()
 
@@ -225,7 +225,7 @@ async def test_pages_are_free_after_a_connection_was_lost(
 
 
 def memory_of(pages: DevicePages) -> DeviceMemory:
-    memory = Placing(None, pages).device
+    memory = LentMemory(None, pages).device
     assert memory is not None
     return memory
 
@@ -234,19 +234,19 @@ def memory_of(pages: DevicePages) -> DeviceMemory:
     st.integers(FIRST_PAGE, FIRST_PAGE + 2 * BLOCK) | st.integers(FIRST_PAGE, MAX_DEVICE_BYTES - 1)
 )
 def test_a_page_outside_of_what_was_offered_is_not_read(offset: int) -> None:
-    placements, pages = Placements(), device_pages(2)
+    memory, pages = PeerMemory(), device_pages(2)
     asked = Paged(1, digest(0), offset)
     with pytest.raises(TransferError, match="transfer 1 shares no device's memory"):
-        placements.copied(asked)
-    assert placements.open_device(memory_of(pages), pages)
+        memory.copied(asked)
+    assert memory.open_device(memory_of(pages), pages)
     if offset <= FIRST_PAGE + BLOCK:
-        assert len(placements.copied(asked).data) == BLOCK
+        assert len(memory.copied(asked).data) == BLOCK
     else:
         with pytest.raises(TransferError, match=f"transfer 1: a page at {offset} is outside"):
-            placements.copied(asked)
-    placements.close()
+            memory.copied(asked)
+    memory.close()
     with pytest.raises(TransferError, match="transfer 1 shares no device's memory"):
-        placements.copied(asked)
+        memory.copied(asked)
 
 
 def framed(body: object) -> bytes:
@@ -262,10 +262,10 @@ def framed(body: object) -> bytes:
 def test_a_page_that_cannot_be_is_not_decoded(name: bytes, offset: int) -> None:
     told = framed({"type": "paged", "transfer": 1, "digest": name, "offset": offset})
     if len(name) == 16 and FIRST_PAGE <= offset < MAX_DEVICE_BYTES:
-        assert list(FrameDecoder().feed(told)) == [Paged(1, name, offset)]
+        assert list(KVFrameDecoder().feed(told)) == [Paged(1, name, offset)]
     else:
         with pytest.raises(TransferError, match="malformed control frame"):
-            list(FrameDecoder().feed(told))
+            list(KVFrameDecoder().feed(told))
 
 
 @given(st.integers(0, 80), st.integers(0, 20), st.integers(-(2**63), 2**64 - 1))
@@ -275,12 +275,12 @@ def test_a_memory_that_cannot_be_is_not_decoded(handle: int, mark: int, num_byte
     told = framed({**fields, "device": memory})
     is_possible = FIRST_PAGE < num_bytes <= MAX_DEVICE_BYTES
     if (handle, mark) == (HANDLE_BYTES, 16) and is_possible:
-        (frame,) = FrameDecoder().feed(told)
+        (frame,) = KVFrameDecoder().feed(told)
         assert isinstance(frame, Offer)
         assert frame.device == memory
     else:
         with pytest.raises(TransferError, match="malformed control frame"):
-            list(FrameDecoder().feed(told))
+            list(KVFrameDecoder().feed(told))
 
 
 @given(st.data())
@@ -292,7 +292,7 @@ def test_damaged_frames_are_an_error_or_nothing(data: st.DataObject) -> None:
     ]
     damaged = bytearray(b"".join(bytes(part) for frame in frames for part in encode(frame)))
     damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
-    decoder = FrameDecoder()
+    decoder = KVFrameDecoder()
     try:
         received = list(decoder.feed(bytes(damaged)))
     except TransferError:
@@ -317,12 +317,12 @@ def runner_of(node: RunningNode) -> DeviceToyRunner:
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> int:
     """Of each node."""
     count = 8
-    monkeypatch.setattr(handover, "DEVICE_BYTES", count * 1024)
+    monkeypatch.setattr(kv_connector, "DEVICE_BYTES", count * 1024)
     return count
 
 
 def all_free(node: RunningNode, count: int) -> Callable[[], bool]:
-    pages = node.node.desk(MODEL)._pages
+    pages = node.node.connector(MODEL)._pages
     assert pages is not None
     return lambda: pages.num_free == count
 
@@ -332,7 +332,7 @@ async def test_a_prompt_is_pushed_from_device_to_device(tmp_path: Path, few_page
     async with linked(nodes, CALM) as links:
 
         class Split:
-            def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+            def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
                 yield Route(decode=links[1], prefill=links[0], kv_address=str(decode.kv_address))
 
         prefill.gate.hold_after(0)
@@ -357,7 +357,7 @@ class Fetching:
     def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
         self._kv_address, self._links = str(nodes[1].kv_address), links
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         source, target = self._links
         names = full_block_digests(b"toy", submit.cache_key, submit.prompt_ids)
         fetch = KVFetch(

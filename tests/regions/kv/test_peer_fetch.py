@@ -25,24 +25,23 @@ from tests.regions.toy_nodes import (
 from skerry_core.config import BLOCK_SIZE, KVDtype
 from skerry_core.engine.worker import Errand
 from skerry_regions.digests import full_block_digests
-from skerry_regions.kv import desk as handover
-from skerry_regions.kv.desk import KVDesk
-from skerry_regions.kv.frames import Made, Offer
-from skerry_regions.kv.sockets import OutgoingTransfer
-from skerry_regions.region.remote import RemoteRegion
-from skerry_regions.region.routes import KVFetch, Past, Route
+from skerry_regions.kv import connector as kv_connector
+from skerry_regions.kv.connector import KVConnector
+from skerry_regions.kv.frames import FirstToken, Offer
+from skerry_regions.kv.outgoing import OutgoingTransfer
+from skerry_regions.region.placer import EarlierAttempts, KVFetch, Route
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import (
     Done,
-    Fetched,
     HandOverFrom,
     HandOverTo,
-    Report,
     Sampling,
     ShareKV,
     Submit,
     Tokens,
 )
+from skerry_regions.wire.reports import Fetched, Report
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +61,7 @@ class Platform:
         self.is_split = False
         self.region = RemoteRegion(lambda: self.links, self)
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         names = full_block_digests(b"toy", submit.cache_key, submit.prompt_ids)
         fetch = KVFetch(
             source=self.links[HOLDER],
@@ -105,11 +104,11 @@ async def platform(path: Path, *, holder_dtype: KVDtype = "float16") -> AsyncGen
         made = Platform(nodes, links)
         await made.warm(HOLDER)
         yield made
-        desks = [node.node.desk(model) for node in nodes for model in node.node.models]
-        await until(lambda: all(desk.num_shares == 0 for desk in desks))
+        connectors = [node.node.connector(model) for node in nodes for model in node.node.models]
+        await until(lambda: all(connector.num_shares == 0 for connector in connectors))
         await until(lambda: all(node.engine.pool.num_used == 0 for node in nodes))
-        assert all(desk.incoming.num_expected == 0 for desk in desks)
-        assert all(desk.incoming.staged_bytes == 0 for desk in desks)
+        assert all(connector.incoming.num_expected == 0 for connector in connectors)
+        assert all(connector.incoming.staged_bytes == 0 for connector in connectors)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -133,7 +132,9 @@ async def test_what_the_node_has_already_does_not_travel(tmp_path: Path) -> None
         def listen(report: Report) -> None:
             told.extend(report.fetched)
 
-        p.links[SERVER].on_report = listen
+        connection = p.links[SERVER]._connection
+        assert connection is not None
+        connection._on_report = listen
         assert await p.answer() == len(PROMPT) - CACHED
         await until(lambda: bool(told))
         (fetched,) = told
@@ -213,8 +214,8 @@ async def test_a_client_that_leaves_meanwhile(tmp_path: Path) -> None:
         stream.abort()
         done = await anext(stream)
         assert done.finish_reason == "cancelled"  # type: ignore[union-attr]
-        for desk in (node.node.desk(submit().model) for node in p.nodes):
-            desk.end_shares()
+        for connector in (node.node.connector(submit().model) for node in p.nodes):
+            connector.end_shares()
 
 
 async def test_the_fetching_node_hands_the_stream_back(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ async def test_what_is_shared_at_once_is_bounded(
 ) -> None:
     async with platform(tmp_path) as p:
         block_bytes = p.holder.engine.runner.kv_format.block_bytes
-        monkeypatch.setattr(handover, "SHARED_BYTES", block_bytes)
+        monkeypatch.setattr(kv_connector, "SHARED_BYTES", block_bytes)
         assert await p.answer() == len(PROMPT) - BLOCK_SIZE
 
 
@@ -256,7 +257,7 @@ async def test_a_sink_that_fails_at_the_first_token_costs_no_step(tmp_path: Path
             block_bytes=kv.block_bytes, num_layers=kv.num_layers, digests=[],
         )  # fmt: skip
         sending = OutgoingTransfer(p.server.kv_address, offer)
-        sending.finish(Made([greedy_oracle(1)[0]]))
+        sending.finish(FirstToken([greedy_oracle(1)[0]]))
         await until(lambda: len(told) == 2)
         assert [type(event) for event in told] == [Tokens, Done]
         answered = submit(prompt_ids=[5], sampling=Sampling(max_tokens=1))
@@ -268,21 +269,21 @@ async def test_a_sink_that_fails_at_the_first_token_costs_no_step(tmp_path: Path
 async def test_a_share_that_is_called_off_copies_nothing_more(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
         errands: list[Errand] = []
-        desk = KVDesk(p.holder.engine, errands.append)
-        incoming = p.server.node.desk(submit().model).incoming
+        connector = KVConnector(p.holder.engine, errands.append)
+        incoming = p.server.node.connector(submit().model).incoming
         arriving = incoming.expect(7, bytes(32), FOREVER)
         to = HandOverTo(address=str(p.server.kv_address), transfer=7, token=bytes(32))
         names = list(full_block_digests(b"toy", b"", PROMPT))
-        desk.share(ShareKV(model="m", digests=names, to=to, lease_seconds=FOREVER))
+        connector.share(ShareKV(model="m", digests=names, to=to, lease_seconds=FOREVER))
         await until(lambda: len(errands) == 1)
         errands[0](p.holder.engine)
         assert p.holder.engine.pool.num_used == len(names)
-        desk.end_shares()
+        connector.end_shares()
         assert await arriving is None
         await until(lambda: len(errands) == 2)
         errands[1](p.holder.engine)
         assert p.holder.engine.pool.num_used == 0
-        await desk.close()
+        await connector.close()
 
 
 async def test_a_block_evicted_since_the_offer_calls_it_off(tmp_path: Path) -> None:
@@ -294,11 +295,11 @@ async def test_a_block_evicted_since_the_offer_calls_it_off(tmp_path: Path) -> N
             pool.release(pool.allocate(pool.num_idle))
             worker.between_steps(errand)
 
-        desk = KVDesk(p.holder.engine, evict_first)
+        connector = KVConnector(p.holder.engine, evict_first)
         names = list(full_block_digests(b"toy", b"", PROMPT))
-        incoming = p.server.node.desk(submit().model).incoming
+        incoming = p.server.node.connector(submit().model).incoming
         arriving = incoming.expect(7, bytes(32), FOREVER)
         to = HandOverTo(address=str(p.server.kv_address), transfer=7, token=bytes(32))
-        desk.share(ShareKV(model="m", digests=names, to=to, lease_seconds=FOREVER))
+        connector.share(ShareKV(model="m", digests=names, to=to, lease_seconds=FOREVER))
         assert await arriving is None
-        await desk.close()
+        await connector.close()

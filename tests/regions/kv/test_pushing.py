@@ -9,8 +9,8 @@ import pytest
 from tests.regions.toy_nodes import CALM, VOCABULARY, RunningNode, linked, read, submit, until
 
 from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_regions.region.remote import RemoteRegion
-from skerry_regions.region.routes import Past, Route
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.protocol import Sampling, Submit
 
 pytestmark = pytest.mark.anyio
@@ -31,16 +31,16 @@ async def test_every_chunk_travels_while_the_next_is_computed(
     async with linked([prefill, decode], CALM) as links:
 
         class Split:
-            def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+            def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
                 yield Route(decode=links[1], prefill=links[0], kv_address=str(decode.kv_address))
 
         prefill.gate.hold_after(steps_done)
         asked = submit(prompt_ids=PROMPT, sampling=Sampling(max_tokens=2))
         stream = await RemoteRegion(lambda: links, Split()).generate(asked)
-        desk = decode.node.desk(asked.model)
+        connector = decode.node.connector(asked.model)
         num_blocks = steps_done * CHUNK // BLOCK_SIZE
         await until(lambda: decode.engine.pool.num_cached == num_blocks)
-        await until(lambda: desk.incoming.staged_bytes == 0)
+        await until(lambda: connector.incoming.staged_bytes == 0)
         assert prefill.gate.tokens == [CHUNK] * steps_done
         prefill.gate.open.set()
         ids, _, _ = await read(stream)

@@ -25,11 +25,11 @@ from tests.regions.kv.test_transfer_link import (
 )
 
 from skerry_regions.address import Address
-from skerry_regions.kv.carriers import Placements, Placing
+from skerry_regions.kv.carriers import LentMemory, PeerMemory
 from skerry_regions.kv.frames import Ack, Need, Placed, Segment, TransferError, on_host
+from skerry_regions.kv.outgoing import OutgoingTransfer
+from skerry_regions.kv.receiver import Arrived
 from skerry_regions.kv.shared_slots import SharedMemory, SharedSlots, SharedView
-from skerry_regions.kv.sockets import OutgoingTransfer
-from skerry_regions.kv.transfer import Arrived
 
 pytestmark = pytest.mark.anyio
 
@@ -39,9 +39,9 @@ def segment(number: int) -> Segment:
 
 
 def placed_by(slots: SharedSlots, number: int) -> Placed:
-    placing = Placing(slots)
-    placing.receive(Need(1, [0], BLOCK, shared=True))
-    placed = placing.placed(segment(number))
+    lent = LentMemory(slots)
+    lent.receive(Need(1, [0], BLOCK, shared=True))
+    placed = lent.place(segment(number))
     assert isinstance(placed, Placed)
     return placed
 
@@ -91,47 +91,47 @@ def test_a_pipe_does_not_keep_the_reader_waiting(tmp_path: Path) -> None:
 
 def test_nothing_outside_of_the_memory_is_read() -> None:
     slots = SharedSlots(BLOCK, 1)
-    placements = Placements()
-    assert placements.open(slots.where)
+    memory = PeerMemory()
+    assert memory.open(slots.where)
     placed = placed_by(slots, 0)
-    assert placements.segment(placed) == segment(0)
+    assert memory.segment(placed) == segment(0)
     for offset, size in [(slots.where.num_bytes - 5, 6), (slots.where.num_bytes + 1, 0)]:
         bad = msgspec.structs.replace(placed, offset=offset, num_bytes=size)
         with pytest.raises(TransferError, match="outside of the shared memory"):
-            placements.segment(bad)
-    placements.close()
+            memory.segment(bad)
+    memory.close()
     with pytest.raises(TransferError, match="transfer 1 shares no memory"):
-        placements.segment(placed)
+        memory.segment(placed)
 
 
 def test_a_slot_that_was_used_again_is_noticed() -> None:
     slots = SharedSlots(BLOCK, 1)
-    placements = Placements()
-    placements.open(slots.where)
+    memory = PeerMemory()
+    memory.open(slots.where)
     placed = placed_by(slots, 0)
     slots.free(placed.offset)
     slots.put(block(1))
     with pytest.raises(TransferError, match="checksum mismatch in transfer 1"):
-        placements.segment(placed)
+        memory.segment(placed)
 
 
 def test_without_a_free_slot_or_a_peer_that_reads_the_segment_itself_is_sent() -> None:
     slots = SharedSlots(BLOCK, 1)
-    placing = Placing(slots)
-    assert placing.placed(segment(0)) == segment(0)
-    placing.receive(Need(1, [0], BLOCK))
-    assert placing.placed(segment(0)) == segment(0)
-    placing.receive(Need(1, [0, 1], BLOCK, shared=True))
-    first = placing.placed(segment(0))
+    lent = LentMemory(slots)
+    assert lent.place(segment(0)) == segment(0)
+    lent.receive(Need(1, [0], BLOCK))
+    assert lent.place(segment(0)) == segment(0)
+    lent.receive(Need(1, [0, 1], BLOCK, shared=True))
+    first = lent.place(segment(0))
     assert isinstance(first, Placed)
     assert first.checksum == xxhash.xxh3_128_digest(block(0))
-    assert placing.placed(segment(1)) == segment(1)
-    placing.receive(Ack(1, digest(0)))
-    assert isinstance(placing.placed(segment(1)), Placed)
-    placing.release()
-    placing.release()
+    assert lent.place(segment(1)) == segment(1)
+    lent.receive(Ack(1, digest(0)))
+    assert isinstance(lent.place(segment(1)), Placed)
+    lent.release()
+    lent.release()
     assert slots.num_free == 1
-    assert Placing(None).memory is None
+    assert LentMemory(None).shared is None
 
 
 async def test_blocks_arrive_through_shared_memory(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ async def test_memory_that_another_host_names_is_not_opened() -> None:
     while not to.staged_bytes:  # noqa: ASYNC110  (nobody is told of it)
         await asyncio.sleep(0)
     (link,) = to._links
-    assert not link.placements.open(None)
-    assert link.placements._view is None
+    assert not link.memory.open(None)
+    assert link.memory._view is None
     arriving.cancel()
     sending.cancel()
     await to.close()

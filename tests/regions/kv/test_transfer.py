@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from skerry_regions.kv.frames import (
     MAX_SEGMENT_BYTES,
@@ -16,16 +17,17 @@ from skerry_regions.kv.frames import (
     Committed,
     Copied,
     Frame,
-    FrameDecoder,
+    KVFrameDecoder,
     Need,
     Offer,
-    Refused,
     Segment,
     TransferError,
+    TransferRefused,
     encode,
     on_host,
 )
-from skerry_regions.kv.transfer import Arrived, Receiver, Sender
+from skerry_regions.kv.receiver import Arrived, TransferReceiver
+from skerry_regions.kv.sender import TransferSender
 
 LAYERS = 4
 BLOCK = LAYERS * 32
@@ -47,8 +49,8 @@ def offer(count: int, *, build: str = "b1", token: bytes = TOKEN) -> Offer:
     )  # fmt: skip
 
 
-def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2) -> Receiver:
-    result = Receiver(
+def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2) -> TransferReceiver:
+    result = TransferReceiver(
         numeric_build="b1", block_elements=BLOCK // 2,
         budget_bytes=budget_blocks * BLOCK, credit_bytes=credit_blocks * BLOCK,
     )  # fmt: skip
@@ -59,7 +61,7 @@ def receiver(*, budget_blocks: int = 64, credit_blocks: int = 2) -> Receiver:
 def wire(frames: list[Frame], cuts: random.Random) -> list[Frame]:
     """Encode, split at random places, decode."""
     data = b"".join(bytes(part) for frame in frames for part in encode(frame))
-    decoder, received = FrameDecoder(), []
+    decoder, received = KVFrameDecoder(), []
     while data:
         size = cuts.randint(1, len(data))
         received += list(decoder.feed(data[:size]))
@@ -68,7 +70,12 @@ def wire(frames: list[Frame], cuts: random.Random) -> list[Frame]:
 
 
 def exchange(
-    sender: Sender, to: Receiver, cuts: random.Random, *, held: set[bytes], lose_after: int = 10**9
+    sender: TransferSender,
+    to: TransferReceiver,
+    cuts: random.Random,
+    *,
+    held: set[bytes],
+    lose_after: int = 10**9,
 ) -> Arrived | None:
     """One connection: until nothing moves, or until `lose_after` frames reached the receiver."""
     arrived: Arrived | None = None
@@ -92,7 +99,7 @@ def exchange(
     return arrived
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     count=st.integers(1, 9),
     held=st.sets(st.integers(0, 8)),
@@ -104,7 +111,7 @@ def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
 ) -> None:
     cuts = random.Random(seed)
     have = {digest(i) for i in held if i < count}
-    sender, to = Sender(offer(count)), receiver()
+    sender, to = TransferSender(offer(count)), receiver()
     for i in range(count):
         sender.seal(digest(i), block(i), None if i % 2 else 2**64 - 1 - i)
     sender.finish()
@@ -122,7 +129,7 @@ def test_every_block_arrives_exactly_once_over_any_number_of_lost_connections(
 
 
 def test_blocks_travel_while_later_ones_are_still_computed() -> None:
-    sender, to = Sender(offer(3)), receiver(credit_blocks=8)
+    sender, to = TransferSender(offer(3)), receiver(credit_blocks=8)
     [need] = to.receive(sender.offer)
     assert isinstance(need, Need)
     assert need == Need(7, [0, 1, 2], 8 * BLOCK)
@@ -138,7 +145,7 @@ def test_blocks_travel_while_later_ones_are_still_computed() -> None:
 
 
 def test_credit_bounds_what_is_under_way() -> None:
-    sender, to = Sender(offer(5)), receiver(credit_blocks=2)
+    sender, to = TransferSender(offer(5)), receiver(credit_blocks=2)
     sender.receive(to.receive(sender.offer)[0])  # type: ignore[arg-type]
     for i in range(5):
         sender.seal(digest(i), block(i))
@@ -168,7 +175,7 @@ def test_a_block_in_layer_pieces_is_whole_only_at_the_last() -> None:
     ],
 )
 def test_an_offer_that_does_not_fit_is_refused(bad: Offer, reason: str) -> None:
-    assert receiver().receive(bad) == [Refused(7, reason)]
+    assert receiver().receive(bad) == [TransferRefused(7, reason)]
 
 
 @pytest.mark.parametrize("other", [offer(3), offer(2, build="b2")])
@@ -176,7 +183,7 @@ def test_an_offer_cannot_change(other: Offer) -> None:
     to = receiver()
     to.reserve(7, TOKEN, any_build=True)
     assert to.receive(offer(2)) == to.receive(offer(2)) == [Need(7, [0, 1], 2 * BLOCK)]
-    assert to.receive(other) == [Refused(7, "a transfer cannot change what it offers")]
+    assert to.receive(other) == [TransferRefused(7, "a transfer cannot change what it offers")]
 
 
 def test_a_copy_of_another_build_is_taken_when_the_request_says_so() -> None:
@@ -193,7 +200,7 @@ def test_a_commit_with_blocks_missing_is_refused() -> None:
     to = receiver()
     to.receive(offer(2))
     to.receive(Segment(7, digest(0), 0, LAYERS, block(0)))
-    assert to.receive(Commit(7)) == [Refused(7, "committed with 1 blocks missing")]
+    assert to.receive(Commit(7)) == [TransferRefused(7, "committed with 1 blocks missing")]
 
 
 def test_staging_is_bounded_over_all_transfers() -> None:
@@ -201,7 +208,7 @@ def test_staging_is_bounded_over_all_transfers() -> None:
     to.receive(offer(2))
     assert to.receive(Segment(7, digest(0), 0, LAYERS, block(0))) == [Ack(7, digest(0))]
     answer = to.receive(Segment(7, digest(1), 0, LAYERS, block(1)))
-    assert answer == [Refused(7, "no staging memory left")]
+    assert answer == [TransferRefused(7, "no staging memory left")]
 
 
 def test_a_release_frees_staging_and_refuses_what_comes_late() -> None:
@@ -211,14 +218,14 @@ def test_a_release_frees_staging_and_refuses_what_comes_late() -> None:
     assert to.staged_bytes == BLOCK
     to.release(7)
     assert to.staged_bytes == 0
-    assert to.receive(Commit(7)) == [Refused(7, "no such transfer, or its lease lapsed")]
+    assert to.receive(Commit(7)) == [TransferRefused(7, "no such transfer, or its lease lapsed")]
 
 
 def test_a_checksum_of_what_was_not_offered_is_refused() -> None:
     to = receiver()
     to.receive(offer(1))
     assert to.receive(Checksum(7, digest(1), 5)) == [
-        Refused(7, "a checksum of what was not offered")
+        TransferRefused(7, "a checksum of what was not offered")
     ]
 
 
@@ -227,21 +234,21 @@ def test_a_flipped_bit_is_found() -> None:
     damaged = bytearray(payload)
     damaged[3] ^= 1
     with pytest.raises(TransferError, match="checksum mismatch in transfer 7"):
-        list(FrameDecoder().feed(header + bytes(damaged)))
+        list(KVFrameDecoder().feed(header + bytes(damaged)))
 
 
 def test_a_length_is_believed_only_up_to_its_bound() -> None:
     header = bytearray(encode(Segment(7, digest(0), 0, LAYERS, block(0)))[0])
     header[36:40] = (MAX_SEGMENT_BYTES + 1).to_bytes(4, "little")
     with pytest.raises(TransferError, match="exceeds the limit"):
-        list(FrameDecoder().feed(bytes(header)))
+        list(KVFrameDecoder().feed(bytes(header)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 60))
 def test_hostile_bytes_raise_nothing_but_transfer_errors(noise: bytes, keep: int) -> None:
     good = b"".join(bytes(part) for part in encode(Commit(7)))
-    decoder = FrameDecoder()
+    decoder = KVFrameDecoder()
     try:
         for frame in decoder.feed(good[:keep] + noise):
             assert isinstance(frame, Commit)
@@ -251,7 +258,7 @@ def test_hostile_bytes_raise_nothing_but_transfer_errors(noise: bytes, keep: int
 
 def test_a_page_is_nothing_without_the_checksum_that_its_engine_looks_at() -> None:
     to, page = receiver(), Copied(7, digest(0), block(0))
-    refused = [Refused(7, "a page without its checksum")]
+    refused = [TransferRefused(7, "a page without its checksum")]
     assert to.receive(page) == refused
     to.reserve(7, TOKEN)
     to.receive(offer(2))
@@ -271,11 +278,11 @@ def test_a_page_is_a_whole_block() -> None:
     to.receive(offer(1))
     to.receive(Checksum(7, digest(0), 5))
     short = Copied(7, digest(0), block(0)[:-1])
-    assert to.receive(short) == [Refused(7, "a segment that does not fit its block")]
+    assert to.receive(short) == [TransferRefused(7, "a segment that does not fit its block")]
 
 
 def test_a_sender_whose_transfer_is_over_holds_nothing() -> None:
-    sender, to = Sender(offer(2)), receiver()
+    sender, to = TransferSender(offer(2)), receiver()
     sender.receive(to.receive(sender.offer)[0])  # type: ignore[arg-type]
     sender.seal(digest(0), block(0))
     sender.close()

@@ -14,25 +14,26 @@ from tests.regions.toy_nodes import until
 
 from skerry_core.device_pages import DevicePages
 from skerry_regions.address import Address
-from skerry_regions.kv import sockets as transfer_link
+from skerry_regions.kv import transfer_server
 from skerry_regions.kv.frames import (
     Committed,
-    Made,
+    FirstToken,
     Offer,
     Payload,
-    Refused,
     TransferError,
+    TransferRefused,
     on_host,
 )
-from skerry_regions.kv.sockets import OutgoingTransfer, TransferServer
-from skerry_regions.kv.transfer import Arrived, Receiver
+from skerry_regions.kv.outgoing import OutgoingTransfer
+from skerry_regions.kv.receiver import Arrived, TransferReceiver
+from skerry_regions.kv.transfer_server import TransferServer
 from skerry_regions.wire.link_auth import LinkKey
 
 pytestmark = pytest.mark.anyio
 
 LAYERS, BLOCK, COUNT = 4, 1 << 16, 6
 TOKEN = b"token"
-MADE = Made([42], [(-0.5, [(42, -0.5)])])
+MADE = FirstToken([42], [(-0.5, [(42, -0.5)])])
 
 
 def digest(number: int) -> bytes:
@@ -59,7 +60,7 @@ KEY = LinkKey(b"k" * 32)
 
 
 def server(held: set[bytes] | None = None, pages: DevicePages | None = None) -> TransferServer:
-    receiver = Receiver(
+    receiver = TransferReceiver(
         numeric_build="b",
         block_elements=BLOCK // 2,
         budget_bytes=64 * BLOCK,
@@ -96,7 +97,7 @@ async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) 
     assert [(d, bytes(on_host(b))) for d, b in arrived.blocks] == [
         (digest(i), block(i)) for i in range(COUNT) if i != 2
     ]
-    assert (arrived.made, arrived.tail_tokens) == (MADE, 3)
+    assert (arrived.first_token, arrived.tail_tokens) == (MADE, 3)
     assert await sending.outcome() == Committed(1)
     assert (to.staged_bytes, to.num_expected) == (0, 0)
     await to.close()
@@ -169,7 +170,7 @@ async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) ->
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     arriving = to.expect(1, TOKEN, lease_seconds=60)
     refused = await OutgoingTransfer(bound, offer(token=b"guess")).outcome()
-    assert refused == Refused(1, "wrong token")
+    assert refused == TransferRefused(1, "wrong token")
     assert not arriving.done()
     arriving.cancel()
     await asyncio.sleep(0)
@@ -179,7 +180,7 @@ async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) ->
 
 async def test_nobody_there_is_a_refusal(tmp_path: Path) -> None:
     sending = OutgoingTransfer(Address(path=str(tmp_path / "nobody.sock")), offer())
-    assert await sending.outcome() == Refused(1, "the peer is gone")
+    assert await sending.outcome() == TransferRefused(1, "the peer is gone")
 
 
 async def until_staged(to: TransferServer) -> None:
@@ -212,7 +213,7 @@ async def test_a_sender_that_vanishes_is_not_waited_for_long(tmp_path: Path) -> 
         await until_staged(to)
         listening.close()
         assert await arriving is None
-        assert await sending.outcome() == Refused(1, "the peer is gone")
+        assert await sending.outcome() == TransferRefused(1, "the peer is gone")
     await asyncio.gather(*relay.tasks)
     await to.close()
 
@@ -223,7 +224,7 @@ async def test_a_refusal_ends_the_wait(tmp_path: Path) -> None:
     arriving = to.expect(1, TOKEN, lease_seconds=60)
     other = msgspec.structs.replace(offer(), numeric_build="other")
     refused = await OutgoingTransfer(bound, other).outcome()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, TransferRefused)
     assert await arriving is None
     await to.close()
 
@@ -248,14 +249,14 @@ async def test_an_offer_may_come_before_the_request_it_is_for(tmp_path: Path) ->
 async def test_an_offer_that_nobody_asks_for_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(transfer_link, "EARLY_SECONDS", 0.05 if end == "in time" else 60.0)
+    monkeypatch.setattr(transfer_server, "EARLY_SECONDS", 0.05 if end == "in time" else 60.0)
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     sending = OutgoingTransfer(bound, offer())
     await until(lambda: to.num_early == 1)
     if end == "in time":
         refusal = await sending.outcome()
-        assert isinstance(refusal, Refused)
+        assert isinstance(refusal, TransferRefused)
         assert "no such transfer" in refusal.reason
     else:
         sending.cancel()
@@ -266,10 +267,10 @@ async def test_an_offer_that_nobody_asks_for_is_not_kept(
 async def test_offers_that_nobody_asks_for_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer_link, "MAX_EARLY", 0)
+    monkeypatch.setattr(transfer_server, "MAX_EARLY", 0)
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    assert isinstance(await OutgoingTransfer(bound, offer()).outcome(), Refused)
+    assert isinstance(await OutgoingTransfer(bound, offer()).outcome(), TransferRefused)
     await to.close()
 
 

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import ModelNotFound
-from skerry_regions.models.catalog import (
-    Catalog,
-    CatalogError,
-    ModelFile,
-    ModelSpec,
-    Price,
-    add_alias,
-    add_model,
-)
+from skerry_regions.models.catalog import Catalog, CatalogError, ModelFile, ModelSpec, Price
+from skerry_regions.models.catalog_edits import add_alias, add_model
 
 DEFAULT = "@cf/huggingfacetb/smollm2-135m-instruct"
 LLAMA = "@cf/meta/llama-3.1-8b-instruct"

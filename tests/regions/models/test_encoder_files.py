@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 from tests.core.random_encoders import write_encoder
 
-from skerry_regions.models.catalog import (
-    Catalog,
-    CatalogError,
-    Embedding,
-    ModelFile,
-    ModelSpec,
-    add_model,
-)
+from skerry_regions.models.catalog import Catalog, CatalogError, Embedding, ModelFile, ModelSpec
+from skerry_regions.models.catalog_edits import add_model
 from skerry_regions.models.local_model import describe
-from skerry_regions.models.store import ModelStore, UnsupportedModel
+from skerry_regions.models.problems import UnsupportedModel
+from skerry_regions.models.store import ModelStore
 
 TOKENIZER = {"version": "1.0", "truncation": {"max_length": 128}, "model": {"type": "WordPiece"}}
 

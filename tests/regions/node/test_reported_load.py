@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from bench.subjects.requests import Request, SamplingParams
 
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.request import Request, SamplingParams
 from skerry_core.runners.toy import ToyRunner
 from skerry_regions.node.reporting import LOOK_SECONDS, Reporter
 from skerry_regions.view import NodeLoad
@@ -36,7 +36,9 @@ class Bench:
     def ask(self, id: str, prompt: int, max_tokens: int = 5) -> None:
         ids = tuple(range(prompt))
         self.engine.add(
-            Request(id=id, prompt_ids=ids, sampling=SamplingParams(max_tokens=max_tokens))
+            Request(
+                id=id, prompt_ids=ids, sampling=SamplingParams(max_tokens=max_tokens)
+            ).sequence()
         )
 
     def step(self) -> None:

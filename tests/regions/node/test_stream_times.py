@@ -7,15 +7,29 @@ import dataclasses
 import msgspec
 import pytest
 
-from skerry_core.request import Usage
 from skerry_regions.node.stream_times import StreamTimes
 from skerry_regions.phases import Phase, Timeline
 
-USAGE = Usage(
-    prompt_tokens=200, cached_tokens=128, output_tokens=11, queue_seconds=0.5,
-    prefill_seconds=0.1, decode_seconds=0.2, seconds=4.5, prefill_tokens=72, prefill_steps=2,
-    decode_tokens=12, decode_steps=10, preemptions=0,
-)  # fmt: skip
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """An `EngineUsage`."""
+
+    prompt_tokens: int = 200
+    cached_tokens: int = 128
+    output_tokens: int = 11
+    queue_seconds: float = 0.5
+    prefill_seconds: float = 0.1
+    decode_seconds: float = 0.2
+    seconds: float = 4.5
+    prefill_tokens: int = 72
+    prefill_steps: int = 2
+    decode_tokens: int = 12
+    decode_steps: int = 10
+    preemptions: int = 0
+
+
+USAGE = Ended()
 
 
 class Clock:

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from tests.regions.toy_node import MODEL, Events, Gate, node_of, submit, toy_engine
 
-from skerry_core.batch import Batch
+from skerry_core.batch import ForwardBatch
 from skerry_regions.node.watchdog import Watchdog
 
 pytestmark = pytest.mark.anyio
 
 
-def crash(batch: Batch) -> None:
+def crash(batch: ForwardBatch) -> None:
     raise RuntimeError("out of order")
 
 

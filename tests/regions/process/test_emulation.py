@@ -11,7 +11,7 @@ import pytest
 
 from skerry_regions.address import Address
 from skerry_regions.process.emulation import MAX_WAITING, Relay, relayed, relays
-from skerry_regions.topology.spec import parse_topology
+from skerry_regions.topology.loading import parse_topology
 
 pytestmark = pytest.mark.anyio
 

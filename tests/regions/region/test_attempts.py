@@ -16,9 +16,9 @@ from skerry.errors import InvalidInput, Overloaded
 from skerry_regions.kv.frames import Offer
 from skerry_regions.phases import Timeline
 from skerry_regions.prometheus import exposition
-from skerry_regions.region.attempts import MAX_REASON, AttemptRecord, Traced
+from skerry_regions.region.attempt_record import MAX_REASON, AttemptedStream, AttemptRecord
 from skerry_regions.region.local import LocalRegion
-from skerry_regions.region.remote import RemoteRegion
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.trace_context import new_context
 from skerry_regions.wire.protocol import Done, HandOverFrom, Submit
 
@@ -42,7 +42,7 @@ def metrics_of(node: RunningNode) -> dict[tuple[str, tuple[str, ...]], float]:
 async def test_a_split_stream_tells_both_nodes_phases(tmp_path: Path) -> None:
     async with platform(tmp_path) as p:
         stream = await p.region().generate(submit())
-        assert isinstance(stream, Traced)
+        assert isinstance(stream, AttemptedStream)
         await read(stream)
         [attempt] = stream.attempts
         assert attempt.nodes == ("prefill", "decode")
@@ -143,7 +143,7 @@ async def test_a_stream_in_the_edges_own_process_tells_the_same(tmp_path: Path) 
         stream = await LocalRegion(node.node).generate(submit())
         done = [event async for event in stream][-1]
         assert isinstance(done, Done)
-        assert isinstance(stream, Traced)
+        assert isinstance(stream, AttemptedStream)
         [attempt] = stream.attempts
         assert (attempt.nodes, attempt.outcome, attempt.num_tokens) == (("alone",), "length", 40)
         assert phases_of(attempt.timelines["alone"]) == ["queue", "prefill", "decode"]
@@ -160,7 +160,7 @@ async def test_the_trace_goes_with_the_stream_and_the_hand_over(
         p.nodes[PREFILL].gate.hold_after(0)
         stream = await p.region(lease_seconds=0.2).generate(submit(trace=context))
         p.nodes[PREFILL].gate.open.set()
-        with caplog.at_level(logging.WARNING, "skerry_regions.kv.sockets"):
+        with caplog.at_level(logging.WARNING, "skerry_regions.kv.transfer_server"):
             await read(stream)
             [refused] = [
                 record for record in caplog.records if "refused" in record.getMessage()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.region.directory import GATEWAY_SECONDS, Directory
 from skerry_regions.registry import Member, RegistryUnavailable
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.reports import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -62,6 +65,25 @@ def member(node: RunningNode) -> Member:
     )
 
 
+class Changes:
+    """A `DirectoryListener` of members alone."""
+
+    def __init__(self, members_changed: Callable[[Mapping[str, Member]], None]) -> None:
+        self._members_changed = members_changed
+
+    def members_changed(self, members: Mapping[str, Member]) -> None:
+        self._members_changed(members)
+
+    def reported(self, link: NodeLink, member: Member, report: Report) -> None:
+        pass
+
+    def link_changed(self, link: NodeLink) -> None:
+        pass
+
+    def peer_sent(self, report: Report) -> None:
+        pass
+
+
 async def test_a_node_that_was_revoked_is_let_go_of_at_once(tmp_path: Path) -> None:
     node = RunningNode("a", tmp_path)
     await node.listen()
@@ -97,9 +119,9 @@ async def test_nodes_come_and_go(tmp_path: Path) -> None:
     node = RunningNode("a", tmp_path)
     await node.listen()
     registry = MemoryRegistry()
-    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
     changes: list[int] = []
-    directory.on_change = lambda: changes.append(len(directory.members))
+    listener = Changes(lambda members: changes.append(len(members)))
+    directory = Directory(registry, hello("edge"), listener, patience=PATIENCE, poll_seconds=0.01)
     registry.announce(member(node))
     async with asyncio.timeout(60):
         await directory.wait_until_served(frozenset({MODEL}))
@@ -133,15 +155,15 @@ async def test_what_fails_on_a_change_is_told_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     registry = MemoryRegistry()
-    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
     changes: list[int] = []
 
-    def fails_once() -> None:
-        changes.append(len(directory.members))
+    def fails_once(members: Mapping[str, Member]) -> None:
+        changes.append(len(members))
         if len(changes) == 1:
             raise LookupError("a bug")
 
-    directory.on_change = fails_once
+    listener = Changes(fails_once)
+    directory = Directory(registry, hello("edge"), listener, patience=PATIENCE, poll_seconds=0.01)
     registry.announce(Member(id="a", kind="node", region="here", address="unix:/nowhere"))
     async with asyncio.timeout(60):
         await until(lambda: len(changes) >= 2)

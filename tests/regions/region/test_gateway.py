@@ -25,14 +25,15 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import Unavailable
 from skerry_regions.address import Address
+from skerry_regions.region.cluster_state import ClusterState
+from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.gateway import POLICY, Gateway
-from skerry_regions.region.observations import PRIOR
-from skerry_regions.region.placer import Routed
+from skerry_regions.region.gateway import POLICY, RegionGateway
+from skerry_regions.region.placer import EarlierAttempts
+from skerry_regions.region.recovery import RecoveryPolicy
 from skerry_regions.region.region_figures import queue_seconds, region_rtts
 from skerry_regions.region.region_reports import RegionReports
-from skerry_regions.region.remote import RemoteRegion, RetryPolicy
-from skerry_regions.region.routes import Past
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import Done, Sampling
@@ -45,18 +46,24 @@ LONG = [(5 * i + 1) % 250 for i in range(64 * 40)]
 class Edge:
     """The regions' half of an edge, with its gateway."""
 
-    def __init__(self, region: str, path: Path, registry: FixedRegistry) -> None:
-        self.id = f"edge-{region}"
+    def __init__(
+        self, region: str, path: Path, registry: FixedRegistry, id: str | None = None
+    ) -> None:
+        self.id = id or f"edge-{region}"
+        state = ClusterState(region)
         self.directory = Directory(
-            registry, hello(self.id), region=region, patience=PATIENCE, poll_seconds=0.02
+            registry, hello(self.id), state, region=region, patience=PATIENCE, poll_seconds=0.02
         )
-        self.placer = Routed(self.directory, region, {MODEL: b"toy"}, Random(1))
+        self.placer = CostPlacer(self.directory, state, {MODEL: b"toy"}, Random(1))
         self.placer.observations.speeds = EqualSpeeds()
-        policy = RetryPolicy(patience=1.0, start_patience=0.2, pause=0.01)
+        policy = RecoveryPolicy(patience=1.0, start_patience=0.2, pause=0.01)
         self.region = RemoteRegion(self.directory.links, self.placer, policy)
         here = RemoteRegion(self.directory.links_here, self.placer.here(), POLICY)
-        self.gateway = Gateway(self.id, "global", here, RegionReports(self.placer, [MODEL], 1))
-        self.server = NodeServer(self.gateway, hello(self.id), report_seconds=0.02)
+        self.gateway = RegionGateway(
+            self.id, "global", here, RegionReports(self.id, self.placer, [MODEL], 1)
+        )
+        self.server = NodeServer(self.gateway, hello(self.id), 0.02, self.directory.is_peer)
+        self.placer.sent.tell_by(self.server.tell_peers)
         self.address = Address(path=str(path / f"{self.id}.gateway"))
         self.member = Member(id=self.id, kind="edge", region=region, gateway=str(self.address))
 
@@ -74,6 +81,10 @@ class Regions:
 
     def computed(self, name: str) -> int:
         return sum(self.nodes[name].gate.tokens)
+
+    def sees_far(self) -> bool:
+        """Whether near's edge could send streams there."""
+        return "edge-far" in self.near.placer.observations.view(MODEL).nodes
 
     def far_holds(self) -> int:
         """Blocks of the prompt, as near's edge was told."""
@@ -103,7 +114,7 @@ async def regions(path: Path, near: int = 0, far: int = 1) -> AsyncGenerator[Reg
             await until(lambda: len(made.far.directory.links()) == far + 1)
             await until(lambda: all(link.is_up for link in made.near.directory.links()))
             await until(lambda: all(link.is_up for link in made.far.directory.links()))
-            await until(lambda: bool(made.near.placer.summaries.nodes(MODEL, PRIOR)) == bool(far))
+            await until(lambda: made.sees_far() == bool(far))
         yield made
     finally:
         for edge in edges:
@@ -196,7 +207,7 @@ async def test_what_came_in_is_not_sent_on(tmp_path: Path) -> None:
     async with regions(tmp_path, far=0) as r:
         with pytest.raises(Unavailable):
             await r.near.region.generate(submit())
-        assert list(r.far.placer.here().place(submit(), Past())) == []
+        assert list(r.far.placer.here().place(submit(), EarlierAttempts())) == []
 
 
 async def test_a_region_in_one_number(tmp_path: Path) -> None:
@@ -210,3 +221,42 @@ async def test_a_region_in_one_number(tmp_path: Path) -> None:
         assert queue_seconds(r.far.placer, [MODEL, "other"]) > 0.0
         stream.abort()
         r.nodes["far-0"].gate.open.set()
+
+
+async def test_edges_of_a_region_count_what_the_others_send(tmp_path: Path) -> None:
+    """One sends a long prompt: the other sees its queue at once, before the node reports it."""
+    node = RunningNode("n", tmp_path, num_blocks=256)
+    registry = FixedRegistry([])
+    edges = [Edge("here", tmp_path, registry, id=name) for name in ("edge-1", "edge-2")]
+    first, second = edges
+    await node.listen()
+    for edge in edges:
+        await edge.server.listen(edge.address)
+    registry.present = [member(node, region="here"), *(edge.member for edge in edges)]
+    now = first.placer.clock
+    try:
+        async with asyncio.timeout(60):
+            await until(lambda: all(link.is_up for e in edges for link in e.directory.links()))
+            await until(lambda: all(len(edge.directory.links()) == 1 for edge in edges))
+            await until(lambda: first.directory.is_peer("edge-2"))
+            await until(lambda: len(first.server.links) == len(second.server.links) == 1)
+            await until(lambda: [each.edge for each in first.server.links] == ["edge-2"])
+            assert second.placer.router._of(MODEL).arrivals(now()) == 0.0
+            node.gate.hold_after(0)
+            stream = await first.region.generate(submit(prompt_ids=LONG))
+            await until(lambda: second.placer.router._of(MODEL).arrivals(now()) > 0.0)
+            assert len(second.placer.router._bookings._told) == 1
+            told = second.placer.router._bookings._told[0]
+            assert (told.prefill, told.decode, told.prompt_tokens) == ("n", "n", len(LONG))
+            assert now() - told.at < 5.0
+            # Nobody sends streams to an edge beside it.
+            assert [link.node for link in second.directory.links()] == ["n"]
+            stream.abort()
+            node.gate.open.set()
+            _ = [event async for event in stream]
+            registry.present = [member(node, region="here"), second.member]
+            await until(lambda: not second.directory.is_peer("edge-1"))
+    finally:
+        for edge in edges:
+            await edge.close()
+        await node.stop()

@@ -18,8 +18,8 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry_regions.digests import full_block_digests
-from skerry_regions.region.remote import RemoteRegion
-from skerry_regions.region.routes import Past, Route
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Submit
 
@@ -35,7 +35,7 @@ class Split:
         self.region = RemoteRegion(lambda: links, self)
         self.on_decode = RemoteRegion(lambda: links, OnlyOn(links[1]))
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         prefill, decode = self._links
         yield Route(decode=decode, prefill=prefill, kv_address=str(self.decode.kv_address))
 

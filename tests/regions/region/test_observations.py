@@ -9,10 +9,10 @@ import pytest
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.region.observations import PRIOR, PRIOR_HANDOVER_LAG, Observations
 from skerry_regions.registry import Member
-from skerry_regions.routing.prefixes import CachedPrefix
+from skerry_regions.routing.block_index import CachedPrefix
 from skerry_regions.speeds import LinkSpeed, StepSample
 from skerry_regions.view import LOCAL_LINK, UNKNOWN_LINK, NodeLoad
-from skerry_regions.wire.protocol import Fetched, Report
+from skerry_regions.wire.reports import Fetched, Report
 
 DIGESTS = tuple(bytes([i]) * 16 for i in range(8))
 
@@ -48,7 +48,7 @@ def seen() -> Observations:
 def test_a_node_is_what_the_registry_and_its_reports_say(seen: Observations) -> None:
     load = NodeLoad(streams=3, free_tokens=64)
     seen.take("a", report(load=load, load_age=0.5, file_bandwidth=1e6), now=7.5)
-    a, b = seen.view(8.0).nodes["a"], seen.view(8.0).nodes["b"]
+    a, b = seen.view("m").nodes["a"], seen.view("m").nodes["b"]
     assert (a.load, a.file_bandwidth, a.observed_at) == (load, 1e6, 7.0)
     assert (a.region, a.role, a.model, a.numeric_build, a.kv_format, a.cache_tokens) == (
         "here", "hybrid", "m", "b", "k", 640,
@@ -57,17 +57,28 @@ def test_a_node_is_what_the_registry_and_its_reports_say(seen: Observations) -> 
     assert a.speed.step_seconds(1, 0) == pytest.approx(PRIOR.step_seconds(1, 0))
 
 
-def test_a_view_is_made_anew_only_when_something_changed(seen: Observations) -> None:
-    view = seen.view(1.0)
-    assert seen.view(2.0) is view
+def test_a_view_changes_in_place_and_only_when_something_is_new(seen: Observations) -> None:
+    view = seen.view("m")
+    a = view.nodes["a"]
     seen.know([member("a"), member("b")])
-    assert seen.view(2.0) is view
     seen.take("stranger", report(), now=2.0)
     seen.take("a", report(model="other"), now=2.0)
     seen.handed_over("stranger", 1.0, 0.0, 2.0)
-    assert seen.view(2.0) is view
+    assert seen.view("m") is view
+    assert view.nodes["a"] is a
+    assert dict(seen.view("other").nodes) == {}
     seen.take("a", report(), now=2.0)
-    assert seen.view(2.0).version == view.version + 1
+    assert view.nodes["a"].observed_at == 2.0
+    assert list(view.nodes) == ["a", "b"]
+
+
+def test_a_node_that_no_link_reaches_is_away(seen: Observations) -> None:
+    seen.link_takes("a", frozenset())
+    assert [node.away for node in seen.view("m").nodes.values()] == [True, False]
+    seen.take("a", report(), now=1.0)
+    assert seen.view("m").nodes["a"].away
+    seen.link_takes("a", frozenset({"m"}))
+    assert not seen.view("m").nodes["a"].away
 
 
 def test_nodes_that_leave_are_forgotten_and_those_that_go_take_nothing_new(
@@ -77,14 +88,14 @@ def test_nodes_that_leave_are_forgotten_and_those_that_go_take_nothing_new(
     publisher.sealed(DIGESTS)
     seen.take("b", report(prefixes=publisher.delta()), now=1.0)
     seen.know([member("a", state="draining"), member("starting", model="", state="starting")])
-    assert {id: node.draining for id, node in seen.view(1.0).nodes.items()} == {"a": True}
+    assert {id: node.draining for id, node in seen.view("m").nodes.items()} == {"a": True}
     assert seen.prefixes.match_all(DIGESTS) == {}
 
 
 def test_a_restarted_node_has_no_load_of_its_last_life(seen: Observations) -> None:
     seen.take("a", report(load=NodeLoad(streams=3)), now=1.0)
     seen.know([member("a", incarnation=2), member("b")])
-    assert seen.view(1.0).nodes["a"].load == NodeLoad()
+    assert seen.view("m").nodes["a"].load == NodeLoad()
 
 
 def test_measured_steps_are_learned_for_all_nodes_of_a_kind(seen: Observations) -> None:
@@ -92,7 +103,7 @@ def test_measured_steps_are_learned_for_all_nodes_of_a_kind(seen: Observations) 
     for _ in range(50):
         sample = StepSample(steps=10, seconds=1.0, streams=10, context=1000.0)
         seen.take("a", report(sample=sample), now=1.0)
-    nodes = seen.view(1.0).nodes
+    nodes = seen.view("m").nodes
     assert nodes["a"].speed.step_seconds(1, 100) == pytest.approx(0.1, rel=0.05)
     assert nodes["b"].speed.step_seconds(1, 100) == pytest.approx(0.1, rel=0.3)
     assert nodes["other"].speed.step_seconds(1, 100) == pytest.approx(PRIOR.step_seconds(1, 100))
@@ -121,12 +132,12 @@ def test_distances_are_priors_until_pings_measure_them() -> None:
     gru = LinkSpeed(rtt=0.2, bandwidth=1e7)
     seen = Observations("here", links={("gru", "here"): gru})
     seen.know([member("near"), member("far", region="gru"), member("else", region="nrt")])
-    assert seen.view(0.0).link("here", "gru") == gru
-    assert seen.view(0.0).link("here", "here") == LOCAL_LINK
+    assert seen.view("m").link("here", "gru") == gru
+    assert seen.view("m").link("here", "here") == LOCAL_LINK
     seen.reached("gru", 0.19)
     seen.reached("nrt", 0.26)
     seen.reached("here", 0.001)
-    view = seen.view(0.0)
+    view = seen.view("m")
     assert view.link("here", "gru") == LinkSpeed(rtt=0.19, bandwidth=gru.bandwidth)
     assert view.link("nrt", "here").rtt == 0.26
     assert view.link("here", "nrt").bandwidth == pytest.approx(UNKNOWN_LINK.bandwidth)
@@ -136,7 +147,7 @@ def test_distances_are_priors_until_pings_measure_them() -> None:
 def test_late_hand_overs_are_remembered_by_decode_node(seen: Observations) -> None:
     for _ in range(40):
         seen.handed_over("a", 0.105, 0.005, now=1.0)
-    nodes = seen.view(1.0).nodes
+    nodes = seen.view("m").nodes
     assert nodes["a"].handover_lag == pytest.approx(0.1, rel=0.05)
     assert nodes["b"].handover_lag == PRIOR_HANDOVER_LAG
 
@@ -152,7 +163,7 @@ def test_bandwidth_is_learned_from_what_nodes_fetched() -> None:
         ]
         seen.take("b", report(fetched=fetched), now=1.0)
     for pair in (("fra", "gru"), ("gru", "fra")):
-        link = seen.view(1.0).link(*pair)
+        link = seen.view("m").link(*pair)
         assert (link.rtt, link.bandwidth) == (0.1, pytest.approx(5e7, rel=0.1))
 
 
@@ -162,4 +173,4 @@ def test_a_link_is_the_same_in_either_direction(pair: tuple[str, str]) -> None:
     seen.know([member("far", region="gru")])
     seen.reached("gru", 0.19)
     for source, target in (pair, pair[::-1]):
-        assert seen.view(0.0).link(source, target) == LinkSpeed(rtt=0.19, bandwidth=1e7)
+        assert seen.view("m").link(source, target) == LinkSpeed(rtt=0.19, bandwidth=1e7)

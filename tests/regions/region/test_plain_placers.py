@@ -9,8 +9,8 @@ import pytest
 from tests.regions.region.test_residency import platform
 from tests.regions.toy_nodes import MODEL, submit
 
+from skerry_regions.region.placer import EarlierAttempts, Route
 from skerry_regions.region.plain_placers import Nearest, RoundRobin, by_rule
-from skerry_regions.region.routes import Past, Route
 
 pytestmark = pytest.mark.anyio
 
@@ -22,20 +22,20 @@ async def test_the_nearest_comes_first_and_others_when_it_fails(tmp_path: Path) 
             link = p.directory.link(node)
             assert link is not None
             link.rtt = rtt
-        assert order(placer.place(submit(), Past())) == ["fra", "iad", "ams"]
-        failed = Past(failed=frozenset({"fra"}))
+        assert order(placer.place(submit(), EarlierAttempts())) == ["fra", "iad", "ams"]
+        failed = EarlierAttempts(failed=frozenset({"fra"}))
         assert order(placer.place(submit(), failed)) == ["iad", "ams", "fra"]
-        assert order(placer.place(submit(residency="eu"), Past())) == ["fra", "ams"]
-        assert order(placer.place(submit(model="@cf/other"), Past())) == []
+        assert order(placer.place(submit(residency="eu"), EarlierAttempts())) == ["fra", "ams"]
+        assert order(placer.place(submit(model="@cf/other"), EarlierAttempts())) == []
 
 
 async def test_each_in_turn(tmp_path: Path) -> None:
     async with platform(tmp_path, "fra", "ams", "iad") as p:
         placer = RoundRobin(p.directory)
-        firsts = [order(placer.place(submit(), Past()))[0] for _ in range(4)]
+        firsts = [order(placer.place(submit(), EarlierAttempts()))[0] for _ in range(4)]
         assert firsts == ["ams", "fra", "iad", "ams"]
-        assert order(placer.place(submit(residency="us"), Past())) == ["iad"]
-        assert order(placer.place(submit(model=MODEL + "x"), Past())) == []
+        assert order(placer.place(submit(residency="us"), EarlierAttempts())) == ["iad"]
+        assert order(placer.place(submit(model=MODEL + "x"), EarlierAttempts())) == []
 
 
 async def test_rules_by_name(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, RequestTimeout, Unavailable
 from skerry_core.config import EngineConfig
-from skerry_regions.region.remote import RemoteRegion, RemoteStream, RetryPolicy
+from skerry_regions.region.recovery import RecoveryPolicy
+from skerry_regions.region.remote_region import RemoteRegion
+from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.link import NodeLink, Patience
 from skerry_regions.wire.protocol import Sampling, Tokens
 
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Platform:
-    def __init__(self, nodes: list[RunningNode], links: list[NodeLink], policy: RetryPolicy):
+    def __init__(self, nodes: list[RunningNode], links: list[NodeLink], policy: RecoveryPolicy):
         self.nodes, self.links = nodes, links
         self.region = RemoteRegion(lambda: links, InOrder(links), policy)
 
@@ -45,13 +47,13 @@ async def platform(
     path: Path,
     *,
     count: int = 2,
-    policy: RetryPolicy | None = None,
+    policy: RecoveryPolicy | None = None,
     config: EngineConfig | None = None,
     patience: Patience = PATIENCE,
 ) -> AsyncGenerator[Platform]:
     nodes = [RunningNode(f"node-{i}", path, config) for i in range(count)]
     async with linked(nodes, patience) as links:
-        yield Platform(nodes, links, policy or RetryPolicy())
+        yield Platform(nodes, links, policy or RecoveryPolicy())
 
 
 async def test_a_stream_over_a_socket_gives_the_models_tokens(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ async def test_the_only_node_may_come_back(tmp_path: Path) -> None:
 
 
 async def test_without_any_node_a_stream_ends_when_patience_does(tmp_path: Path) -> None:
-    policy = RetryPolicy(patience=0.1, pause=0.01)
+    policy = RecoveryPolicy(patience=0.1, pause=0.01)
     async with platform(tmp_path, count=1, policy=policy) as p:
         p.nodes[0].gate.hold_after(5)
         stream = await p.region.generate(submit())
@@ -117,7 +119,7 @@ async def test_without_any_node_a_stream_ends_when_patience_does(tmp_path: Path)
 
 
 async def test_a_request_waits_for_a_node_that_is_being_restarted(tmp_path: Path) -> None:
-    async with platform(tmp_path, count=1, policy=RetryPolicy(pause=0.01)) as p:
+    async with platform(tmp_path, count=1, policy=RecoveryPolicy(pause=0.01)) as p:
         await p.nodes[0].stop()
         asking = asyncio.create_task(p.region.generate(submit()))
         while p.links[0].is_up:  # noqa: ASYNC110  (its event tells when it is up)
@@ -129,7 +131,7 @@ async def test_a_request_waits_for_a_node_that_is_being_restarted(tmp_path: Path
 
 
 async def test_but_not_for_long(tmp_path: Path) -> None:
-    async with platform(tmp_path, count=1, policy=RetryPolicy(start_patience=0.05)) as p:
+    async with platform(tmp_path, count=1, policy=RecoveryPolicy(start_patience=0.05)) as p:
         await p.nodes[0].stop()
         with pytest.raises(Unavailable):
             await p.region.generate(submit())

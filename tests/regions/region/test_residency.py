@@ -22,10 +22,12 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry.errors import ModelNotFound, ResidencyUnmet, Unavailable
+from skerry_regions.region.cluster_state import ClusterState
+from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.placer import Routed
-from skerry_regions.region.remote import RemoteRegion, RetryPolicy
-from skerry_regions.region.routes import Past, Route
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.recovery import RecoveryPolicy
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Embed, Submit
 from skerry_regions.zones import is_zone
@@ -45,9 +47,10 @@ class Platform:
             for name, node in nodes.items()
         ]
         registry = FixedRegistry(members)
-        self.directory = Directory(registry, hello("edge"), region="fra", patience=PATIENCE)
-        placer = Routed(self.directory, "fra", {MODEL: b"toy"}, Random(1))
-        policy = RetryPolicy(start_patience=0.1, patience=0.2, pause=0.01)
+        state = ClusterState("fra")
+        self.directory = Directory(registry, hello("edge"), state, region="fra", patience=PATIENCE)
+        placer = CostPlacer(self.directory, state, {MODEL: b"toy"}, Random(1))
+        policy = RecoveryPolicy(start_patience=0.1, patience=0.2, pause=0.01)
         self.region = RemoteRegion(self.directory.links, placer, policy)
 
     def computed(self, name: str) -> int:
@@ -124,7 +127,7 @@ async def test_what_one_node_took_is_taken_back_when_the_other_may_not(tmp_path:
         links = {link.node: link for link in p.directory.links()}
 
         class Split:
-            def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+            def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
                 yield Route(decode=links["fra"], prefill=links["iad"], kv_address="unix:/nowhere")
 
         with pytest.raises(ResidencyUnmet):

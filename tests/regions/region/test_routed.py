@@ -29,17 +29,22 @@ from skerry.errors import Overloaded, Unavailable
 from skerry_core.config import EngineConfig
 from skerry_regions.digests import full_block_digests
 from skerry_regions.prefix_news import PrefixPublisher
+from skerry_regions.region.cluster_state import ClusterState
+from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
 from skerry_regions.region.observations import PRIOR_HANDOVER_LAG
-from skerry_regions.region.placer import Routed
-from skerry_regions.region.remote import RemoteRegion, RetryPolicy
+from skerry_regions.region.recovery import RecoveryPolicy
+from skerry_regions.region.remote_region import RemoteRegion
+from skerry_regions.region.speed_learning import SpeedBook
 from skerry_regions.registry import LEASE_SECONDS, Member
-from skerry_regions.routing.prefixes import NOTHING_CACHED, IndexState
-from skerry_regions.speeds import SpeedBook, StepSample
+from skerry_regions.routing.block_index import NOTHING_CACHED
+from skerry_regions.routing.prefixes import IndexState
+from skerry_regions.speeds import StepSample
 from skerry_regions.view import NodeLoad
 from skerry_regions.wire.client import Explained
 from skerry_regions.wire.link import Patience
-from skerry_regions.wire.protocol import Report, Sampling
+from skerry_regions.wire.protocol import Sampling
+from skerry_regions.wire.reports import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -97,10 +102,11 @@ class Platform:
     def __init__(self, nodes: list[RunningNode], patience: Patience) -> None:
         self.nodes = {node.node.id: node for node in nodes}
         self.registry = FixedRegistry([member(node) for node in nodes])
-        self.directory = Directory(self.registry, hello("edge"), patience=patience)
-        self.placer = Routed(self.directory, "here", {MODEL: b"toy"}, Random(1))
+        state = ClusterState("here")
+        self.directory = Directory(self.registry, hello("edge"), state, patience=patience)
+        self.placer = CostPlacer(self.directory, state, {MODEL: b"toy"}, Random(1))
         self.placer.observations.speeds = EqualSpeeds()
-        policy = RetryPolicy(patience=1.0, pause=0.01)
+        policy = RecoveryPolicy(patience=1.0, pause=0.01)
         self.region = RemoteRegion(self.directory.links, self.placer, policy)
 
     def describe(self, **changes: dict[str, Any]) -> None:
@@ -120,7 +126,7 @@ class Platform:
 
     def seems_idle(self) -> bool:
         """By the nodes' last reports."""
-        nodes = self.placer.observations.view(self.placer.clock()).nodes.values()
+        nodes = self.placer.observations.view(MODEL).nodes.values()
         return not any(node.load.streams or node.load.prefill_tokens for node in nodes)
 
     def knows_prefix(self, name: str) -> bool:
@@ -283,7 +289,7 @@ async def test_prefill_and_decode_pools_share_a_request(tmp_path: Path) -> None:
         assert len(ids) == 40
         assert p.computed("p") == len(PROMPT) + 1
         assert p.num_booked == 0
-        lag = p.placer.observations.view(p.placer.clock()).nodes["d"].handover_lag
+        lag = p.placer.observations.view(MODEL).nodes["d"].handover_lag
         assert lag != PRIOR_HANDOVER_LAG
 
 
@@ -329,7 +335,7 @@ async def test_a_stream_goes_on_where_the_build_is_the_same(
         assert stream.explanation.startswith('"a2";')
         assert "other-build" not in stream.explanation.split(", ")[0]
         await p.nodes["a2"].stop()
-        with caplog.at_level(logging.WARNING, logger="skerry_regions.region.placer"):
+        with caplog.at_level(logging.WARNING, logger="skerry_regions.region.cost_placer"):
             ids, _, _ = await read(stream, ids)
         assert ids == greedy_oracle(40)
         assert stream.explanation.startswith('"b";')

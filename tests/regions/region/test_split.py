@@ -24,8 +24,9 @@ from tests.regions.toy_nodes import (
     until,
 )
 
-from skerry_regions.region.remote import RemoteRegion, RetryPolicy
-from skerry_regions.region.routes import Past, Route
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.recovery import RecoveryPolicy
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Sampling, Submit, Tokens
 
@@ -41,9 +42,9 @@ class Platform:
         self.nodes, self.links = nodes, links
         self.kv_address = str(nodes[DECODE].kv_address)
 
-    def place(self, submit: Submit, past: Past) -> Iterator[Route]:
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         prefill, decode, spare = self.links
-        healthy = [link.is_up and link.node not in past.failed for link in self.links]
+        healthy = [link.is_up and link.node not in earlier.failed for link in self.links]
         if healthy[PREFILL] and healthy[DECODE]:
             yield Route(decode=decode, prefill=prefill, kv_address=self.kv_address)
         for link, is_healthy in ((decode, healthy[DECODE]), (spare, healthy[SPARE])):
@@ -51,7 +52,7 @@ class Platform:
                 yield Route(decode=link)
 
     def region(self, lease_seconds: float = 5.0) -> RemoteRegion:
-        return RemoteRegion(lambda: self.links, self, RetryPolicy(lease_seconds=lease_seconds))
+        return RemoteRegion(lambda: self.links, self, RecoveryPolicy(lease_seconds=lease_seconds))
 
     def tokens_computed(self) -> list[int]:
         return [node.num_computed for node in self.nodes]
@@ -133,7 +134,7 @@ async def test_the_prefill_node_dies_before_the_first_token(tmp_path: Path) -> N
         stream = await p.region().generate(submit())
         await p.nodes[PREFILL].server.drain(0.0)
         assert (await read(stream))[0] == greedy_oracle(40)
-        assert p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0
+        assert p.nodes[DECODE].node.connector(MODEL).incoming.num_expected == 0
 
 
 async def test_the_prefill_node_dies_after_the_hand_over(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ async def test_a_draining_node_gives_back_who_waits_for_kv(tmp_path: Path) -> No
         ids, _ = await after_tokens(stream, 1)
         await p.nodes[DECODE].server.drain(0.0)
         assert (await read(stream, ids))[0] == greedy_oracle(40)
-        await until(lambda: p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0)
+        await until(lambda: p.nodes[DECODE].node.connector(MODEL).incoming.num_expected == 0)
 
 
 async def test_a_draining_prefill_node_hands_over_first(tmp_path: Path) -> None:
@@ -226,8 +227,8 @@ async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) 
             if not isinstance(event, Tokens):
                 assert event.finish_reason == "cancelled"
         await until(p.pools_are_whole)
-        assert p.nodes[DECODE].node.desk(MODEL).incoming.num_expected == 0
-        assert p.nodes[DECODE].node.desk(MODEL).incoming.staged_bytes == 0
+        assert p.nodes[DECODE].node.connector(MODEL).incoming.num_expected == 0
+        assert p.nodes[DECODE].node.connector(MODEL).incoming.staged_bytes == 0
 
 
 async def test_many_streams_at_once(tmp_path: Path) -> None:

@@ -9,18 +9,32 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
+from tests.regions.routing.kernels import load_router_kernels
 
 from skerry_regions.prefix_news import PrefixDelta, PrefixPublisher, PrefixSnapshot
-from skerry_regions.routing.prefixes import (
-    CachedPrefix,
-    DirectoryLimits,
-    IndexState,
-    PrefixDirectory,
-    longest_matches,
-)
+from skerry_regions.routing.block_index import CachedPrefix, DirectoryLimits
+from skerry_regions.routing.prefixes import IndexState, PrefixDirectory
 
 UNIVERSE = [bytes([i]) * 16 for i in range(12)]
+KINDS = ("plain", "compiled")
 Message = PrefixDelta | PrefixSnapshot
+
+
+def make(kind: str, limits: DirectoryLimits | None = None) -> PrefixDirectory:
+    """A directory with either index."""
+    directory = PrefixDirectory(limits)
+    if kind == "compiled":
+        load_router_kernels()
+        from skerry_regions.routing.fast.index import CompiledIndex
+
+        directory.move_to(CompiledIndex(directory.limits))
+    return directory
+
+
+def wanted(directory: PrefixDirectory) -> list[str]:
+    """Nodes that should be asked for a snapshot."""
+    return [name for name in ("a", "b", "c", "n") if directory.wants_snapshot(name)]
 
 
 def believed(directory: PrefixDirectory, node: str) -> dict[bytes, str]:
@@ -79,13 +93,14 @@ def deltas(node: Node) -> list[Message]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 120), loss=st.floats(0, 0.6))
 def test_believes_only_what_was_once_true_and_ends_exact(
-    seed: int, steps: int, loss: float
+    kind: str, seed: int, steps: int, loss: float
 ) -> None:
     rng = random.Random(seed)
-    directory = PrefixDirectory(DirectoryLimits(max_pending=rng.choice([1, 3, 50])))
+    directory = make(kind, DirectoryLimits(max_pending=rng.choice([1, 3, 50])))
     nodes = {name: Node(name) for name in ("a", "b", "c")}
     network: list[Message] = []
 
@@ -124,9 +139,9 @@ def test_believes_only_what_was_once_true_and_ends_exact(
         for message in deltas(node):
             directory.apply(message)
         directory.heartbeat(node.name, *node.publisher.position)
-    for name in directory.wanted_snapshots():
+    for name in wanted(directory):
         directory.apply(nodes[name].publisher.snapshot())
-    assert directory.wanted_snapshots() == []
+    assert wanted(directory) == []
     for node in nodes.values():
         assert directory.state(node.name) is IndexState.EXACT
         assert believed(directory, node.name) == node.held
@@ -154,23 +169,25 @@ def delta(seq: int, *sealed: int, incarnation: int = 1, evicted: tuple[int, ...]
     )
 
 
-def test_a_gap_degrades_until_it_is_filled() -> None:
-    directory = PrefixDirectory()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gap_degrades_until_it_is_filled(kind: str) -> None:
+    directory = make(kind)
     assert directory.state("a") is IndexState.FALLBACK
     directory.apply(delta(1, 0))
     assert directory.state("a") is IndexState.EXACT
     directory.apply(delta(3, evicted=(1,)))  # 2, which sealed block 1, is late
     assert directory.state("a") is IndexState.DEGRADED
     assert directory.match("a", UNIVERSE) == (1, 0, 1)  # the last applied state is still used
-    assert directory.wanted_snapshots() == ["a"]
+    assert wanted(directory) == ["a"]
     directory.apply(delta(2, 1))
     assert directory.state("a") is IndexState.EXACT
     assert directory.match("a", UNIVERSE) == (1, 0, 1)
-    assert directory.wanted_snapshots() == []
+    assert wanted(directory) == []
 
 
-def test_a_lost_last_delta_shows_in_the_heartbeat() -> None:
-    directory = PrefixDirectory()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_last_delta_shows_in_the_heartbeat(kind: str) -> None:
+    directory = make(kind)
     directory.apply(delta(1, 0))
     directory.heartbeat("a", 1, 2)
     assert directory.state("a") is IndexState.DEGRADED
@@ -180,17 +197,19 @@ def test_a_lost_last_delta_shows_in_the_heartbeat() -> None:
     assert directory.state("a") is IndexState.EXACT
 
 
-def test_joining_late_waits_for_a_snapshot() -> None:
-    directory = PrefixDirectory()
+@pytest.mark.parametrize("kind", KINDS)
+def test_joining_late_waits_for_a_snapshot(kind: str) -> None:
+    directory = make(kind)
     directory.apply(delta(57, 3))
     assert directory.state("a") is IndexState.FALLBACK
-    assert directory.wanted_snapshots() == ["a"]
+    assert wanted(directory) == ["a"]
     directory.apply(PrefixSnapshot(node="a", incarnation=1, seq=56, memory=(UNIVERSE[0],)))
     assert believed(directory, "a") == dict.fromkeys([UNIVERSE[0], UNIVERSE[3]], "memory")
 
 
-def test_a_new_life_forgets_the_old_one_and_ignores_its_late_messages() -> None:
-    directory = PrefixDirectory()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_life_forgets_the_old_one_and_ignores_its_late_messages(kind: str) -> None:
+    directory = make(kind)
     directory.apply(delta(1, 0, 1, 2))
     directory.apply(delta(1, 5, incarnation=2))
     assert believed(directory, "a") == {UNIVERSE[5]: "memory"}
@@ -201,8 +220,9 @@ def test_a_new_life_forgets_the_old_one_and_ignores_its_late_messages() -> None:
     assert directory.state("a") is IndexState.EXACT
 
 
-def test_expectations_count_until_they_expire() -> None:
-    directory = PrefixDirectory(DirectoryLimits(expect_seconds=10))
+@pytest.mark.parametrize("kind", KINDS)
+def test_expectations_count_until_they_expire(kind: str) -> None:
+    directory = make(kind, DirectoryLimits(expect_seconds=10))
     directory.expect("a", UNIVERSE[:3], now=0)
     directory.expect("a", UNIVERSE[:2], now=4)
     assert directory.match_all(UNIVERSE) == {"a": (3, 0, 3)}
@@ -215,8 +235,9 @@ def test_expectations_count_until_they_expire() -> None:
     assert directory.match("a", UNIVERSE) == (1, 0, 1)
 
 
-def test_a_removed_node_leaves_nothing_behind_and_its_place_is_used_again() -> None:
-    directory = PrefixDirectory(DirectoryLimits(max_nodes=1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_removed_node_leaves_nothing_behind_and_its_place_is_used_again(kind: str) -> None:
+    directory = make(kind, DirectoryLimits(max_nodes=1))
     directory.apply(delta(1, 0))
     directory.expect("a", UNIVERSE[:2], now=0)
     directory.expect("b", UNIVERSE, now=0)  # one too many
@@ -238,11 +259,12 @@ def test_beyond_its_limits_the_oldest_is_forgotten_and_said_so(limits: Directory
     directory.apply(delta(2, 3, 4))
     assert list(believed(directory, "a")) == UNIVERSE[2:5]
     assert directory.state("a") is IndexState.DEGRADED
-    assert directory.wanted_snapshots() == []  # asking again would not help
+    assert wanted(directory) == []  # asking again would not help
 
 
-def test_expectations_are_bounded() -> None:
-    directory = PrefixDirectory(DirectoryLimits(max_expected=4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_expectations_are_bounded(kind: str) -> None:
+    directory = make(kind, DirectoryLimits(max_expected=4))
     directory.expect("a", UNIVERSE[:3], now=0)
     directory.expect("b", UNIVERSE[:3], now=0)
     assert directory.match_all(UNIVERSE) == {"b": (3, 0, 3)}
@@ -256,9 +278,68 @@ def test_messages_survive_the_wire_and_bounds_are_checked() -> None:
         msgspec.convert({"type": "prefix_delta", "node": "a", "incarnation": 1, "seq": 0}, Message)
 
 
-def test_longest_matches_are_ordered() -> None:
-    found = {"x": CachedPrefix(3), "b": CachedPrefix(9), "a": CachedPrefix(3)}
-    assert longest_matches(found, 2) == ["b", "a"]
+@pytest.mark.parametrize(
+    "limits",
+    [DirectoryLimits(max_node_digests=3), DirectoryLimits(max_digests=3)],
+)
+def test_beyond_its_limits_the_compiled_index_takes_no_more_and_says_so(
+    limits: DirectoryLimits,
+) -> None:
+    directory = make("compiled", limits)
+    directory.apply(delta(1, 0, 1))
+    assert directory.state("a") is IndexState.EXACT
+    directory.apply(delta(2, 3, 4))
+    assert list(believed(directory, "a")) == [UNIVERSE[0], UNIVERSE[1], UNIVERSE[3]]
+    assert directory.state("a") is IndexState.DEGRADED
+    directory.apply(delta(3, evicted=(0, 1, 3)))
+    directory.apply(delta(4, 5))
+    assert list(believed(directory, "a")) == [UNIVERSE[5]]
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(seed=st.integers(0, 2**32), nodes=st.integers(1, 200), blocks=st.integers(1, 300))
+def test_the_compiled_index_is_the_plain_one_however_many_nodes_share_a_block(
+    seed: int, nodes: int, blocks: int
+) -> None:
+    """One holder, lists that grow, and bitmaps; in both tiers, with evictions and expectations."""
+    rng = random.Random(seed)
+    every = [rng.randbytes(16) for _ in range(blocks)]
+    plain, compiled = make("plain"), make("compiled")
+    for _ in range(3 * nodes):
+        name, seq = f"n{rng.randrange(nodes)}", rng.random()
+        start = rng.randrange(blocks)
+        some = every[start : start + rng.choice([1, 5, blocks])]
+        for directory in (plain, compiled):
+            slot = directory.slot(name)
+            assert slot is not None
+            if seq < 0.5:
+                directory.index.tell(slot, some, "memory")
+            elif seq < 0.7:
+                directory.index.tell(slot, some, "file")
+            elif seq < 0.9:
+                directory.index.forget(slot, some)
+            else:
+                directory.index.clear(slot)
+    for _ in range(5):
+        start = rng.randrange(blocks)
+        prompt = every[start : start + rng.randint(1, 20)]
+        assert compiled.match_all(prompt) == plain.match_all(prompt)
+    for node in range(nodes):
+        assert compiled.num_digests(f"n{node}") == plain.num_digests(f"n{node}")
+    assert [compiled.knows(block) for block in every] == [plain.knows(block) for block in every]
+
+
+def test_moving_to_the_compiled_index_loses_nothing() -> None:
+    directory = make("plain")
+    sealed, filed = tuple(UNIVERSE[:3]), tuple(UNIVERSE[3:5])
+    directory.apply(PrefixDelta(node="a", incarnation=1, seq=1, sealed=sealed, filed=filed))
+    load_router_kernels()
+    from skerry_regions.routing.fast.index import CompiledIndex
+
+    directory.move_to(CompiledIndex(directory.limits))
+    assert directory.match_all(UNIVERSE) == {"a": CachedPrefix(5, 2, 3)}
+    directory.apply(delta(2, 5))
+    assert directory.num_digests("a") == 6
 
 
 def test_changes_that_nobody_asks_for_are_bounded() -> None:
@@ -272,7 +353,7 @@ def test_changes_that_nobody_asks_for_are_bounded() -> None:
     late = publisher.delta()
     assert late is not None
     directory.apply(late)
-    assert directory.wanted_snapshots() == ["n"]
+    assert wanted(directory) == ["n"]
     directory.apply(publisher.snapshot())
     assert directory.state("n") is IndexState.EXACT
     assert believed(directory, "n") == dict.fromkeys(UNIVERSE[1:8], "memory")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from skerry_regions.prefix_news import PrefixDelta
 from skerry_regions.routing.placement import (
@@ -379,7 +380,7 @@ def test_many_nodes_are_sampled_but_the_holder_is_always_looked_at() -> None:
     assert setup.best(nodes, demand(digests=DIGESTS)).prefill == "n321"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_rank_is_the_true_order_of_all_pairs(seed: int) -> None:
     """Pruning changes nothing: the first four of everything are the four that rank returns."""

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from bench.sim.block_cache import BlockCache
 from bench.sim.cluster import ClusterConfig, Outcome, simulate
 from bench.sim.events import Events
-from bench.sim.node import BlockCache, Prefill, SimNode
-from bench.sim.policies import RULES, RoundRobin, Skerry
+from bench.sim.node import SimNode
+from bench.sim.own_router import Skerry
+from bench.sim.policies import RULES, RoundRobin
 from bench.sim.traces import TraceRequest, azure, chats, mooncake, reusable_share
+from bench.sim.work import Prefill
 
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.speeds import LinkSpeed, NodeSpeed, StepSample

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skerry_regions.prefix_filter import MAX_NAMES, PrefixFilter
 from skerry_regions.registry import Member
+from skerry_regions.routing.block_index import CachedPrefix
 from skerry_regions.routing.bookings import Bookings, CurrentLoad
 from skerry_regions.routing.placement import Demand
-from skerry_regions.routing.prefixes import CachedPrefix, PrefixDirectory
+from skerry_regions.routing.prefixes import PrefixDirectory
+from skerry_regions.routing.region_names import AdvertisedNames, NameNews
 from skerry_regions.routing.router import Router
 from skerry_regions.routing.summaries import RegionSummary, Summaries, summarise
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
@@ -24,7 +25,7 @@ from skerry_regions.view import NodeLoad, NodeState, Role, View
 SPEED = NodeSpeed(base=0.01, per_token=1e-4, per_pair=1e-9, per_stream=1e-3, per_context=1e-7)
 EDGE = Member(id="edge-fra", kind="edge", region="fra", residency="eu", gateway="unix:/x")
 
-HELD = PrefixFilter.of([b"x" * 16])
+HELD = NameNews(seq=1, level=0, added=b"xxxx", is_whole=True)
 
 names = st.binary(min_size=16, max_size=16)
 seconds = st.floats(0.0, 1e4)
@@ -43,45 +44,6 @@ def load(queue: float, streams: int = 0, free: float | None = None) -> CurrentLo
     )
 
 
-# --- filters -------------------------------------------------------------------------------------
-
-
-@settings(deadline=None)
-@given(st.sets(names, max_size=300))
-def test_a_filter_misses_nothing_that_is_in_it(held: set[bytes]) -> None:
-    made = PrefixFilter.of(held)
-    assert all(name in made for name in held)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=PrefixFilter) == made
-
-
-@pytest.mark.parametrize("count", [1, 100, 5000, MAX_NAMES])
-def test_a_filter_takes_few_strangers_for_members(count: int) -> None:
-    rng = Random(count)
-    made = PrefixFilter.of([rng.randbytes(16) for _ in range(count)])
-    strangers = sum(rng.randbytes(16) in made for _ in range(5000))
-    assert strangers < 0.03 * 5000
-    assert len(made.bits) <= max(2 * 20 * count // 8, 16)
-
-
-def test_an_empty_filter_holds_nothing() -> None:
-    assert bytes(16) not in PrefixFilter.of([])
-    assert PrefixFilter().leading([bytes(16)]) == 0
-    with pytest.raises(ValueError, match="at most"):
-        PrefixFilter.of([number.to_bytes(16, "big") for number in range(MAX_NAMES + 1)])
-
-
-@settings(deadline=None)
-@given(st.lists(names, min_size=1, max_size=20, unique=True), st.data())
-def test_what_leads_a_prompt_is_counted_to_the_first_gap(
-    prompt: list[bytes], data: st.DataObject
-) -> None:
-    held = data.draw(st.integers(0, len(prompt)))
-    made = PrefixFilter.of(prompt[:held])
-    leading = made.leading(prompt)
-    assert leading >= held
-    assert all(name in made for name in prompt[:leading])
-
-
 # --- summaries -----------------------------------------------------------------------------------
 
 
@@ -89,7 +51,7 @@ def test_what_leads_a_prompt_is_counted_to_the_first_gap(
 @given(st.lists(st.tuples(seconds, st.integers(0, 50)), min_size=1, max_size=40))
 def test_a_region_waits_as_its_best_nodes_do(queues: list[tuple[float, int]]) -> None:
     nodes = [(node(f"n{i}"), load(queue, streams)) for i, (queue, streams) in enumerate(queues)]
-    summary = summarise(nodes, PrefixFilter(), incarnation=1, seq=1)
+    summary = summarise(nodes, incarnation=1, seq=1)
     ascending = sorted(queue for queue, _ in queues)
     assert summary.num_nodes == len(queues)
     assert summary.residual[0] == ascending[len(queues) // 10]
@@ -107,28 +69,28 @@ def test_only_nodes_that_take_streams_count() -> None:
         (node("b", role="prefill"), load(0.0)),
         (node("c"), load(2.0, 3, free=50.5)),
     ]
-    summary = summarise(nodes, HELD, incarnation=1, seq=1)
+    summary = summarise(nodes, names=HELD, incarnation=1, seq=1)
     assert (summary.num_nodes, summary.residual, summary.streams) == (1, (2.0, 2.0, 2.0), 3)
     assert (summary.free_tokens, summary.numeric_build) == (50, "b")
-    assert b"x" * 16 in summary.hot
-    assert summarise(nodes[:2], PrefixFilter(), incarnation=1, seq=2).num_nodes == 0
+    assert summary.names is HELD
+    assert summarise(nodes[:2], incarnation=1, seq=2).num_nodes == 0
 
 
 def test_a_full_cache_and_an_unmeasured_speed_are_told_as_such() -> None:
     nodes = [(replace(node("a"), cache_tokens=6400), load(0.0))]
     told = summarise(
-        nodes, HELD, incarnation=1, seq=1, stored_tokens={"a": 6000}, is_measured=False
+        nodes, names=HELD, incarnation=1, seq=1, stored_tokens={"a": 6000}, is_measured=False
     )
     region = told.as_node(EDGE, "m", at=0.0, unmeasured=SPEED.scaled(3))
     assert (region.cache_tokens, region.speed) == (400, SPEED.scaled(3))
-    full = summarise(nodes, HELD, incarnation=1, seq=1, stored_tokens={"a": 9000})
+    full = summarise(nodes, names=HELD, incarnation=1, seq=1, stored_tokens={"a": 9000})
     assert full.as_node(EDGE, "m", at=0.0, unmeasured=SPEED.scaled(3)).cache_tokens == 0
     assert full.as_node(EDGE, "m", at=0.0, unmeasured=SPEED.scaled(3)).speed == SPEED
 
 
 def test_nodes_of_two_builds_promise_neither() -> None:
     nodes = [(node("a", build="x"), load(0.0)), (node("b", build="y"), load(0.0))]
-    assert summarise(nodes, PrefixFilter(), incarnation=1, seq=1).numeric_build == ""
+    assert summarise(nodes, incarnation=1, seq=1).numeric_build == ""
 
 
 versions = st.tuples(st.integers(0, 3), st.integers(0, 5))  # incarnation, seq
@@ -137,31 +99,30 @@ versions = st.tuples(st.integers(0, 3), st.integers(0, 5))  # incarnation, seq
 @settings(deadline=None)
 @given(st.lists(versions, min_size=1, max_size=30))
 def test_the_newest_word_counts_in_whatever_order_they_come(told: list[tuple[int, int]]) -> None:
-    summaries = Summaries()
+    summaries, newest = Summaries(), (-1, -1)
     summaries.know({"edge-fra": EDGE})
     for incarnation, seq in told:
         summary = RegionSummary(incarnation=incarnation, seq=seq, num_nodes=1)
-        summaries.take("edge-fra", "m", summary, now=0.0)
-        summaries.take("stranger", "m", summary, now=0.0)
-    ((key, (kept, _)),) = summaries._told.items()
-    assert key == ("edge-fra", "m")
-    assert (kept.incarnation, kept.seq) == max(told)
+        taken = summaries.take("edge-fra", "m", summary, 0.0, SPEED)
+        assert (taken is not None) == ((incarnation, seq) > newest)
+        newest = max(newest, (incarnation, seq))
+        assert summaries.take("stranger", "m", summary, 0.0, SPEED) is None
 
 
-def test_a_region_is_known_by_model_until_its_edge_goes() -> None:
+def test_names_are_a_regions_by_model_until_their_edge_goes() -> None:
     summaries = Summaries()
+    beside = Member(id="edge-2", kind="edge", region="fra", residency="eu", gateway="unix:/y")
+    summaries.know({"edge-fra": EDGE, "edge-2": beside})
+    assert summaries.learn_names("edge-fra", "m", HELD)
+    assert summaries.learn_names("stranger", "m", HELD)  # who is not asked for more
+    held = CachedPrefix(blocks=1, resident=1)
+    assert summaries.cached("m", [b"x" * 16, b"y" * 16]) == {"edge-fra": held, "edge-2": held}
+    assert summaries.cached("m", [b"y" * 16]) == summaries.cached("other", [b"x" * 16]) == {}
+    changes = NameNews(seq=7, level=0, added=b"yyyy")
+    assert not summaries.learn_names("edge-2", "m", changes)  # it tells now: what came before?
+    assert summaries.cached("m", [b"x" * 16]) == {}
     summaries.know({"edge-fra": EDGE})
-    summary = summarise([(node("a"), load(1.0))], HELD, incarnation=1, seq=1)
-    summaries.take("edge-fra", "m", summary, now=0.0)
-    summaries.take("edge-fra", "empty", RegionSummary(incarnation=1, seq=1), now=0.0)
-    assert [each.id for each in summaries.nodes("m", SPEED)] == ["edge-fra"]
-    assert summaries.nodes("empty", SPEED) == summaries.nodes("other", SPEED) == []
-    assert summaries.cached("m", [b"x" * 16, b"y" * 16]) == {
-        "edge-fra": CachedPrefix(blocks=1, resident=1)
-    }
-    assert summaries.cached("m", [b"y" * 16]) == {}
-    summaries.know({})
-    assert summaries.nodes("m", SPEED) == []
+    assert summaries.cached("m", [b"x" * 16]) == {}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +132,8 @@ def test_a_region_is_known_by_model_until_its_edge_goes() -> None:
         {"residual": (float("nan"), 0.0, 0.0)},
         {"speed": (1e9, 0.0, 0.0, 0.0, 0.0)},
         {"num_nodes": -1},
-        {"hot": [bytes(1 << 16)]},
+        {"names": {"seq": 1, "level": 99}},
+        {"names": {"seq": 1, "level": 0, "added": bytes(1 << 22)}},
     ],
 )
 def test_a_hostile_summary_is_refused(wrong: dict[str, object]) -> None:
@@ -188,7 +150,7 @@ def test_a_hostile_summary_is_refused(wrong: dict[str, object]) -> None:
 def test_a_queue_sends_requests_away_when_it_costs_more_than_the_way(
     queue: float, rtt: float, queue_there: float
 ) -> None:
-    there = summarise([(node("n"), load(queue_there))], PrefixFilter(), incarnation=1, seq=1)
+    there = summarise([(node("n"), load(queue_there))], incarnation=1, seq=1)
     own = replace(node("own"), region="gru", load=NodeLoad(prefill_pairs=queue / SPEED.per_pair))
     view = View(
         [own, there.as_node(EDGE, "m", at=0.0, unmeasured=SPEED)],
@@ -205,14 +167,15 @@ def test_a_queue_sends_requests_away_when_it_costs_more_than_the_way(
 @settings(deadline=None)
 @given(st.lists(names, min_size=4, max_size=20, unique=True))
 def test_a_prefix_that_a_region_holds_draws_its_prompts(prompt: list[bytes]) -> None:
-    there = summarise([(node("n"), load(0.0))], PrefixFilter.of(prompt), incarnation=1, seq=1)
-    summaries = Summaries()
+    there = summarise([(node("n"), load(0.0))], incarnation=1, seq=1)
+    summaries, telling = Summaries(), AdvertisedNames()
     summaries.know({EDGE.id: EDGE})
-    summaries.take(EDGE.id, "m", there, now=0.0)
+    telling.told("n", prompt)
+    summaries.learn_names(EDGE.id, "m", telling.everything())
+    region = summaries.take(EDGE.id, "m", there, 0.0, SPEED)
+    assert region is not None
     own = replace(node("own"), region="gru")
-    view = View(
-        [own, *summaries.nodes("m", SPEED)], {("gru", "fra"): LinkSpeed(rtt=0.005, bandwidth=1e9)}
-    )
+    view = View([own, region], {("gru", "fra"): LinkSpeed(rtt=0.005, bandwidth=1e9)})
     demand = Demand(
         model="m", origin="gru", prompt_tokens=64 * len(prompt) + 1, digests=tuple(prompt)
     )
@@ -224,7 +187,7 @@ def test_a_prefix_that_a_region_holds_draws_its_prompts(prompt: list[bytes]) -> 
 
 
 def test_among_many_nodes_no_other_region_is_overlooked() -> None:
-    there = summarise([(node("n"), load(0.0))], PrefixFilter(), incarnation=1, seq=1)
+    there = summarise([(node("n"), load(0.0))], incarnation=1, seq=1)
     busy = NodeLoad(prefill_pairs=100.0 / SPEED.per_pair)
     own = [replace(node(f"own-{i}", role="decode"), region="gru", load=busy) for i in range(200)]
     view = View([*own, there.as_node(EDGE, "m", at=0.0, unmeasured=SPEED)])

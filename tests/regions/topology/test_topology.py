@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from skerry_regions.models import located_yaml
-from skerry_regions.topology.spec import (
-    Region,
-    TopologyError,
-    distance_km,
-    distance_prior,
-    load_topology,
-    parse_topology,
-)
+from skerry_regions.topology.loading import TopologyError, load_topology, parse_topology
+from skerry_regions.topology.spec import TopologyRegion, distance_km, distance_prior
 from skerry_regions.view import LOCAL_LINK
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -76,10 +70,13 @@ def test_links_come_from_the_file_then_from_distance() -> None:
 
 
 def test_distance_is_that_of_a_great_circle() -> None:
-    fra, nrt = Region(name="fra", iata="FRA"), Region(name="nrt", iata="NRT")
+    fra, nrt = TopologyRegion(name="fra", iata="FRA"), TopologyRegion(name="nrt", iata="NRT")
     assert distance_km(fra, nrt) == pytest.approx(9370, rel=0.01)  # published flight distance
     assert distance_km(fra, fra) == 0
-    antipodes = Region(name="a", coordinates=(0, 0)), Region(name="b", coordinates=(0, 180))
+    antipodes = (
+        TopologyRegion(name="a", coordinates=(0, 0)),
+        TopologyRegion(name="b", coordinates=(0, 180)),
+    )
     assert distance_km(*antipodes) == pytest.approx(20_015, rel=0.001)
     assert distance_prior(0).rtt == 0.014
 

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.properties import examples
 
 from skerry.errors import Overloaded, Unavailable
-from skerry_regions.wire.connection import Agreement, EdgeConnection, NodeConnection, agree
+from skerry_regions.wire.agreement import Agreement, agree
+from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError, encode
+from skerry_regions.wire.node_connection import NodeConnection
 from skerry_regions.wire.protocol import (
     Abort,
     Accepted,
@@ -454,7 +457,9 @@ class Conversation(RuleBasedStateMachine):
         assert self.edge.open_streams == self.node.open_streams == ()
 
 
-Conversation.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+Conversation.TestCase.settings = settings(
+    max_examples=examples(80), stateful_step_count=60, deadline=None
+)
 TestConversation = Conversation.TestCase
 
 

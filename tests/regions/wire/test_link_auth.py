@@ -17,10 +17,10 @@ from skerry_regions.wire.link_auth import (
     MAGIC,
     NONCE_BYTES,
     PROOF_BYTES,
-    Answerer,
-    Caller,
+    ConnectingEnd,
     LinkKey,
     LinkRefused,
+    ListeningEnd,
     connect,
     listen,
 )
@@ -33,7 +33,7 @@ LOOPBACK = Address(host="127.0.0.1", port=0)
 
 
 def test_both_ends_prove_themselves() -> None:
-    caller, answerer = Caller(KEY, "streams"), Answerer(KEY, "streams")
+    caller, answerer = ConnectingEnd(KEY, "streams"), ListeningEnd(KEY, "streams")
     answer, rest = answerer.receive(caller.greeting())
     assert (answerer.is_proven, rest) == (False, b"")
     proof, rest = caller.receive(answer)
@@ -44,7 +44,7 @@ def test_both_ends_prove_themselves() -> None:
 
 @given(cuts=st.lists(st.integers(1, 40), max_size=20))
 def test_any_split_of_the_bytes_is_the_same(cuts: list[int]) -> None:
-    caller, answerer = Caller(KEY, "kv"), Answerer(KEY, "kv")
+    caller, answerer = ConnectingEnd(KEY, "kv"), ListeningEnd(KEY, "kv")
     answer = b"".join(answerer.receive(piece)[0] for piece in split(caller.greeting(), cuts))
     proof = b"".join(caller.receive(piece)[0] for piece in split(answer, cuts))
     for piece in split(proof, cuts):
@@ -64,11 +64,13 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 @pytest.mark.parametrize(
     ("answerer", "caller"),
     [
-        (Answerer(WRONG, "streams"), Caller(KEY, "streams")),
-        (Answerer(KEY, "kv"), Caller(KEY, "streams")),
+        (ListeningEnd(WRONG, "streams"), ConnectingEnd(KEY, "streams")),
+        (ListeningEnd(KEY, "kv"), ConnectingEnd(KEY, "streams")),
     ],
 )
-def test_the_caller_refuses_who_cannot_answer(answerer: Answerer, caller: Caller) -> None:
+def test_the_caller_refuses_who_cannot_answer(
+    answerer: ListeningEnd, caller: ConnectingEnd
+) -> None:
     answer, _ = answerer.receive(caller.greeting())
     with pytest.raises(LinkRefused):
         caller.receive(answer)
@@ -76,10 +78,10 @@ def test_the_caller_refuses_who_cannot_answer(answerer: Answerer, caller: Caller
 
 
 def test_a_recorded_exchange_is_worth_nothing() -> None:
-    caller, first = Caller(KEY, "streams"), Answerer(KEY, "streams")
+    caller, first = ConnectingEnd(KEY, "streams"), ListeningEnd(KEY, "streams")
     greeting = caller.greeting()
     proof, _ = caller.receive(first.receive(greeting)[0])
-    second = Answerer(KEY, "streams")
+    second = ListeningEnd(KEY, "streams")
     second.receive(greeting)
     with pytest.raises(LinkRefused):
         second.receive(proof)
@@ -88,7 +90,7 @@ def test_a_recorded_exchange_is_worth_nothing() -> None:
 
 def test_a_proof_sent_back_is_none() -> None:
     """The answerer's own proof, over the same nonces, is not the caller's."""
-    answerer = Answerer(KEY, "streams")
+    answerer = ListeningEnd(KEY, "streams")
     answer, _ = answerer.receive(MAGIC + b"n" * NONCE_BYTES)
     with pytest.raises(LinkRefused):
         answerer.receive(answer[-PROOF_BYTES:])
@@ -97,7 +99,7 @@ def test_a_proof_sent_back_is_none() -> None:
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n", b"s\0", b"\x16\x03\x01"])
 def test_what_is_no_skerry_is_refused_at_its_first_bytes(garbage: bytes) -> None:
     with pytest.raises(LinkRefused):
-        Answerer(KEY, "streams").receive(garbage)
+        ListeningEnd(KEY, "streams").receive(garbage)
 
 
 def test_a_short_key_is_none() -> None:

@@ -1,1 +1,1 @@
-"""The compiled step of a Llama-like model on CPUs. May import simd and the hall."""
+"""The compiled step of a decoder on CPUs. May import simd, models and below."""

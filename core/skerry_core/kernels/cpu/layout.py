@@ -160,7 +160,7 @@ def _ggml_row_bytes(layout: PackedLayout) -> int:
 def _split(
     raw: NDArray[np.uint8], layout: PackedLayout
 ) -> tuple[list[NDArray[np.uint8]] | None, NDArray[np.uint8]]:
-    """Scales, each u8[rows, units, count, bytes], in the order they lie in; quants u8[rows, …]."""
+    """Return scales, each u8[rows, units, count, bytes], in their order, and quants u8[rows, …]."""
     format_, rows = layout.format, len(raw)
     if not format_.is_quantized:
         return None, raw

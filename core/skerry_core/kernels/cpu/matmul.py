@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from skerry_core.kernels.cpu.layout import WeightFormat
+from skerry_core.kernels.cpu.layout import PackedLayout, WeightFormat
 from skerry_core.kernels.cpu.matmul_tiles import (
     PANEL_BLOCKS,
-    Group,
     Panel,
+    RowGroup,
     block_bytes,
     fetching,
     float_tile,
     packed_weights,
     quantized_tile,
 )
-from skerry_core.kernels.simd.aliases import Address
+from skerry_core.kernels.simd.aliases import Address, Array
 from skerry_core.kernels.simd.emitter import F32, Emitter, Value, vector
 from skerry_core.kernels.simd.linking import TARGET
 from skerry_core.kernels.simd.memory import array_at
@@ -52,16 +52,28 @@ _CACHED_BYTES = 384 * 1024  # of activations, that one pass over the weights kee
 _PANEL_TILES = 3  # tiles of the largest size that make unpacking a panel worth it
 
 
-def _out_rows(e: Emitter, group: Group, token: Value, count: int) -> list[Value]:
-    """Addresses of consecutive tokens' sums."""
+def matrix_record(layout: PackedLayout, data: Address) -> Array:
+    """Return `MATRIX[1]` of a packed matrix at an address."""
+    record = np.zeros(1, MATRIX)
+    record["address"] = data
+    record["format"] = layout.format
+    record["num_groups"] = layout.num_groups
+    record["num_steps"] = layout.num_steps
+    record["scale_bytes"] = layout.scale_bytes
+    record["group_bytes"] = layout.group_bytes
+    return record
+
+
+def _out_rows(e: Emitter, group: RowGroup, token: Value, count: int) -> list[Value]:
+    """Return addresses of consecutive tokens' sums."""
     b = e.builder
     return [b.add(group.out, b.mul(b.add(token, e.i64(t)), group.out_stride)) for t in range(count)]
 
 
 def _emit_panels(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, num_tiles: Value
+    e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup, num_tiles: Value
 ) -> None:
-    """Tiles of the largest size from token 0 on, panel by panel; sums wait in `out` meanwhile."""
+    """Emit tiles of the largest size from token 0 on, by panels; sums wait in `out` meanwhile."""
     b, size = e.builder, traits.tile_tokens[0]
     packed = packed_weights(e, traits, format_, group)
     panel = Panel.allocate(e, traits, format_)
@@ -97,9 +109,9 @@ def _emit_panels(
 
 
 def _emit_tokens(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, tokens: Value
+    e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup, tokens: Value
 ) -> None:
-    """All tokens of a group: as many of the largest tile as fit, then the smaller ones."""
+    """Emit all tokens of a group: as many of the largest tile as fit, then the smaller ones."""
     b = e.builder
     done = e.i64(0)
     if format_.is_quantized:
@@ -158,7 +170,7 @@ def _multiply_group(
             block = builder.append_basic_block(format_.name)
             choice.add_case(int(format_), block)
             builder.position_at_end(block)
-            _emit_tokens(Emitter(builder), traits, format_, Group(*group), tokens)
+            _emit_tokens(Emitter(builder), traits, format_, RowGroup(*group), tokens)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()

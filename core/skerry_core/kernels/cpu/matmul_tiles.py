@@ -24,7 +24,7 @@ PANEL_BLOCKS = 32  # of a group, that are unpacked together: they stay in the fi
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """What a tile needs: addresses, and strides in bytes; all LLVM values of 64 bits."""
 
     scales: Value
@@ -39,7 +39,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class WeightBlock:
     """A block of weights in registers."""
 
     quads: list[Value]  # 8 of <4 rows x i8>: nibbles unsigned, bytes signed
@@ -47,23 +47,23 @@ class Block:
     second: Value | None  # <rows x f32>: minimum; in Q6_K the scale of values 16 to 31
 
 
-Weights = Callable[[Value], Block]  # the block of an index
+Weights = Callable[[Value], WeightBlock]  # the block of an index
 
 
 def block_bytes(format_: WeightFormat, rows: int) -> int:
-    """Of one packed block of a group, its part of the scales included."""
+    """Return the bytes of one packed block of a group, its part of the scales included."""
     scales = -(-format_.row_scale_bytes // format_.blocks_per_scales)
     return rows * (format_.row_quant_bytes + scales)
 
 
 def fetching(e: Emitter, weights: Weights, start: Value, step: int) -> Weights:
-    """The same blocks; with block i, `step` bytes from `start + i * step` on are asked for.
+    """Return the same blocks, which with block i prefetch `step` bytes from `start + i * step` on.
 
     So the next weights come while these are multiplied. The hardware foresees them to the end of a
     page at most.
     """
 
-    def load(index: Value) -> Block:
+    def load(index: Value) -> WeightBlock:
         at = e.offset(start, index, step)
         for line in range(0, step, CACHE_LINE):
             e.prefetch(e.offset(at, line))
@@ -72,12 +72,12 @@ def fetching(e: Emitter, weights: Weights, start: Value, step: int) -> Weights:
     return load
 
 
-def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: Group) -> Weights:
-    """Unpacks a block whenever it is asked for."""
+def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup) -> Weights:
+    """Return blocks that are unpacked whenever they are loaded."""
     b, quad_bytes = e.builder, 4 * traits.rows
     quad = vector(I8, quad_bytes)
 
-    def load(index: Value) -> Block:
+    def load(index: Value) -> WeightBlock:
         at = e.offset(group.quants, index, format_.row_quant_bytes * traits.rows)
         if format_.has_nibbles:
             pairs = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(4)]
@@ -85,15 +85,15 @@ def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: Gro
             quads += [b.lshr(pair, e.constant(quad, 4)) for pair in pairs]
         else:
             quads = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(8)]
-        return Block(quads, *_load_scales(e, traits, format_, group, index))
+        return WeightBlock(quads, *_load_scales(e, traits, format_, group, index))
 
     return load
 
 
 def _load_scales(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, block: Value
+    e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup, block: Value
 ) -> tuple[Value, Value | None]:
-    """A block's two factors <rows x f32>: scale and minimum, or None; in Q6_K two scales."""
+    """Load a block's two factors <rows x f32>: scale and minimum, or None; in Q6_K two scales."""
     b, rows = e.builder, traits.rows
     unit_bytes = format_.row_scale_bytes * rows
 
@@ -128,7 +128,7 @@ class Panel:
 
     @classmethod
     def allocate(cls, e: Emitter, traits: Traits, format_: WeightFormat) -> Panel:
-        """On the stack."""
+        """Allocate a panel on the stack."""
         has_second = format_ not in (WeightFormat.Q4_0, WeightFormat.Q8_0)
         alignment = 64
         size = PANEL_BLOCKS * (9 + has_second) * 4 * traits.rows
@@ -148,16 +148,16 @@ class Panel:
         e.repeat_maybe(count, unpack)
 
     def weights(self, e: Emitter) -> Weights:
-        """Of the blocks that it was filled with."""
+        """Return the blocks that it was filled with."""
         quad, floats = vector(I8, 4 * self.rows), vector(F32, self.rows)
 
-        def load(index: Value) -> Block:
+        def load(index: Value) -> WeightBlock:
             kinds = [*[quad] * 8, *[floats] * (1 + self.has_second)]
             parts = [
                 e.load(self._part(e, index, part), kind, align=4 * self.rows)
                 for part, kind in enumerate(kinds)
             ]
-            return Block(parts[:8], parts[8], parts[9] if self.has_second else None)
+            return WeightBlock(parts[:8], parts[8], parts[9] if self.has_second else None)
 
         return load
 
@@ -170,14 +170,14 @@ def quantized_tile(
     e: Emitter,
     traits: Traits,
     format_: WeightFormat,
-    group: Group,
+    group: RowGroup,
     weights: Weights,
     first: Value,  # block of the activations that meets block 0 of the weights
     count: Value,  # blocks, at least 1
     token: Value,  # the tile's first
     sums: list[Value],  # <rows x f32> of each of its tokens: what products are added to
 ) -> list[Value]:
-    """Sums of one group of rows for consecutive tokens over some blocks: <rows x f32> each."""
+    """Emit sums of a group of rows for consecutive tokens over some blocks: <rows x f32> each."""
     b, rows, tokens = e.builder, traits.rows, range(len(sums))
     floats, words = vector(F32, rows), vector(I32, rows)
     numbers = [b.add(token, e.i64(t)) for t in tokens]
@@ -229,7 +229,7 @@ def quantized_tile(
 def _dot_halves(
     e: Emitter, traits: Traits, quads: list[Value], activations: Activations, num_tokens: int
 ) -> tuple[list[Value], list[Value]]:
-    """Products of values 0 to 15 of a block of signed bytes, and of 16 to 31, per token."""
+    """Emit products of values 0 to 15 of a block of signed bytes, and of 16 to 31, per token."""
     b, half = e.builder, len(quads) // 2
     zeros = [e.constant(vector(I32, traits.rows), 0)] * num_tokens
 
@@ -248,9 +248,14 @@ def _dot_halves(
 
 
 def float_tile(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: Group, token: Value, num_tokens: int
+    e: Emitter,
+    traits: Traits,
+    format_: WeightFormat,
+    group: RowGroup,
+    token: Value,
+    num_tokens: int,
 ) -> list[Value]:
-    """As `quantized_tile` over all columns, for weights and activations in floating point."""
+    """Do as `quantized_tile` over all columns, for weights and activations in floating point."""
     b, rows, tokens = e.builder, traits.rows, range(num_tokens)
     x = [e.builder.add(group.x, b.mul(b.add(token, e.i64(t)), group.x_stride)) for t in tokens]
 

@@ -8,25 +8,42 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from skerry_core.kernels.activations import (
+    ACTIVATIONS,
+    CLAMP,
+    CLAMPED_SLOPE,
+    GELU_CUBIC,
+    GELU_SLOPE,
+)
 from skerry_core.kernels.cpu.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
 from skerry_core.kernels.cpu.matmul import MATRIX
 from skerry_core.kernels.cpu.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Address, Float32
 from skerry_core.kernels.simd.emitter import F16, F32, I8, I32, LANES, Emitter, vector
 from skerry_core.kernels.simd.memory import address_of, array_at
-from skerry_core.kernels.simd.numba_math import building_block, exp_f32, fma, intrinsic, kernel
+from skerry_core.kernels.simd.numba_math import (
+    building_block,
+    exp_f32,
+    fma,
+    intrinsic,
+    kernel,
+    tanh_f32,
+)
 from skerry_core.kernels.simd.targets import Target, traits_of
 
 _F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
 _Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
 _Q4_K, _Q5_K, _Q6_K = int(WeightFormat.Q4_K), int(WeightFormat.Q5_K), int(WeightFormat.Q6_K)
 _ROUND = 1.5 * 2.0**23  # adding it rounds a float32 below 2^22 to an integer, found in the low bits
+_SILU, _GELU_TANH = (ACTIVATIONS.index(name) for name in ("silu", "gelu_tanh"))
+_GELU_SLOPE, _GELU_CUBIC = np.float32(2 * GELU_SLOPE), np.float32(GELU_CUBIC)
+_CLAMP, _CLAMPED_SLOPE = np.float32(CLAMP), np.float32(CLAMPED_SLOPE)
 _TINY = 1e-30  # a block whose largest magnitude is below this is all zeros
 
 
 @intrinsic
 def _quantize_block(typing_context: Any, x: Any, quants: Any, header: Any) -> Any:
-    """Addresses: f32[32] to i8[32] and a header (see `matmul_tiles.HEADER_BYTES`)."""
+    """Quantise f32[32] to i8[32] and a header (`matmul_tiles.HEADER_BYTES`), all at addresses."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         e, b = Emitter(builder), builder
@@ -68,7 +85,7 @@ def quantize(x: Address, count: int, quants: Address, headers: Address) -> None:
 
 @intrinsic
 def _sum_of_squares(typing_context: Any, x: Any, count: Any) -> Any:
-    """Of `f32[count]` at an address: 16 running sums by fma, folded in halves. 16 | count."""
+    """Sum squares of `f32[count]` at an address: 16 sums by fma, folded in halves. 16 | count."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         e = Emitter(builder)
@@ -88,7 +105,8 @@ def _sum_of_squares(typing_context: Any, x: Any, count: Any) -> Any:
 
 @building_block
 def rms_norm(x: Float32, weight: Float32, eps: np.float32, out: Float32) -> None:
-    """`out = x / sqrt(mean(x^2) + eps) * weight`, all f32[count] (Zhang and Sennrich, 2019)."""
+    """Compute `out = x / sqrt(mean(x^2) + eps) * weight`, all f32[count] (Zhang and Sennrich,
+    2019)."""
     count = x.shape[0]
     mean = _sum_of_squares(address_of(x), count) / np.float32(count)
     inverse = np.float32(1.0) / np.sqrt(mean + eps)
@@ -98,8 +116,9 @@ def rms_norm(x: Float32, weight: Float32, eps: np.float32, out: Float32) -> None
 
 @building_block
 def rope(head: Float32, cosines: Float32, sines: Float32) -> None:
-    """Rotate pairs (i, i + half) of one head f32[head_dim], in place (half-split order)."""
-    half = head.shape[0] // 2
+    """Rotate pairs (i, i + half) of one head, half of each of f32[half], in place (half-split
+    order); what a head has beyond them stays."""
+    half = cosines.shape[0]
     for i in range(half):
         a, b = head[i], head[i + half]
         head[i] = fma(a, cosines[i], -(b * sines[i]))
@@ -108,15 +127,52 @@ def rope(head: Float32, cosines: Float32, sines: Float32) -> None:
 
 @building_block
 def swiglu(gate: Float32, up: Float32) -> None:
-    """`gate = silu(gate) * up`, in place."""
+    """Compute `gate = silu(gate) * up`, in place."""
     for i in range(gate.shape[0]):
         g = gate[i]
         gate[i] = g / (np.float32(1.0) + exp_f32(-g)) * up[i]
 
 
+@building_block
+def gelu_gated(gate: Float32, up: Float32) -> None:
+    """Compute `gate = gelu(gate) * up`, by tanh's approximation, in place."""
+    for i in range(gate.shape[0]):
+        g = gate[i]
+        slope = _GELU_SLOPE * (g + _GELU_CUBIC * (g * g * g))  # (1 + tanh(y)) / 2 is sigmoid(2 y)
+        gate[i] = g / (np.float32(1.0) + exp_f32(-slope)) * up[i]
+
+
+@building_block
+def clamped_gated(gate: Float32, up: Float32) -> None:
+    """Compute gpt-oss's `gate * sigmoid(1.702 * gate) * (up + 1)`, clamped, in place of `gate`."""
+    for i in range(gate.shape[0]):
+        g = gate[i] if gate[i] < _CLAMP else _CLAMP
+        u = up[i] if up[i] < _CLAMP else _CLAMP
+        u = u if u > -_CLAMP else -_CLAMP
+        gate[i] = g / (np.float32(1.0) + exp_f32(-_CLAMPED_SLOPE * g)) * (u + np.float32(1.0))
+
+
+@building_block
+def activate(activation: int, gate: Float32, up: Float32) -> None:
+    """Compute what a down matrix multiplies of gates and ups, in place of the gates."""
+    if activation == _SILU:
+        swiglu(gate, up)
+    elif activation == _GELU_TANH:
+        gelu_gated(gate, up)
+    else:
+        clamped_gated(gate, up)
+
+
+@building_block
+def cap(x: Float32, limit: np.float32) -> None:
+    """Compute `x = limit * tanh(x / limit)`, in place."""
+    for i in range(x.shape[0]):
+        x[i] = limit * tanh_f32(x[i] / limit)
+
+
 @intrinsic
 def _store_half(typing_context: Any, target: Any, x: Any, out: Any) -> Any:
-    """Addresses: f32[16] to f16[16], to nearest even, clamped to fp16's finite range."""
+    """Round f32[16] to f16[16] at addresses, to nearest even, clamped to fp16's finite range."""
     traits = traits_of(target)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -138,7 +194,7 @@ def to_half(target: Target, x: Address, count: int, out: Address) -> None:
 
 @intrinsic
 def _load_half(typing_context: Any, target: Any, address: Any) -> Any:
-    """The f16 at an address as float32."""
+    """Load the f16 at an address as float32."""
     traits = traits_of(target)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -160,7 +216,7 @@ def _embed_super_blocks(
     num_blocks: int,
     out: Float32,
 ) -> None:
-    """As `embed`, of a row in a K format: its group's scales and quants are at these addresses."""
+    """Embed a row in a K format: its group's scales and quants are at these addresses."""
     rows = target.rows
     floats = 1 if format_ == _Q6_K else 2
     unit_bytes = 2 * rows * (floats + BLOCKS_PER_SUPER)

@@ -1,6 +1,6 @@
 """The last phase of a step: choose a token for every sampled position.
 
-`numba_sampling` does it; here its arrays are found again from the plan's addresses.
+`numba_sampling` does it; here its arrays are found again from the step's addresses.
 """
 
 from __future__ import annotations
@@ -8,23 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import typeof, types
+from numba import from_dtype, typeof, types
 
-from skerry_core.kernels.cpu.numba_sampling import (
-    SamplerScratch,
-    SamplingArrays,
-    SamplingOutput,
-    sampler_scratch,
-)
-from skerry_core.kernels.cpu.plan import PHASES_PER_LAYER, SAMPLE
+from skerry_core.kernels.cpu.numba_sampling import SamplingArrays, SamplingOutput
+from skerry_core.kernels.cpu.sampling_bins import SamplerScratch, sampler_scratch
+from skerry_core.kernels.cpu.step_records import PHASES_PER_LAYER, SAMPLE
 from skerry_core.kernels.simd.aliases import Record
 from skerry_core.kernels.simd.linking import call_by_address
 from skerry_core.kernels.simd.memory import array_at
 from skerry_core.kernels.simd.numba_math import building_block, kernel
 from skerry_core.kernels.simd.targets import Target
 from skerry_core.kernels.simd.threads import claim
+from skerry_core.sampling import SAMPLE as SAMPLE_TYPE
 
-_I32, _I64, _U64, _F32 = types.int32, types.int64, types.uint64, types.float32
+_I32, _I64, _F32 = types.int32, types.int64, types.float32
 
 
 def _vectors(*dtypes: Any) -> list[Any]:
@@ -33,8 +30,8 @@ def _vectors(*dtypes: Any) -> list[Any]:
 
 _SAMPLING = types.NamedTuple(
     [
-        *_vectors(_I64, _U64, _I32, _F32, _F32, _I32, _F32, _F32, _F32, _F32),
-        *_vectors(_I32, _I32, _I32, _I32, _I32, _F32, _I32, _I32),
+        types.Array(from_dtype(SAMPLE_TYPE), 1, "C"),
+        *_vectors(_I32, _I32, _I32, _I32, _I32, _F32),
         types.Array(types.uint32, 2, "C"),
     ],
     SamplingArrays,
@@ -50,45 +47,34 @@ _NUM_BINS = len(sampler_scratch(1).bin_counts)
 
 
 @building_block
-def _sampling(plan: Record) -> SamplingArrays:
-    samples = plan.num_samples
+def _sampling(step: Record) -> SamplingArrays:
+    samples = step.num_samples
     return SamplingArrays(
-        array_at(plan.sampling_positions, (samples,), np.int64),
-        array_at(plan.sampling_seeds, (samples,), np.uint64),
-        array_at(plan.sampling_choices, (samples,), np.int32),
-        array_at(plan.sampling_temperature, (samples,), np.float32),
-        array_at(plan.sampling_top_p, (samples,), np.float32),
-        array_at(plan.sampling_top_k, (samples,), np.int32),
-        array_at(plan.sampling_min_p, (samples,), np.float32),
-        array_at(plan.sampling_repetition_penalty, (samples,), np.float32),
-        array_at(plan.sampling_frequency_penalty, (samples,), np.float32),
-        array_at(plan.sampling_presence_penalty, (samples,), np.float32),
-        array_at(plan.sampling_history_start, (samples + 1,), np.int32),
-        array_at(plan.sampling_history_ids, (plan.num_history,), np.int32),
-        array_at(plan.sampling_history_counts, (plan.num_history,), np.int32),
-        array_at(plan.sampling_bias_start, (samples + 1,), np.int32),
-        array_at(plan.sampling_bias_ids, (plan.num_biases,), np.int32),
-        array_at(plan.sampling_bias_values, (plan.num_biases,), np.float32),
-        array_at(plan.sampling_num_logprobs, (samples,), np.int32),
-        array_at(plan.sampling_targets, (samples,), np.int32),
-        array_at(plan.sampling_allowed, (samples, plan.mask_words), np.uint32),
+        array_at(step.sampling_samples, (samples,), SAMPLE_TYPE),
+        array_at(step.sampling_history_start, (samples + 1,), np.int32),
+        array_at(step.sampling_history_ids, (step.num_history,), np.int32),
+        array_at(step.sampling_history_counts, (step.num_history,), np.int32),
+        array_at(step.sampling_bias_start, (samples + 1,), np.int32),
+        array_at(step.sampling_bias_ids, (step.num_biases,), np.int32),
+        array_at(step.sampling_bias_values, (step.num_biases,), np.float32),
+        array_at(step.sampling_allowed, (samples, step.mask_words), np.uint32),
     )
 
 
 @building_block
-def _result(plan: Record) -> SamplingOutput:
-    samples = plan.num_samples
+def _result(step: Record) -> SamplingOutput:
+    samples = step.num_samples
     return SamplingOutput(
-        array_at(plan.out_token_ids, (samples,), np.int32),
-        array_at(plan.out_logprobs, (samples,), np.float32),
-        array_at(plan.out_top_ids, (samples, plan.num_top), np.int32),
-        array_at(plan.out_top_logprobs, (samples, plan.num_top), np.float32),
+        array_at(step.out_token_ids, (samples,), np.int32),
+        array_at(step.out_logprobs, (samples,), np.float32),
+        array_at(step.out_top_ids, (samples, step.num_top), np.int32),
+        array_at(step.out_top_logprobs, (samples, step.num_top), np.float32),
     )
 
 
 @building_block
-def _scratch(plan: Record, thread: Record) -> SamplerScratch:
-    vocabulary = plan.vocab_size
+def _scratch(step: Record, thread: Record) -> SamplerScratch:
+    vocabulary = step.vocab_size
     return SamplerScratch(
         array_at(thread.sampler_adjusted, (vocabulary,), np.float32),
         array_at(thread.sampler_exponentials, (vocabulary,), np.float32),
@@ -102,13 +88,13 @@ def _scratch(plan: Record, thread: Record) -> SamplerScratch:
 
 
 @kernel
-def sample(target: Target, plan: Record, thread: Record, layer: int) -> None:
+def sample(target: Target, step: Record, thread: Record, layer: int) -> None:
     """Choose a token for every sampled position; threads claim positions one by one."""
-    sampling, result, scratch = _sampling(plan), _result(plan), _scratch(plan, thread)
-    counter = plan.num_layers * PHASES_PER_LAYER + SAMPLE
-    s = claim(plan.counters, counter)
-    while s < plan.num_samples:
-        at = plan.logits + 4 * s * plan.logits_stride
-        logits = array_at(at, (plan.vocab_size,), np.float32)
-        _call_sample_row(plan.sample_row, (logits, sampling, s, scratch, result))
-        s = claim(plan.counters, counter)
+    sampling, result, scratch = _sampling(step), _result(step), _scratch(step, thread)
+    counter = step.num_layers * PHASES_PER_LAYER + SAMPLE
+    s = claim(step.counters, counter)
+    while s < step.num_samples:
+        at = step.logits + 4 * s * step.logits_stride
+        logits = array_at(at, (step.vocab_size,), np.float32)
+        _call_sample_row(step.sample_row, (logits, sampling, s, scratch, result))
+        s = claim(step.counters, counter)

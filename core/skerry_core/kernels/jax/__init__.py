@@ -1,1 +1,1 @@
-"""Kernels in JAX and Pallas. May import the hall."""
+"""A decoder in JAX, and its kernels in Pallas. May import models and below."""

@@ -21,7 +21,7 @@ from skerry_core.config import BLOCK_SIZE
 TILE = 64  # queries of a program, each token with all the heads of its group; a power of two
 
 
-class Part(NamedTuple):
+class AttentionPart(NamedTuple):
     """Attention over some keys, not yet divided: what parts are merged from."""
 
     mixed: Array  # f32[..., D]  values times shares
@@ -29,8 +29,8 @@ class Part(NamedTuple):
     total: Array  # f32[...]     of shares
 
 
-def merge(first: Part, second: Part) -> Array:
-    """Attention over the keys of both, f32[..., D]. Some key is seen."""
+def merge(first: AttentionPart, second: AttentionPart) -> Array:
+    """Merge attention over the keys of both, f32[..., D]. Some key is seen."""
     largest = jnp.maximum(first.largest, second.largest)
     keep, add = jnp.exp(first.largest - largest), jnp.exp(second.largest - largest)
     mixed = first.mixed * keep[..., None] + second.mixed * add[..., None]
@@ -46,8 +46,8 @@ def attend_prefix(
     *,
     window: int | None,
     interpret: bool,
-) -> Part:
-    """Each query against what of its row is cached: parts of [B, n, Hk, G]. D is a power of two."""
+) -> AttentionPart:
+    """Attend with each query to what of its row is cached: parts of [B, n, Hk, G]; 2^k = D."""
     rows, count, kv_heads, group, width = q.shape
     size = -(-count * group // TILE) * TILE
     flat = q.transpose(0, 2, 1, 3, 4).reshape(rows, kv_heads, count * group, width)
@@ -80,7 +80,7 @@ def attend_prefix(
         kept = array[:, :, : count * group].reshape(rows, kv_heads, count, group, *array.shape[3:])
         return kept.swapaxes(1, 2)
 
-    return Part(*(unflat(part) for part in parts))
+    return AttentionPart(*(unflat(part) for part in parts))
 
 
 def _attend_prefix(
@@ -104,7 +104,7 @@ def _attend_prefix(
     if window is not None:  # what the tile's first token does not see, none of it does
         begin = jnp.maximum(first + tile * TILE // group - window + 1, 0) // BLOCK_SIZE
 
-    def block(index: Array, part: Part) -> Part:
+    def block(index: Array, part: AttentionPart) -> AttentionPart:
         at = tables_ref[row, index]
         key = index * BLOCK_SIZE + jnp.arange(BLOCK_SIZE)
         is_cached = key < first  # an idle slot may hold anything, NaN included
@@ -121,11 +121,11 @@ def _attend_prefix(
         shares = jnp.exp(scores - finite[:, None])
         keep = jnp.exp(part.largest - finite)
         added = jnp.dot(shares.astype(values.dtype), values, preferred_element_type=jnp.float32)
-        return Part(
+        return AttentionPart(
             part.mixed * keep[:, None] + added, largest, part.total * keep + shares.sum(axis=1)
         )
 
-    start = Part(
+    start = AttentionPart(
         jnp.zeros(queries.shape, jnp.float32),
         jnp.full((TILE,), -jnp.inf, jnp.float32),
         jnp.zeros((TILE,), jnp.float32),

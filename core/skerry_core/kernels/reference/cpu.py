@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.exact_math import exp_f32, fma_f32
+from skerry_core.exact_math import exp_f32, fma_f32, tanh_f32
 from skerry_core.kernels.cpu.layout import BLOCK, WeightFormat
 from skerry_core.kernels.simd.aliases import Float16, Float32, Int8, Int32, UInt8
 from skerry_core.kernels.simd.emitter import F16_MAX, LANES
@@ -19,7 +19,7 @@ _MAX_QUANT = np.float32(127.0)
 
 
 def quantize(x: Float32) -> tuple[Int8, Float32]:
-    """8-bit activations: q `i8[..., K]` and scales `f32[..., K / 32]` with x ~ scale * q.
+    """Quantise activations to q `i8[..., K]` and scales `f32[..., K / 32]` with x ~ scale * q.
 
     scale = max |x| / 127, q = round(x * (127 / max |x|)), ties to even, per block of 32.
     """
@@ -34,7 +34,7 @@ def quantize(x: Float32) -> tuple[Int8, Float32]:
 
 
 def unpack_blocks(raw: UInt8, format_: WeightFormat) -> tuple[Int32, Float32, Float32 | None]:
-    """GGML rows `u8[N, bytes]` as integers `i32[N, P, W]`, scales d `f32[N, P]` and minima m.
+    """Unpack GGML rows `u8[N, bytes]`: integers `i32[N, P, W]`, scales d `f32[N, P]`, minima m.
 
     A weight is `d * q + m`; m is None in formats without. W values share a scale: 32, or 16 (Q6_K).
     """
@@ -55,7 +55,7 @@ def unpack_blocks(raw: UInt8, format_: WeightFormat) -> tuple[Int32, Float32, Fl
 def _unpack_super_blocks(
     raw: UInt8, format_: WeightFormat
 ) -> tuple[Int32, Float32, Float32 | None]:
-    """As `unpack_blocks`, of a K format."""
+    """Unpack rows of a K format as `unpack_blocks` does."""
     block_bytes, split = K_FORMATS[format_.name]
     rows = len(raw)
     parts = split(raw.reshape(-1, block_bytes))
@@ -67,7 +67,7 @@ def _unpack_super_blocks(
 
 
 def matmul(raw: UInt8, format_: WeightFormat, x: Float32) -> Float32:
-    """`f32[T, N]`: rows of GGML blocks `u8[N, bytes]` times activations `f32[T, K]`.
+    """Multiply rows of GGML blocks `u8[N, bytes]` by activations `f32[T, K]`: `f32[T, N]`.
 
     Quantised weights meet quantised activations; sums run in block order (see `kernels.matmul`).
     Float weights sum in column order.
@@ -102,7 +102,7 @@ def _fold_sum(lanes: Float32) -> Float32:
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis."""
+    """Compute `x / sqrt(mean(x^2) + eps) * weight` over the last axis."""
     lanes = np.zeros((*x.shape[:-1], LANES), np.float32)
     for start in range(0, x.shape[-1], LANES):
         part = x[..., start : start + LANES]
@@ -120,36 +120,41 @@ def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:
 
 
 def swiglu(gate: Float32, up: Float32) -> Float32:
-    """`silu(gate) * up`."""
+    """Compute `silu(gate) * up`."""
     return np.divide(gate, np.float32(1.0) + exp_f32(-gate)) * up
 
 
 def to_half(x: Float32) -> Float16:
-    """As KV is stored: to nearest even, clamped to float16's finite range."""
+    """Round as KV is stored: to nearest even, clamped to float16's finite range."""
     return np.clip(x, -F16_MAX, F16_MAX).astype(np.float16)
 
 
-def attention(query: Float32, keys: Float16, values: Float16, first: int = 0) -> Float32:
-    """One query `f32[D]`, scaled, over its context `f16[n, D]` from token `first` < n on.
+def attention(
+    query: Float32, keys: Float16, values: Float16, first: int = 0, score_cap: float = 0.0
+) -> Float32:
+    """Attend with one query `f32[D]`, scaled, to its context `f16[n, D]` from token `first` < n on.
 
-    A partial per 64 tokens, merged in block order.
+    A partial per 64 tokens, merged in block order. Without a cap scores stay as they are.
     """
     state = np.zeros(values.shape[1], np.float32), np.float32(-np.inf), np.float32(0.0)
     for start in range(first // BLOCK_SIZE * BLOCK_SIZE, len(keys), BLOCK_SIZE):
         block = slice(start, start + BLOCK_SIZE)
         hidden = max(0, first - start)
-        state = _merge(state, _attention_partial(query, keys[block], values[block], hidden))
+        partial = _attention_partial(query, keys[block], values[block], hidden, score_cap)
+        state = _merge(state, partial)
     acc, _, total = state
     return acc * (np.float32(1.0) / total)
 
 
 def _attention_partial(
-    query: Float32, keys: Float16, values: Float16, hidden: int
+    query: Float32, keys: Float16, values: Float16, hidden: int, score_cap: float
 ) -> tuple[Float32, np.float32, np.float32]:
-    """(acc, m, l) of one block, whose first `hidden` tokens are not seen."""
+    """Return (acc, m, l) of one block, whose first `hidden` tokens are not seen."""
     scores = np.zeros(len(keys), np.float32)
     for d in range(len(query)):
         scores = fma_f32(keys[:, d].astype(np.float32), query[d], scores)
+    if score_cap:
+        scores = np.float32(score_cap) * tanh_f32(scores / np.float32(score_cap))
     m = scores[hidden:].max()
     p = np.zeros(BLOCK_SIZE, np.float32)
     p[hidden : len(keys)] = exp_f32(scores[hidden:] - m)

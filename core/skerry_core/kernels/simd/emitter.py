@@ -47,13 +47,13 @@ class Emitter:
         return ir.Constant(F32, float(np.float32(value)))
 
     def constant(self, like: ir.VectorType, value: float | np.float32) -> Value:
-        """A vector with the same constant in every lane."""
+        """Return a vector with the same constant in every lane."""
         is_float = isinstance(like.element, ir.FloatType)
         scalar = float(np.float32(value)) if is_float else int(value)
         return ir.Constant(like, [ir.Constant(like.element, scalar)] * like.count)
 
     def offset(self, address: Value, index: Value | int, stride: int = 1) -> Value:
-        """`address + index * stride` bytes."""
+        """Emit `address + index * stride` bytes."""
         if isinstance(index, int):
             return self.builder.add(address, self.i64(index * stride))
         scaled = index if stride == 1 else self.builder.mul(index, self.i64(stride))
@@ -70,7 +70,7 @@ class Emitter:
         self.builder.store(value, pointer, align=align)
 
     def prefetch(self, address: Value) -> None:
-        """Ask for the cache line at an address; any address is harmless."""
+        """Prefetch the cache line at an address; any address is harmless."""
         pointer = self.builder.inttoptr(address, ir.PointerType())
         read, keep_in_all_levels, data = I32(0), I32(3), I32(1)
         name, void = "llvm.prefetch.p0", ir.VoidType()
@@ -89,12 +89,12 @@ class Emitter:
         return self.builder.shuffle_vector(first, undefined, zeros)
 
     def take(self, value: Value, lanes: Sequence[int]) -> Value:
-        """The given lanes of a vector, as a vector."""
+        """Take the given lanes of a vector, as a vector."""
         indices = ir.Constant(vector(I32, len(lanes)), [ir.Constant(I32, i) for i in lanes])
         return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), indices)
 
     def join(self, vectors: Sequence[Value]) -> Value:
-        """Vectors of one type, end to end; a power of two of them."""
+        """Join vectors of one type, end to end; a power of two of them."""
         while len(vectors) > 1:
             lanes = range(2 * vectors[0].type.count)
             indices = ir.Constant(vector(I32, len(lanes)), [ir.Constant(I32, i) for i in lanes])
@@ -112,11 +112,11 @@ class Emitter:
         return self.builder.call(function, arguments)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """`a * b + c` rounded once in each lane."""
+        """Emit `a * b + c` rounded once in each lane."""
         return self.call(f"llvm.fma.v{a.type.count}f32", a.type, a, b, c)
 
     def maximum(self, a: Value, b: Value) -> Value:
-        """The larger of each lane, b where either is NaN; the same on every CPU."""
+        """Return the larger of each lane, b where either is NaN; the same on every CPU."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def minimum(self, a: Value, b: Value) -> Value:
@@ -142,7 +142,7 @@ class Emitter:
         carried: Sequence[Value],
         body: Callable[[Value, list[Value]], Sequence[Value]],
     ) -> list[Value]:
-        """`for i in range(count): carried = body(i, carried)`; count must be at least 1."""
+        """Emit `for i in range(count): carried = body(i, carried)`; count must be at least 1."""
         b = self.builder
         before = b.block
         loop, after = b.append_basic_block("loop"), b.append_basic_block("after")
@@ -163,7 +163,7 @@ class Emitter:
         return results
 
     def repeat_maybe(self, count: Value, body: Callable[[Value], None]) -> None:
-        """`for i in range(count): body(i)`, for any count, with nothing carried."""
+        """Emit `for i in range(count): body(i)`, for any count, with nothing carried."""
 
         def step(index: Value, carried: list[Value]) -> list[Value]:
             body(index)
@@ -175,7 +175,7 @@ class Emitter:
     # Arithmetic
 
     def exp(self, x: Value) -> Value:
-        """`numba_math.exp_f32` of each lane, bit for bit, for x <= 0 and not NaN."""
+        """Emit `numba_math.exp_f32` of each lane, bit for bit, for x <= 0 and not NaN."""
         b, type_ = self.builder, x.type
         bits = vector(I32, type_.count)
         clamped = self.maximum(x, self.constant(type_, rm.EXP_F32_MIN))
@@ -195,7 +195,7 @@ class Emitter:
         return b.select(tiny, self.constant(type_, 0.0), y)
 
     def half_to_float(self, half: Value, *, native: bool) -> Value:
-        """<n x half> to <n x float>; finite values only when not native."""
+        """Convert <n x half> to <n x float>; finite values only when not native."""
         b, count = self.builder, half.type.count
         if native:
             return b.fpext(half, vector(F32, count))
@@ -210,7 +210,8 @@ class Emitter:
         return b.bitcast(b.or_(b.bitcast(scaled, wide), sign), vector(F32, count))
 
     def float_to_half(self, x: Value, *, native: bool) -> Value:
-        """<n x float> to <n x half>, to nearest even; beyond fp16's range the largest finite."""
+        """Convert <n x float> to <n x half>, to nearest even; beyond fp16's range the largest
+        finite."""
         b, count = self.builder, x.type.count
         limit = self.constant(x.type, F16_MAX)
         x = self.maximum(self.minimum(x, limit), self.constant(x.type, -F16_MAX))

@@ -19,7 +19,7 @@ TARGET = None  # stands for a target's type in argument types
 
 
 def call_by_address(*argument_types: Any) -> Callable[..., None]:
-    """An intrinsic `call(address, arguments)` for kernels that take these types and give nothing.
+    """Make an intrinsic `call(address, arguments)` for kernels that take these types.
 
     The arguments come as one tuple and are converted as in any call. A failure inside the callee
     goes unnoticed, so kernels do not raise.
@@ -44,7 +44,8 @@ def call_by_address(*argument_types: Any) -> Callable[..., None]:
 
 
 def compiled_address(kernel: Any, argument_types: tuple[Any, ...]) -> int:
-    """The address of a kernel for these argument types; compiles it, or loads it from the cache.
+    """Return the address of a kernel for these argument types; compiles it, or loads it from the
+    cache.
 
     Raises TypeError when the kernel gives something back.
     """

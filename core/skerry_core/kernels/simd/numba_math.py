@@ -8,7 +8,7 @@ Rules of the house, and the reason for each:
   CPUs and C libraries, are never called.
 - No branches on data: each function vectorises when it is called in a loop.
 
-`reference_math` has the constants, and the same functions in NumPy, equal bit for bit.
+`exact_math` has the constants, and the same functions in NumPy, equal bit for bit.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ building_block = njit(**_OPTIONS, forceinline=True)
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """numba's decorator of that name, typed: code sees the function without its typing context."""
+    """Wrap numba's decorator of that name, typed: code sees no typing context."""
     compiled: Callable[..., Any] = numba.extending.intrinsic(function)
     return compiled
 
 
 @intrinsic
 def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """`a * b + c` rounded once, in float32 (float64 when all three are)."""
+    """Return `a * b + c` rounded once, in float32 (float64 when all three are)."""
     is_double = (a, b, c) == (types.float64,) * 3
     scalar = types.float64 if is_double else types.float32
 
@@ -81,31 +81,32 @@ def _bitcast(source: Any, target: Any, target_ir: ir.Type) -> Any:
 
 @intrinsic
 def f32_bits(typing_context: Any, x: Any) -> Any:
-    """The bits of a float32 as int32."""
+    """Return the bits of a float32 as int32."""
     return _bitcast(types.float32, types.int32, ir.IntType(32))
 
 
 @intrinsic
 def bits_f32(typing_context: Any, bits: Any) -> Any:
-    """The float32 with these int32 bits."""
+    """Return the float32 with these int32 bits."""
     return _bitcast(types.int32, types.float32, ir.FloatType())
 
 
 @intrinsic
 def f64_bits(typing_context: Any, x: Any) -> Any:
-    """The bits of a float64 as int64."""
+    """Return the bits of a float64 as int64."""
     return _bitcast(types.float64, types.int64, ir.IntType(64))
 
 
 @intrinsic
 def bits_f64(typing_context: Any, bits: Any) -> Any:
-    """The float64 with these int64 bits."""
+    """Return the float64 with these int64 bits."""
     return _bitcast(types.int64, types.float64, ir.DoubleType())
 
 
 @building_block
 def exp_f32(x: np.float32) -> np.float32:
-    """e^x of a float32, within 1 ulp; 0 below `EXP_F32_MIN`, inf above `EXP_F32_MAX`; NaN stays."""
+    """Return e^x of a float32, within 1 ulp; 0 below `EXP_F32_MIN`, inf above `EXP_F32_MAX`; NaN
+    stays."""
     clamped = x if x > EXP_F32_MIN else EXP_F32_MIN
     clamped = clamped if clamped < EXP_F32_MAX else EXP_F32_MAX
     shifted = fma(clamped, INV_LN2_F32, ROUND_F32)
@@ -123,8 +124,18 @@ def exp_f32(x: np.float32) -> np.float32:
 
 
 @building_block
+def tanh_f32(x: np.float32) -> np.float32:
+    """Return the hyperbolic tangent of a float32, within 2^-23 absolutely; NaN stays."""
+    magnitude = x if x >= np.float32(0.0) else -x
+    small = exp_f32(np.float32(-2.0) * magnitude)
+    y = (np.float32(1.0) - small) / (np.float32(1.0) + small)
+    return y if x >= np.float32(0.0) else -y
+
+
+@building_block
 def log_f64(x: float) -> float:
-    """Natural logarithm of a float64, within 2 ulp; -inf for 0. Not for negatives, inf or nan."""
+    """Return natural logarithm of a float64, within 2 ulp; -inf for 0. Not for negatives, inf or
+    nan."""
     bits = f64_bits(x)
     exponent = (bits - SQRT_HALF_BITS) >> 52
     m = bits_f64(bits - (exponent << 52))
@@ -140,13 +151,13 @@ def log_f64(x: float) -> float:
 
 @building_block
 def log_f32(x: np.float32) -> np.float32:
-    """Natural logarithm of a float32, rounded from `log_f64`."""
+    """Return natural logarithm of a float32, rounded from `log_f64`."""
     return np.float32(log_f64(np.float64(x)))
 
 
 @building_block
 def exp_f64(x: float) -> float:
-    """e^x of a float64 in [-700, 700], within 2 ulp. For tables made once (e.g. theta^y)."""
+    """Return e^x of a float64 in [-700, 700], within 2 ulp. For tables made once (e.g. theta^y)."""
     shifted = x * INV_LN2_F64 + ROUND_F64
     n = shifted - ROUND_F64
     r = (x - n * LN2_HIGH_F64) - n * LN2_LOW_F64
@@ -158,7 +169,7 @@ def exp_f64(x: float) -> float:
 
 @building_block
 def sin_cos_f64(x: float) -> tuple[float, float]:
-    """Sine and cosine of a float64 with |x| <= 1.6e6, absolute error below 3e-16.
+    """Return sine and cosine of a float64 with |x| <= 1.6e6, absolute error below 3e-16.
 
     For tables of rotary embeddings, where x is a position times a frequency of at most 1.
     """
@@ -195,7 +206,8 @@ _PHILOX_W1 = np.uint64(0xBB67AE85)
 def philox4x32_10(
     c0: np.uint64, c1: np.uint64, c2: np.uint64, c3: np.uint64, key: np.uint64
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """Four random 32-bit words of a counter of four 32-bit words (all in uint64) and a 64-bit key.
+    """Return four random 32-bit words of a counter of four 32-bit words (all in uint64) and a
+    64-bit key.
 
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
     """
@@ -210,7 +222,7 @@ def philox4x32_10(
 
 @building_block
 def uniform(seed: np.uint64, position: int, choice: int) -> float:
-    """The uniform in (0, 1) of a token: key = seed, counter = (position low, high, choice, 0).
+    """Return a token's uniform in (0, 1): key = seed, counter = (position low, high, choice, 0).
 
     52 random bits, centred: (k + 1/2) / 2^52 is exact, and neither 0 nor 1.
     """

@@ -80,12 +80,12 @@ class Traits:
 
 
 def traits_of(numba_type: Any) -> Traits:
-    """The traits of the target whose NamedTuple type numba passes to an intrinsic."""
+    """Return the traits of the target whose NamedTuple type numba passes to an intrinsic."""
     return _TRAITS[numba_type.instance_class]
 
 
 def choose_target(name: str | None = None) -> Target:
-    """The named target, else `$SKERRY_NUMBA_TARGET`, else the best one for this CPU.
+    """Return the named target, else `$SKERRY_NUMBA_TARGET`, else the best one for this CPU.
 
     Raises ConfigError when there is no such target, or this CPU lacks what it needs.
     """
@@ -110,7 +110,8 @@ def _is_supported(name: str, features: Mapping[str, bool]) -> bool:
 
 
 def _cpu_features() -> Mapping[str, bool]:
-    """The features that numba compiles for: the host's unless NUMBA_CPU_FEATURES overrides them."""
+    """Return the features that numba compiles for: the host's unless NUMBA_CPU_FEATURES overrides
+    them."""
     if NUMBA_CONFIG.CPU_FEATURES is None:
         return llvm.get_host_cpu_features()
     listed = [item.strip() for item in NUMBA_CONFIG.CPU_FEATURES.split(",")]
@@ -155,7 +156,7 @@ def _dot_avx2(
     *,
     signed: bool,
 ) -> list[Value]:
-    """As `_dot_vnni`, with pmaddubsw; no sum of pairs leaves 16 bits.
+    """Multiply as `_dot_vnni` does, with pmaddubsw; no sum of pairs leaves 16 bits.
 
     Nibbles: 8 quads * 2 * 15 * 127 = 30,480. Bytes, as |w| * sign(w) a: 2 * 128 * 127 = 32,512.
     """
@@ -194,7 +195,7 @@ def _dot_neon(
     *,
     signed: bool,
 ) -> list[Value]:
-    """As `_dot_vnni`, with sdot: registers of 4 rows. Nibbles are small enough to be signed too."""
+    """Multiply as `_dot_vnni` does, with sdot: registers of 4 rows. Nibbles can be signed too."""
     rows, words = weights[0].type.count // 4, vector(I32, 4)
     quarters = range(0, rows, 4)
     sums = [[e.take(total, range(first, first + 4)) for first in quarters] for total in start]
@@ -217,7 +218,7 @@ def _dot_portable(
     *,
     signed: bool,
 ) -> list[Value]:
-    """As `_dot_vnni`, in plain LLVM: widen to 32 bits, multiply, add."""
+    """Multiply as `_dot_vnni` does, in plain LLVM: widen to 32 bits, multiply, add."""
     b = e.builder
     rows = weights[0].type.count // 4
     words = vector(I32, rows)

@@ -1,6 +1,6 @@
 """How the threads of one step meet, inside compiled code: claim items, wait at barriers, park.
 
-Waiting spins for a moment, then yields to whoever else wants the core: pure spinning collapses
+Waiting spins for a moment, then yields to what else wants the core: pure spinning collapses
 next to a busy neighbour. Then it sleeps, so that the system gives the core to a thread of the team
 that has none: for naps at a barrier, until it is woken between steps.
 
@@ -53,7 +53,7 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 
 def make_sync(num_threads: int) -> Int64:
-    """The shared words of a team of threads, all zero, on cache lines of their own."""
+    """Allocate the words that a team of threads shares, all zero, on cache lines of their own."""
     words = _LINE // 8
     raw = np.zeros((_FIRST_THREAD + 2 * num_threads + 1) * words, np.int64)
     return raw[(-raw.ctypes.data % _LINE) // 8 :]
@@ -78,7 +78,7 @@ def _pause(typing_context: Any) -> Any:
 
 @building_block
 def claim(counters: Address, phase: int) -> int:
-    """The next unclaimed item of a phase: 0, 1, 2, …; the caller stops at the number it has.
+    """Claim the next item of a phase: 0, 1, 2, …; the caller stops at the number it has.
 
     `counters` is the address of an i64 per phase, zero before the step.
     """
@@ -108,7 +108,7 @@ def barrier(sync: Address, num_threads: int) -> None:
 
 @kernel
 def begin_step(sync: Address, num_threads: int) -> int:
-    """Announce a step to the first threads; gives a bit mask of those to wake, which are parked."""
+    """Announce a step to the first threads; return a bit mask of those parked, which to wake."""
     number = atomic_load(sync + _STEP) // _STEP_THREADS + 1
     atomic_exchange(sync + _STEP, number * _STEP_THREADS + num_threads)
     to_wake = 0
@@ -120,7 +120,7 @@ def begin_step(sync: Address, num_threads: int) -> int:
 
 @kernel
 def stop_threads(sync: Address, num_threads: int) -> int:
-    """As `begin_step`, but the threads leave instead."""
+    """Do as `begin_step` does, but have the threads leave instead."""
     atomic_exchange(sync + _STOP, 1)
     return begin_step(sync, num_threads)
 
@@ -150,7 +150,7 @@ def await_step(sync: Address, thread: int) -> int:
             _sched_yield()
         if waits > _IDLE_SPINS + _IDLE_YIELDS:
             atomic_exchange(parked, 1)
-            # A step announced before the flag was up wakes nobody: look once more.
+            # A step announced before the flag was up wakes no thread: look once more.
             if atomic_load(sync + _STEP) == seen:
                 return PARKED
             # Cleared by the announcer, a wake-up is on its way; it costs one more turn, no harm.
@@ -165,20 +165,20 @@ def _nanoseconds(sync: Address, clock: int) -> int:
 
 @kernel
 def start_clocks(sync: Address) -> None:
-    """Thread 0 begins a step."""
+    """Note that thread 0 begins a step."""
     atomic_exchange(sync + _TOOK, -_nanoseconds(sync, _WALL_CLOCK))
     atomic_exchange(sync + _RAN, -_nanoseconds(sync, _OWN_CLOCK))
 
 
 @kernel
 def stop_clocks(sync: Address) -> None:
-    """Thread 0 is done with it."""
+    """Note that thread 0 is done with a step."""
     atomic_add(sync + _TOOK, _nanoseconds(sync, _WALL_CLOCK))
     atomic_add(sync + _RAN, _nanoseconds(sync, _OWN_CLOCK))
 
 
 def step_seconds(sync: Int64) -> tuple[float, float]:
-    """Of the last step: how long it took, and how long thread 0 had no core, or slept at barriers.
+    """Return how long the last step took, and how long thread 0 had no core, or slept at barriers.
 
     It does so while another thread has none.
     """

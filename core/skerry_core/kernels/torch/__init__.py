@@ -1,1 +1,1 @@
-"""Kernels in plain Torch, on any device that Torch knows. May import the hall."""
+"""A decoder in Torch, on any device that Torch knows. May import models and below."""

@@ -61,7 +61,7 @@ class CudaDevice:
         return address.value, bytes(handle)
 
     def open(self, handle: bytes) -> tuple[int, int]:
-        """Not the handle of the process itself: CUDA refuses that one."""
+        """Open a handle, not the process's own: CUDA refuses that one."""
         address, size = c_uint64(), c_size_t()
         named = _Handle.from_buffer_copy(handle)
         with self._current():
@@ -109,6 +109,6 @@ class CudaDevice:
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._driver, name)(*arguments)
         if status:
-            told = c_char_p()
-            self._driver.cuGetErrorName(status, byref(told))
-            raise OSError(f"{name}: {(told.value or b'unknown error').decode()}")
+            message = c_char_p()
+            self._driver.cuGetErrorName(status, byref(message))
+            raise OSError(f"{name}: {(message.value or b'unknown error').decode()}")

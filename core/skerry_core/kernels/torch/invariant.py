@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from skerry_core.batch import Batch
-from skerry_core.config import BLOCK_SIZE, ConfigError
+from skerry_core.batch import ForwardBatch
+from skerry_core.config import BLOCK_SIZE, Activation, ConfigError
+from skerry_core.kernels.activations import CLAMP, CLAMPED_SLOPE, GELU_CUBIC, GELU_SLOPE
 from skerry_core.kernels.torch import torch_ops
+from skerry_core.kernels.torch.attention import AttentionForm
 from skerry_core.kernels.torch.quantized import Matrix
 from skerry_core.kernels.torch.torch_math import exp_f32
-from skerry_core.kernels.torch.torch_ops import Ops, add_rms_norm, rms_norm, rotate
+from skerry_core.kernels.torch.torch_ops import Ops, add_rms_norm, capped, rms_norm, rotate
 
 TILE = 16  # tokens
 
@@ -43,7 +45,7 @@ class Tile:
     tables: Tensor  # i64[16, M]  every token's block table; what is not its row's is scratch
 
 
-def tiles(batch: Batch, token_ids: Tensor, scratch: int) -> Iterator[Tile]:
+def tiles(batch: ForwardBatch, token_ids: Tensor, scratch: int) -> Iterator[Tile]:
     """Cut a step of tokens i64[T] into tiles. They run in order: a token sees those before it."""
     device = token_ids.device
     owners = np.repeat(np.arange(batch.num_rows), np.diff(batch.query_start))
@@ -65,29 +67,33 @@ def tiles(batch: Batch, token_ids: Tensor, scratch: int) -> Iterator[Tile]:
 
 
 def _padded(array: NDArray[Any], value: int) -> NDArray[np.int64]:
-    """Up to 16 rows as i64, filled up to 16."""
+    """Fill up to 16 rows as i64 up to 16."""
     padded = np.full((TILE, *array.shape[1:]), value, np.int64)
     padded[: len(array)] = array
     return padded
 
 
 def in_tiles(x: Tensor) -> Iterator[Tensor]:
-    """[n, width] as pieces of [16, width], zeros at the end."""
+    """Yield pieces of [16, width] of [n, width], zeros at the end."""
     for start in range(0, len(x), TILE):
         piece = x[start : start + TILE]
         yield functional.pad(piece, (0, 0, 0, TILE - len(piece)))
 
 
-def attend(kv: Tensor, tile: Tile, q: Tensor, window: int | None) -> Tensor:
-    """A tile's tokens against their contexts, their own KV stored: q [16, H, D] → [16, H, D].
+def attend(kv: Tensor, tile: Tile, q: Tensor, form: AttentionForm) -> Tensor:
+    """Attend with a tile's tokens to their contexts, their KV stored: q [16, H, D] → [16, H, D].
 
     `kv` is one layer's, [2, N, Hk, 64, D].
     """
-    kv_heads, width = kv.shape[2], kv.shape[4]
-    grouped = q.float().reshape(TILE * kv_heads, -1, width) * width**-0.5  # [16 * Hk, G, D]
+    kv_heads, width, window = kv.shape[2], kv.shape[4], form.window
+    grouped = q.float().reshape(TILE * kv_heads, -1, width) * form.scale  # [16 * Hk, G, D]
     slots = torch.arange(BLOCK_SIZE, device=q.device)
-    largest = grouped.new_full((*grouped.shape[:2], 1), -torch.inf)
-    total = torch.zeros_like(largest)
+    if form.sinks is None:
+        largest = grouped.new_full((*grouped.shape[:2], 1), -torch.inf)
+        total = torch.zeros_like(largest)
+    else:  # as if they had been seen first
+        largest = form.sinks.float().reshape(kv_heads, -1, 1).repeat(TILE, 1, 1)
+        total = torch.ones_like(largest)
     mixed = torch.zeros_like(grouped)
     for index in range(tile.tables.shape[1]):
         keys, values = (part[tile.tables[:, index]].float() for part in kv)  # [16, Hk, 64, D]
@@ -98,7 +104,7 @@ def attend(kv: Tensor, tile: Tile, q: Tensor, window: int | None) -> Tensor:
         keys, values = (x.masked_fill(~visible[:, None, :, None], 0) for x in (keys, values))
         visible = visible.repeat_interleave(kv_heads, 0)[:, None]  # [16 * Hk, 1, 64]
         scores = torch.bmm(grouped, keys.reshape(-1, BLOCK_SIZE, width).transpose(1, 2))
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = capped(scores, form.cap).masked_fill(~visible, -torch.inf)
         seen = visible.any(-1, keepdim=True)
         new_largest = torch.maximum(largest, scores.amax(-1, keepdim=True))
         shares = exp_f32(scores - new_largest)
@@ -112,18 +118,24 @@ def attend(kv: Tensor, tile: Tile, q: Tensor, window: int | None) -> Tensor:
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
-    """[16, in] by [out, in], then plus [out]: [16, out]."""
+    """Multiply [16, in] by [out, in], then add [out]: [16, out]."""
     product = torch_ops.linear(x, weight, None)
     return product if bias is None else product + bias
 
 
-def swiglu(gate_up: Tensor) -> Tensor:
-    """[16, 2 * intermediate], gates first, to [16, intermediate]."""
+def gated(gate_up: Tensor, activation: Activation) -> Tensor:
+    """Compute what goes into a down matrix of [16, 2 * width], gates first: [16, width]."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gate / (1 + exp_f32(-gate)) * up).to(gate_up.dtype)
+    slope = gate
+    if activation == "gelu_tanh":  # (1 + tanh(y)) / 2 is sigmoid(2 y)
+        slope = 2 * GELU_SLOPE * (gate + GELU_CUBIC * (gate * gate * gate))
+    elif activation == "clamped":
+        gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP) + 1
+        slope = CLAMPED_SLOPE * gate
+    return (gate / (1 + exp_f32(-slope)) * up).to(gate_up.dtype)
 
 
-INVARIANT_OPS = Ops(linear, rms_norm, add_rms_norm, rotate, swiglu)
+INVARIANT_OPS = Ops(linear, rms_norm, add_rms_norm, rotate, gated, fixes_shapes=True)
 
 
 def check_products(weights: list[Tensor], *, kv_heads: int, group: int, head_dim: int) -> None:

@@ -64,7 +64,7 @@ class QuantizedMatrix:
         return sum(plane.nbytes for plane in planes if plane is not None)
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The weights themselves, [rows, columns]."""
+        """Return the weights themselves, [rows, columns]."""
         q = self.quants if self.bits == 8 else _nibbles(self.quants)
         values = q.reshape(*self.scales.shape, -1).float() * self.scales[..., None].float()
         if self.minima is not None:
@@ -72,7 +72,7 @@ class QuantizedMatrix:
         return values.reshape(self.shape).to(dtype)
 
     def widened(self) -> QuantizedMatrix:
-        """The same weights in int8, groups of 16, with minima: what every matrix can become."""
+        """Return the weights in int8, groups of 16, with minima: what every matrix can become."""
         if self.quants.dtype is torch.float8_e4m3fn:
             return narrowed(self.dequantized(torch.float32), "int8").widened()
         repeat = self.group // 16
@@ -88,7 +88,7 @@ Matrix: TypeAlias = "Tensor | QuantizedMatrix"
 
 
 def stacked(matrices: Sequence[Matrix]) -> Matrix:
-    """Matrices one upon another. Mixed formats become 8 bits, or floats where one is of floats."""
+    """Stack matrices. Mixed formats become 8 bits, or floats where one is of floats."""
     quantized = [each for each in matrices if isinstance(each, QuantizedMatrix)]
     plain = [each for each in matrices if isinstance(each, Tensor)]
     if plain:
@@ -107,7 +107,7 @@ def stacked(matrices: Sequence[Matrix]) -> Matrix:
 
 
 def narrowed(weight: Tensor, narrow: NarrowWeights) -> QuantizedMatrix:
-    """Floats [rows, columns], their columns a multiple of 32, in fewer bits.
+    """Narrow floats [rows, columns], their columns a multiple of 32, to fewer bits.
 
     int4 and int8 have a scale for 32 weights, and int4 a minimum; e4m3fn a scale for each row.
     """
@@ -133,7 +133,7 @@ def _four_bits(weight: Tensor) -> QuantizedMatrix:
 
 
 def unpack(raw: Tensor, format_: str, columns: int) -> QuantizedMatrix:
-    """Planes of GGML rows u8[rows, bytes], in any of `FORMATS`, on the device that holds them.
+    """Unpack GGML rows u8[rows, bytes], in any of `FORMATS`, to planes on their device.
 
     K-quants' products of scales are rounded to float16.
     """
@@ -157,23 +157,23 @@ def unpack(raw: Tensor, format_: str, columns: int) -> QuantizedMatrix:
 
 
 def _planes(quants: Tensor, scales: Tensor, minima: Tensor | None) -> QuantizedMatrix:
-    """Of quants [rows, groups, bytes] and scales [rows, groups]."""
+    """Return the planes of quants [rows, groups, bytes] and scales [rows, groups]."""
     return QuantizedMatrix(quants.flatten(1), scales, minima)
 
 
 def _half(data: Tensor) -> Tensor:
-    """u8[..., 2] as f16[...]."""
+    """Return u8[..., 2] as f16[...]."""
     return data.contiguous().view(torch.float16).squeeze(-1)
 
 
 def _nibbles(quants: Tensor) -> Tensor:
-    """u8[rows, columns / 2] as u8[rows, columns], in the order of weights."""
+    """Return u8[rows, columns / 2] as u8[rows, columns], in the order of weights."""
     pairs = quants.reshape(len(quants), -1, 16)
     return torch.cat([pairs & 15, pairs >> 4], dim=-1).flatten(1)
 
 
 def _unpack_k(blocks: Tensor, *, has_fifth_bit: bool) -> QuantizedMatrix:
-    """Q4_K and Q5_K: 8 groups of 32 in a block u8[rows, blocks, bytes]."""
+    """Unpack Q4_K or Q5_K: 8 groups of 32 in a block u8[rows, blocks, bytes]."""
     rows = len(blocks)
     steps, minima = _scales_and_minima(blocks[..., 4:16])
     scales = (_half(blocks[..., :2])[..., None].float() * steps).half()
@@ -189,7 +189,7 @@ def _unpack_k(blocks: Tensor, *, has_fifth_bit: bool) -> QuantizedMatrix:
 
 
 def _scales_and_minima(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """f32[..., 8] each: 6 bits each out of 12 bytes (ggml-common.h)."""
+    """Return f32[..., 8] each: 6 bits each out of 12 bytes (ggml-common.h)."""
     low, middle, high = packed.split(4, dim=-1)
     scales = torch.cat([low & 0x3F, (high & 0xF) | ((low >> 6) << 4)], dim=-1)
     minima = torch.cat([middle & 0x3F, (high >> 4) | ((middle >> 6) << 4)], dim=-1)
@@ -197,7 +197,7 @@ def _scales_and_minima(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unpack_6_k(blocks: Tensor) -> QuantizedMatrix:
-    """Q6_K: 16 groups of 16 in a block u8[rows, blocks, 210]."""
+    """Unpack Q6_K: 16 groups of 16 in a block u8[rows, blocks, 210]."""
     rows = len(blocks)
     low = blocks[..., :128].reshape(rows, -1, 2, 1, 64)
     low = torch.cat([low & 15, low >> 4], dim=3).reshape(rows, -1, 8, 32)

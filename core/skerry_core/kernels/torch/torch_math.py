@@ -1,4 +1,4 @@
-"""`reference_math` in Torch: elementary functions whose bits do not depend on device or position.
+"""`exact_math` in Torch: elementary functions whose bits do not depend on device or position.
 
 Torch's own `exp` may differ between a vector and its remainder, so the place of an element in a
 tensor can change its bits.
@@ -17,7 +17,7 @@ EXP_F32_P = tuple(float(c) for c in constants.EXP_F32_P)
 
 
 def exp_f32(x: Tensor) -> Tensor:
-    """e^x of f32, as `reference_math.exp_f32`: 0 below the smallest normal, NaN stays NaN."""
+    """Return e^x of f32, as `exact_math.exp_f32`: 0 below the smallest normal, NaN stays NaN."""
     clamped = x.clamp(EXP_F32_MIN, EXP_F32_MAX)
     shifted = _fma(clamped, float(constants.INV_LN2_F32), float(constants.ROUND_F32))
     n = shifted - float(constants.ROUND_F32)
@@ -34,7 +34,7 @@ def exp_f32(x: Tensor) -> Tensor:
 
 
 def _fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
-    """`a * b + c` of f32 with one rounding, save for one case in about 2^29.
+    """Return `a * b + c` of f32 with one rounding, save for one case in about 2^29.
 
     The product of two float32 is exact in float64; the sum is rounded there and once more to
     float32, which matters only where the first lands on a tie of the second.
@@ -42,3 +42,9 @@ def _fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
     wide_b = b.double() if isinstance(b, Tensor) else b
     wide_c = c.double() if isinstance(c, Tensor) else c
     return (a.double() * wide_b + wide_c).float()
+
+
+def tanh_f32(x: Tensor) -> Tensor:
+    """Return the hyperbolic tangent of f32, within 2^-23 absolutely; see `numba_math.tanh_f32`."""
+    small = exp_f32(-2 * x.abs())
+    return torch.copysign((1 - small) / (1 + small), x)

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from skerry_core.config import Activation
+from skerry_core.kernels.activations import CLAMP, CLAMPED_SLOPE
 from skerry_core.kernels.torch.quantized import Matrix, QuantizedMatrix
+from skerry_core.kernels.torch.torch_math import tanh_f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,42 +27,56 @@ class Ops:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
-    swiglu: Callable[[Tensor], Tensor]
+    gated: Callable[[Tensor, Activation], Tensor]
+    fixes_shapes: bool = False  # a product always has so many rows, needed or not
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
-    """[T, in] by [out, in], plus [out]: [T, out]."""
+    """Multiply [T, in] by [out, in] and add [out]: [T, out]."""
     if isinstance(weight, QuantizedMatrix):
         weight = weight.dequantized(x.dtype)
     return functional.linear(x, weight, bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm (Zhang and Sennrich, 2019) over the last axis, in x's dtype."""
+    """Norm by root mean square (Zhang and Sennrich, 2019) over the last axis, in x's dtype."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, branch: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The norm of `x + branch`, and that sum: both [T, hidden]."""
+    """Return the norm of `x + branch`, and that sum: both [T, hidden]."""
     total = x + branch
     return rms_norm(total, weight, eps), total
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of `x` [T, heads, D] by `cos`, `sin` f32[T, D / 2], halves rotated."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half].float(), x[..., half:].float()
+    """Rotate the first 2 n dimensions of `x` [T, heads, D] by `cos`, `sin` f32[T, n], halves
+    against each other."""
+    half = cos.shape[-1]
+    first, second = x[..., :half].float(), x[..., half : 2 * half].float()
     cos, sin = cos[:, None], sin[:, None]
     rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    return rotated.to(x.dtype)
+    if 2 * half == x.shape[-1]:
+        return rotated.to(x.dtype)
+    return torch.cat([rotated.to(x.dtype), x[..., 2 * half :]], dim=-1)
 
 
-def swiglu(gate_up: Tensor) -> Tensor:
-    """SwiGLU (Shazeer, 2020) of [T, 2 * intermediate], gates first: [T, intermediate]."""
+def gated(gate_up: Tensor, activation: Activation) -> Tensor:
+    """Compute what goes into a down matrix of [T, 2 * width], gates first: [T, width]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    if activation == "silu":
+        return functional.silu(gate) * up
+    if activation == "gelu_tanh":
+        return functional.gelu(gate, approximate="tanh") * up
+    gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+    return (up + 1) * gate * torch.sigmoid(CLAMPED_SLOPE * gate)
 
 
-TORCH_OPS = Ops(linear, rms_norm, add_rms_norm, rotate, swiglu)
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """Compute `cap * tanh(x / cap)` of f32; x itself without a cap."""
+    return x if cap is None else cap * tanh_f32(x / cap)
+
+
+TORCH_OPS = Ops(linear, rms_norm, add_rms_norm, rotate, gated)

@@ -1,7 +1,7 @@
 """Sampling in Torch, on the device that holds the logits: the choices of `skerry_core.sampling`.
 
 Everything that touches the vocabulary stays on the device. `begin` leaves the choices there for
-the next step, and lets the host go on; what it was asked for arrives meanwhile.
+the next step, and lets the host go on; what it needs arrives meanwhile.
 Plain Torch sorts, and draws its uniforms on the host, where they are a handful of integers; where
 Triton runs, `triton_sampling.choose` does both in one launch.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from skerry_core.batch import SamplingBatch, StepResult
 from skerry_core.exact_math import log_f32, log_f64, uniform
 from skerry_core.kernels.torch.torch_math import exp_f32
-from skerry_core.kernels.torch.torch_staging import Fetch, send
+from skerry_core.kernels.torch.torch_staging import HostFetch, send
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
 
 
@@ -38,7 +38,7 @@ class Sampled:
 
     chosen: Tensor  # i64[S], on the device; -1: none is possible
     num_logprobs: NDArray[np.int32]  # i32[S]  that are told of each
-    told: Fetch  # `chosen`; of samples that tell logprobs what `_asked` gives
+    told: HostFetch  # `chosen`; of samples that tell logprobs what `_asked` gives
 
     def result(self) -> StepResult:
         """Wait for them."""
@@ -73,44 +73,46 @@ def sample(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None
 
 
 def begin(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> Sampled:
-    """As `sample`, without waiting. Nothing reads `logits`, or the batch, once this returns, but
-    what the device does before whatever it is told next."""
+    """Do as `sample` does, without waiting. Nothing reads `logits`, or the batch, once this
+    returns, but what the device does before whatever is launched next."""
+    samples = sampling.samples
     raw = _clean(logits)
     adjusted = _adjusted(raw, sampling)
     if choose is None:
-        chosen, targets = _chosen(adjusted, sampling), _to(sampling.targets, logits.device).long()
+        chosen, targets = _chosen(adjusted, sampling), _to(samples["target"], logits.device).long()
     else:
         *style, targets = send(
             [
-                sampling.temperature, sampling.top_p, sampling.top_k, _lowest(sampling.min_p),
-                sampling.seeds.view(np.int64), sampling.positions, sampling.choices,
-                sampling.targets,
+                samples["temperature"], samples["top_p"], samples["top_k"],
+                _lowest(samples["min_p"]), samples["seed"].view(np.int64), samples["position"],
+                samples["choice"], samples["target"],
             ],
             logits.device,
         )  # fmt: skip
         chosen = choose(adjusted, *style)
     chosen = torch.where(targets >= 0, targets, chosen).long()
-    told = Fetch([chosen, *_asked(raw, chosen, sampling.num_logprobs)])
-    return Sampled(chosen, sampling.num_logprobs, told)
+    told = HostFetch([chosen, *_asked(raw, chosen, samples["num_logprobs"])])
+    return Sampled(chosen, samples["num_logprobs"], told)
 
 
 def _chosen(adjusted: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Steps 4 to 6 by sorting: i64[S]."""
-    chosen = adjusted.argmax(-1)
-    drawing = np.flatnonzero((sampling.temperature >= GREEDY_TEMPERATURE) & (sampling.targets < 0))
+    """Do steps 4 to 6 by sorting: i64[S]."""
+    chosen, samples = adjusted.argmax(-1), sampling.samples
+    is_drawn = (samples["temperature"] >= GREEDY_TEMPERATURE) & (samples["target"] < 0)
+    drawing = np.flatnonzero(is_drawn)
     if len(drawing):
         rows = _to(drawing, adjusted.device)
-        chosen[rows] = _draw(adjusted[rows], sampling, drawing)
+        chosen[rows] = _draw(adjusted[rows], samples[drawing])
     return torch.where(adjusted.amax(-1) > -torch.inf, chosen, -1)
 
 
 def _clean(logits: Tensor) -> Tensor:
-    """Logits with NaN as -inf and +inf as the largest float32."""
+    """Return logits with NaN as -inf and +inf as the largest float32."""
     return logits.nan_to_num(nan=-torch.inf, posinf=float(MAX_LOGIT), neginf=-torch.inf)
 
 
 def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Penalties, bias and grammar mask, in that order, on a copy."""
+    """Apply penalties, bias and grammar mask, in that order, to a copy."""
     adjusted = raw.clone()
     if len(sampling.history_ids):
         _penalize(adjusted, sampling)
@@ -119,7 +121,7 @@ def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
         ids = _to(sampling.bias_ids, raw.device).long()
         values = _to(sampling.bias_values, raw.device)
         adjusted[rows, ids] = _clean(adjusted[rows, ids] + values)
-    if sampling.allowed is not None:
+    if sampling.allowed.shape[1]:
         allowed = _unpacked(sampling.allowed, raw.shape[1], raw.device)
         adjusted.masked_fill_(~allowed, -torch.inf)
     return adjusted
@@ -130,66 +132,66 @@ def _penalize(adjusted: Tensor, sampling: SamplingBatch) -> None:
     owners = _owners(sampling.history_start, device)
     ids = _to(sampling.history_ids, device).long()
     counts = _to(sampling.history_counts, device).float()
-    repetition = _to(sampling.repetition_penalty, device)[owners]
-    frequency = _to(sampling.frequency_penalty, device)[owners]
-    presence = _to(sampling.presence_penalty, device)[owners]
+    samples = sampling.samples
+    repetition = _to(samples["repetition_penalty"], device)[owners]
+    frequency = _to(samples["frequency_penalty"], device)[owners]
+    presence = _to(samples["presence_penalty"], device)[owners]
     x = adjusted[owners, ids]
     x = torch.where(x > 0, x / repetition, x * repetition)
     x = x - frequency * counts
     adjusted[owners, ids] = _clean(torch.where(counts > 0, x - presence, x))
 
 
-def _draw(adjusted: Tensor, sampling: SamplingBatch, rows: NDArray[np.int64]) -> Tensor:
-    """Inverse CDF over (logit descending, id ascending) of what the filters leave: i64[rows].
+def _draw(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
+    """Draw by inverse CDF over (logit descending, id ascending) of what is kept: i64[rows].
 
-    `adjusted` is f32[rows, V], the samples `rows` of the batch. Garbage, but a token, where every
-    logit is -inf.
+    `adjusted` is f32[rows, V]. Garbage, but a token, where every logit is -inf.
     """
     device, last = adjusted.device, adjusted.shape[1] - 1
     # Adding 0 makes -0 equal to 0 also for sorts that compare bits.
     ordered, ids = (adjusted + 0.0).sort(dim=-1, descending=True, stable=True)
-    x = (ordered - ordered[:, :1]) / _to(sampling.temperature[rows], device)[:, None]
+    x = (ordered - ordered[:, :1]) / _to(samples["temperature"], device)[:, None]
 
-    kept = (x >= _to(_lowest(sampling.min_p[rows]), device)[:, None]).sum(-1, keepdim=True)
-    top_k = _to(sampling.top_k[rows], device)[:, None]
+    kept = (x >= _to(_lowest(samples["min_p"]), device)[:, None]).sum(-1, keepdim=True)
+    top_k = _to(samples["top_k"], device)[:, None]
     kept = torch.where(top_k > 0, kept.minimum(top_k), kept).clamp(min=1)
     rank = torch.arange(x.shape[1], device=device)
     running = torch.where(rank < kept, weights(x), 0).cumsum(-1)
 
-    top_p = _to(sampling.top_p[rows], device)[:, None]
+    top_p = _to(samples["top_p"], device)[:, None]
     limit = top_p.double() * running[:, -1:].double()
     reached = (running < limit).sum(-1, keepdim=True)  # the first rank that reaches the limit
     end = torch.where(top_p < 1, reached.minimum(kept - 1), kept - 1)
     total = running.gather(1, end)
-    u = torch.tensor(_uniforms(sampling, rows), dtype=torch.float64, device=device)[:, None]
+    u = torch.tensor(_uniforms(samples), dtype=torch.float64, device=device)[:, None]
     drawn = torch.minimum((u * total).long(), total - 1)
     picked = torch.searchsorted(running, drawn, right=True).clamp(max=last)
     return ids.gather(1, picked)[:, 0]
 
 
 def _lowest(min_p: NDArray[np.float32]) -> NDArray[np.float32]:
-    """ln(min_p), at most 0: the least x that is kept; -inf where the filter is off."""
+    """Return ln(min_p), at most 0: the least x that is kept; -inf where the filter is off."""
     with np.errstate(divide="ignore"):
         lowest: NDArray[np.float32] = np.where(min_p > 0, np.minimum(log_f32(min_p), 0), -np.inf)
     return lowest.astype(np.float32)
 
 
-def _uniforms(sampling: SamplingBatch, rows: NDArray[np.int64]) -> list[float]:
+def _uniforms(samples: NDArray[np.void]) -> list[float]:
     return [
-        uniform(int(sampling.seeds[s]), int(sampling.positions[s]), int(sampling.choices[s]))
-        for s in rows
+        uniform(int(sample["seed"]), int(sample["position"]), int(sample["choice"]))
+        for sample in samples
     ]
 
 
 def weights(x: Tensor) -> Tensor:
-    """e^x, for x <= 0, in fixed point as `sampling.weights` has it: i64."""
+    """Return e^x, for x <= 0, in fixed point as `sampling.weights` has it: i64."""
     return (exp_f32(x).double() * WEIGHT_ONE).round().long()
 
 
 def _asked(raw: Tensor, chosen: Tensor, num_logprobs: NDArray[np.int32]) -> list[Tensor]:
-    """What logprobs are made of, for the n samples that tell them: logits f32[n, 1] of what was
-    chosen, the largest of each, sums of weights i64[n, 1], and the most likely ones with their ids,
-    f32[n, k] and i32[n, k]. Nothing where none does."""
+    """Return what logprobs are made of, for the n samples that have them: logits f32[n, 1] of what
+    was chosen, the largest of each, sums of weights i64[n, 1], and the most likely ones with their
+    ids, f32[n, k] and i32[n, k]. Nothing where none has."""
     asked = np.flatnonzero(num_logprobs >= 0)
     if not len(asked):
         return []
@@ -221,12 +223,12 @@ def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.fl
 
 
 def _owners(start: NDArray[np.int32], device: torch.device) -> Tensor:
-    """Row of each entry of a ragged list, i64[entries]."""
+    """Return row of each entry of a ragged list, i64[entries]."""
     return _to(np.repeat(np.arange(len(start) - 1), np.diff(start)), device)
 
 
 def _unpacked(mask: NDArray[np.uint32], vocab_size: int, device: torch.device) -> Tensor:
-    """bool[S, V] of bits packed in u32 words, lowest bit first."""
+    """Unpack bits in u32 words, lowest bit first: bool[S, V]."""
     words = _to(mask.view(np.int32), device)
     bits = torch.arange(32, dtype=torch.int32, device=device)
     return ((words[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab_size]

@@ -24,11 +24,11 @@ _PIECE = 16 << 20  # bytes, of each pinned buffer
 def send(
     arrays: Sequence[NDArray[Any]], device: torch.device, into: Tensor | None = None
 ) -> list[Tensor]:
-    """Copies of the arrays on the device, views of one buffer.
+    """Copy arrays to the device; return views of one buffer.
 
     With `into`, u8[n] on the device, they lie there from its start: arrays of the same shapes at
     the same addresses, as a captured graph wants them. Pinned memory on the way lets the call
-    return before the copy is done; whoever uses the tensors comes after it on the same stream.
+    return before the copy is done; what uses the tensors comes after it on the same stream.
     """
     sizes = [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
     offsets = np.cumsum([0, *sizes]).tolist()
@@ -60,7 +60,7 @@ def feed(token_ids: Tensor, feeds: Int32 | None, made: Tensor) -> None:
         token_ids.index_copy_(0, places, made[samples].clamp(min=0).to(token_ids.dtype))
 
 
-class Fetch:
+class HostFetch:
     """Tensors on their way to the host; the device goes on."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -96,7 +96,7 @@ class Streamer:
             self._buffers.put((buffer, torch.cuda.Stream(device)))
 
     def put(self, data: NDArray[np.uint8]) -> Tensor:
-        """u8[n] on the device, whole when this returns; waits for the current stream too."""
+        """Return u8[n] on the device, whole when this returns; waits for the current stream too."""
         target = torch.empty(len(data), dtype=torch.uint8, device=self._device)
         if self._is_cuda:  # the memory may be of a tensor that a kernel still reads
             torch.cuda.current_stream(self._device).synchronize()

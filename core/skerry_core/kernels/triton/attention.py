@@ -6,7 +6,7 @@ never loaded, since idle blocks may hold anything, NaN included.
 
 Two ways. `attend_split` cuts a context after every 256 tokens, whatever the batch, and merges the
 pieces in their order: for decoding, and, since a token's bits then depend on its context alone,
-for whoever wants them equal in any batch. `attend_whole` goes through a context in one piece with
+where they are to be equal in any batch. `attend_whole` goes through a context in one piece with
 a tile of many tokens: for prefill. A block that a token does not see leaves its running maximum,
 sum and accumulator untouched, bit for bit.
 """
@@ -45,7 +45,7 @@ class Tiles:
 
 
 def tile_tokens(tile: int, group: int) -> int:
-    """Tokens of a tile of so many rows, where a KV head serves `group` query heads."""
+    """Return tokens of a tile of so many rows, where a KV head serves `group` query heads."""
     return max(tile // group, 1)
 
 
@@ -61,7 +61,7 @@ def attend_split(
     window: int | None,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
 ) -> None:
-    """Every token of the tiles against its context, its own KV stored before.
+    """Attend with every token of the tiles to its context, its own KV stored before.
 
     A tile's lengths are at most `tile_tokens(SPLIT_TILE, H / Hk)`.
     """
@@ -95,7 +95,7 @@ def attend_whole(
     window: int | None,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
 ) -> None:
-    """As `attend_split`, in one piece. A tile's lengths are at most
+    """Attend as `attend_split` does, in one piece. A tile's lengths are at most
     `tile_tokens(WHOLE_TILE, H / Hk)`."""
     _, heads, width = out.shape
     group = heads // kv.shape[2]
@@ -116,7 +116,7 @@ def _attend_split(
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
 ):  # fmt: skip
-    """One tile, one KV head, one piece of the context: its unnormalised part, maximum and sum."""
+    """Attend with one tile, one KV head to one piece: its unnormalised part, maximum and sum."""
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i, lengths = tl.arange(0, TILE), tl.load(tile_lengths + tile)
     is_row = (i // GROUP < lengths) & (i < TILE // GROUP * GROUP)
@@ -149,7 +149,7 @@ def _merge_splits(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """One token of a tile, one query head: its pieces merged in order."""
+    """Merge the pieces of one token of a tile and one query head, in order."""
     tile, offset, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if offset >= tl.load(tile_lengths + tile):
         return
@@ -181,7 +181,7 @@ def _attend_whole(
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
 ):  # fmt: skip
-    """One tile, one KV head, the whole context."""
+    """Attend with one tile, one KV head to the whole context."""
     tile, head = tl.program_id(0), tl.program_id(1)
     i, lengths = tl.arange(0, TILE), tl.load(tile_lengths + tile)
     if lengths == 0:
@@ -208,7 +208,8 @@ def _attend_whole(
 
 @triton.jit
 def _visible_range(position, is_row, WINDOW: tl.constexpr):
-    """First and last position that any row of a tile sees; the last is -1 when there is no row."""
+    """Return first and last position that any row of a tile sees; the last is -1 when there is no
+    row."""
     last = tl.max(position, axis=0)
     first = 0
     if WINDOW:
@@ -227,7 +228,7 @@ def _attend_blocks(
     KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
 ):  # fmt: skip
-    """(maximum, sum, accumulator) of the rows over blocks [begin, end), logarithms to base 2.
+    """Return (maximum, sum, accumulator) of rows over blocks [begin, end), logarithms to base 2.
 
     Rows that see none of them have -inf, 0 and 0.
     """

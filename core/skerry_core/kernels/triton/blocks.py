@@ -1,7 +1,7 @@
 """KV blocks out of a pool and back in canonical form, any number of them in one Triton kernel.
 
 The pool is `[layer, k|v, N, kv_head, 64, D]`, a block in canonical form
-`[layer, k|v, kv_head, 64, D]`: each is 2 * layers runs of memory. KV in 8 bits is told in the
+`[layer, k|v, kv_head, 64, D]`: each is 2 * layers runs of memory. KV in 8 bits is given in the
 dtype of the canonical side. `page_checksums` says what a checksum is; here they are in i64, and a
 gather takes them of the values that it reads anyway.
 """
@@ -49,7 +49,7 @@ def scatter(kv: Tensor, blocks: Tensor, data: Tensor, scales: Tensor | None = No
 
 
 def checksums(data: Tensor) -> Tensor:
-    """Checksums i64[n] of blocks [n, layer, k|v, kv_head, 64, D]."""
+    """Return checksums i64[n] of blocks [n, layer, k|v, kv_head, 64, D]."""
     sums, words = _empty_sums(data), data.view(len(data), -1).view(torch.int32)
     num_words = words.shape[1]
     _sum[(len(words), triton.cdiv(num_words, _CHUNK))](words, sums, num_words, CHUNK=_CHUNK)
@@ -86,16 +86,16 @@ def _copy(
     HEAD_SLOTS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
     MOST: tl.constexpr, IS_GATHER: tl.constexpr, HAS_CHECKSUMS: tl.constexpr,
 ):  # fmt: skip
-    """Some slots of one block of one layer's keys or values."""
+    """Copy some slots of one block of one layer's keys or values."""
     index, part = tl.program_id(0) // parts, tl.program_id(0) % parts
     block = tl.load(blocks + index).to(tl.int64)
     row, d = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, PADDED)
     is_row = row < HEAD_SLOTS
     is_own = is_row[:, None] & (d < WIDTH)[None]
     pooled = (part.to(tl.int64) * num_blocks + block) * HEAD_SLOTS + row
-    told = tl.program_id(0).to(tl.int64) * HEAD_SLOTS + row
+    place = tl.program_id(0).to(tl.int64) * HEAD_SLOTS + row
     in_pool = kv + pooled[:, None] * WIDTH + d[None]
-    outside = data + told[:, None] * WIDTH + d[None]
+    outside = data + place[:, None] * WIDTH + d[None]
     if IS_GATHER:
         values = tl.load(in_pool, mask=is_own, other=0.0)
         if MOST:
@@ -119,7 +119,7 @@ def _copy(
 
 @triton.jit
 def _sum(data, sums, num_words, CHUNK: tl.constexpr):
-    """Some words of one block."""
+    """Sum some words of one block."""
     page, word = tl.program_id(0), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     start = data + page.to(tl.int64) * num_words
     words = tl.load(start + word, mask=word < num_words, other=0).to(tl.uint32, bitcast=True)
@@ -128,7 +128,7 @@ def _sum(data, sums, num_words, CHUNK: tl.constexpr):
 
 @triton.jit
 def _words(values, ROWS: tl.constexpr, PADDED: tl.constexpr):
-    """Values [ROWS, PADDED] of 16 or 32 bits as words u32[ROWS, …]."""
+    """Return values [ROWS, PADDED] of 16 or 32 bits as words u32[ROWS, …]."""
     if values.dtype.primitive_bitwidth == 32:
         words = values.to(tl.uint32, bitcast=True)
     else:
@@ -140,7 +140,7 @@ def _words(values, ROWS: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def _weighed(words, index):
-    """The sum i64 of words u32, each times its index's weight."""
+    """Sum words u32, each times its index's weight: i64."""
     x = (2 * index + 1).to(tl.uint32) * _SPREAD
     weights = (x ^ ((x >> 16) << 1)) * _MIX
     total = tl.sum(words.to(tl.uint64) * weights.to(tl.uint64))

@@ -26,7 +26,8 @@ _MANY_ROWS = 64  # beyond them arithmetic, not reading, is what takes time
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
-    """[T, in] by [out, in], plus [out]: cuBLAS's product of floats, ours of quantised weights."""
+    """Multiply [T, in] by [out, in], add [out]: [T, out]. cuBLAS for floats, ours for quantised
+    weights."""
     if isinstance(weight, QuantizedMatrix):
         if weight.quants.dtype is torch.float8_e4m3fn and len(x) > _MANY_ROWS:
             return _plus(_fp8_product(x, weight), bias)
@@ -35,7 +36,7 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
 
 
 def invariant_linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
-    """As `linear`, in tiles of one shape: a row's bits do not depend on how many rows there are."""
+    """Multiply as `linear`, in tiles of one shape: a row's bits do not depend on the others."""
     if isinstance(weight, QuantizedMatrix):
         return _plus(_quantized_product(x, weight, rows_of_tile=16), bias)
     out = x.new_empty((len(x), len(weight)))
@@ -68,7 +69,7 @@ def _quantized_product(x: Tensor, weight: QuantizedMatrix, rows_of_tile: int) ->
 
 
 def _fp8_product(x: Tensor, weight: QuantizedMatrix) -> Tensor:
-    """Both sides in fp8, as tensor cores take them; each row of x is narrowed by its largest."""
+    """Multiply in fp8, as tensor cores take it; each row of x is narrowed by its largest."""
     most = LARGEST[torch.float8_e4m3fn]
     largest = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12)
     narrow = (x.float() * (most / largest)).to(torch.float8_e4m3fn)
@@ -103,7 +104,7 @@ def _product_fp8(
     x, x_scales, weight, scales, out, rows, outputs, inner,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """[ROWS, OUTPUTS] of the product of rows and weights in fp8, each row of both with a scale."""
+    """Multiply [ROWS, OUTPUTS] of rows and weights in fp8, each row of both with a scale."""
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
@@ -125,7 +126,7 @@ def _product_8(
     x, quants, scales, minima, out, rows, outputs, inner, HAS_MINIMA: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """[ROWS, OUTPUTS] of the product by 8-bit weights."""
+    """Multiply [ROWS, OUTPUTS] by 8-bit weights."""
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
@@ -145,7 +146,7 @@ def _product_4(
     x, quants, scales, minima, out, rows, outputs, inner, HAS_MINIMA: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """[ROWS, OUTPUTS] of the product by 4-bit weights, low halves and high halves in turn."""
+    """Multiply [ROWS, OUTPUTS] by 4-bit weights, low halves and high halves in turn."""
     tl.static_assert(GROUP == _GROUP)
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -168,7 +169,7 @@ def _product_4(
 
 @triton.jit
 def _rows_of(matrix, r, rows, k, columns):
-    """[r, k] of a matrix [rows, columns], zero beyond it."""
+    """Return [r, k] of a matrix [rows, columns], zero beyond it."""
     at = r[:, None].to(tl.int64) * columns + k[None]
     return tl.load(matrix + at, mask=(r < rows)[:, None] & (k < columns)[None], other=0.0)
 

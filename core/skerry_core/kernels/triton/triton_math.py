@@ -1,4 +1,4 @@
-"""What Triton kernels share: `reference_math.exp_f32` on the device, and the order of float32."""
+"""What Triton kernels share: `exact_math.exp_f32` on the device, and the order of float32."""
 
 # Kernels are compiled from what looks like Python; its types are not.
 # pyright: reportMissingParameterType=false, reportCallIssue=false
@@ -29,7 +29,7 @@ _P5: tl.constexpr = tl.constexpr(float(constants.EXP_F32_P[5]))
 
 @triton.jit
 def exp_f32(x):
-    """e^x of a f32 tensor without NaN: on a GPU the bits of `reference_math.exp_f32`."""
+    """Return e^x of a f32 tensor without NaN: on a GPU the bits of `exact_math.exp_f32`."""
     clamped = tl.minimum(tl.maximum(x, _EXP_MIN), _EXP_MAX)
     shifted = tl.fma(clamped, _full(x, _INV_LN2), _full(x, _ROUND))
     n = shifted - _ROUND
@@ -54,14 +54,14 @@ def _full(x, value: tl.constexpr):
 
 @triton.jit
 def sortable(x):
-    """i32 keys in the order of f32 values without NaN; -0 counts as 0."""
+    """Return i32 keys in the order of f32 values without NaN; -0 counts as 0."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
 def in_8_bits(x, MOST: tl.constexpr):
-    """Values up to `MOST`, the largest of a format of 8 bits, as they are before its cast.
+    """Return values up to `MOST`, the largest of a format of 8 bits, as they are before its cast.
 
     A cast to e4m3fn rounds, one to int8 does not.
     """

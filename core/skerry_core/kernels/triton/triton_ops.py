@@ -24,14 +24,14 @@ _CHUNK = 1024  # elements of a SwiGLU program
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm over the last axis of [..., width], in x's dtype."""
+    """Norm over the last axis of [..., width], in x's dtype."""
     rows, normed = x.reshape(-1, x.shape[-1]), torch.empty_like(x)
     _launch_norm(rows, rows, weight, normed, rows, eps, is_sum=False)
     return normed
 
 
 def add_rms_norm(x: Tensor, branch: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The norm of `x + branch`, and that sum: both [T, hidden]."""
+    """Return the norm of `x + branch`, and that sum: both [T, hidden]."""
     total, normed = torch.empty_like(x), torch.empty_like(x)
     _launch_norm(x, branch, weight, normed, total, eps, is_sum=True)
     return normed, total
@@ -67,7 +67,7 @@ def _norm(x, branch, weight, normed, total, width, eps, IS_SUM: tl.constexpr, PA
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """SwiGLU (Shazeer, 2020) of [T, 2 * intermediate], gates first: [T, intermediate]."""
+    """Compute SwiGLU (Shazeer, 2020) of [T, 2 * intermediate], gates first: [T, intermediate]."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty((rows, width))
     _swiglu[(rows, triton.cdiv(width, _CHUNK))](gate_up, out, width, CHUNK=_CHUNK)
@@ -88,18 +88,19 @@ def rotate_and_store(
     kv: Tensor,  # [2, N, Hk, 64, D]
     positions: Tensor,  # i32[T]
     slots: Tensor,  # i32[T]  where a token's KV goes: block * 64 + slot
-    cos: Tensor,  # f32[max_context, D / 2]
-    sin: Tensor,
+    rope: tuple[Tensor, Tensor] | None,  # cosines and sines, f32[max_context, D / 2]
     *,
     q_norm: Tensor | None = None,  # [D]  norms of single heads (Qwen3)
     k_norm: Tensor | None = None,
     eps: float = 0.0,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64]: KV is in 8 bits, and times this
 ) -> None:
-    """Rotate queries and keys by their positions, halves rotated; write keys and values to KV."""
+    """Rotate queries and keys by their positions, halves rotated, unless there is no `rope`; write
+    keys and values to KV."""
     tokens, total, width = heads.shape
     kv_heads = kv.shape[2]
     is_normed = q_norm is not None and k_norm is not None
+    cos, sin = (heads, heads) if rope is None else rope
     _rotate_and_store[(tokens, 3)](
         heads, kv, kv if scales is None else scales, positions, slots, cos, sin,
         q_norm if is_normed else heads, k_norm if is_normed else heads, kv.stride(0), eps,
@@ -107,7 +108,7 @@ def rotate_and_store(
         PADDED_HEADS=triton.next_power_of_2(total - 2 * kv_heads),
         PADDED_KV_HEADS=triton.next_power_of_2(kv_heads),
         PADDED_HALF=triton.next_power_of_2(width // 2),
-        IS_NORMED=is_normed, MOST=LARGEST.get(kv.dtype, 0),
+        IS_NORMED=is_normed, IS_ROTATED=rope is not None, MOST=LARGEST.get(kv.dtype, 0),
     )  # fmt: skip
 
 
@@ -116,9 +117,9 @@ def _rotate_and_store(
     heads, kv, scales, positions, slots, cos, sin, q_norm, k_norm, value_offset, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED_HEADS: tl.constexpr,
     PADDED_KV_HEADS: tl.constexpr, PADDED_HALF: tl.constexpr, IS_NORMED: tl.constexpr,
-    MOST: tl.constexpr,
+    IS_ROTATED: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """One token's queries, keys or values."""
+    """Handle one token's queries, keys or values."""
     token, part = tl.program_id(0), tl.program_id(1)
     base = heads + token.to(tl.int64) * (HEADS + 2 * KV_HEADS) * WIDTH
     position, slot = tl.load(positions + token), tl.load(slots + token)
@@ -127,7 +128,8 @@ def _rotate_and_store(
         q1, q2, at, is_own = _halves(base, HEADS, PADDED_HEADS, PADDED_HALF, WIDTH)
         if IS_NORMED:
             q1, q2 = _normed(q1, q2, q_norm, eps, PADDED_HALF, WIDTH)
-        q1, q2 = _rotated(q1, q2, cos, sin, position, PADDED_HALF, WIDTH)
+        if IS_ROTATED:
+            q1, q2 = _rotated(q1, q2, cos, sin, position, PADDED_HALF, WIDTH)
         tl.store(base + at, q1.to(dtype), mask=is_own)
         tl.store(base + at + WIDTH // 2, q2.to(dtype), mask=is_own)
     elif part == 1:
@@ -135,7 +137,8 @@ def _rotate_and_store(
         k1, k2, _, _ = _halves(keys, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH)
         if IS_NORMED:
             k1, k2 = _normed(k1, k2, k_norm, eps, PADDED_HALF, WIDTH)
-        k1, k2 = _rotated(k1, k2, cos, sin, position, PADDED_HALF, WIDTH)
+        if IS_ROTATED:
+            k1, k2 = _rotated(k1, k2, cos, sin, position, PADDED_HALF, WIDTH)
         # Rounded as the activations are, so that KV holds what a plain path would put there.
         k1, k2 = k1.to(dtype).to(tl.float32), k2.to(dtype).to(tl.float32)
         _store(kv, scales, k1, k2, slot, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST)
@@ -152,7 +155,7 @@ def _rotate_and_store(
 def _halves(
     base, COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Both halves f32[PADDED, HALF] of COUNT heads, where the first ones lie, which are real."""
+    """Load both halves f32[PADDED, HALF] of COUNT heads; where the first lie, which are real."""
     h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
     at = h[:, None] * WIDTH + d[None]
     is_own = (h < COUNT)[:, None] & (d < WIDTH // 2)[None]
@@ -163,7 +166,7 @@ def _halves(
 
 @triton.jit
 def _normed(first, second, weight, eps, HALF: tl.constexpr, WIDTH: tl.constexpr):
-    """RMSNorm of each head, rounded to the weights' dtype as a product would leave it."""
+    """Norm each head, rounded to the weights' dtype as a product would leave it."""
     d = tl.arange(0, HALF)
     is_own = d < WIDTH // 2
     squares = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
@@ -191,7 +194,7 @@ def _store(
     COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
     MOST: tl.constexpr,
 ):  # fmt: skip
-    """Heads of one token to their slot; in 8 bits as shares of the largest of each head."""
+    """Store heads of one token in their slot; in 8 bits as shares of the largest of each head."""
     h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
     own = (slot // _BLOCK * COUNT + h).to(tl.int64) * _BLOCK + slot % _BLOCK
     if MOST:

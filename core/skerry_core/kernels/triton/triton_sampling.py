@@ -37,7 +37,7 @@ def choose(
     positions: Tensor,  # i64[S]
     choices: Tensor,  # i32[S]
 ) -> Tensor:
-    """i32[S]: the tokens that `sampling.choose` chooses; -1 where every logit is -inf."""
+    """Choose as `sampling.choose` does: i32[S], -1 where every logit is -inf."""
     rows, vocab_size = adjusted.shape
     chosen = torch.empty(rows, dtype=torch.int32, device=adjusted.device)
     if rows:
@@ -84,7 +84,7 @@ def _choose(
 
 @triton.jit
 def _chunk(logits, vocab_size, start, CHUNK: tl.constexpr):
-    """(ids, logits, keys i64, which are real) of up to CHUNK tokens."""
+    """Load (ids, logits, keys i64, which are real) of up to CHUNK tokens."""
     ids = start + tl.arange(0, CHUNK)
     is_token = ids < vocab_size
     x = tl.load(logits + ids, mask=is_token, other=float("-inf"))
@@ -102,14 +102,14 @@ def _largest(logits, vocab_size, CHUNK: tl.constexpr):
 
 @triton.jit
 def _weights(x, largest, temperature):
-    """Fixed-point weights i64 of logits, as `sampling.weights`."""
+    """Return fixed-point weights i64 of logits, as `sampling.weights`."""
     e = exp_f32(tl.div_rn(x - largest, tl.zeros_like(x) + temperature))
     return ((e.to(tl.float64) * _WEIGHT_ONE + _TO_INTEGER) - _TO_INTEGER).to(tl.int64)
 
 
 @triton.jit
 def _weight_of(key, largest, temperature):
-    """The weight of a logit that has this key."""
+    """Return the weight of a logit that has this key."""
     bits = (tl.full([1], 0, tl.int64) + key).to(tl.int32)
     x = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
     return tl.max(_weights(x, largest, temperature), axis=0)
@@ -117,7 +117,7 @@ def _weight_of(key, largest, temperature):
 
 @triton.jit
 def _mass(logits, vocab_size, largest, temperature, key, CHUNK: tl.constexpr):
-    """Weight of all tokens whose key is `key` or more."""
+    """Sum the weights of all tokens whose key is `key` or more."""
     total = tl.zeros([CHUNK], tl.int64)
     for start in range(0, vocab_size, CHUNK):
         _, x, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
@@ -127,7 +127,7 @@ def _mass(logits, vocab_size, largest, temperature, key, CHUNK: tl.constexpr):
 
 @triton.jit
 def _count(logits, vocab_size, key, CHUNK: tl.constexpr):
-    """Number of tokens whose key is `key` or more."""
+    """Count the tokens whose key is `key` or more."""
     total = tl.zeros([CHUNK], tl.int32)
     for start in range(0, vocab_size, CHUNK):
         _, _, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
@@ -137,7 +137,7 @@ def _count(logits, vocab_size, key, CHUNK: tl.constexpr):
 
 @triton.jit
 def _cut_by_least(logits, vocab_size, largest, temperature, lowest, CHUNK: tl.constexpr):
-    """min_p: (least key, count) of the tokens with x >= lowest."""
+    """Cut by min_p: (least key, count) of the tokens with x >= lowest."""
     least = tl.full([CHUNK], 0x7FFFFFFF, tl.int64)
     kept = tl.zeros([CHUNK], tl.int32)
     for start in range(0, vocab_size, CHUNK):
@@ -150,7 +150,7 @@ def _cut_by_least(logits, vocab_size, largest, temperature, lowest, CHUNK: tl.co
 
 @triton.jit
 def _cut_by_count(logits, vocab_size, count, least, top, CHUNK: tl.constexpr):
-    """top_k: (least key, count) of the first `count` tokens, which are at least `least`."""
+    """Cut by top_k: (least key, count) of the first `count` tokens, which are at least `least`."""
     low, high = least, top + 1
     while low + 1 < high:
         middle = low + (high - low) // 2
@@ -165,7 +165,7 @@ def _cut_by_count(logits, vocab_size, count, least, top, CHUNK: tl.constexpr):
 def _cut_by_mass(
     logits, vocab_size, largest, temperature, limit, least, top, total, CHUNK: tl.constexpr
 ):
-    """top_p: (least key, weight) of the shortest prefix that weighs `limit` or more.
+    """Cut by top_p: (least key, weight) of the shortest prefix that weighs `limit` or more.
 
     The whole prefix ends at `least` and weighs `total`.
     """
@@ -181,7 +181,7 @@ def _cut_by_mass(
 
 @triton.jit
 def _find(logits, vocab_size, largest, temperature, limit, least, top, CHUNK: tl.constexpr):
-    """The key at which the running sum reaches `limit`, and the weight above it.
+    """Find the key at which the running sum reaches `limit`, and the weight above it.
 
     The prefix ends at `least`, so that tokens of that key need not all belong to it.
     """
@@ -198,7 +198,7 @@ def _find(logits, vocab_size, largest, temperature, limit, least, top, CHUNK: tl
 
 @triton.jit
 def _token_at(logits, vocab_size, key, rank, CHUNK: tl.constexpr):
-    """The id of the token number `rank`, counted from 0, among those of one key."""
+    """Return the id of the token number `rank`, counted from 0, among those of one key."""
     token, seen = -1, tl.zeros([], tl.int32)
     for start in range(0, vocab_size, CHUNK):
         ids, _, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
@@ -211,7 +211,7 @@ def _token_at(logits, vocab_size, key, rank, CHUNK: tl.constexpr):
 
 @triton.jit
 def _uniform(seed, position, choice):
-    """`reference_math.uniform`: Philox4x32-10 of (position, choice), keyed by the seed."""
+    """Compute `exact_math.uniform`: Philox4x32-10 of (position, choice), keyed by the seed."""
     low, high = (position & 0xFFFFFFFF).to(tl.uint32), (position >> 32).to(tl.uint32)
     zero = tl.zeros_like(low)
     w0, w1, _, _ = tl.philox(seed, low, high, choice.to(tl.uint32), zero)

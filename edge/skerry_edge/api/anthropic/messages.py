@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
-from skerry.wire import ChatCompletionRequest, Message, Usage
+from skerry.wire import Message, TokenUsage
+from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.anthropic.messages_wire import (
     CountRequest,
     InputMessage,
@@ -28,14 +29,25 @@ from skerry_edge.api.anthropic.messages_wire import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import (
+    arrive,
+    attended,
+    begin,
+    caller_of,
+    edge_of,
+    event_stream,
+    read_body,
+)
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
-from skerry_edge.generation.choices import Choices, Job, Piece
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.job import Job
+from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.generation import Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
-from skerry_edge.output.tool_parser import Call
+from skerry_edge.output.tool_parser import PartialCall
 from skerry_edge.text.prompts import output_limit, tokenised
 
 _decoder = msgspec.json.Decoder(MessagesRequest)
@@ -45,13 +57,13 @@ _count_decoder = msgspec.json.Decoder(CountRequest)
 async def messages(request: Request) -> Response:
     """`POST …/v1/messages`."""
     edge = edge_of(request)
-    principal = authorise(request, "run")
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
-    call = call_of(request, principal)
-    job = await _job(edge, asked, call.tenant)
-    choices = await begin(request, call, job)
+    caller = caller_of(request)
+    arrive(request, edge.spec(asked.model))
+    job = await _job(edge, asked, caller)
+    choices = await begin(request, job)
     head = MessagesAnswer(
-        id=f"msg_{call.request_id}",
+        id=f"msg_{caller.request_id}",
         type="message",
         role="assistant",
         model=asked.model,
@@ -61,38 +73,42 @@ async def messages(request: Request) -> Response:
         usage=_usage(choices.usage()),
     )
     if not asked.stream:
-        return JSONBytes(encode(await attended(request, call, _collect(choices, head))))
+        return JSONBytes(encode(await attended(request, caller, _collect(choices, head))))
     return event_stream(
         request,
-        call,
+        caller,
         choices,
         _events(choices, head),
-        lambda exc: _event("error", anthropic_error(exc, call.request_id)),
+        lambda exc: _event("error", anthropic_error(exc, caller.request_id)),
     )
 
 
 async def count_tokens(request: Request) -> Response:
     """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
     edge = edge_of(request)
-    principal = authorise(request, "run")
     asked = decode(_count_decoder, await read_body(request, edge.limits.body_bytes))
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
+    arrive(request, edge.spec(asked.model))
     whole = MessagesRequest(**fields, max_tokens=1)
-    job = await _job(edge, whole, principal.account_id)
-    return JSONBytes(encode(TokenCount(len(job.prompt_ids))))
+    job = await _job(edge, whole, caller_of(request))
+    return JSONBytes(encode(TokenCount(len(job.submit.prompt_ids))))
 
 
-async def _job(edge: Edge, asked: MessagesRequest, tenant: str) -> Job:
+async def _job(edge: Edge, asked: MessagesRequest, caller: Caller) -> Job:
     history, opening = list(asked.messages), ""
     if history[-1].role == "assistant":
         opening = _opening(history.pop())
-    job = await chat_job(edge, _chat_request(asked, history), tenant)
+    job = await chat_job(edge, _chat_request(asked, history), caller)
     if not opening:
         return job
-    more = await tokenised(len(opening), job.model, edge.limits, lambda: job.text.encode(opening))
-    prompt_ids = job.prompt_ids + more
+    more = await tokenised(
+        edge.desk, caller.tenant, job.text, len(opening), job.model, edge.limits,
+        lambda: job.text.encode(opening),
+    )  # fmt: skip
+    prompt_ids = job.submit.prompt_ids + more
     output_limit(asked.max_tokens, len(prompt_ids), job.model, edge.limits)
-    return dataclasses.replace(job, prompt_ids=prompt_ids)
+    submit = msgspec.structs.replace(job.submit, prompt_ids=prompt_ids)
+    return dataclasses.replace(job, submit=submit)
 
 
 def _opening(message: InputMessage) -> str:
@@ -194,7 +210,7 @@ async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
     )
 
 
-def _block(item: TextItem | Call) -> TextBlock | ToolUseBlock:
+def _block(item: TextItem | PartialCall) -> TextBlock | ToolUseBlock:
     if isinstance(item, TextItem):
         return TextBlock(item.text)
     try:
@@ -235,7 +251,7 @@ def _changed(items: OutputItems, changes: Sequence[Change]) -> bytes:
             )
             told += _told({"type": "content_block_start", "index": index, "content_block": begun})
         delta = {"type": "text_delta", "text": change.text}
-        if isinstance(item, Call):
+        if isinstance(item, PartialCall):
             delta = {"type": "input_json_delta", "partial_json": change.arguments}
         if change.text or change.arguments:
             told += _told({"type": "content_block_delta", "index": index, "delta": delta})
@@ -258,7 +274,7 @@ def _stop_reason(last: Piece) -> StopReason:
     return "max_tokens" if last.finish_reason == "length" else "end_turn"
 
 
-def _usage(usage: Usage) -> MessagesUsage:
+def _usage(usage: TokenUsage) -> MessagesUsage:
     cached = usage.prompt_tokens_details.cached_tokens
     return MessagesUsage(
         input_tokens=usage.prompt_tokens - cached,

@@ -25,11 +25,10 @@ from skerry_edge.api.batch.wire import (
     LineErrors,
     RequestCounts,
 )
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import edge_of, key_of, principal_of, read_body
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
-from skerry_edge.ledger.idempotency import key_of
 from skerry_regions.queue import BatchRecord, NewBatch
 
 HOUR = 3600.0
@@ -53,8 +52,8 @@ async def create(request: Request) -> Response:
     """`POST …/v1/batches`. An input file with mistakes makes a batch that has failed; one that is
     bound to a zone makes one that is bound to it."""
     edge = edge_of(request)
-    principal = authorise(request, "run")
-    batches, tenant = batches_of(edge), principal.account_id
+    principal = principal_of(request)
+    batches, tenant = batches_of(edge.batches), principal.account_id
     asked = decode(_request_decoder, await read_body(request, edge.limits.body_bytes))
     window_seconds = _window(asked.completion_window, batches.limits.longest_window_hours)
     file = await asyncio.to_thread(batches.files.get, tenant, asked.input_file_id)
@@ -127,8 +126,8 @@ async def cancel(request: Request) -> Response:
 
 
 def _caller(request: Request) -> tuple[Batches, str]:
-    tenant = authorise(request, "run").account_id
-    return batches_of(edge_of(request)), tenant
+    tenant = principal_of(request).account_id
+    return batches_of(edge_of(request).batches), tenant
 
 
 def _known(record: BatchRecord | None) -> BatchRecord:

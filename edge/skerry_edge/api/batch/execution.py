@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from msgspec import Raw
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from skerry.errors import BodyTooLarge
 from skerry_edge.api.batch.target import Target, decode_target
 from skerry_edge.api.batch.wire import Reply
 from skerry_edge.envelopes import JSONBytes, encode, error_response
-from skerry_edge.gate.auth import TokenStore
-from skerry_edge.internal import INSIDE, InsideCall
+from skerry_edge.gate.inside import InsideCall
+from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.operations import Errors
 from skerry_regions.queue import Claim
 
 MAX_ANSWER_BYTES = 4 << 20
+
+Serve = Callable[[Scope, Receive, Send, InsideCall], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,14 @@ class Answered:
     headers: dict[str, str]
 
 
-async def execute(app: ASGIApp, tokens: TokenStore, claim: Claim) -> Answered:
+async def execute(
+    serve: Serve, tokens: TokenStore, errors_of: Callable[[str], Errors], claim: Claim
+) -> Answered:
     """Run an item in the name of the token that submitted it; a revoked one gets nothing more.
 
     Its request id is its own, the same at each attempt, so that a node takes a second attempt for
-    the first one's successor, and the usage journal counts both once.
+    the first one's successor, and the usage journal counts both once. `errors_of` gives the dialect
+    of a path.
     """
     inside = InsideCall(
         request_id=f"{claim.batch}-{claim.index}",
@@ -40,18 +47,18 @@ async def execute(app: ASGIApp, tokens: TokenStore, claim: Claim) -> Answered:
     )
     answer = _Answer(claim.payload)
     target = decode_target(claim.target)
-    await app(_scope(target, len(claim.payload), inside), answer.receive, answer.send)
+    await serve(_scope(target, len(claim.payload)), answer.receive, answer.send, inside)
     body, status = bytes(answer.body), answer.status
     if answer.headers.get("content-type") != JSONBytes.media_type:
         body = encode(body.decode("utf-8", "replace"))
     if answer.is_too_large:
         error = BodyTooLarge(f"The answer exceeds {MAX_ANSWER_BYTES} bytes.")
-        refused = error_response(error, target.path, inside.request_id)
+        refused = error_response(error, errors_of(target.path).encode, inside.request_id)
         body, status = bytes(refused.body), refused.status_code
     return Answered(Reply(status, inside.request_id, Raw(body)), answer.headers)
 
 
-def _scope(target: Target, size: int, inside: InsideCall) -> Scope:
+def _scope(target: Target, size: int) -> Scope:
     headers = {"content-type": "application/json", "content-length": str(size), **target.headers}
     return {
         "type": "http",
@@ -66,7 +73,6 @@ def _scope(target: Target, size: int, inside: InsideCall) -> Scope:
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
         "client": None,
         "server": None,
-        INSIDE: inside,
     }
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from skerry.errors import InvalidInput, NotFound, TaskNotSupported
 from skerry_edge.api.batch.wire import DeletedFile, FileList, FileObject
-from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.api.handler import admitted, edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import Batches, batches_of
 from skerry_edge.ledger.file_store import PIECE_BYTES, StoredFile
@@ -45,7 +45,7 @@ async def upload(request: Request) -> Response:
         async with request.form(
             max_files=1, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_FIELD_BYTES
         ) as form:
-            stored = await _store(batches, tenant, form, request.scope["residency"])
+            stored = await _store(batches, tenant, form, admitted(request).residency)
     except HTTPException as error:
         raise InvalidInput(f"Bad input: the form cannot be read: {error.detail}") from None
     return JSONBytes(encode(_shown(stored)))
@@ -128,8 +128,8 @@ def list_query(request: Request) -> ListQuery:
 
 
 def _caller(request: Request) -> tuple[Batches, str]:
-    tenant = authorise(request, "run").account_id
-    return batches_of(edge_of(request)), tenant
+    tenant = principal_of(request).account_id
+    return batches_of(edge_of(request).batches), tenant
 
 
 async def _file(batches: Batches, tenant: str, request: Request) -> StoredFile:

@@ -11,7 +11,8 @@ from skerry.errors import InvalidJSON, SkerryError
 from skerry_edge.api.batch.rows import payload_of
 from skerry_edge.api.batch.wire import InputLine, LineError
 from skerry_edge.api.bodies import decode
-from skerry_edge.ledger.batches import GENERATION, BatchLimits
+from skerry_edge.ledger.batches import BatchLimits
+from skerry_edge.text.prompts import OPENAI_TEMPERATURE
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.queue import NewItem
 
@@ -78,7 +79,7 @@ class InputFile:
             raise BadLine("duplicate_custom_id", "Another line has this custom_id.", "custom_id")
         try:
             spec = self._model(asked)
-            payload = payload_of(asked.body, draws_seed=spec.task == GENERATION)
+            payload = payload_of(asked.body, spec, OPENAI_TEMPERATURE)
         except SkerryError as error:
             param = error.param and f"body.{error.param}"
             raise BadLine(error.code, error.message, param) from None

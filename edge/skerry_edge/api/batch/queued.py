@@ -37,16 +37,15 @@ from skerry_edge.api.batch.wire import (
     decode_reply,
 )
 from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import authorise
+from skerry_edge.api.handler import key_of, principal_of
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.batches import (
-    GENERATION,
     NATIVE,
     Batches,
     batches_of,
 )
-from skerry_edge.ledger.idempotency import key_of
+from skerry_edge.text.prompts import NATIVE_TEMPERATURE, OPENAI_TEMPERATURE
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.queue import BatchRecord, ItemResult, NewBatch, NewItem
 
@@ -83,8 +82,8 @@ async def answer(
     request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
 ) -> Response:
     """Queue requests for a model, or tell what came of them."""
-    principal = authorise(request, "run")
-    batches, tenant = batches_of(edge), principal.account_id
+    principal = principal_of(request)
+    batches, tenant = batches_of(edge.batches), principal.account_id
     asked = decode(_body_decoder, body)
     if asked.request_id is not None and asked.requests is None:
         return await _report(batches, tenant, spec, asked.request_id, dialect)
@@ -113,10 +112,11 @@ async def answer(
 
 
 def _item(spec: ModelSpec, body: bytes | Raw, index: int) -> NewItem:
+    temperature = OPENAI_TEMPERATURE if spec.answer == "chat" else NATIVE_TEMPERATURE
     try:
         fields: Fields = fields_of(body)
         reference = decode(_reference_decoder, bytes(fields.pop(REFERENCE, Raw(b"null"))))
-        return NewItem(payload_of(fields, draws_seed=spec.task == GENERATION), reference)
+        return NewItem(payload_of(fields, spec, temperature), reference)
     except RequestError as error:
         message = f"requests[{index}]: {error.message}"
         raise type(error)(message, param=f"requests[{index}]") from None

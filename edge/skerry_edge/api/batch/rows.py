@@ -1,4 +1,5 @@
-"""A request that will be sent later: its seed is drawn now, so that it has one answer."""
+"""A request that will be sent later: its seed is drawn, and the model's defaults are written down,
+now, so that it has one answer."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from msgspec import Raw
 
 from skerry.errors import InvalidInput
 from skerry_edge.api.bodies import decode
+from skerry_edge.ledger.batches import GENERATION
+from skerry_regions.models.catalog import ModelSpec
 
 Fields = dict[str, Raw]
 
@@ -23,16 +26,24 @@ def fields_of(body: bytes | Raw) -> Fields:
     return decode(_decoder, bytes(body))
 
 
-def payload_of(fields: Fields, *, draws_seed: bool) -> bytes:
-    """The request as it will be sent, with a seed where `draws_seed` and it brings none.
+def payload_of(fields: Fields, spec: ModelSpec, temperature: float) -> bytes:
+    """The request as it will be sent: one for text gets a seed where it brings none, and today's
+    defaults of the model, else the dialect's `temperature`.
 
     Raises `InvalidInput` for a stream, which nobody would read.
     """
     if not _is_absent(fields, "stream", FALSE):
         raise InvalidInput("Bad input: stream: nobody reads the stream of a queued request",
                            param="stream")  # fmt: skip
-    if draws_seed and _is_absent(fields, "seed"):
-        fields = {**fields, "seed": Raw(str(secrets.randbits(SEED_BITS)).encode())}
+    if spec.task == GENERATION:
+        drawn = {"seed": secrets.randbits(SEED_BITS), **spec.sampling.resolved(temperature)}
+        if not drawn["top_k"]:
+            del drawn["top_k"]  # that there is none cannot be said in all dialects
+        fields |= {
+            name: Raw(msgspec.json.encode(value))
+            for name, value in drawn.items()
+            if _is_absent(fields, name)
+        }
     return msgspec.json.encode(fields)
 
 

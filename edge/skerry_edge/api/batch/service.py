@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from starlette.types import ASGIApp
-
 from skerry_edge.api.batch.dispatcher import Dispatcher
-from skerry_edge.api.batch.execution import execute
+from skerry_edge.api.batch.execution import Serve, execute
 from skerry_edge.api.batch.output_files import write_files
 from skerry_edge.generation.edge import Edge
+from skerry_regions.operations import Errors
 
 
 @asynccontextmanager
-async def dispatching(app: ASGIApp, edge: Edge) -> AsyncGenerator[None]:
-    """While entered, the edge does its part of the queue's work through `app`, its own."""
+async def dispatching(
+    serve: Serve, edge: Edge, errors_of: Callable[[str], Errors]
+) -> AsyncGenerator[None]:
+    """Do the edge's part of the queue's work while entered, through `serve`, its own rim."""
     batches = edge.batches
     if batches is None:
         yield
@@ -25,10 +26,10 @@ async def dispatching(app: ASGIApp, edge: Edge) -> AsyncGenerator[None]:
     served = frozenset(spec.id for spec in edge.served_specs())
     dispatcher = Dispatcher(
         batches,
-        functools.partial(execute, app, edge.tokens),
+        functools.partial(execute, serve, edge.tokens, errors_of),
         functools.partial(write_files, batches),
         models=lambda: served & edge.region.models(),
-        in_progress=lambda: edge.metrics.in_progress,
+        in_progress=lambda: edge.metrics.running.value,
         count=functools.partial(edge.metrics.batch_attempts.add, 1),
     )
     task = asyncio.create_task(dispatcher.run(), name="batch dispatcher")

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 
+from skerry_edge.api.handler import admitted
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
 
 # Where and how a request may be computed, which its tenant decided when it was submitted.
@@ -30,7 +31,7 @@ def target_of(request: Request, path: str, *, residency: str | None = None) -> s
     headers = {
         name: value for name in KEPT_HEADERS if (value := request.headers.get(name)) is not None
     }
-    if zone := residency or request.scope["residency"]:
+    if zone := residency or admitted(request).residency:
         headers[RESIDENCY_HEADER] = zone
     return msgspec.json.encode(Target(path, headers)).decode()
 

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
-from skerry.wire import ModelCard, ModelList
-from skerry_edge.api.handler import authorise, edge_of
+from skerry.wire.openai import ModelCard, ModelList
+from skerry_edge.api.handler import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope, page_info
-from skerry_edge.generation.edge import Edge
+from skerry_edge.gate.grants import check_model, may_run
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.models.catalog import ModelSpec
 
@@ -42,13 +42,11 @@ TASKS = {
 
 async def search_models(request: Request) -> Response:
     """`GET …/ai/models/search`: filters `search`, `task` and `author`; pages until one is empty."""
-    authorise(request, "read")
-    edge = edge_of(request)
     query = request.query_params
     page = _positive(query.get("page"), 1, MAX_PAGE, "page")
     per_page = _positive(query.get("per_page"), DEFAULT_PER_PAGE, MAX_PER_PAGE, "per_page")
     filters = [query.get(name, "") for name in ("search", "task", "author")]
-    items = [_item(name, spec) for name, spec in _names(edge) if _matches(name, spec, *filters)]
+    items = [_item(name, spec) for name, spec in _names(request) if _matches(name, spec, *filters)]
     shown = items[(page - 1) * per_page : page * per_page]
     return JSONBytes(
         encode(
@@ -65,37 +63,36 @@ async def search_models(request: Request) -> Response:
 
 async def search_authors(request: Request) -> Response:
     """`GET …/ai/authors/search`: who made the models that are listed."""
-    authorise(request, "read")
-    authors = sorted({_author(name) for name, _ in _names(edge_of(request))})
+    authors = sorted({_author(name) for name, _ in _names(request)})
     return JSONBytes(envelope(encode([{"name": author} for author in authors])))
 
 
 async def search_tasks(request: Request) -> Response:
     """`GET …/ai/tasks/search`: what the models that are listed can do."""
-    authorise(request, "read")
-    tasks = sorted({spec.task for spec in edge_of(request).served_specs()})
+    tasks = sorted({spec.task for _, spec in _names(request)})
     return JSONBytes(envelope(encode([_task(task) for task in tasks])))
 
 
 async def list_models(request: Request) -> Response:
     """`GET …/v1/models`."""
-    authorise(request, "read")
-    cards = [_card(name, spec) for name, spec in _names(edge_of(request))]
+    cards = [_card(name, spec) for name, spec in _names(request)]
     return JSONBytes(encode(ModelList("list", cards)))
 
 
 async def get_model(request: Request) -> Response:
     """`GET …/v1/models/{id}`. The id keeps the name that was asked for."""
-    authorise(request, "read")
     name = request.path_params["model"]
     spec = edge_of(request).spec(name)
+    check_model(spec, principal_of(request).models)
     return JSONBytes(encode(_card(name, spec)))
 
 
-def _names(edge: Edge) -> Iterator[tuple[str, ModelSpec]]:
-    for spec in edge.served_specs():
-        for name in (spec.id, *spec.aliases):
-            yield name, spec
+def _names(request: Request) -> Iterator[tuple[str, ModelSpec]]:
+    """Yield the names of each served model that the caller's token may run."""
+    granted = principal_of(request).models
+    for spec in edge_of(request).served_specs():
+        if may_run(spec, granted):
+            yield from ((name, spec) for name in (spec.id, *spec.aliases))
 
 
 def _card(name: str, spec: ModelSpec) -> ModelCard:

@@ -1,133 +1,118 @@
-"""`/openapi.json`: the HTTP API in OpenAPI 3.1, made of the structs that check it.
+"""What operations of the HTTP API have in common: parameters, answers, errors, names of paths.
 
-Each operation names its structs; statuses and error bodies follow from its dialect, since any
-request can fail in any documented way.
+Statuses and error bodies follow from an operation's dialect, since any request can fail in any
+documented way.
 """
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-
-from skerry import __version__, wire
+from skerry import wire
 from skerry.errors import SkerryError
-from skerry_edge.api.batch.files import FORM
+from skerry.wire import openai as openai_wire
+from skerry_edge.api.batch.files import MAX_LIMIT
+from skerry_edge.api.batch.wire import QueuedAnswers, QueuedBody, QueuedStatus
 from skerry_edge.api.documents.openapi_bodies import AnthropicError, PageInfo, RefusedHead
-from skerry_edge.api.documents.openapi_operations import (
-    JSON,
-    OPERATIONS,
-    Errors,
-    Operation,
-    Schema,
-    Struct,
-    parameter,
-)
-from skerry_edge.envelopes import JSONBytes, encode
-from skerry_edge.gate.auth import PUBLIC_PATHS
+from skerry_edge.envelopes import anthropic_error, binding_error, native_error, openai_error
+from skerry_regions.operations import JSON, Content, Errors, Outcome, Schema, parameter
 
-REFERENCE = "#/components/schemas/{name}"
-EVENTS = "text/event-stream"
+BYTES, EVENTS = "application/octet-stream", "text/event-stream"
 HEAD_STATUSES = (400, 408, 413, 414, 431, 503)  # of requests that are refused before routing
-ERRORS: dict[Errors, Struct] = {
-    "native": wire.ErrorEnvelope,
-    "openai": wire.OpenAIError,
-    "anthropic": AnthropicError,
-    "binding": wire.BindingError,
+
+TEXT: Schema = {"type": "string"}
+NATURAL: Schema = {"type": "integer", "minimum": 1}
+IN_PATH = {
+    "account_id": parameter(
+        "account_id", "path", TEXT | {"pattern": "^[0-9a-f]{32}$"}, "The account of the token."
+    )
+}
+MODEL = parameter("model", "path", TEXT, "A model's id or alias; slashes may be raw.")
+RESPONSE_ID = parameter("id", "path", TEXT, "Of a stored response.")
+REQUEST_ID = parameter("request_id", "path", TEXT, "An answer's `x-request-id`.")
+FILE_ID = parameter("id", "path", TEXT, "Of a file.")
+BATCH_ID = parameter("id", "path", TEXT, "Of a batch.")
+QUEUE = parameter(
+    "queueRequest",
+    "query",
+    TEXT | {"enum": ["true", "false"]},
+    "`true` queues requests, or asks for their answers.",
+)
+PAGE = (
+    parameter("after", "query", TEXT, "The id that the page follows."),
+    parameter("limit", "query", NATURAL | {"maximum": MAX_LIMIT}, "By default 20."),
+)
+SEARCH = (
+    parameter("search", "query", TEXT, "Part of a name."),
+    parameter("task", "query", TEXT, "A task's name."),
+    parameter("author", "query", TEXT, "Who made it."),
+    parameter("page", "query", NATURAL | {"maximum": 1_000_000}, "From 1."),
+    parameter("per_page", "query", NATURAL | {"maximum": 1000}, "By default 50."),
+)
+UPLOAD: Schema = {
+    "type": "object",
+    "properties": {
+        "purpose": {"const": "batch"},
+        "file": TEXT | {"format": "binary"},
+    },
+    "required": ["purpose", "file"],
 }
 
-
-async def openapi(request: Request) -> Response:
-    """`GET /openapi.json`."""
-    return JSONBytes(_encoded())
-
-
-@functools.cache
-def _encoded() -> bytes:
-    return encode(document())
-
-
-def document() -> Schema:
-    """The whole description."""
-    types: list[Any] = [PageInfo, RefusedHead, wire.ApiMessage, *ERRORS.values()]
-    for operation in OPERATIONS:
-        types += [*operation.inputs, *operation.results]
-    schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
-    named = dict(zip(map(_key, types), schemas, strict=True))
-    paths: dict[str, Schema] = {}
-    for operation in OPERATIONS:
-        item = paths.setdefault(operation.path, {})
-        if "{account_id}" in operation.path:
-            pattern = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
-            account = parameter("account_id", "path", pattern, "The account of the token.")
-            item["parameters"] = [account]
-        item[operation.verb] = _operation(operation, named)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Skerry", "version": __version__},
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-    }
+# Of several inputs or results the model decides which.
+RUN_INPUTS: Schema = (
+    wire.TextGenerationInput,
+    openai_wire.ChatRunInput,
+    wire.EmbeddingsInput,
+    wire.RankingInput,
+    wire.ClassificationInput,
+    QueuedBody,
+)
+RUN_RESULTS: Schema = (
+    wire.TextGenerationOutput,
+    openai_wire.ChatCompletion,
+    wire.EmbeddingsOutput,
+    wire.RankingOutput,
+    list[wire.LabelScore],
+    QueuedStatus,
+    QueuedAnswers,
+)
 
 
-def _operation(operation: Operation, named: dict[str, Schema]) -> Schema:
-    good: Schema = {operation.media: {"schema": _result(operation, named)}}
-    if operation.streams:
-        good[EVENTS] = {"schema": {"type": "string"}}
-    responses: Schema = {}
-    for status in sorted({kind.status for kind in _kinds() if kind.status} | {*HEAD_STATUSES}):
-        failed = [ERRORS[operation.errors], *([RefusedHead] if status in HEAD_STATUSES else [])]
-        error = {JSON: {"schema": _any_of([named[_key(kind)] for kind in failed])}}
-        responses[str(status)] = {"description": "The request failed.", "content": error}
-    for status in (200, *operation.statuses):
-        responses[str(status)] = {"description": operation.summary, "content": good}
-    described: Schema = {
-        "operationId": operation.id,
-        "summary": operation.summary,
-        "responses": responses,
-    }
-    if operation.path in PUBLIC_PATHS:
-        described["security"] = []
-    if operation.parameters:
-        described["parameters"] = list(operation.parameters)
-    if operation.inputs:
-        body = _any_of([named[_key(kind)] for kind in operation.inputs])
-        described["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
-    if operation.form:
-        described["requestBody"] = {"required": True, "content": {FORM: {"schema": operation.form}}}
-    return described
+def result(schema: Schema, *, streams: bool = False) -> dict[int, Content]:
+    """Return a good answer: JSON, or events where the request asks for them."""
+    return {200: {JSON: schema} | ({EVENTS: TEXT} if streams else {})}
 
 
-def _result(operation: Operation, named: dict[str, Schema]) -> Schema:
-    result = _any_of([named[_key(kind)] for kind in operation.results])
-    if not operation.enveloped:
-        return result
-    messages = {"type": "array", "items": named[_key(wire.ApiMessage)]}
+def enveloped(schema: Schema, *, paged: bool = False, streams: bool = False) -> dict[int, Content]:
+    """Return a good answer in the success envelope."""
     properties = {
-        "result": result,
+        "result": schema,
         "success": {"const": True},
         "errors": {"type": "array", "maxItems": 0},
-        "messages": messages,
+        "messages": {"type": "array", "items": wire.ApiMessage},
     }
-    if operation.paged:
-        properties["result_info"] = named[_key(PageInfo)]
-    return {"type": "object", "properties": properties, "required": list(properties)}
+    if paged:
+        properties["result_info"] = PageInfo
+    envelope = {"type": "object", "properties": properties, "required": list(properties)}
+    return result(envelope, streams=streams)
 
 
-def _any_of(schemas: list[Schema]) -> Schema:
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+def _errors(body: type[Any], encode: Callable[[SkerryError, str], bytes]) -> Errors:
+    statuses = {kind.status for kind in SkerryError.by_code.values() if kind.status}
+    return Errors(
+        answers={
+            status: Outcome(
+                "The request failed.",
+                {JSON: (body, RefusedHead) if status in HEAD_STATUSES else body},
+            )
+            for status in sorted(statuses | {*HEAD_STATUSES})
+        },
+        encode=encode,
+    )
 
 
-def _key(kind: Any) -> str:
-    return repr(kind)
-
-
-def _kinds() -> list[type[SkerryError]]:
-    return list(SkerryError.by_code.values())
+NATIVE = _errors(wire.ErrorEnvelope, native_error)
+BINDING = _errors(wire.BindingError, binding_error)
+OPENAI = _errors(openai_wire.OpenAIError, openai_error)
+ANTHROPIC = _errors(AnthropicError, anthropic_error)

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import msgspec
 
 from skerry import wire
+from skerry.wire import openai as openai_wire
 
 
-class ModelSchema(msgspec.Struct):
+class ModelSchemas(msgspec.Struct):
     """JSON Schemas of a model's input and of its result."""
 
     input: dict[str, Any]
@@ -58,9 +59,15 @@ class Health(msgspec.Struct):
     status: str
 
 
-class Readiness(msgspec.Struct):
+class ModelLeftOut(msgspec.Struct):
+    model: str
+    reason: str
+
+
+class Readiness(msgspec.Struct, omit_defaults=True):
     status: str
     models: list[str]
+    left_out: list[ModelLeftOut] = []  # that the start could not open
 
 
 class AnthropicErrorDetail(msgspec.Struct):
@@ -85,4 +92,4 @@ class RefusedHead(msgspec.Struct):
     success: Literal[False]
     result: None
     messages: list[wire.ApiMessage]
-    error: wire.OpenAIErrorDetail
+    error: openai_wire.OpenAIErrorDetail

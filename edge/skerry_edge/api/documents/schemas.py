@@ -10,9 +10,11 @@ from starlette.responses import Response
 
 from skerry import wire
 from skerry.errors import InvalidInput
-from skerry_edge.api.handler import authorise, edge_of
+from skerry.wire import openai as openai_wire
+from skerry_edge.api.handler import edge_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
 from skerry_edge.generation.edge import Edge
+from skerry_edge.text.prompts import NATIVE_TEMPERATURE, OPENAI_TEMPERATURE
 from skerry_regions.models.catalog import ModelSpec
 
 EITHER_PROMPT = [  # one of them; null counts as absent
@@ -26,7 +28,6 @@ EITHER_PROMPT = [  # one of them; null counts as absent
 
 async def model_schema(request: Request) -> Response:
     """`GET …/ai/models/schema?model=`: JSON Schemas of the model's input and of its result."""
-    authorise(request, "read")
     edge = edge_of(request)
     name = request.query_params.get("model")
     if not name:
@@ -46,8 +47,12 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
         ranks = spec.classification.ranks
         return struct_schema(wire.RankingInput if ranks else wire.ClassificationInput)
     is_chat = spec.answer == "chat"
-    schema = struct_schema(wire.ChatRunInput if is_chat else wire.TextGenerationInput)
+    schema = struct_schema(openai_wire.ChatRunInput if is_chat else wire.TextGenerationInput)
     schema["oneOf"] = EITHER_PROMPT
+    temperature = OPENAI_TEMPERATURE if is_chat else NATIVE_TEMPERATURE
+    for name, value in spec.sampling.resolved(temperature).items():
+        if name != "top_k" or value:
+            schema["properties"][name]["default"] = value
     max_tokens = schema["properties"]["max_tokens"]
     max_tokens["default"] = spec.default_max_tokens or edge.limits.default_max_tokens
     for form in max_tokens["anyOf"]:
@@ -66,7 +71,7 @@ def output_schema(spec: ModelSpec) -> dict[str, Any]:
         label = struct_schema(wire.LabelScore)
         return {"type": "array", "items": label, "minItems": 1}
     is_chat = spec.answer == "chat"
-    return struct_schema(wire.ChatCompletion if is_chat else wire.TextGenerationOutput)
+    return struct_schema(openai_wire.ChatCompletion if is_chat else wire.TextGenerationOutput)
 
 
 def struct_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:

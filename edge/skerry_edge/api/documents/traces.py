@@ -6,17 +6,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import NotFound
-from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.api.handler import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, envelope
 
 
 async def show_trace(request: Request) -> Response:
     """A trace that this edge remembers, of a request of the caller's own account.
 
-    Raises `PermissionDenied` without the scope `admin`, and `NotFound` for another account's too.
+    Raises `PermissionDenied` without a role, and `NotFound` for another account's too.
     """
     edge = edge_of(request)
-    principal = authorise(request, "admin")
+    principal = principal_of(request)
     request_id = request.path_params["request_id"]
     kept = edge.traces.find(request_id)
     if kept is None or kept.tenant != principal.account_id:

@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
-from skerry_edge.api.handler import edge_of
+from skerry.errors import InvalidInput, Overloaded, Unavailable
+from skerry_edge.api.handler import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
-from skerry_edge.gate.auth import Principal
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.ledger.usage_report import dimensions_of, reading, since_of, totals
 
@@ -27,7 +26,7 @@ READ_SECONDS = 2.0  # that a report may be read
 async def usage(request: Request) -> Response:
     """Sums of the account's requests since `since`, one for each value of the dimensions `by`."""
     edge = edge_of(request)
-    tenant = _reader(request).account_id
+    tenant = principal_of(request).account_id
     journal = edge.stores.journal
     if journal is None:
         raise Unavailable("This edge keeps no usage journal.")
@@ -72,13 +71,3 @@ async def _turn(journal: UsageJournal) -> AsyncGenerator[None]:
         yield
     finally:
         journal.reporting.release()
-
-
-def _reader(request: Request) -> Principal:
-    """The caller, if its token may read. Raises `PermissionDenied`."""
-    principal = request.scope["principal"]
-    if not isinstance(principal, Principal):
-        raise TypeError("the route is not behind Authenticate")
-    if not {"read", "admin"} & principal.scopes:
-        raise PermissionDenied("This API token lacks the scope 'read'.")
-    return principal

@@ -11,37 +11,44 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported
-from skerry.wire import (
+from skerry.wire import FinishReason, Message, RunOptions, TokenLogprob
+from skerry.wire.openai import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
     ChatCompletionRequest,
     ChatRunInput,
     ChoiceLogprobs,
-    FinishReason,
-    Message,
-    RunOptions,
-    TokenLogprob,
 )
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import (
+    arrive,
+    attended,
+    begin,
+    caller_of,
+    edge_of,
+    event_stream,
+    job_of,
+    read_body,
+)
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
-from skerry_edge.generation.choices import Choices, Job, Piece
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.job import Job
+from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.generation import Piece
 from skerry_edge.generation.sse import DONE
-from skerry_edge.output.plan import plan_output
 from skerry_edge.output.tool_parser import CallDelta, Calls
 from skerry_edge.output.tool_prompts import with_tools
 from skerry_edge.text.prompts import (
+    OPENAI_TEMPERATURE,
     chat_prompt,
+    is_plain,
     output_floor,
     output_limit,
     sampling,
-    stop_strings,
 )
 from skerry_regions.models.catalog import ModelSpec
-
-DEFAULT_TEMPERATURE = 1.0  # OpenAI's
 
 _decoder = msgspec.json.Decoder(ChatCompletionRequest)
 _run_decoder = msgspec.json.Decoder(ChatRunInput)
@@ -50,8 +57,8 @@ _run_decoder = msgspec.json.Decoder(ChatRunInput)
 async def chat_completions(request: Request) -> Response:
     """`POST …/v1/chat/completions`."""
     edge = edge_of(request)
-    authorise(request, "run")
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    arrive(request, edge.spec(asked.model))
     return await _answer(request, edge, asked, OPENAI)
 
 
@@ -78,32 +85,32 @@ async def run(
 async def _answer(
     request: Request, edge: Edge, asked: ChatCompletionRequest, dialect: Dialect
 ) -> Response:
-    call = call_of(request, authorise(request, "run"), asked.options)
+    caller = caller_of(request, asked.options)
     is_legacy = bool(asked.functions) and not asked.tools
     if is_legacy:  # an answer of that time has room for one call
         asked.parallel_tool_calls = False
-    job = await chat_job(edge, asked, call.tenant)
-    choices = await begin(request, call, job)
+    job = await chat_job(edge, asked, caller)
+    choices = await begin(request, job)
     answer = Answer(
-        id=f"chatcmpl-{call.request_id}",
+        id=f"chatcmpl-{caller.request_id}",
         created=int(edge.wall_clock()),
         model=asked.model,
-        with_logprobs=job.sampling.logprobs is not None,
+        with_logprobs=job.submit.sampling.logprobs is not None,
         is_legacy=is_legacy,
     )
     if not asked.stream:
         completion = encode(
-            await attended(request, call, _collect(choices, answer, job.num_choices))
+            await attended(request, caller, _collect(choices, answer, job.num_choices))
         )
         return JSONBytes(dialect.wrap(completion))
     options = asked.stream_options
     with_usage = dialect.tail or bool(options and options.include_usage)
     return event_stream(
         request,
-        call,
+        caller,
         choices,
         _events(choices, job.num_choices, answer, include_usage=with_usage, tail=dialect.tail),
-        lambda exc: dialect.error_event(exc, call.request_id),
+        lambda exc: dialect.error_event(exc, caller.request_id),
     )
 
 
@@ -121,37 +128,42 @@ class Answer:
         return "function_call" if self.is_legacy and reason == "tool_calls" else reason
 
 
-async def chat_job(edge: Edge, asked: ChatCompletionRequest, tenant: str) -> Job:
+async def chat_job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     spec, text = edge.served(asked.model)
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    plan = plan_output(text, asked)
-    messages, tools = with_tools(plan.family, asked.messages, plan.box)
-    memory = edge.prefixes.of(tenant)
-    prompt_ids = await chat_prompt(text, spec, messages, edge.limits, memory, tools)
+    plan, messages, tools = None, asked.messages, None
+    if not is_plain(asked, asked.messages):
+        plan = await edge.planner.plan(edge.desk.of(caller.tenant), text, asked)
+        messages, tools = with_tools(plan.family, asked.messages, plan.box)
+    prompt_ids = await chat_prompt(
+        text, spec, messages, edge.limits, edge.desk, caller.tenant, tools
+    )
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     limit = output_limit(
         asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param
     )
-    return Job(
-        model=spec,
-        text=text,
-        prompt_ids=prompt_ids,
-        sampling=sampling(
-            asked,
-            text,
-            default_temperature=DEFAULT_TEMPERATURE,
-            max_tokens=limit,
-            min_tokens=output_floor(asked.min_tokens, limit),
-            ignore_stop_tokens=bool(asked.ignore_eos),
-            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-        ),
-        stops=stop_strings(asked.stop),
+    style = sampling(
+        asked,
+        text,
+        spec.sampling,
+        temperature=OPENAI_TEMPERATURE,
+        max_tokens=limit,
+        min_tokens=output_floor(asked.min_tokens, limit),
+        ignore_stop_tokens=bool(asked.ignore_eos),
+        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+    )
+    return job_of(
+        caller,
+        spec,
+        text,
+        prompt_ids,
+        style,
+        stop=asked.stop,
         num_choices=asked.n or 1,
-        grammar=plan.grammar,
-        tools=plan.parsed,
-        seeded=asked.seed is not None,
+        plan=plan,
+        is_seeded=asked.seed is not None,
     )
 
 

@@ -14,20 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
-from skerry.wire import (
-    MAX_EMBEDDING_INPUTS,
-    EmbeddingItem,
-    EmbeddingList,
-    EmbeddingRequest,
-    EmbeddingsInput,
-    EmbeddingsOutput,
-)
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import attended, authorise, call_of, edge_of
+from skerry.wire import EmbeddingsInput, EmbeddingsOutput
+from skerry.wire.openai import MAX_EMBEDDING_INPUTS, EmbeddingItem, EmbeddingList, EmbeddingRequest
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import arrive, caller_of, edge_of, read_body, vectors
 from skerry_edge.api.openai.completions import prompts_given
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.encoding import Form, Texts, check_lengths, encoded, floats, tokenised
+from skerry_edge.generation.encoding import Form, Texts, check_lengths, floats, tokenised
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Embedding, ModelSpec, Pooling
 
@@ -47,19 +41,20 @@ async def run(
 ) -> Response:
     """`/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
     asked = decode(_input_decoder, body)
-    call = call_of(request, authorise(request, "run"))
+    caller = caller_of(request)
     texts = [asked.text] if isinstance(asked.text, str) else asked.text
     embedding = _embedding(spec)
     pooling = asked.pooling or embedding.pooling
     _check_count(texts, spec, "text")
     tokens = await tokenised(
-        edge, spec, text, texts, _names(texts, "text"), truncate=bool(asked.truncate_inputs)
-    )
+        edge, spec, text, texts, _names(texts, "text"),
+        tenant=caller.tenant, truncate=bool(asked.truncate_inputs),
+    )  # fmt: skip
     form = _form(spec, pooling)
-    vectors = await attended(request, call, encoded(edge, spec, tokens, form, call))
+    embedded = await vectors(request, caller, spec, tokens, form)
     result = EmbeddingsOutput(
-        shape=[len(vectors), embedding.dimensions],
-        data=[floats(vector).tolist() for vector in vectors],
+        shape=[len(embedded), embedding.dimensions],
+        data=[floats(vector).tolist() for vector in embedded],
         pooling=pooling,
         usage=tokens.usage(),
     )
@@ -69,10 +64,10 @@ async def run(
 async def create(request: Request) -> Response:
     """`POST …/v1/embeddings`."""
     edge = edge_of(request)
-    principal = authorise(request, "run")
     asked = decode(_request_decoder, await read_body(request, edge.limits.body_bytes))
-    call = call_of(request, principal)
+    caller = caller_of(request)
     spec, text = edge.encoder(asked.model)
+    arrive(request, spec)
     embedding = _embedding(spec)
     if asked.dimensions not in (None, embedding.dimensions):
         raise InvalidInput(
@@ -80,13 +75,13 @@ async def create(request: Request) -> Response:
             "make shorter vectors",
             param="dimensions",
         )
-    tokens = await _input_tokens(edge, spec, text, asked)
+    tokens = await _input_tokens(edge, spec, text, asked, caller.tenant)
     form = _form(spec, embedding.pooling)
-    vectors = await attended(request, call, encoded(edge, spec, tokens, form, call))
+    embedded = await vectors(request, caller, spec, tokens, form)
     in_base64 = asked.encoding_format == "base64"
     items = [
         EmbeddingItem("embedding", index, _base64(each) if in_base64 else floats(each).tolist())
-        for index, each in enumerate(vectors)
+        for index, each in enumerate(embedded)
     ]
     return JSONBytes(encode(EmbeddingList("list", items, asked.model, tokens.usage())))
 
@@ -95,7 +90,7 @@ async def create(request: Request) -> Response:
 
 
 async def _input_tokens(
-    edge: Edge, spec: ModelSpec, text: EncoderText, asked: EmbeddingRequest
+    edge: Edge, spec: ModelSpec, text: EncoderText, asked: EmbeddingRequest, tenant: str
 ) -> Texts:
     """OpenAI's four forms of `input`. Token ids are taken as they are, special ones included."""
     given = prompts_given(asked.input, "input")
@@ -104,7 +99,7 @@ async def _input_tokens(
     texts = [each for each in given if isinstance(each, str)]
     if texts:
         truncate = bool(asked.truncate_inputs)
-        return await tokenised(edge, spec, text, texts, names, truncate=truncate)
+        return await tokenised(edge, spec, text, texts, names, tenant=tenant, truncate=truncate)
     ids = [each for each in given if isinstance(each, list)]
     for name, each in zip(names, ids, strict=True):
         if not each:

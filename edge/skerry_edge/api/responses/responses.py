@@ -15,15 +15,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, RequestError
-from skerry.wire import ChatCompletionRequest
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry.wire.openai import ChatCompletionRequest
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import (
+    arrive,
+    attended,
+    begin,
+    caller_of,
+    edge_of,
+    event_stream,
+    principal_of,
+    read_body,
+)
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
 from skerry_edge.api.responses.responses_input import chat_request, turns_of
 from skerry_edge.api.responses.responses_wire import DeletedResponse, ResponsesRequest
 from skerry_edge.envelopes import JSONBytes, encode
-from skerry_edge.generation.choices import Job
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.job import Job
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.responses_store import StoredResponse
 
@@ -40,29 +50,33 @@ _decoder = msgspec.json.Decoder(ResponsesRequest)
 async def create(request: Request) -> Response:
     """`POST …/v1/responses`."""
     edge = edge_of(request)
-    principal = authorise(request, "run")
     asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
-    call = call_of(request, principal)
-    turns, previous = turns_of(asked), await _previous(edge, call.tenant, asked)
+    caller = caller_of(request)
+    arrive(request, edge.spec(asked.model))
+    turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
     if previous is not None:
         turns = previous.messages + turns
-        call = replace(call, residency=previous.residency or call.residency)
-    job = await _job(edge, chat_request(asked, turns), call.tenant)
-    choices = await begin(request, call, job)
+        zone = previous.residency or caller.residency
+        cache_key = edge.cache_key(caller.tenant, zone)
+        caller = replace(caller, residency=zone, cache_key=cache_key)
+    job = await _job(edge, chat_request(asked, turns), caller)
+    choices = await begin(request, job)
     draft = Draft(
         edge=edge,
-        tenant=call.tenant,
+        tenant=caller.tenant,
         conversation=turns,
-        residency=call.residency,
-        response=begun(asked, f"resp_{call.request_id}", int(edge.wall_clock())),
+        residency=caller.residency,
+        response=begun(
+            asked, job.submit.sampling, f"resp_{caller.request_id}", int(edge.wall_clock())
+        ),
         stored=asked.store is not False and edge.responses is not None,
     )
     if not asked.stream:
-        return JSONBytes(await attended(request, call, collect(choices, draft)))
+        return JSONBytes(await attended(request, caller, collect(choices, draft)))
     events = Events()
     return event_stream(
         request,
-        call,
+        caller,
         choices,
         events_of(choices, draft, events),
         events.error,
@@ -71,7 +85,7 @@ async def create(request: Request) -> Response:
 
 async def retrieve(request: Request) -> Response:
     """`GET …/v1/responses/{id}`: a stored answer."""
-    principal = authorise(request, "run")
+    principal = principal_of(request)
     stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
     if stored is None:
         raise NotFound("No such response; it may have expired.")
@@ -80,17 +94,17 @@ async def retrieve(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """`DELETE …/v1/responses/{id}`."""
-    principal = authorise(request, "run")
+    principal = principal_of(request)
     responses, id = edge_of(request).responses, request.path_params["id"]
     if responses is None or not await responses.delete(principal.account_id, id):
         raise NotFound("No such response; it may have expired.")
     return JSONBytes(encode(DeletedResponse(id)))
 
 
-async def _job(edge: Edge, asked: ChatCompletionRequest, tenant: str) -> Job:
+async def _job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
     """What chat completions make of it; what they refuse is told by the names used here."""
     try:
-        return await chat_job(edge, asked, tenant)
+        return await chat_job(edge, asked, caller)
     except RequestError as exc:
         if exc.param not in FIELDS:
             raise

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from skerry.errors import SkerryError, Unavailable
-from skerry.wire import Message, Usage
-from skerry_edge.api.openai.chat import DEFAULT_TEMPERATURE
+from skerry.wire import Message, TokenUsage
 from skerry_edge.api.responses.responses_wire import (
     FunctionCall,
     IncompleteDetails,
@@ -26,11 +25,13 @@ from skerry_edge.api.responses.responses_wire import (
     TextOptions,
 )
 from skerry_edge.envelopes import encode
-from skerry_edge.generation.choices import Choices, Piece
+from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.generation import Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.ledger.responses_store import StoredResponse
-from skerry_edge.output.tool_parser import Call
+from skerry_edge.output.tool_parser import PartialCall
+from skerry_regions.wire.protocol import Sampling
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Draft:
 
     def item(self, index: int, status: Status) -> OutputMessage | FunctionCall:
         item = self.items.all[index]
-        if isinstance(item, Call):
+        if isinstance(item, PartialCall):
             arguments = "" if status == "in_progress" else item.arguments
             return FunctionCall(f"fc_{item.id}", item.id, item.name, arguments, status)
         content = [] if status == "in_progress" else [_part(item)]
@@ -61,7 +62,7 @@ class Draft:
             self.item(i, status if i == last else "completed") for i in range(len(self.items.all))
         ]
 
-    async def finish(self, last: Piece, usage: Usage) -> bytes:
+    async def finish(self, last: Piece, usage: TokenUsage) -> bytes:
         """The whole answer, encoded, and stored if it is to be."""
         status = _status(last)
         ran_out = status == "incomplete"
@@ -90,7 +91,7 @@ class Draft:
             return False
 
 
-def begun(asked: ResponsesRequest, id: str, created_at: int) -> ResponseObject:
+def begun(asked: ResponsesRequest, sampling: Sampling, id: str, created_at: int) -> ResponseObject:
     return ResponseObject(
         id=id,
         created_at=created_at,
@@ -103,11 +104,11 @@ def begun(asked: ResponsesRequest, id: str, created_at: int) -> ResponseObject:
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         previous_response_id=asked.previous_response_id,
         store=asked.store is not False,
-        temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
+        temperature=sampling.temperature,
         text=asked.text if asked.text and asked.text.format else TextOptions(TextFormat("text")),
         tool_choice=asked.tool_choice or "auto",
         tools=asked.tools or [],
-        top_p=1.0 if asked.top_p is None else asked.top_p,
+        top_p=sampling.top_p,
     )
 
 
@@ -214,7 +215,7 @@ def _status(last: Piece) -> Status:
     return "incomplete" if last.finish_reason == "length" else "completed"
 
 
-def _usage(usage: Usage) -> ResponsesUsage:
+def _usage(usage: TokenUsage) -> ResponsesUsage:
     return ResponsesUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(usage.prompt_tokens_details.cached_tokens),

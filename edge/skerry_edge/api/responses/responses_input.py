@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from skerry.errors import InvalidInput
-from skerry.wire import ChatCompletionRequest, Message
+from skerry.wire import Message
+from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.responses.responses_wire import (
     ContentPart,
     InputItem,

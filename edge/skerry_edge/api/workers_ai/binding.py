@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import authorise, edge_of
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import edge_of, read_body
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import BINDING, MODEL_HEADER
 
@@ -33,7 +33,6 @@ _decoder = msgspec.json.Decoder(BindingRequest)
 async def run(request: Request) -> Response:
     """`POST /run`."""
     edge = edge_of(request)
-    authorise(request, "run")
     name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
     if not name:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")

@@ -22,11 +22,11 @@ from skerry.wire import (
     RankingOutput,
 )
 from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import attended, authorise, call_of
+from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
-from skerry_edge.generation.choices import Call
+from skerry_edge.gate.caller import Caller
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.encoding import Form, Texts, encoded, floats, tokenised, tokenised_pairs
+from skerry_edge.generation.encoding import Form, Texts, floats, tokenised, tokenised_pairs
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Classification, ModelSpec
 
@@ -43,12 +43,12 @@ async def run(
     dialect: Dialect,
 ) -> Response:
     """Labels in the model's order, or contexts with the best first."""
-    call = call_of(request, authorise(request, "run"))
+    caller = caller_of(request)
     result: RankingOutput | list[LabelScore]
     if _classification(spec).ranks:
-        result = await _ranking(request, edge, spec, text, decode(_ranking_decoder, body), call)
+        result = await _ranking(request, edge, spec, text, decode(_ranking_decoder, body), caller)
     else:
-        result = await _labels(request, edge, spec, text, decode(_text_decoder, body), call)
+        result = await _labels(request, edge, spec, text, decode(_text_decoder, body), caller)
     return JSONBytes(dialect.wrap(encode(result)))
 
 
@@ -58,11 +58,13 @@ async def _labels(
     spec: ModelSpec,
     text: EncoderText,
     asked: ClassificationInput,
-    call: Call,
+    caller: Caller,
 ) -> list[LabelScore]:
     truncate = bool(asked.truncate_inputs)
-    texts = await tokenised(edge, spec, text, [asked.text], ["text"], truncate=truncate)
-    (scores,) = await _scores(request, edge, spec, texts, call)
+    texts = await tokenised(
+        edge, spec, text, [asked.text], ["text"], tenant=caller.tenant, truncate=truncate
+    )
+    (scores,) = await _scores(request, spec, texts, caller)
     named = zip(_classification(spec).labels, scores, strict=True)
     return [LabelScore(label, score) for label, score in named]
 
@@ -73,26 +75,28 @@ async def _ranking(
     spec: ModelSpec,
     text: EncoderText,
     asked: RankingInput,
-    call: Call,
+    caller: Caller,
 ) -> RankingOutput:
     contexts = [context.text for context in asked.contexts]
     truncate = bool(asked.truncate_inputs)
-    texts = await tokenised_pairs(edge, spec, text, asked.query, contexts, truncate=truncate)
-    scores = await _scores(request, edge, spec, texts, call)
+    texts = await tokenised_pairs(
+        edge, spec, text, asked.query, contexts, tenant=caller.tenant, truncate=truncate
+    )
+    scores = await _scores(request, spec, texts, caller)
     ranked = [RankedContext(index, score) for index, (score,) in enumerate(scores)]
     ranked.sort(key=lambda context: -context.score)
     return RankingOutput(ranked[: asked.top_k], texts.usage())
 
 
 async def _scores(
-    request: Request, edge: Edge, spec: ModelSpec, texts: Texts, call: Call
+    request: Request, spec: ModelSpec, texts: Texts, caller: Caller
 ) -> list[list[float]]:
     """A score from 0 to 1 per label, of each text."""
     classification = _classification(spec)
     form = Form(kind="classes", width=len(classification.labels))
-    vectors = await attended(request, call, encoded(edge, spec, texts, form, call))
+    encoded = await vectors(request, caller, spec, texts, form)
     shares = _sigmoids if classification.is_independent else _softmax
-    return [shares(floats(vector)) for vector in vectors]
+    return [shares(floats(vector)) for vector in encoded]
 
 
 def _sigmoids(scores: array[float]) -> list[float]:

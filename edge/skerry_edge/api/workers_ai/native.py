@@ -13,38 +13,48 @@ from skerry.errors import InvalidInput, JSONModeUnmet, LoraNotSupported
 from skerry.wire import (
     ApiMessage,
     Message,
+    NativeToolCall,
     RunOptions,
     TextGenerationChunk,
     TextGenerationInput,
     TextGenerationOutput,
-    ToolCall,
 )
 from skerry_edge.api.batch import queued
-from skerry_edge.api.bodies import decode, read_body
-from skerry_edge.api.handler import attended, authorise, begin, call_of, edge_of, event_stream
+from skerry_edge.api.bodies import decode
+from skerry_edge.api.handler import (
+    arrive,
+    attended,
+    begin,
+    caller_of,
+    edge_of,
+    event_stream,
+    job_of,
+    principal_of,
+    read_body,
+)
 from skerry_edge.api.openai import chat as openai
 from skerry_edge.api.openai import embeddings
 from skerry_edge.api.workers_ai import classification
 from skerry_edge.envelopes import REST, Dialect, JSONBytes, encode, envelope
-from skerry_edge.generation.choices import Choices, Job
+from skerry_edge.gate.caller import Caller
+from skerry_edge.gate.job import Job
+from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.sse import DONE
-from skerry_edge.output.plan import OutputPlan, plan_output
+from skerry_edge.output.plan import OutputPlan
 from skerry_edge.output.tool_parser import Calls
 from skerry_edge.output.tool_prompts import with_tools
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import (
+    NATIVE_TEMPERATURE,
     chat_prompt,
     content_text,
+    is_plain,
     output_limit,
     sampling,
-    stop_strings,
     text_prompt,
 )
-from skerry_edge.text.token_cache import TenantMemory
 from skerry_regions.models.catalog import ModelSpec
-
-DEFAULT_TEMPERATURE = 0.6  # upstream's
 
 # Events of one token would tell its length to who watches the encrypted stream.
 PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
@@ -64,7 +74,6 @@ _universal_decoder = msgspec.json.Decoder(UniversalRequest)
 async def run(request: Request) -> Response:
     """`POST …/ai/run/{model}`: the body is the model's input."""
     edge = edge_of(request)
-    authorise(request, "run")
     spec = edge.spec(request.path_params["model"])
     body = await read_body(request, edge.limits.body_bytes)
     return await answer(request, edge, spec, body, REST)
@@ -73,7 +82,6 @@ async def run(request: Request) -> Response:
 async def run_named(request: Request) -> Response:
     """`POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
     edge = edge_of(request)
-    authorise(request, "run")
     universal = decode(_universal_decoder, await read_body(request, edge.limits.body_bytes))
     spec = edge.spec(universal.model)
     return await answer(request, edge, spec, bytes(universal.input), REST)
@@ -91,29 +99,33 @@ async def answer(
 
     `options` are in place of those in the input.
     """
-    if queued.is_asked(request, options):
+    may_queue = options is not None or b"queueRequest" in request.scope["query_string"]
+    if may_queue and queued.is_asked(request, options):
         return await queued.answer(request, edge, spec, body, dialect)
-    if spec.is_encoder:
+    arrive(request, spec)
+    if spec.id in edge.encoders:
         run_encoder = embeddings.run if spec.embedding is not None else classification.run
         return await run_encoder(request, edge, spec, edge.encoders[spec.id], body, dialect)
     text = edge.texts[spec.id]
     if spec.answer == "chat":
         return await openai.run(request, edge, spec, body, dialect, options)
     asked = decode(_input_decoder, body)
-    call = call_of(request, authorise(request, "run"), options or asked.options)
-    plan = plan_output(text, asked)
-    job = await _job(edge, spec, text, asked, plan, call.tenant)
-    choices = await begin(request, call, job)
+    caller = caller_of(request, options or asked.options)
+    plan = None
+    if not is_plain(asked, asked.messages or ()):
+        plan = await edge.planner.plan(edge.desk.of(caller.tenant), text, asked)
+    job = await _job(edge, spec, text, asked, plan, caller)
+    choices = await begin(request, job)
     if not asked.stream:
-        is_json = plan.wanted is not None and plan.wanted.is_json
-        result = encode(await attended(request, call, _collect(choices, is_json=is_json)))
+        is_json = plan is not None and plan.wanted is not None and plan.wanted.is_json
+        result = encode(await attended(request, caller, _collect(choices, is_json=is_json)))
         return JSONBytes(dialect.wrap(result))
     return event_stream(
         request,
-        call,
+        caller,
         choices,
         _events(choices),
-        lambda exc: dialect.error_event(exc, call.request_id),
+        lambda exc: dialect.error_event(exc, caller.request_id),
     )
 
 
@@ -122,23 +134,18 @@ async def _job(
     spec: ModelSpec,
     text: TextModel,
     asked: TextGenerationInput,
-    plan: OutputPlan,
-    tenant: str,
+    plan: OutputPlan | None,
+    caller: Caller,
 ) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan, edge.prefixes.of(tenant))
+    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan, caller.tenant)
     limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
-    return Job(
-        model=spec,
-        text=text,
-        prompt_ids=prompt_ids,
-        sampling=sampling(asked, text, default_temperature=DEFAULT_TEMPERATURE, max_tokens=limit),
-        stops=stop_strings(asked.stop),
-        grammar=plan.grammar,
-        tools=plan.parsed,
-        seeded=asked.seed is not None,
+    style = sampling(asked, text, spec.sampling, temperature=NATIVE_TEMPERATURE, max_tokens=limit)
+    is_seeded = asked.seed is not None
+    return job_of(
+        caller, spec, text, prompt_ids, style, stop=asked.stop, plan=plan, is_seeded=is_seeded
     )
 
 
@@ -147,8 +154,8 @@ async def _prompt_ids(
     spec: ModelSpec,
     text: TextModel,
     asked: TextGenerationInput,
-    plan: OutputPlan,
-    memory: TenantMemory,
+    plan: OutputPlan | None,
+    tenant: str,
 ) -> list[int]:
     """`prompt` is a user's turn and `messages` a conversation, unless `raw` wants bare text."""
     if (asked.prompt is None) == (asked.messages is None):
@@ -157,13 +164,17 @@ async def _prompt_ids(
             f"Bad input: exactly one of 'prompt' and 'messages' is required, got {got}"
         )
     turns = asked.messages
-    if turns is None and plan.parsed is not None and not asked.raw:
+    if turns is None and plan is not None and plan.parsed is not None and not asked.raw:
         turns = [Message("user", asked.prompt)]
     if turns is not None and not asked.raw:
+        if plan is None:
+            return await chat_prompt(text, spec, turns, edge.limits, edge.desk, tenant)
         messages, tools = with_tools(plan.family, turns, plan.box)
-        return await chat_prompt(text, spec, messages, edge.limits, memory, tools)
+        return await chat_prompt(text, spec, messages, edge.limits, edge.desk, tenant, tools)
     prompt = asked.prompt or "\n".join(map(content_text, asked.messages or ()))
-    return await text_prompt(text, spec, prompt, edge.limits, memory, raw=bool(asked.raw))
+    return await text_prompt(
+        text, spec, prompt, edge.limits, edge.desk, tenant, raw=bool(asked.raw)
+    )
 
 
 async def _collect(choices: Choices, *, is_json: bool) -> TextGenerationOutput:
@@ -192,32 +203,36 @@ def _json_value(text: str) -> msgspec.Raw:
 
 async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
     """Events of a native stream; the last one carries the usage, `[DONE]` in the same write."""
-    calls = Calls()
+    calls: Calls | None = None
     async for _, piece in choices.pieces():
         event = _chunk_event(piece.text) if piece.text else b""
-        calls.add(piece.calls)
+        if piece.calls:
+            calls = calls or Calls()
+            calls.add(piece.calls)
         if piece.finish_reason is not None:
             # All in one: LangChain looks for calls in the first event that has the field, even
             # empty, and for text in the events before it.
-            if whole := _tool_calls(calls):
+            if calls is not None and (whole := _tool_calls(calls)):
                 event += _calls_event(whole)
             last = TextGenerationChunk("", usage=choices.usage())
             event += b"data: " + encode(last) + b"\n\n" + DONE
         yield event
 
 
-def _tool_calls(calls: Calls) -> list[ToolCall]:
+def _tool_calls(calls: Calls) -> list[NativeToolCall]:
     """Calls whose arguments are whole: they are objects here, so they cannot come in pieces."""
     whole = []
     for call in calls.all:
         try:
-            whole.append(ToolCall(call.name, msgspec.json.decode(call.arguments, type=msgspec.Raw)))
+            whole.append(
+                NativeToolCall(call.name, msgspec.json.decode(call.arguments, type=msgspec.Raw))
+            )
         except msgspec.DecodeError:  # `max_tokens` cut it
             break
     return whole
 
 
-def _calls_event(calls: list[ToolCall]) -> bytes:
+def _calls_event(calls: list[NativeToolCall]) -> bytes:
     return b"data: " + encode(TextGenerationChunk("", tool_calls=calls)) + b"\n\n"
 
 
@@ -228,7 +243,6 @@ def _chunk_event(text: str) -> bytes:
 
 async def verify_token(request: Request) -> Response:
     """`GET /user/tokens/verify`: the token got here, so it is live."""
-    principal = request.scope["principal"]
-    result = encode({"id": principal.token_id, "status": "active"})
+    result = encode({"id": principal_of(request).token_id, "status": "active"})
     messages = [ApiMessage("This API Token is valid and active", 10000)]
     return JSONBytes(envelope(result, messages))

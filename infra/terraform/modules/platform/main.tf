@@ -93,7 +93,12 @@ resource "skerry_api_token" "this" {
   for_each = var.tokens
 
   name                = each.key
+  role                = each.value.role
   scopes              = each.value.scopes
+  models              = each.value.models
+  per_day             = each.value.per_day
+  per_month           = each.value.per_month
+  expires_at          = each.value.expires_at
   rotate_when_changed = { rotate = each.value.rotate }
 }
 

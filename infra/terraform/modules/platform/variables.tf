@@ -86,16 +86,21 @@ variable "deployments" {
 
 variable "tokens" {
   type = map(object({
-    scopes = optional(set(string), ["run", "read"])
-    rotate = optional(string, "")
+    role       = optional(string)
+    scopes     = optional(set(string))
+    models     = optional(set(string))
+    per_day    = optional(number)
+    per_month  = optional(number)
+    expires_at = optional(string)
+    rotate     = optional(string, "")
   }))
-  description = "API tokens, by name: what each may do (run, read, admin), and any text that makes a new one when it changes. Their secrets are kept in the state."
+  description = "API tokens, by name: its role (viewer, developer, operator), scopes (of run, read, steer, metrics), models, caps in US$ and end, and any text that makes a new one when it changes. Their secrets are kept in the state."
   default     = {}
   nullable    = false
 
   validation {
-    condition     = alltrue(flatten([for token in values(var.tokens) : [for scope in token.scopes : contains(["run", "read", "admin"], scope)]]))
-    error_message = "scopes are run, read and admin."
+    condition     = alltrue(flatten([for token in values(var.tokens) : [for scope in coalesce(token.scopes, []) : contains(["run", "read", "steer", "metrics", "admin"], scope)]]))
+    error_message = "scopes are run, read, steer and metrics."
   }
 }
 

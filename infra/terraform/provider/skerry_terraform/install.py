@@ -49,7 +49,8 @@ def install(home: Path, plugin: Path) -> Path:
 
 
 def installed_plugin() -> Path:
-    """Where pip puts the console scripts of this Python; or did, with `pip install --user`."""
+    """Return where pip puts the console scripts of this Python; or did, with `pip
+    install --user`."""
     user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
     plugins = [Path(folder) / COMMAND for folder in (sysconfig.get_path("scripts"), user)]
     return next((plugin for plugin in plugins if plugin.exists()), plugins[0])

@@ -1,8 +1,4 @@
-"""What DNS servers read of the control plane, and what a zone answers to somebody somewhere.
-
-GET /control/v1/dns_zones/{id}/contents    If-None-Match: 304 while nothing has changed
-GET /control/v1/dns_answer?name=&type=&client=
-"""
+"""What DNS servers read of the control plane, and what a zone answers to somebody somewhere."""
 
 from __future__ import annotations
 
@@ -11,36 +7,28 @@ import ipaddress
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from skerry_regions.control.api.dns_contents import ZoneBook
-from skerry_regions.control.api.requests import json_answer
-from skerry_regions.control.desired.store import Store
-from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
+from skerry_regions.control.api.requests import control_of, json_answer
+from skerry_regions.control.desired.views import DnsQuestion
 from skerry_regions.control.errors import Invalid
 
 MAX_NAME = 253
 
 
-def dns_routes(store: Store, answer: AnswerDns, prefix: str) -> list[Route]:
-    book = ZoneBook(store)
+async def contents(request: Request) -> Response:
+    """Answer with all that a server of the zone has to know; 304 while nothing has changed."""
+    zones, zone = control_of(request).zones, request.path_params["id"]
+    found = await asyncio.to_thread(zones.contents, zone)
+    headers = {"etag": f'"{found.etag}"'}
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(found.document, 200, headers, media_type="application/json")
 
-    async def contents(request: Request) -> Response:
-        zone = request.path_params["id"]
-        found = await asyncio.to_thread(lambda: book.contents(zone))
-        headers = {"etag": f'"{found.etag}"'}
-        if request.headers.get("if-none-match") == headers["etag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(found.document, 200, headers, media_type="application/json")
 
-    async def answered(request: Request) -> Response:
-        question = question_of(request)
-        return json_answer(await asyncio.to_thread(lambda: answer(question)))
-
-    return [
-        Route(f"{prefix}/dns_zones/{{id}}/contents", contents, methods=["GET"]),
-        Route(f"{prefix}/dns_answer", answered, methods=["GET"]),
-    ]
+async def answer(request: Request) -> Response:
+    """Answer with what a zone says now to somebody somewhere."""
+    control, question = control_of(request), question_of(request)
+    return json_answer(await asyncio.to_thread(control.answer_dns, question))
 
 
 def question_of(request: Request) -> DnsQuestion:

@@ -28,8 +28,8 @@ from skerry_regions.control.errors import (
     ControlError,
     Forbidden,
     Malformed,
-    NotFound,
     Unauthorized,
+    UnknownResource,
     VersionMismatch,
 )
 from skerry_regions.control.machines.authority import Authority, Peer
@@ -260,4 +260,4 @@ async def _away(request: Request, error: Exception) -> Response:
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
-    return refusal(NotFound("there is no such route"))
+    return refusal(UnknownResource("there is no such route"))

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import AnswerDns, Observer
 from skerry_regions.control.errors import ControlError, Malformed, TooLarge
 from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.planning.zone_contents import ZoneBook
 
+PREFIX = "/control/v1"
 MAX_BODY_BYTES = 8 << 20
 DEFAULT_LIMIT, MAX_LIMIT = 100, 500  # items of one page
 MAX_KEY_LENGTH = 255  # of an idempotency key
+Authenticate = Callable[[str], Awaitable[ControlCaller | None]]
 ETAG = re.compile(r'(?:W/)?"?([0-9]{1,19}|\*)"?')
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Whose token it is. `id` goes into the audit log."""
-
-    id: str
-    is_admin: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +34,9 @@ class Control:
     store: Store
     changes: Changes
     observer: Observer
-    authenticate: Callable[[str], Caller | None]  # a bearer token's owner
+    authenticate: Authenticate  # a bearer token's owner
+    denials: Denials
+    zones: ZoneBook
     answer_dns: AnswerDns
     account_id: str  # of the platform
     changed: Callable[[], None]  # told on the event loop after each write
@@ -52,8 +50,15 @@ def control_of(request: Request) -> Control:
     return control
 
 
+def caller_of(request: Request) -> ControlCaller:
+    caller = request.scope["caller"]
+    if not isinstance(caller, ControlCaller):
+        raise TypeError("the route is not behind the check of tokens")
+    return caller
+
+
 def actor_of(request: Request) -> str:
-    return str(request.scope["caller"].id)
+    return caller_of(request).id
 
 
 async def body_of(request: Request) -> bytes:
@@ -100,6 +105,26 @@ def _number(request: Request, name: str, default: int, least: int, most: int) ->
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         raise Malformed(f"the query parameter {name!r} takes a number from {least} to {most}")
     return int(text)
+
+
+class Identified(Protocol):
+    """What collections have: items with ids, in whose order they are listed."""
+
+    @property
+    def id(self) -> str: ...
+
+
+ItemT = TypeVar("ItemT", bound=Identified)
+
+
+def page_answer(
+    request: Request, items: Iterable[ItemT], shown: Callable[[ItemT], Any] = lambda item: item
+) -> Response:
+    """Return the page behind `after` of items that are in the order of their ids."""
+    after, limit = request.query_params.get("after", ""), limit_of(request)
+    behind = [item for item in items if item.id > after]
+    next = behind[limit - 1].id if len(behind) > limit else None
+    return json_answer({"items": [shown(item) for item in behind[:limit]], "next": next})
 
 
 def json_answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,48 +1,23 @@
-"""`/control/v1/terraform/states/NAME`: Terraform's `http` backend over HTTP."""
+"""`/control/v1/terraform/states/NAME`: gone, with a word on where the states are now."""
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from skerry_regions.control.api.openapi import PREFIX
-from skerry_regions.control.api.requests import body_of, control_of
-from skerry_regions.control.desired.terraform_state import NAME, TerraformStates
-from skerry_regions.control.errors import Malformed
+from skerry_regions.control.api.requests import PREFIX
+from skerry_regions.control.desired.terraform_states import FOLDER
+from skerry_regions.control.errors import Gone
 
 STATES = f"{PREFIX}/terraform/states/"
-METHODS = ["GET", "POST", "DELETE", "LOCK", "UNLOCK"]
+METHODS = ("GET", "POST", "DELETE", "LOCK", "UNLOCK")  # of Terraform's `http` backend
 
 
-def terraform_routes() -> list[Route]:
-    return [Route(f"{STATES}{{name}}", _state, methods=METHODS)]
-
-
-async def _state(request: Request) -> Response:
-    states = TerraformStates(control_of(request).store)
-    name = request.path_params["name"]
-    if NAME.fullmatch(name) is None:
-        raise Malformed("a state's name has letters, digits, dots, dashes and underscores")
-    if request.method == "GET":
-        state = await asyncio.to_thread(states.get, name)
-        return Response(state, media_type="application/json")
-    body = await body_of(request)
-    await asyncio.to_thread(_change, states, request, name, body)
-    return Response(status_code=200)
-
-
-def _change(states: TerraformStates, request: Request, name: str, body: bytes) -> None:
-    match request.method:
-        case "POST":
-            lock_id = request.query_params.get("ID")
-            md5 = request.headers.get("content-md5")
-            states.put(name, body, lock_id=lock_id, md5=md5)
-        case "DELETE":
-            states.delete(name, lock_id=request.query_params.get("ID"))
-        case "LOCK":
-            states.lock(name, body)
-        case _:
-            states.unlock(name, body)
+async def state(request: Request) -> Response:
+    """Refuse with Gone."""
+    raise Gone(
+        "the control plane keeps no Terraform states any more: each is in "
+        f"SKERRY_HOME/{FOLDER}/NAME.tfstate beside it. Name another backend in the configuration, "
+        "then `terraform init -reconfigure` and `terraform state push NAME.tfstate`; "
+        "docs/terraform.md has the steps"
+    )

@@ -39,7 +39,8 @@ def backup(database: Path, target: Path) -> None:
 
 
 def restore(source: Path, database: Path) -> Path | None:
-    """Put a copy in place of `database`, which nobody may use; where the former one is now.
+    """Put a copy in place of `database`, which no process may use; return where the former one is
+    now.
 
     Raises BackupError, and changes nothing then.
     """

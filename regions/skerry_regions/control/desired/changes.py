@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from skerry_regions.access import role_of_admin
 from skerry_regions.control.desired.desired import Record
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
@@ -24,13 +25,14 @@ from skerry_regions.control.desired.resources import (
     DNS_RECORD,
     DNS_ZONE,
     ApiTokenSpec,
-    Kind,
+    ResourceKind,
     Spec,
     new_id,
 )
-from skerry_regions.control.desired.store import Answered, Store, Writing
+from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
-from skerry_regions.control.errors import Conflict, Invalid, NotFound, StaleEtag
+from skerry_regions.control.desired.writing import IdempotentAnswer, Writing
+from skerry_regions.control.errors import Conflict, Invalid, StaleEtag, UnknownResource
 
 KEEP_ANSWERS_SECONDS = 86_400.0
 MAX_RESOURCES = 10_000  # of one kind
@@ -38,11 +40,15 @@ NOTHING_RUNS = (DNS_ZONE, DNS_RECORD)  # of these kinds: they go at once
 
 
 class TokenPublisher(Protocol):
-    """Where edges look tokens up. Every call may be repeated. Raises Busy."""
+    """Where edges look tokens up. Every call but `rotate` may be repeated. Raises Busy."""
 
     def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None: ...
 
     def withdraw(self, id: str) -> None: ...
+
+    def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
+        """Give it another secret; the one of before works so much longer. False: it is gone."""
+        ...
 
     def is_published(self, id: str) -> bool: ...
 
@@ -52,7 +58,7 @@ class TokenPublisher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreatedResource:
     """A resource that was created, now or by the same request before; a token with its secret."""
 
     record: Record
@@ -69,8 +75,8 @@ class Changes:
         self._settling = threading.Lock()
 
     def create(
-        self, kind: Kind, values: dict[str, Any], *, actor: str, idempotency_key: str | None
-    ) -> Made:
+        self, kind: ResourceKind, values: dict[str, Any], *, actor: str, idempotency_key: str | None
+    ) -> CreatedResource:
         """Raises Invalid, or Conflict when it exists or the key was used for something else."""
         spec = spec_of(kind, values)
         key = request = ""
@@ -86,17 +92,26 @@ class Changes:
                 if key:
                     writing.answer(key, request, record, keep_seconds=KEEP_ANSWERS_SECONDS)
             if kind is not API_TOKEN:
-                return Made(record)
+                return CreatedResource(record)
             token = self._token_secret(record.id, idempotency_key)
             if answered is None:
                 writing.decide(kind, record.id, "digest", _hashed(token.encode()))
         self.settle_tokens()
-        return Made(record, self._tokens.text(record.id, token))
+        return CreatedResource(record, self._tokens.text(record.id, token))
 
     def update(
-        self, kind: Kind, id: str, patch: dict[str, Any], *, actor: str, if_match: str | None
+        self,
+        kind: ResourceKind,
+        id: str,
+        patch: dict[str, Any],
+        *,
+        actor: str,
+        if_match: str | None,
     ) -> Record:
-        """Merge `patch` into the spec (RFC 7386). Raises NotFound, StaleEtag, Invalid, Conflict."""
+        """Merge `patch` into the spec (RFC 7386).
+
+        Raises UnknownResource, StaleEtag, Invalid or Conflict.
+        """
         with self._store.writing() as writing:
             record = _current(writing, kind, id, if_match)
             if record.deleting:
@@ -116,10 +131,11 @@ class Changes:
             writing.audit(actor, "update", kind, id, changed.revision, changes)
             return changed
 
-    def delete(self, kind: Kind, id: str, *, actor: str, if_match: str | None) -> None:
+    def delete(self, kind: ResourceKind, id: str, *, actor: str, if_match: str | None) -> None:
         """It goes once all of it has drained; one with nothing to drain at once.
 
-        Deleting what is being deleted changes nothing. Raises NotFound, StaleEtag or Conflict.
+        Deleting what is being deleted changes nothing. Raises UnknownResource, StaleEtag or
+        Conflict.
         """
         with self._store.writing() as writing:
             record = _current(writing, kind, id, if_match)
@@ -132,6 +148,38 @@ class Changes:
             writing.audit(actor, "delete", kind, id, revision, {})
         if kind is API_TOKEN:
             self.settle_tokens()
+
+    def rotate(
+        self, id: str, *, actor: str, if_match: str | None, grace_seconds: int
+    ) -> CreatedResource:
+        """Draw another secret for a token. Raises UnknownResource, StaleEtag, Conflict or Busy."""
+        token = secrets.token_urlsafe(32)
+        with self._settling, self._store.writing() as writing:
+            record = _current(writing, API_TOKEN, id, if_match)
+            if record.deleting:
+                raise Conflict(f"{API_TOKEN.name} {id!r} is being deleted")
+            digest = _hashed(token.encode())
+            if not self._tokens.rotate(id, digest, grace_seconds):
+                raise UnknownResource(f"{API_TOKEN.name} {id!r} was revoked")
+            record = writing.put(API_TOKEN, id, record.spec)
+            writing.decide(API_TOKEN, id, "digest", digest)
+            changes = {"secret": ["another", f"{grace_seconds} s beside it"]}
+            writing.audit(actor, "rotate", API_TOKEN, id, record.revision, changes)
+        return CreatedResource(record, self._tokens.text(id, token))
+
+    def give_roles(self, platform: str) -> None:
+        """Give tokens that earlier versions made with the scope `admin` their roles."""
+        with self._store.writing() as writing:
+            for record in writing.desired.of(API_TOKEN):
+                spec = record.spec
+                if not isinstance(spec, ApiTokenSpec) or spec.role or "admin" not in spec.scopes:
+                    continue
+                role = role_of_admin(spec.account_id or platform, platform)
+                changed = writing.put(
+                    API_TOKEN, record.id, msgspec.structs.replace(spec, role=role)
+                )
+                changes = {"role": [None, role]}
+                writing.audit("skerry", "update", API_TOKEN, record.id, changed.revision, changes)
 
     def settle_tokens(self) -> None:
         """Publish tokens that are new, withdraw those that go. Raises Busy.
@@ -170,7 +218,7 @@ class Changes:
         return base64.urlsafe_b64encode(key).rstrip(b"=").decode()
 
 
-def _create(writing: Writing, kind: Kind, spec: Spec, actor: str) -> Record:
+def _create(writing: Writing, kind: ResourceKind, spec: Spec, actor: str) -> Record:
     id = new_id(spec)
     if (existing := writing.desired.get(kind, id)) is not None:
         state = "is being deleted" if existing.deleting else "exists already"
@@ -184,7 +232,7 @@ def _create(writing: Writing, kind: Kind, spec: Spec, actor: str) -> Record:
     return record
 
 
-def _answered_before(answered: Answered, request: str) -> Record:
+def _answered_before(answered: IdempotentAnswer, request: str) -> Record:
     if answered.request != request:
         raise Conflict("this idempotency key was used for another request")
     kind = BY_NAME[answered.kind]
@@ -198,10 +246,10 @@ def _answered_before(answered: Answered, request: str) -> Record:
     )
 
 
-def _current(writing: Writing, kind: Kind, id: str, if_match: str | None) -> Record:
+def _current(writing: Writing, kind: ResourceKind, id: str, if_match: str | None) -> Record:
     record = writing.desired.get(kind, id)
     if record is None:
-        raise NotFound(f"there is no {kind.name} {id!r}")
+        raise UnknownResource(f"there is no {kind.name} {id!r}")
     if if_match not in (None, "*", record.etag):
         raise StaleEtag(
             f"{kind.name} {id!r} was changed since it was read: its etag is {record.etag}"

@@ -8,7 +8,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from skerry_regions.control.desired.dns_specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
     DEPLOYMENT,
@@ -20,18 +19,19 @@ from skerry_regions.control.desired.resources import (
     ApiTokenSpec,
     DeploymentSpec,
     EdgeNodeSpec,
-    Kind,
     PoolSpec,
     RegionSpec,
+    ResourceKind,
     Spec,
 )
+from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One resource as it is stored. Times are Unix seconds."""
 
-    kind: Kind
+    kind: ResourceKind
     id: str
     spec: Spec
     revision: int
@@ -52,10 +52,10 @@ class Desired:
         self.records = MappingProxyType(records)
         self._by_type: dict[str, Mapping[str, Spec]] = {}  # specs by id, of the kinds asked for
 
-    def get(self, kind: Kind, id: str) -> Record | None:
+    def get(self, kind: ResourceKind, id: str) -> Record | None:
         return self.records.get((kind.name, id))
 
-    def of(self, kind: Kind) -> list[Record]:
+    def of(self, kind: ResourceKind) -> list[Record]:
         """By id."""
         return list(self._by_kind.get(kind.name, {}).values())
 
@@ -81,7 +81,7 @@ class Desired:
         """Those of one zone."""
         return self._records_of.get(zone, {})
 
-    def is_deleting(self, kind: Kind, id: str) -> bool:
+    def is_deleting(self, kind: ResourceKind, id: str) -> bool:
         record = self.get(kind, id)
         return record is not None and record.deleting
 
@@ -122,7 +122,7 @@ class Desired:
             found.setdefault(kind, {})[id] = record
         return found
 
-    def _specs(self, kind: Kind) -> Mapping[str, Any]:
+    def _specs(self, kind: ResourceKind) -> Mapping[str, Any]:
         if kind.name not in self._by_type:
             records = self._by_kind.get(kind.name, {}).values()
             specs = {record.id: record.spec for record in records}

@@ -9,8 +9,6 @@ import msgspec
 
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Desired
-from skerry_regions.control.desired.dns_checks import records_of
-from skerry_regions.control.desired.dns_specs import DnsZoneSpec
 from skerry_regions.control.desired.resources import (
     DEPLOYMENT,
     DNS_RECORD,
@@ -19,11 +17,13 @@ from skerry_regions.control.desired.resources import (
     KINDS,
     POOL,
     REGION,
-    Kind,
+    ResourceKind,
     new_id,
 )
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import spec_of
+from skerry_regions.control.dns.checks import records_of
+from skerry_regions.control.dns.specs import DnsZoneSpec
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec
 
@@ -60,7 +60,7 @@ def _delete_absent(store: Store, changes: Changes, named: set[tuple[str, str]]) 
                 changes.delete(kind, record.id, actor=ACTOR, if_match=None)
 
 
-def _resources(topology: Topology) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
+def _resources(topology: Topology) -> Iterator[tuple[ResourceKind, str, dict[str, Any]]]:
     for region in topology.regions:
         latitude, longitude = region.coordinates or (None, None)
         values: dict[str, Any] = {"name": region.name, "residency": region.residency}
@@ -85,7 +85,7 @@ def _resources(topology: Topology) -> Iterator[tuple[Kind, str, dict[str, Any]]]
         yield from _dns(topology.dns)
 
 
-def _dns(spec: DnsSpec) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
+def _dns(spec: DnsSpec) -> Iterator[tuple[ResourceKind, str, dict[str, Any]]]:
     zone = spec.zone.rstrip(".").lower()
     values = {name: getattr(spec, name) for name in DnsZoneSpec.__struct_fields__ if name != "name"}
     yield _resource(DNS_ZONE, zone, {"name": zone} | msgspec.to_builtins(values))
@@ -93,7 +93,9 @@ def _dns(spec: DnsSpec) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
         yield _resource(DNS_RECORD, new_id(record), msgspec.to_builtins(record))
 
 
-def _resource(kind: Kind, id: str, values: dict[str, Any]) -> tuple[Kind, str, dict[str, Any]]:
+def _resource(
+    kind: ResourceKind, id: str, values: dict[str, Any]
+) -> tuple[ResourceKind, str, dict[str, Any]]:
     """Without what is absent, and checked before anything is written."""
     values = {name: value for name, value in values.items() if value is not None}
     spec_of(kind, values)

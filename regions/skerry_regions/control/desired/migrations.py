@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from pathlib import Path
+
+from skerry_regions.control.desired.terraform_states import FOLDER, save_states
 
 STEPS: tuple[str, ...] = (
     """
@@ -55,16 +58,28 @@ STEPS: tuple[str, ...] = (
     """
     ALTER TABLE machines ADD COLUMN model TEXT NOT NULL DEFAULT '';  -- what it was told to run
     """,
+    """
+    DROP TABLE terraform_states;
+    """,
+    """
+    ALTER TABLE audit ADD COLUMN outcome TEXT NOT NULL DEFAULT 'granted';
+    CREATE INDEX audit_by_outcome ON audit (outcome, sequence);
+    """,
 )
 VERSION = len(STEPS)
+FIRST = {4: lambda database, home: save_states(database, home / FOLDER)}
+"""What is done before a step, by its number. It may be done twice."""
 
 
 class NewerSchema(Exception):
     """A later version of Skerry wrote the database; the message says so."""
 
 
-def migrate(database: sqlite3.Connection, *, now: float | None = None) -> int:
-    """Bring the schema up to date, whole or not at all; its version before. Raises NewerSchema."""
+def migrate(database: sqlite3.Connection, home: Path, *, now: float | None = None) -> int:
+    """Bring the schema up to date, whole or not at all; return its version before.
+
+    What the database keeps no more goes to files in `home`. Raises NewerSchema or OSError.
+    """
     at = time.time() if now is None else now
     database.execute(
         "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, at REAL NOT NULL)"
@@ -76,6 +91,8 @@ def migrate(database: sqlite3.Connection, *, now: float | None = None) -> int:
             "update Skerry, or restore a backup"
         )
     for number, step in enumerate(STEPS[before:], start=before + 1):
+        if number in FIRST:
+            FIRST[number](database, home)
         # executescript commits what is open: the step's transaction is part of the script.
         try:
             database.executescript(

@@ -13,8 +13,33 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry_regions.control.desired.dns_specs import DnsRecordSpec, DnsZoneSpec
-from skerry_regions.spec_types import IPAddress, Latitude, Longitude, Name, Size
+from skerry.runners import FloatsForm, RunnerName
+from skerry_regions.access import (
+    MAX_MODELS,
+    AccessRole,
+    Dollars,
+    Grant,
+    ModelPattern,
+    StoredScope,
+)
+from skerry_regions.control.desired.statuses import (
+    DeploymentStatus,
+    EdgeNodeStatus,
+    Metadata,
+    PoolStatus,
+    RegionStatus,
+)
+from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
+from skerry_regions.spec_types import (
+    IPAddress,
+    Latitude,
+    Longitude,
+    Name,
+    Size,
+    UtcSecond,
+    unix_seconds,
+)
+from skerry_regions.zones import Zone
 
 MAX_POOLS = 1000  # of one deployment
 MAX_PROMPTS = 64  # of one deployment
@@ -22,8 +47,6 @@ MAX_PROMPT_CHARS = 65_536
 MAX_REPLICAS = 1000
 
 RoleName = Literal["prefill", "decode", "hybrid"]
-RunnerName = Literal["numba", "torch", "torch-deterministic", "jax", "toy"]
-ScopeName = Literal["run", "read", "admin"]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 DnsId = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -77,6 +100,7 @@ class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: its share
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
+    weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
     deletion_protection: bool = False
 
     @property
@@ -99,7 +123,28 @@ class ApiTokenSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     account_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")] | None = None  # None: ours
-    scopes: Annotated[tuple[ScopeName, ...], Meta(min_length=1, max_length=3)] = ("run", "read")
+    role: AccessRole | None = None  # None: the control plane refuses it
+    scopes: Annotated[tuple[StoredScope, ...], Meta(max_length=5)] = ()  # none: those of its role
+    models: Annotated[tuple[ModelPattern, ...], Meta(max_length=MAX_MODELS)] | None = None
+    """Ids or aliases that it may run, or beginnings with `*` behind them; all unless given."""
+    residency: Zone | None = None  # that its requests never leave
+    per_day: Dollars | None = None  # US$ that it may spend in a UTC day, its children included …
+    per_month: Dollars | None = None  # … and month
+    expires_at: UtcSecond | None = None
+    parent: Id | None = None  # the token that it was made with
+
+    @property
+    def grant(self) -> Grant:
+        """What the token may do by itself."""
+        return Grant(
+            role=self.role,
+            scopes=tuple(each for each in self.scopes if each != "admin"),
+            residency=self.residency,
+            models=self.models,
+            per_day=self.per_day,
+            per_month=self.per_month,
+            expires_at=None if self.expires_at is None else unix_seconds(self.expires_at),
+        )
 
 
 Spec = (
@@ -111,65 +156,6 @@ Spec = (
     | DnsZoneSpec
     | DnsRecordSpec
 )
-
-
-# --- what is read back ---------------------------------------------------------------------------
-
-
-class Metadata(Struct, frozen=True, kw_only=True):
-    """What the control plane notes of every resource. Times are RFC 3339, UTC."""
-
-    etag: str  # also in the header; changes with every write
-    created_at: str
-    updated_at: str
-    deleting: bool = False  # asked to go; it is gone once all of it has drained
-
-
-class Condition(Struct, frozen=True, kw_only=True):
-    """One thing that is so or not, since when, and why."""
-
-    type: str
-    status: bool
-    reason: str  # one word, for programs
-    message: str = ""  # a sentence, for people
-    since: str  # RFC 3339
-
-
-Phase = Literal["pending", "progressing", "ready", "degraded", "draining"]
-
-
-class RegionStatus(Struct, frozen=True, kw_only=True):
-    """`ready` when every pool and edge node of the region is."""
-
-    phase: Phase = "pending"
-    ready_nodes: int = 0
-    desired_nodes: int = 0
-    conditions: tuple[Condition, ...] = ()
-
-
-class EdgeNodeStatus(Struct, frozen=True, kw_only=True):
-    phase: Phase = "pending"
-    url: str = ""  # where clients reach it, once it has been ready
-    conditions: tuple[Condition, ...] = ()
-
-
-class PoolStatus(Struct, frozen=True, kw_only=True):
-    """`ready` when as many nodes as desired are, all of them made of the present spec."""
-
-    phase: Phase = "pending"
-    desired_replicas: int = 0  # of an autoscaled pool what it decided
-    ready_replicas: int = 0  # made of any spec
-    updated_replicas: int = 0  # ready, and made of the present spec
-    conditions: tuple[Condition, ...] = ()
-
-
-class DeploymentStatus(Struct, frozen=True, kw_only=True):
-    """`ready` when all its pools are, and one of them decodes."""
-
-    phase: Phase = "pending"
-    regions: tuple[str, ...] = ()  # where a node of it is ready
-    endpoints: tuple[str, ...] = ()  # URLs of edges that offer it
-    conditions: tuple[Condition, ...] = ()
 
 
 class Region(RegionSpec, frozen=True, kw_only=True):
@@ -220,7 +206,7 @@ Status = RegionStatus | EdgeNodeStatus | PoolStatus | DeploymentStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """One of them, and what the API needs to know of it."""
 
     name: str
@@ -231,21 +217,23 @@ class Kind:
     fixed: frozenset[str]  # fields that never change; another value is another resource
 
 
-REGION = Kind("region", "regions", RegionSpec, Region, RegionStatus, frozenset({"name"}))
-EDGE_NODE = Kind(
+REGION = ResourceKind("region", "regions", RegionSpec, Region, RegionStatus, frozenset({"name"}))
+EDGE_NODE = ResourceKind(
     "edge_node", "edge_nodes", EdgeNodeSpec, EdgeNode, EdgeNodeStatus,
     frozenset({"name", "region"}),
 )  # fmt: skip
-POOL = Kind("pool", "pools", PoolSpec, Pool, PoolStatus, frozenset({"name", "region", "role"}))
-DEPLOYMENT = Kind(
+POOL = ResourceKind(
+    "pool", "pools", PoolSpec, Pool, PoolStatus, frozenset({"name", "region", "role"})
+)
+DEPLOYMENT = ResourceKind(
     "deployment", "deployments", DeploymentSpec, Deployment, DeploymentStatus, frozenset({"name"})
 )
-API_TOKEN = Kind(
+API_TOKEN = ResourceKind(
     "api_token", "api_tokens", ApiTokenSpec, ApiToken, None,
-    frozenset({"name", "account_id", "scopes"}),
+    frozenset(ApiTokenSpec.__struct_fields__),
 )  # fmt: skip
-DNS_ZONE = Kind("dns_zone", "dns_zones", DnsZoneSpec, DnsZone, None, frozenset({"name"}))
-DNS_RECORD = Kind(
+DNS_ZONE = ResourceKind("dns_zone", "dns_zones", DnsZoneSpec, DnsZone, None, frozenset({"name"}))
+DNS_RECORD = ResourceKind(
     "dns_record", "dns_records", DnsRecordSpec, DnsRecord, None,
     frozenset({"zone", "name", "type"}),
 )  # fmt: skip

@@ -1,35 +1,38 @@
 """The control plane's database: one SQLite file, one process that writes it.
 
-Reads are answered from an immutable picture in memory, made anew by each write. Every write is one
+Reads are answered from an immutable picture in memory, replaced by each write. Every write is one
 transaction on disk before it is seen. Methods block for milliseconds: call them on a thread.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 from msgspec import Struct
 
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.migrations import migrate
-from skerry_regions.control.desired.resources import BY_NAME, Kind, Spec
+from skerry_regions.control.desired.resources import BY_NAME, EDGE_NODE
+from skerry_regions.control.desired.writing import AuditOutcome, Writing
 from skerry_regions.control.errors import Busy
 
 BUSY_SECONDS = 5.0
-MAX_LOG_ROWS = 100_000  # of the audit log, of events, of answers; the oldest go
-TRIM_EVERY = 1000  # rows
+EDGE_PORT = "port"  # name of a decision
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """One write: who did what. `changes` has the fields that differ, as [before, after]."""
+    """A write, done or denied: who did what.
+
+    `changes` has the fields that differ, as [before, after], or why it was denied.
+    """
 
     sequence: int
     at: float  # Unix seconds
@@ -39,6 +42,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     id: str
     revision: int
     changes: dict[str, Any]
+    outcome: AuditOutcome = "granted"
 
 
 class EventEntry(Struct, frozen=True, kw_only=True):
@@ -51,17 +55,6 @@ class EventEntry(Struct, frozen=True, kw_only=True):
     type: str  # normal or warning
     reason: str
     message: str
-
-
-class Answered(Struct, frozen=True, kw_only=True):
-    """What was made for an idempotency key."""
-
-    request: str  # digest of the request
-    kind: str
-    id: str
-    spec: bytes
-    revision: int
-    at: float
 
 
 class Store:
@@ -80,7 +73,7 @@ class Store:
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")  # what was answered is kept
-            migrate(self._database, now=clock())
+            migrate(self._database, path.parent, now=clock())
             self._desired = self._read()
         except BaseException:
             self._database.close()
@@ -126,14 +119,15 @@ class Store:
         """Entries behind `after`, oldest first."""
         with self.reading() as database:
             rows = database.execute(
-                "SELECT sequence, at, actor, action, kind, id, revision, changes FROM audit"
+                "SELECT sequence, at, actor, action, kind, id, revision, changes, outcome"
+                " FROM audit"
                 " WHERE sequence > ? ORDER BY sequence LIMIT ?",
                 (after, limit),
             ).fetchall()
         return [
             AuditEntry(
                 sequence=row[0], at=row[1], actor=row[2], action=row[3], kind=row[4], id=row[5],
-                revision=row[6], changes=json.loads(row[7]),
+                revision=row[6], changes=orjson.loads(row[7]), outcome=row[8],
             )
             for row in rows
         ]  # fmt: skip
@@ -161,7 +155,12 @@ class Store:
             rows = database.execute(
                 "SELECT kind, id, value FROM decisions WHERE name = ?", (name,)
             ).fetchall()
-        return {(kind, id): json.loads(value) for kind, id, value in rows}
+        return {(kind, id): orjson.loads(value) for kind, id, value in rows}
+
+    def edge_ports(self) -> dict[str, int]:
+        """Return the ports that edge nodes were given, by their id."""
+        decided = self.decisions(EDGE_PORT).items()
+        return {id: int(port) for (kind, id), port in decided if kind == EDGE_NODE.name}
 
     def _read(self) -> Desired:
         (revision,) = self._database.execute(
@@ -183,114 +182,3 @@ class Store:
                 deleting=bool(deleting),
             )
         return Desired(revision, records)
-
-
-class Writing:
-    """What may be done in one transaction. `desired` is the picture before it."""
-
-    def __init__(self, database: sqlite3.Connection, desired: Desired, now: float) -> None:
-        self._database = database
-        self.desired = desired
-        self.now = now
-
-    def put(self, kind: Kind, id: str, spec: Spec) -> Record:
-        """Add a resource, or change its spec."""
-        before = self.desired.get(kind, id)
-        created_at = before.created_at if before is not None else self.now
-        revision = self._next_revision()
-        self._database.execute(
-            "INSERT INTO resources VALUES (?, ?, ?, ?, ?, ?, 0) ON CONFLICT (kind, id) DO UPDATE"
-            " SET spec = excluded.spec, revision = excluded.revision,"
-            " updated_at = excluded.updated_at",
-            (kind.name, id, msgspec.json.encode(spec), revision, created_at, self.now),
-        )
-        return Record(
-            kind=kind, id=id, spec=spec, revision=revision, created_at=created_at,
-            updated_at=self.now, deleting=before is not None and before.deleting,
-        )  # fmt: skip
-
-    def mark_deleting(self, record: Record) -> int:
-        """It is to go, once all of it has drained; the new revision."""
-        revision = self._next_revision()
-        self._database.execute(
-            "UPDATE resources SET deleting = 1, revision = ?, updated_at = ?"
-            " WHERE kind = ? AND id = ?",
-            (revision, self.now, record.kind.name, record.id),
-        )
-        return revision
-
-    def remove(self, kind: Kind, id: str) -> None:
-        """It is gone, and what was decided about it."""
-        self._next_revision()
-        for table in ("resources", "decisions"):
-            self._database.execute(
-                f"DELETE FROM {table} WHERE kind = ? AND id = ?", (kind.name, id)
-            )
-
-    def decide(self, kind: Kind, id: str, name: str, value: Any) -> None:
-        """Note what the control plane settled itself about a resource."""
-        self._database.execute(
-            "INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?)",
-            (kind.name, id, name, json.dumps(value)),
-        )
-
-    def audit(
-        self, actor: str, action: str, kind: Kind | str, id: str, revision: int,
-        changes: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """`kind` is that of a resource, or what else was changed is called."""
-        name = kind if isinstance(kind, str) else kind.name
-        cursor = self._database.execute(
-            "INSERT INTO audit (at, actor, action, kind, id, revision, changes)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self.now, actor, action, name, id, revision, json.dumps(changes)),
-        )
-        self._trim("audit", cursor.lastrowid)
-
-    def event(self, kind: Kind, id: str, type: str, reason: str, message: str) -> None:
-        cursor = self._database.execute(
-            "INSERT INTO events (at, kind, id, type, reason, message) VALUES (?, ?, ?, ?, ?, ?)",
-            (self.now, kind.name, id, type, reason, message),
-        )
-        self._trim("events", cursor.lastrowid)
-
-    def answered(self, key: str, *, keep_seconds: float) -> Answered | None:
-        """What was made for a key within so long."""
-        row = self._database.execute(
-            "SELECT request, kind, id, spec, revision, at FROM answers WHERE key = ? AND at >= ?",
-            (key, self.now - keep_seconds),
-        ).fetchone()
-        if row is None:
-            return None
-        return Answered(
-            request=row[0], kind=row[1], id=row[2], spec=row[3], revision=row[4], at=row[5]
-        )
-
-    def answer(self, key: str, request: str, record: Record, *, keep_seconds: float) -> None:
-        """Remember what was made for a key; forget what is older than `keep_seconds`."""
-        self._database.execute("DELETE FROM answers WHERE at < ?", (self.now - keep_seconds,))
-        cursor = self._database.execute(
-            "INSERT INTO answers (key, request, kind, id, spec, revision, at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                key, request, record.kind.name, record.id, msgspec.json.encode(record.spec),
-                record.revision, self.now,
-            ),
-        )  # fmt: skip
-        self._trim("answers", cursor.lastrowid)
-
-    def execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        """For tables of other modules; its rows."""
-        return self._database.execute(statement, values).fetchall()
-
-    def _next_revision(self) -> int:
-        (revision,) = self._database.execute(
-            "UPDATE counters SET value = value + 1 WHERE name = 'revision' RETURNING value"
-        ).fetchone()
-        return int(revision)
-
-    def _trim(self, table: str, sequence: int | None) -> None:
-        if sequence and sequence % TRIM_EVERY == 0:
-            self._database.execute(
-                f"DELETE FROM {table} WHERE sequence <= ?", (sequence - MAX_LOG_ROWS,)
-            )

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
+from skerry_regions.access import SCOPES_OF, fault
 from skerry_regions.control.desired.desired import Desired, Record
-from skerry_regions.control.desired.dns_checks import check_beside, check_record, check_zone
-from skerry_regions.control.desired.dns_specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.desired.resources import (
     DNS_ZONE,
     POOL,
@@ -18,11 +17,13 @@ from skerry_regions.control.desired.resources import (
     ApiTokenSpec,
     DeploymentSpec,
     EdgeNodeSpec,
-    Kind,
     PoolSpec,
     RegionSpec,
+    ResourceKind,
     Spec,
 )
+from skerry_regions.control.dns.checks import check_beside, check_record, check_zone
+from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid, Malformed
 from skerry_regions.topology.airports import AIRPORTS
 
@@ -44,7 +45,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def spec_of(kind: Kind, values: dict[str, Any]) -> Spec:
+def spec_of(kind: ResourceKind, values: dict[str, Any]) -> Spec:
     """`values` as the kind's spec, checked by itself. Raises Invalid with the field's path."""
     spec: Spec = converted(kind.spec, values)
     _check_alone(spec)
@@ -81,7 +82,7 @@ def _check_alone(spec: Spec) -> None:
         case DeploymentSpec():
             _check_unique("pools", spec.pools)
         case ApiTokenSpec():
-            _check_unique("scopes", spec.scopes)
+            _check_token(spec)
         case DnsRecordSpec():
             check_record(spec)
         case DnsZoneSpec():
@@ -123,6 +124,19 @@ def _check_host(spec: EdgeNodeSpec) -> None:
             ipaddress.ip_address(address)
         except ValueError as error:
             raise Invalid(str(error), field=f"addresses[{i}]") from None
+
+
+def _check_token(spec: ApiTokenSpec) -> None:
+    _check_unique("scopes", spec.scopes)
+    _check_unique("models", spec.models or ())
+    try:
+        grant = spec.grant
+    except ValueError:
+        raise Invalid(f"there is no {spec.expires_at}", field="expires_at") from None
+    if not spec.scopes:
+        grant = msgspec.structs.replace(grant, scopes=SCOPES_OF[spec.role])
+    if "admin" not in spec.scopes and (found := fault(grant)) is not None:
+        raise Invalid(found.message, field=found.field)
 
 
 def _check_unique(field: str, values: tuple[str, ...]) -> None:

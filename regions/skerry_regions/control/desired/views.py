@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from skerry_regions.control.desired.desired import Record
-from skerry_regions.control.desired.resources import Metadata, Phase, Resource, RoleName, Status
+from skerry_regions.control.desired.resources import Resource, RoleName, Status
+from skerry_regions.control.desired.statuses import Metadata, Phase
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -33,7 +34,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     control: str = ""  # of a node's own HTTP API
 
 
-class RegionSummary(Struct, frozen=True, kw_only=True):
+class RegionOverview(Struct, frozen=True, kw_only=True):
     name: str
     phase: Phase
     ready_nodes: int
@@ -47,7 +48,7 @@ class PlatformStatus(Struct, frozen=True, kw_only=True):
     revision: int
     observed_revision: int
     account_id: str
-    regions: list[RegionSummary]
+    regions: list[RegionOverview]
 
 
 class DnsQuestion(Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class DnsAnswer(Struct, frozen=True, kw_only=True):
     zone: str
     name: str
     type: str
-    client: str  # a network; empty: nobody knows where
+    client: str  # a network; empty: not known
     status: str  # NOERROR or NXDOMAIN
     ttl: int  # seconds
     values: list[str]  # as in a zone file

@@ -11,9 +11,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from skerry_regions.control.desired.desired import Desired
-from skerry_regions.control.desired.store import Store, Writing
+from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import rfc3339
-from skerry_regions.control.errors import Conflict, Forbidden, Invalid, NotFound
+from skerry_regions.control.desired.writing import Writing
+from skerry_regions.control.errors import Conflict, Forbidden, Invalid, UnknownResource
 from skerry_regions.control.machines import join_tokens
 from skerry_regions.control.machines.authority import (
     Authority,
@@ -101,7 +102,7 @@ class Machines:
             return _renewed(writing, machine, signed, request.version), signed
 
     def wanted(self, id: str) -> Machine:
-        """Raises Forbidden for one that was revoked, or that nobody knows."""
+        """Raises Forbidden for one that was revoked, or is unknown."""
         return _wanted(_find(self._store.select, id), id)
 
     def told_to_run(self, machine: Machine, model: str) -> None:
@@ -116,18 +117,18 @@ class Machines:
         return [_machine(row) for row in rows]
 
     def get(self, id: str) -> Machine:
-        """Raises NotFound."""
+        """Raises UnknownResource."""
         machine = _find(self._store.select, id)
         if machine is None:
-            raise NotFound(f"there is no machine {id!r}")
+            raise UnknownResource(f"there is no machine {id!r}")
         return machine
 
     def revoke(self, id: str, *, actor: str) -> Machine:
-        """From now on it is refused. Idempotent. Raises NotFound."""
+        """From now on it is refused. Idempotent. Raises UnknownResource."""
         with self._store.writing() as writing:
             machine = _find(writing.execute, id)
             if machine is None:
-                raise NotFound(f"there is no machine {id!r}")
+                raise UnknownResource(f"there is no machine {id!r}")
             if machine.revoked_at is None:
                 writing.execute(
                     "UPDATE machines SET revoked_at = ? WHERE id = ?", (writing.now, id)

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from skerry_regions.control.machines.link import ControlAway, ControlLink, ControlRefused
+from skerry_regions.control.machines.calls import ControlAway, ControlRefused
+from skerry_regions.control.machines.link import ControlLink
 from skerry_regions.control.machines.messages import Announcement, Order, Orders, Withdrawal
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 
@@ -26,18 +27,25 @@ logger = logging.getLogger(__name__)
 class HttpsRegistry:
     """See `Registry`. Safe to use from several threads."""
 
-    def __init__(self, link: ControlLink, *, fingerprint: str = "") -> None:
-        """`fingerprint` is that of the assignment that this machine runs."""
+    def __init__(
+        self,
+        link: ControlLink,
+        *,
+        fingerprint: str = "",
+        on_order: Callable[[Order], None] = lambda _: None,
+    ) -> None:
+        """`fingerprint` is that of the assignment that this machine runs; `on_order` is called on
+        any thread."""
         self._link = link
         self._fingerprint = fingerprint
         self._told: set[str] = set()  # why records cannot be read
-        self.on_order: Callable[[Order], None] = lambda _: None  # called on any thread
+        self._on_order = on_order
 
     def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
         told = Announcement(
             member=member, lease_seconds=lease_seconds, fingerprint=self._fingerprint
         )
-        self.on_order(self._call("PUT", "/member", Orders, told).order)
+        self._on_order(self._call("PUT", "/member", Orders, told).order)
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self._call("POST", "/withdraw", Orders, Withdrawal(id=member_id, incarnation=incarnation))
@@ -62,7 +70,7 @@ class HttpsRegistry:
         """None of one that another version of Skerry wrote: the others are there all the same."""
         try:
             return msgspec.json.decode(record, type=Member)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if str(error) not in self._told and len(self._told) < MAX_TOLD:
                 self._told.add(str(error))
                 logger.warning("%s: a record cannot be read: %s", self._link.url, error)

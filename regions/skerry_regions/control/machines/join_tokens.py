@@ -21,10 +21,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.desired.resources import Id
-from skerry_regions.control.desired.store import Store, Writing
+from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import converted
 from skerry_regions.control.desired.views import rfc3339
-from skerry_regions.control.errors import Conflict, Invalid, NotFound, Unauthorized
+from skerry_regions.control.desired.writing import Writing
+from skerry_regions.control.errors import Conflict, Invalid, Unauthorized, UnknownResource
 from skerry_regions.spec_types import Name
 
 KIND = "join_token"
@@ -83,7 +84,7 @@ def parse(text: str) -> ParsedToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StoredJoinToken:
     """A token as it is stored. Times are Unix seconds."""
 
     id: str
@@ -123,10 +124,10 @@ class JoinTokens:
         return msgspec.structs.replace(view(known, self._store.clock()), secret=text)
 
     def get(self, id: str) -> JoinToken:
-        """Raises NotFound."""
+        """Raises UnknownResource."""
         row = find(self._store.select, id)
         if row is None:
-            raise NotFound(f"there is no join token {id!r}")
+            raise UnknownResource(f"there is no join token {id!r}")
         return view(row, self._store.clock())
 
     def all(self) -> list[JoinToken]:
@@ -136,10 +137,10 @@ class JoinTokens:
         return [view(_row(row), now) for row in rows]
 
     def delete(self, id: str, *, actor: str) -> None:
-        """Machines that joined with it stay. Raises NotFound."""
+        """Machines that joined with it stay. Raises UnknownResource."""
         with self._store.writing() as writing:
             if find(writing.execute, id) is None:
-                raise NotFound(f"there is no join token {id!r}")
+                raise UnknownResource(f"there is no join token {id!r}")
             writing.execute("DELETE FROM join_tokens WHERE id = ?", (id,))
             writing.audit(actor, "delete", KIND, id, writing.desired.revision, {})
 
@@ -156,7 +157,7 @@ class JoinTokens:
 COLUMNS = "id, digest, spec, uses, created_at, expires_at"
 
 
-def proven(select: Select, text: str) -> Row:
+def proven(select: Select, text: str) -> StoredJoinToken:
     """The record of a token, used up or expired as it may be. Raises Unauthorized."""
     try:
         given = parse(text)
@@ -170,7 +171,7 @@ def proven(select: Select, text: str) -> Row:
     return row
 
 
-def spend(writing: Writing, row: Row) -> None:
+def spend(writing: Writing, row: StoredJoinToken) -> None:
     """Count one more use. Raises Unauthorized when none is left, or its time is over."""
     if row.expires_at <= writing.now:
         raise Unauthorized("The join token has expired: make another.")
@@ -179,12 +180,12 @@ def spend(writing: Writing, row: Row) -> None:
     writing.execute("UPDATE join_tokens SET uses = uses + 1 WHERE id = ?", (row.id,))
 
 
-def find(select: Select, id: str) -> Row | None:
+def find(select: Select, id: str) -> StoredJoinToken | None:
     rows = select(f"SELECT {COLUMNS} FROM join_tokens WHERE id = ?", (id,))
     return _row(rows[0]) if rows else None
 
 
-def view(row: Row, now: float) -> JoinToken:
+def view(row: StoredJoinToken, now: float) -> JoinToken:
     spec = row.spec
     return JoinToken(
         id=row.id,
@@ -200,13 +201,13 @@ def view(row: Row, now: float) -> JoinToken:
     )
 
 
-def _insert(writing: Writing, id: str, secret: str, spec: JoinTokenSpec) -> Row:
+def _insert(writing: Writing, id: str, secret: str, spec: JoinTokenSpec) -> StoredJoinToken:
     """Those whose time was over a day ago are forgotten."""
     writing.execute("DELETE FROM join_tokens WHERE expires_at < ?", (writing.now - 86_400.0,))
     [(number,)] = writing.execute("SELECT count(*) FROM join_tokens", ())
     if number >= MAX_TOKENS:
         raise Conflict(f"there are {MAX_TOKENS} join tokens already")
-    row = Row(
+    row = StoredJoinToken(
         id=id,
         digest=_digest(secret),
         spec=spec,
@@ -221,9 +222,9 @@ def _insert(writing: Writing, id: str, secret: str, spec: JoinTokenSpec) -> Row:
     return row
 
 
-def _row(values: Sequence[Any]) -> Row:
+def _row(values: Sequence[Any]) -> StoredJoinToken:
     id, digest, spec, uses, created_at, expires_at = values
-    return Row(
+    return StoredJoinToken(
         id=id,
         digest=digest,
         spec=msgspec.json.decode(spec, type=JoinTokenSpec),

@@ -1,6 +1,6 @@
-"""What machines that joined are to run, what they do, and when each may begin anew.
+"""What machines that joined are to run, what they do, and when each may restart.
 
-A pool whose settings change rolls: one of its machines at a time drains and begins anew, while the
+A pool whose settings change rolls: one of its machines at a time drains and restarts, while the
 others serve. A pool that drains is paused on all of them at once.
 """
 
@@ -28,7 +28,7 @@ from skerry_regions.control.machines.messages import (
     Order,
     Paused,
 )
-from skerry_regions.control.planning.launcher import NodeSettings, Running, fingerprint
+from skerry_regions.control.planning.launcher import NodeSettings, RunningProcess, fingerprint
 from skerry_regions.control.planning.plan import START_SECONDS, Group
 from skerry_regions.control.planning.wanted import INSTALLING, topology_of
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
@@ -50,13 +50,13 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class JoinedMachine:
     """A machine that has announced itself to this control plane, and what it runs."""
 
     machine: Machine
     fingerprint: str
     serves: bool  # and is to go on doing so
-    is_renewing: bool  # it was told to begin anew, and has not served since
+    is_renewing: bool  # it was ordered to restart, and has not served since
     at: float  # that it told us; by our clock
 
 
@@ -67,7 +67,7 @@ class JoinedMachines:
         """`wanted` is None until the control plane has looked once."""
         self._wanted = wanted
         self._clock = clock
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, JoinedMachine] = {}
 
     def assignment(self, machine: Machine) -> Assignment:
         """Raises Busy before the first look."""
@@ -83,7 +83,7 @@ class JoinedMachines:
         order, before = self._order(machine, told), self._known.get(machine.id)
         serves = told.member.state == "ready" and order == "serve"
         was_renewing = before is not None and before.is_renewing
-        self._known[machine.id] = Known(
+        self._known[machine.id] = JoinedMachine(
             machine,
             told.fingerprint,
             serves=serves,
@@ -93,7 +93,7 @@ class JoinedMachines:
         return order
 
     def withdrawn(self, machine: Machine) -> None:
-        """It ended. One that was told to begin anew is waited for."""
+        """Forget one that ended, unless it was ordered to restart."""
         known = self._known.get(machine.id)
         if known is not None and not known.is_renewing:
             del self._known[machine.id]
@@ -112,7 +112,7 @@ class JoinedMachines:
         return "renew"
 
     def _is_anybody_away(self, machine: Machine) -> bool:
-        """Whether another machine of the group has begun anew, and does not serve yet."""
+        """Return whether another machine of the group has restarted, and does not serve yet."""
         now = self._clock()
         return any(
             not known.serves and now - known.at < START_SECONDS
@@ -121,10 +121,10 @@ class JoinedMachines:
             and (known.machine.pool, known.machine.region) == (machine.pool, machine.region)
         )
 
-    def running(self, members: Iterable[Member]) -> list[Running]:
+    def running(self, members: Iterable[Member]) -> list[RunningProcess]:
         """The machines that are there, as processes of their pools."""
         return [
-            Running(
+            RunningProcess(
                 id=member.id,
                 owner=known.machine.pool or member.id,
                 kind=known.machine.kind,

@@ -1,6 +1,6 @@
 """A machine's side of the control plane: it joins once, then calls with its certificate.
 
-FOLDER/key.pem            its private key, made here, and told to nobody
+FOLDER/key.pem            its private key, made here, and sent nowhere
 FOLDER/certificate.pem    short-lived; renewed when half its time is over
 FOLDER/authority.pem      whom it believes, as the join token's fingerprint said
 FOLDER/machine.json       who it is, and what it ran last: enough to start without the control
@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -26,6 +25,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skerry import __version__
+from skerry_regions.control.machines.calls import (
+    ControlAway,
+    ControlRefused,
+    T,
+    client_of,
+    exchange,
+    read,
+    trusting,
+)
 from skerry_regions.control.machines.folder import (
     JoinError,
     certificate_request,
@@ -35,35 +43,20 @@ from skerry_regions.control.machines.folder import (
 from skerry_regions.control.machines.messages import (
     MAX_PEM,
     PREFIX,
-    SERVER_NAME,
-    VERSIONS_HEADER,
     Assignment,
     AssignmentAnswer,
     Joined,
     JoinRequest,
     Kind,
     RenewRequest,
-    versions_text,
 )
 from skerry_regions.private_files import replace_file
 
-ANSWER_SECONDS = 5.0
-MAX_ANSWER_BYTES = 64 << 20
 RETRY_SECONDS = 60.0  # after a renewal that failed
 MAX_URL = 2048
-
-T = TypeVar("T")
 ASSIGNMENT: msgspec.json.Decoder[Assignment | None] = msgspec.json.Decoder(Assignment | None)
 
 logger = logging.getLogger(__name__)
-
-
-class ControlAway(Exception):
-    """The control plane does not answer now."""
-
-
-class ControlRefused(Exception):
-    """The control plane refuses; the message says why."""
 
 
 class Enrolment(Struct, frozen=True, kw_only=True):
@@ -161,12 +154,12 @@ class ControlLink:
             logger.warning("the certificate of %s was not renewed: %s", self.machine, error)
 
     def _call(self, method: str, path: str, type_: type[T], body: Struct | None) -> T:
-        return _exchange(self._client, method, f"{self.url}{PREFIX}{path}", type_, body)
+        return exchange(self._client, method, f"{self.url}{PREFIX}{path}", type_, body)
 
     def _connected(self) -> httpx.Client:
-        context = _trusting((self._folder / "authority.pem").read_text())
+        context = trusting((self._folder / "authority.pem").read_text())
         context.load_cert_chain(self._folder / "certificate.pem", self._folder / "key.pem")
-        return _client(context)
+        return client_of(context)
 
     def _keep(self, enrolment: Enrolment) -> None:
         """Raises OSError; then it is to be kept again."""
@@ -199,12 +192,12 @@ def join(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = kept_key(folder / "key.pem")
         authority = _authority(url, fingerprint)
-        with _client(_trusting(authority)) as client:
+        with client_of(trusting(authority)) as client:
             request = JoinRequest(
                 token=token, csr=certificate_request(key), kind=kind, pool=pool,
                 hostname=platform.node()[:256], version=__version__,
             )  # fmt: skip
-            joined = _exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
+            joined = exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
         replace_file(folder / "authority.pem", authority.encode())
         replace_file(folder / "certificate.pem", joined.certificate.encode())
         keep(joined)
@@ -249,8 +242,8 @@ def _authority(url: str, fingerprint: str) -> str:
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname = False
     unproven.verify_mode = ssl.CERT_NONE  # what comes is held against the fingerprint
-    with _client(unproven) as client:
-        pem = _read(client, "GET", f"{url}{PREFIX}/ca", b"")[:MAX_PEM].decode("ascii", "replace")
+    with client_of(unproven) as client:
+        pem = read(client, "GET", f"{url}{PREFIX}/ca", b"")[:MAX_PEM].decode("ascii", "replace")
     try:
         certificate = ssl.PEM_cert_to_DER_cert(pem)
         shown = hashlib.sha256(certificate).hexdigest()
@@ -262,57 +255,3 @@ def _authority(url: str, fingerprint: str) -> str:
             f"fingerprint {shown or 'of no certificate'}, the token names {fingerprint}"
         )
     return ssl.DER_cert_to_PEM_cert(certificate)  # alone: what came behind it was not looked at
-
-
-def _client(context: ssl.SSLContext) -> httpx.Client:
-    return httpx.Client(
-        verify=context,
-        timeout=ANSWER_SECONDS,
-        trust_env=False,
-        headers={VERSIONS_HEADER: versions_text(), "user-agent": f"skerry/{__version__}"},
-    )
-
-
-def _trusting(authority: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name, asks for a certificate
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=authority)
-    return context
-
-
-def _exchange(
-    client: httpx.Client, method: str, url: str, type_: type[T], body: Struct | None
-) -> T:
-    data = _read(client, method, url, b"" if body is None else msgspec.json.encode(body))
-    try:
-        return msgspec.json.decode(data, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ControlAway(f"the answer cannot be read: {error}") from None
-
-
-def _read(client: httpx.Client, method: str, url: str, body: bytes) -> bytes:
-    """Raises ControlAway or ControlRefused."""
-    extensions = {"sni_hostname": SERVER_NAME}
-    try:
-        with client.stream(method, url, content=body, extensions=extensions) as answer:
-            data = b""
-            for piece in answer.iter_bytes():
-                data += piece
-                if len(data) > MAX_ANSWER_BYTES:
-                    raise ControlAway(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
-    except httpx.HTTPError as error:
-        raise ControlAway(str(error) or type(error).__name__) from None
-    except RuntimeError as error:  # the client was closed
-        raise ControlAway(str(error)) from None
-    if answer.is_success:
-        return data
-    message = _told(data) or f"HTTP status {answer.status_code}"
-    raise ControlAway(message) if answer.status_code >= 500 else ControlRefused(message)
-
-
-def _told(data: bytes) -> str:
-    """The message of a refusal."""
-    try:
-        return str(msgspec.json.decode(data)["error"]["message"])[:1024]
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
-        return ""

@@ -30,7 +30,7 @@ Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 
 
-class Demand(Struct, frozen=True, kw_only=True):
+class PoolDemand(Struct, frozen=True, kw_only=True):
     """What is asked of one pool now."""
 
     ready: Count = 0  # nodes
@@ -51,7 +51,7 @@ class Scale:
     latency_from: float = -math.inf  # before then latencies are still those of fewer nodes
 
 
-def decide(spec: PoolSpec, demand: Demand, before: Scale, now: float) -> Scale:
+def decide(spec: PoolSpec, demand: PoolDemand, before: Scale, now: float) -> Scale:
     """The next decision of an autoscaled pool, within its limits."""
     is_growing = demand.ready < before.replicas
     latency_from = now + LATENCY_WINDOW if is_growing else before.latency_from
@@ -65,7 +65,7 @@ def decide(spec: PoolSpec, demand: Demand, before: Scale, now: float) -> Scale:
 
 
 def _needed(
-    spec: PoolSpec, demand: Demand, before: Scale, *, trusts_latency: bool
+    spec: PoolSpec, demand: PoolDemand, before: Scale, *, trusts_latency: bool
 ) -> tuple[int, str]:
     """How many nodes now, and why."""
     reasons = [(0, "nothing to do")]
@@ -84,7 +84,7 @@ def _needed(
     return max(reasons, key=lambda each: each[0])
 
 
-def _latencies(spec: PoolSpec, demand: Demand) -> list[tuple[str, float, float]]:
+def _latencies(spec: PoolSpec, demand: PoolDemand) -> list[tuple[str, float, float]]:
     """Those that the pool's role decides, with their targets."""
     found = []
     if spec.role != "decode" and demand.ttft is not None:

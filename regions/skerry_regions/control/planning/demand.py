@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from skerry_regions.control.desired.desired import Desired
-from skerry_regions.control.planning.autoscaler import Demand
-from skerry_regions.control.planning.launcher import NodeSettings, Running
+from skerry_regions.control.planning.autoscaler import PoolDemand
+from skerry_regions.control.planning.launcher import NodeSettings, RunningProcess
 from skerry_regions.control.planning.plan import Group
 from skerry_regions.registry import Member
 
@@ -14,9 +14,9 @@ from skerry_regions.registry import Member
 def demands(
     desired: Desired,
     groups: Mapping[str, Group],
-    running: Iterable[Running],
+    running: Iterable[RunningProcess],
     members: Iterable[Member],
-) -> dict[str, Demand]:
+) -> dict[str, PoolDemand]:
     """By pool.
 
     Requests that edges hold are its own region's to serve; where the region has no pool of their
@@ -43,7 +43,7 @@ def demands(
             for edge in edges
             if edge.region == region or (edge.region, model) not in serving
         )
-        found[id] = Demand(
+        found[id] = PoolDemand(
             ready=len(nodes),
             streams=sum(node.streams for node in nodes),
             held=int(held),

@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import Meta, Struct
 
-from skerry_regions.control.desired.resources import RoleName, RunnerName
+from skerry.runners import FloatsForm, RunnerName
+from skerry_regions.control.desired.resources import RoleName
 from skerry_regions.registry import Member
 
 Name = Annotated[str, Meta(max_length=256)]
@@ -28,6 +29,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node"):
     threads: int | None = None
     kv_blocks: int | None = None
     file_tier: str | None = None
+    weights: FloatsForm | None = None
     system_prompts: tuple[str, ...] = ()
 
 
@@ -61,7 +63,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningProcess:
     """One process that runs, whoever started it.
 
     It is ready by its own word under a running lease, and failed when it was, and is no more.
@@ -95,7 +97,7 @@ class Ended:
 class Observation:
     """What runs now, and what ended since the last look."""
 
-    running: Mapping[str, Running] = field(default_factory=dict[str, Running])
+    running: Mapping[str, RunningProcess] = field(default_factory=dict[str, RunningProcess])
     ended: tuple[Ended, ...] = ()
     members: tuple[Member, ...] = ()  # as they describe themselves, of all machines
 
@@ -116,7 +118,7 @@ class Launcher(Protocol):
     async def drain(self, id: str, *, patiently: bool) -> None:
         """It takes nothing new, and ends when its streams have. Of none such: nothing.
 
-        Nodes hand back what takes too long; an edge has nobody to hand it to, and breaks it off
+        Nodes hand back what takes too long; an edge has none to hand it to, and breaks it off
         after half a minute unless `patiently`.
         """
         ...

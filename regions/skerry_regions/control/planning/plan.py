@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from skerry_regions.control.planning.launcher import Launch, Running, Settings, fingerprint
+from skerry_regions.control.planning.launcher import Launch, RunningProcess, Settings, fingerprint
 
 SURGE = 1  # processes beyond what is wanted, while they are replaced
 DRAIN_SECONDS = 75.0  # more than a node gives its streams and itself
@@ -41,7 +41,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartProcess:
     launch: Launch
 
 
@@ -56,18 +56,20 @@ class Kill:
     reason: str
 
 
-Action = Start | Drain | Kill
+Action = StartProcess | Drain | Kill
 
 
 def plan(
-    groups: Mapping[str, Group], running: Iterable[Running], held: Collection[str] = frozenset()
+    groups: Mapping[str, Group],
+    running: Iterable[RunningProcess],
+    held: Collection[str] = frozenset(),
 ) -> list[Action]:
     """What to do now. `held` are ids of processes that failed lately: not to be started yet.
 
     A process whose group is not wanted any more is drained.
     """
     actions: list[Action] = []
-    living: dict[str, list[Running]] = {id: [] for id in groups}
+    living: dict[str, list[RunningProcess]] = {id: [] for id in groups}
     taken: set[str] = set()
     for process in sorted(running, key=lambda each: each.id):
         taken.add(process.id)
@@ -83,7 +85,7 @@ def plan(
     return actions
 
 
-def _stuck(process: Running) -> str:
+def _stuck(process: RunningProcess) -> str:
     """Why it must be killed; nothing when it need not be."""
     drain_seconds = DRAIN_SECONDS if process.kind == "node" else EDGE_DRAIN_SECONDS
     limits = {
@@ -96,7 +98,7 @@ def _stuck(process: Running) -> str:
 
 
 def _of_group(
-    group: Group, living: Sequence[Running], taken: Collection[str], held: Collection[str]
+    group: Group, living: Sequence[RunningProcess], taken: Collection[str], held: Collection[str]
 ) -> list[Action]:
     wanted = fingerprint(group.settings)
     by_worth = sorted(living, key=_worth, reverse=True)
@@ -114,7 +116,7 @@ def _of_group(
     return actions
 
 
-def _worth(process: Running) -> tuple[bool, int, int]:
+def _worth(process: RunningProcess) -> tuple[bool, int, int]:
     """Whom to keep: by what it serves, and of equals the lowest number."""
     number = int(process.id.rpartition("-")[2])
     return process.state == "ready", process.streams, -number
@@ -133,5 +135,5 @@ def _starts(
             continue
         missing -= 1
         if launch.id not in held:
-            actions.append(Start(launch))
+            actions.append(StartProcess(launch))
     return actions

@@ -13,13 +13,13 @@ from skerry_regions.control.desired.resources import (
     EDGE_NODE,
     POOL,
     REGION,
-    Kind,
     PoolSpec,
     RegionSpec,
+    ResourceKind,
 )
 from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
 from skerry_regions.control.planning.plan import Group
-from skerry_regions.topology.spec import Region
+from skerry_regions.topology.spec import TopologyRegion
 from skerry_regions.zones import GLOBAL
 
 INSTALLING = "the model is being installed"
@@ -77,6 +77,7 @@ def _node_group(
         threads=pool.threads,
         kv_blocks=pool.kv_blocks,
         file_tier=pool.file_tier,
+        weights=pool.weights,
         system_prompts=_system_prompts(desired, id),
     )
     replicas = 0 if leaving else replicas_of(pool, scale)
@@ -105,7 +106,7 @@ def replicas_of(pool: PoolSpec, scale: int | None) -> int:
     return min(max(scale if scale is not None else least, least), pool.max_replicas)
 
 
-def _is_leaving(desired: Desired, kind: Kind, id: str, region: str) -> bool:
+def _is_leaving(desired: Desired, kind: ResourceKind, id: str, region: str) -> bool:
     record = desired.get(kind, id)
     spec = desired.regions().get(region)
     return (
@@ -133,10 +134,10 @@ def topology_of(desired: Desired) -> bytes:
     return msgspec.json.encode({"regions": regions})  # JSON is YAML
 
 
-def region_of(spec: RegionSpec) -> Region:
+def region_of(spec: RegionSpec) -> TopologyRegion:
     """As a topology file has it."""
     place = (spec.latitude, spec.longitude)
-    return Region(
+    return TopologyRegion(
         name=spec.name,
         iata=spec.iata,
         coordinates=None if place[0] is None or place[1] is None else (place[0], place[1]),

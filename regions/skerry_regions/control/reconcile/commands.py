@@ -30,6 +30,8 @@ def node_command(
         command += ["--kv-blocks", str(settings.kv_blocks)]
     if settings.file_tier is not None:
         command += ["--file-tier", settings.file_tier]
+    if settings.weights is not None:
+        command += ["--weights", settings.weights]
     if prompts is not None:
         command += ["--warm-up", str(prompts)]
     return command

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from skerry_regions.control.planning.launcher import ProcessState, Running
+from skerry_regions.control.planning.launcher import ProcessState, RunningProcess
 from skerry_regions.registry import Member
 
 AILING_SECONDS = 6.0  # without a healthy answer, before it counts as failed
@@ -29,7 +29,7 @@ class LaunchRecord(Struct, frozen=True, kw_only=True):
 
 def judged(
     record: LaunchRecord, pid: int, member: Member | None, now: float, *, silence: float
-) -> Running:
+) -> RunningProcess:
     """`member` is its own word under a running lease; `silence` since it last was healthy."""
     state: ProcessState = "starting"
     seconds = now - record.started
@@ -39,7 +39,7 @@ def judged(
         state = "ready"
     elif record.was_ready:
         state, seconds = "failed", silence
-    return Running(
+    return RunningProcess(
         id=record.id,
         owner=record.owner,
         kind=record.kind,

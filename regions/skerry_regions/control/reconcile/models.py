@@ -12,8 +12,9 @@ from pathlib import Path
 from skerry.errors import SkerryError
 from skerry_regions.control.planning.wanted import INSTALLING, ModelState
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
+from skerry_regions.models.problems import ModelProblem
 from skerry_regions.models.sources import Hub
-from skerry_regions.models.store import ModelCorrupt, ModelStore, PullError, UnsupportedModel
+from skerry_regions.models.store import ModelStore
 from skerry_regions.process.startup import on_thread
 
 RETRY_SECONDS = 30.0  # after a download that failed
@@ -70,7 +71,7 @@ class ModelBook:
     async def _pull(self, spec: ModelSpec) -> None:
         try:
             await on_thread(lambda: self._store.pull(spec, lambda what, share: None))
-        except (SkerryError, PullError, ModelCorrupt, UnsupportedModel, OSError) as error:
+        except (SkerryError, ModelProblem, OSError) as error:
             logger.warning("model %s cannot be installed: %s", spec.id, error)
             self._problems[spec.id] = (str(error), time.monotonic())
         else:

@@ -11,17 +11,19 @@ from skerry_regions.control.desired.resources import (
     EDGE_NODE,
     POOL,
     REGION,
-    Condition,
     DeploymentSpec,
+    Status,
+)
+from skerry_regions.control.desired.statuses import (
+    Condition,
     DeploymentStatus,
     EdgeNodeStatus,
     Phase,
     PoolStatus,
     RegionStatus,
-    Status,
 )
 from skerry_regions.control.desired.views import NodeView, rfc3339
-from skerry_regions.control.planning.launcher import NodeSettings, Running, fingerprint
+from skerry_regions.control.planning.launcher import NodeSettings, RunningProcess, fingerprint
 from skerry_regions.control.planning.plan import Group
 from skerry_regions.control.planning.wanted import INSTALLING
 
@@ -36,14 +38,14 @@ class Picture:
 
     desired: Desired
     groups: Mapping[str, Group]
-    running: Mapping[str, Running]
-    joined: Sequence[Running] = ()  # on machines that joined
+    running: Mapping[str, RunningProcess]
+    joined: Sequence[RunningProcess] = ()  # on machines that joined
     failing: Mapping[str, str]  # by owner: what its last process died of, while it keeps dying
     before: Statuses  # conditions keep their `since` while they stay
     now: float  # Unix seconds
 
     @property
-    def processes(self) -> list[Running]:
+    def processes(self) -> list[RunningProcess]:
         """On all machines."""
         return [*self.running.values(), *self.joined]
 
@@ -60,7 +62,7 @@ def statuses(picture: Picture) -> dict[tuple[str, str], Status]:
     return found
 
 
-def node_views(groups: Mapping[str, Group], running: Iterable[Running]) -> list[NodeView]:
+def node_views(groups: Mapping[str, Group], running: Iterable[RunningProcess]) -> list[NodeView]:
     """Every process, for the API."""
     views = []
     for process in running:
@@ -100,7 +102,9 @@ class Count:
     draining: int
 
 
-def _count(group: Group | None, processes: Sequence[Running], joined: Sequence[Running]) -> Count:
+def _count(
+    group: Group | None, processes: Sequence[RunningProcess], joined: Sequence[RunningProcess]
+) -> Count:
     """A machine that joined is one more that is wanted, unless it drains."""
     wanted = fingerprint(group.settings) if group is not None else ""
     ready = [process for process in processes if process.state == "ready"]
@@ -113,7 +117,7 @@ def _count(group: Group | None, processes: Sequence[Running], joined: Sequence[R
     )
 
 
-def _num_staying(joined: Iterable[Running]) -> int:
+def _num_staying(joined: Iterable[RunningProcess]) -> int:
     return sum(process.state != "draining" for process in joined)
 
 

@@ -24,39 +24,37 @@ from skerry_regions.control.desired.resources import (
     EDGE_NODE,
     POOL,
     REGION,
-    Kind,
+    ResourceKind,
     Status,
 )
-from skerry_regions.control.desired.store import Store
+from skerry_regions.control.desired.store import EDGE_PORT, Store
 from skerry_regions.control.desired.views import NodeView
 from skerry_regions.control.errors import ControlError
 from skerry_regions.control.machines.joined import Wanted
-from skerry_regions.control.planning.autoscaler import Scale, decide
-from skerry_regions.control.planning.demand import demands
 from skerry_regions.control.planning.launcher import (
     Ended,
     Launcher,
     LaunchFailed,
     NodeSettings,
     Observation,
-    Running,
+    RunningProcess,
 )
-from skerry_regions.control.planning.plan import Action, Drain, Group, Kill, Start, plan
+from skerry_regions.control.planning.plan import Action, Drain, Group, Kill, StartProcess, plan
 from skerry_regions.control.planning.wanted import Models, topology_of, wanted
 from skerry_regions.control.reconcile.observed import Picture, node_views, statuses
+from skerry_regions.control.reconcile.scaling import PoolScales
 from skerry_regions.process.backoff import Backoff, RestartPolicy
 from skerry_regions.registry import Member
 
 LOOK_SECONDS = 0.5
-PORT, REPLICAS = "port", "replicas"  # names of decisions
 
-JoinedRunning = Callable[[Iterable[Member]], list[Running]]
+JoinedRunning = Callable[[Iterable[Member]], list[RunningProcess]]
 """Of all members, what runs on machines that joined."""
 
 logger = logging.getLogger(__name__)
 
 
-def nobody(members: Iterable[Member]) -> list[Running]:
+def no_machines(members: Iterable[Member]) -> list[RunningProcess]:
     """No machine joins."""
     return []
 
@@ -75,11 +73,11 @@ class Reconciler:
         rng: Random | None = None,
         clock: Callable[[], float] | None = None,
         look_seconds: float = LOOK_SECONDS,
-        joined: JoinedRunning = nobody,
+        joined: JoinedRunning = no_machines,
     ) -> None:
         """`wake` is set by whoever has changed something: it need not wait for the next look."""
         self._joined_of = joined
-        self._joined: list[Running] = []  # what runs on machines that joined
+        self._joined: list[RunningProcess] = []  # what runs on machines that joined
         self._store = store
         self._changes = changes
         self._launcher = launcher
@@ -92,7 +90,7 @@ class Reconciler:
         self._held: dict[str, float] = {}  # by process id: not before then
         self._failing: dict[str, str] = {}  # by owner: what its last process died of
         self._groups: dict[str, Group] = {}
-        self._scales: dict[str, Scale] = {}  # of autoscaled pools
+        self._scales = PoolScales(store)
         self._observation = Observation()
         self._statuses: dict[tuple[str, str], Status] = {}
         self._revision = 0
@@ -148,7 +146,8 @@ class Reconciler:
         for ended in self._observation.ended:
             await self._take_end(ended)
         self._groups = self._wanted(desired)
-        await asyncio.to_thread(self._scale, desired)
+        observation, now = self._observation, self._clock()
+        await asyncio.to_thread(self._scales.decide, desired, self._groups, observation, now)
         self._groups = self._wanted(desired)
         running = self._observation.running
         held = self._still_held()
@@ -175,37 +174,8 @@ class Reconciler:
         waiting.cancel()
 
     def _wanted(self, desired: Desired) -> dict[str, Group]:
-        ports = {
-            id: int(port)
-            for (kind, id), port in self._store.decisions(PORT).items()
-            if kind == EDGE_NODE.name
-        }
-        scales = {id: scale.replicas for id, scale in self._scales.items()}
-        return wanted(desired, self._models, scales=scales, ports=ports)
-
-    def _scale(self, desired: Desired) -> None:
-        """Decide on autoscaled pools. Decisions outlive us."""
-        observation, now = self._observation, self._clock()
-        asked = demands(desired, self._groups, observation.running.values(), observation.members)
-        pools = desired.pools()
-        self._scales = {id: scale for id, scale in self._scales.items() if id in asked}
-        changed = []
-        for id, demand in asked.items():
-            before = self._scales.get(id) or Scale(self._kept_scale(id))
-            scale = self._scales[id] = decide(pools[id], demand, before, now)
-            if scale.replicas != before.replicas:
-                changed.append((id, before.replicas, scale))
-        if changed:
-            with self._store.writing() as writing:
-                for id, replicas, scale in changed:
-                    if writing.desired.get(POOL, id) is not None:
-                        writing.decide(POOL, id, REPLICAS, scale.replicas)
-                        message = f"from {replicas} to {scale.replicas}: {scale.reason}"
-                        writing.event(POOL, id, "normal", "Scaled", message)
-
-    def _kept_scale(self, pool: str) -> int:
-        """What an earlier control plane decided."""
-        return int(self._store.decisions(REPLICAS).get((POOL.name, pool), 0))
+        ports = self._store.edge_ports()
+        return wanted(desired, self._models, scales=self._scales.replicas, ports=ports)
 
     def _closing_groups(self) -> dict[str, Group]:
         """Nothing; but nodes compute on while an edge still has streams."""
@@ -221,7 +191,7 @@ class Reconciler:
 
     async def _act(self, action: Action) -> None:
         match action:
-            case Start(launch):
+            case StartProcess(launch):
                 num_nodes = sum(
                     group.replicas
                     for group in self._groups.values()
@@ -254,7 +224,7 @@ class Reconciler:
     def _keep_port(self, edge: str, port: int) -> None:
         with self._store.writing() as writing:
             if writing.desired.get(EDGE_NODE, edge) is not None:
-                writing.decide(EDGE_NODE, edge, PORT, port)
+                writing.decide(EDGE_NODE, edge, EDGE_PORT, port)
 
     async def _take_end(self, ended: Ended) -> None:
         if ended.asked:
@@ -301,7 +271,7 @@ class Reconciler:
                     with self._store.writing() as writing:
                         writing.remove(kind, record.id)
 
-    def _is_in_use(self, kind: Kind, id: str, owners: set[str]) -> bool:
+    def _is_in_use(self, kind: ResourceKind, id: str, owners: set[str]) -> bool:
         if kind is not REGION:
             return id in owners
         desired = self._store.desired  # without what was removed a moment ago

@@ -2,6 +2,8 @@
 
 Submit.grammar ──Trial──▶ lowered ──compile──▶ CompiledGrammar ──▶ Matcher for the engine
                  process          one thread                       per stream
+
+Tenants take turns at the thread, and each has what is kept to itself.
 """
 
 from __future__ import annotations
@@ -9,28 +11,33 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from skerry.errors import InvalidInput, Overloaded
+from skerry.errors import InvalidInput
 from skerry_core.engine.engine import Engine
 from skerry_core.grammar.matcher import (
     CompiledGrammar,
     Grammar,
     GrammarCompiler,
     GrammarError,
+    GrammarKind,
     Matcher,
 )
 from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.node.grammar.trial import Trial, Vocabulary
+from skerry_regions.node.grammar.trial import GrammarVocabulary, Trial
+from skerry_regions.process.confined import Exhausted
+from skerry_regions.process.fair_queue import FairQueue
 
-MAX_WAITING = 64  # grammars to be compiled; each takes milliseconds, a hostile one seconds
+MAX_TENANT_WAITING = 64  # grammars to be compiled; each takes milliseconds, a hostile one a second
 MAX_KEPT = 512
 MAX_KEPT_BYTES = 256 << 20
+MAX_TENANT_KEPT = 128
+MAX_TENANT_BYTES = 64 << 20
 LEAST_BYTES = 64 << 10  # what a grammar counts at least
-RETRY_SECONDS = 2.0
+TOO_MUCH = "the grammar takes too much time or memory to compile"
 
-Key = tuple[bytes, Grammar]  # a tenant's cache key: nobody can time another's grammars
+Key = tuple[bytes, GrammarKind, str]
+"""A tenant's cache key, with which no other tenant's grammars can be timed; the grammar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,84 +49,130 @@ class _Entry:
     bytes: int
 
 
+class _Kept:
+    """One tenant's grammars, the least recently used first."""
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self.bytes = 0
+
+    def keep(self, key: Key, entry: _Entry) -> None:
+        self.entries[key] = entry
+        self.bytes += entry.bytes
+
+    def drop_oldest(self) -> int:
+        """Returns the bytes that it took."""
+        _, oldest = self.entries.popitem(last=False)
+        self.bytes -= oldest.bytes
+        return oldest.bytes
+
+
 def grammars_of(files: ModelFiles, engine: Engine) -> Grammars:
-    """Grammars for a model and the engine that runs it."""
+    """Return grammars for a model and the engine that runs it."""
     size = engine.runner.model.vocab_size
-    return Grammars(Vocabulary(files.tokenizer, size, files.stop_token_ids))
+    return Grammars(GrammarVocabulary(files.tokenizer, size, files.stop_token_ids))
 
 
 class Grammars:
     """Gives streams their matchers. Lives on an event loop; `close` it there."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
         self._trial = Trial(vocabulary)
         self._compiler: GrammarCompiler | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="skerry-grammars")
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # least recently used first
+        self._queue = FairQueue("skerry-grammars", max_tenant_waiting=MAX_TENANT_WAITING)
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # by tenant, least recent first
+        self._num_kept = 0
         self._bytes = 0
-        self._compiling: dict[Key, asyncio.Future[_Entry]] = {}
+        self._compiling: dict[Key, asyncio.Task[_Entry]] = {}
+
+    @property
+    def num_kept(self) -> int:
+        """Of all tenants."""
+        return self._num_kept
 
     async def matcher(
         self, grammar: Grammar, *, cache_key: bytes, output_ids: Sequence[int]
     ) -> Matcher:
-        """A matcher that has taken a transcript.
+        """Return a matcher that has taken a transcript.
 
-        Raises `InvalidInput` for a grammar that cannot be used, `Overloaded` when too many wait.
+        Raises `InvalidInput` for a grammar that cannot be used, `Overloaded` when too many wait,
+        `RateLimited` for a tenant whose grammars took too much of late.
         """
-        entry = await self._entry((cache_key, grammar))
-        if entry.compiled is None:
+        entry = await self._entry((cache_key, grammar.kind, grammar.source))
+        compiled = entry.compiled
+        if compiled is None:
             raise InvalidInput(f"Bad input: {entry.refusal}")
         if not output_ids:
-            return entry.compiled.matcher()
-        loop = asyncio.get_running_loop()
+            return compiled.matcher()
         try:
-            return await loop.run_in_executor(self._thread, entry.compiled.matcher, output_ids)
+            return await self._queue.run(cache_key, lambda: compiled.matcher(output_ids))
         except GrammarError as error:
             raise InvalidInput(f"Bad input: {error}") from None
 
     async def close(self) -> None:
         """Wait for the grammar in work, and end the process that tries them."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._thread.shutdown)
+        for compiling in list(self._compiling.values()):
+            compiling.cancel()
+        await asyncio.to_thread(self._queue.close)
         self._trial.close()
 
     async def _entry(self, key: Key) -> _Entry:
-        if (entry := self._entries.get(key)) is not None:
-            self._entries.move_to_end(key)
-            return entry
+        if (kept := self._kept.get(key[0])) is not None and key in kept.entries:
+            self._kept.move_to_end(key[0])
+            kept.entries.move_to_end(key)
+            return kept.entries[key]
         compiling = self._compiling.get(key)
         if compiling is None:
-            if len(self._compiling) >= MAX_WAITING:
-                message = f"{MAX_WAITING} grammars wait to be compiled"
-                raise Overloaded(message, retry_after=RETRY_SECONDS)
-            loop = asyncio.get_running_loop()
-            compiling = loop.run_in_executor(self._thread, self._compile, key[1])
+            compiling = asyncio.create_task(self._compiled(key), name="grammar in work")
             self._compiling[key] = compiling
-            compiling.add_done_callback(lambda future: self._keep(key, future))
+            compiling.add_done_callback(lambda _: self._over(key, compiling))
         return await asyncio.shield(compiling)  # others may wait for the same
 
-    def _keep(self, key: Key, future: asyncio.Future[_Entry]) -> None:
+    async def _compiled(self, key: Key) -> _Entry:
+        tenant, kind, source = key
+        try:
+            entry = await self._queue.run(tenant, lambda: self._compile(kind, source))
+        except Exhausted:
+            entry = _Entry(None, TOO_MUCH, len(source) + 1024)
+        self._keep(key, entry)
+        return entry
+
+    def _over(self, key: Key, compiling: asyncio.Task[_Entry]) -> None:
         del self._compiling[key]
-        if future.cancelled() or future.exception() is not None:
-            return
-        entry = self._entries[key] = future.result()
+        if not compiling.cancelled():
+            compiling.exception()  # seen, if whoever waited for it is gone
+
+    def _keep(self, key: Key, entry: _Entry) -> None:
+        """Keep a grammar, and no more of its tenant's, and of all, than there is room for."""
+        kept = self._kept.setdefault(key[0], _Kept())
+        self._kept.move_to_end(key[0])
+        kept.keep(key, entry)
+        self._num_kept += 1
         self._bytes += entry.bytes
-        while len(self._entries) > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
-            _, oldest = self._entries.popitem(last=False)
-            self._bytes -= oldest.bytes
+        while len(kept.entries) > MAX_TENANT_KEPT or kept.bytes > MAX_TENANT_BYTES:
+            self._drop_oldest(key[0])
+        while self._num_kept > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
+            self._drop_oldest(next(iter(self._kept)))
+
+    def _drop_oldest(self, tenant: bytes) -> None:
+        kept = self._kept[tenant]
+        self._bytes -= kept.drop_oldest()
+        self._num_kept -= 1
+        if not kept.entries:
+            del self._kept[tenant]
 
     # --- on the thread ---------------------------------------------------------------------------
 
-    def _compile(self, grammar: Grammar) -> _Entry:
-        source = len(grammar.source)
+    def _compile(self, kind: GrammarKind, source: str) -> _Entry:
+        """Raises `Exhausted`."""
         try:
-            verdict = self._trial.run(grammar)
-            if verdict.refusal is not None:
-                raise GrammarError(verdict.refusal)
+            result = self._trial.run(kind, source)
+            if result.refusal is not None:
+                raise GrammarError(result.refusal)
             if self._compiler is None:
                 self._compiler = self._vocabulary.compiler()
-            compiled = self._compiler.compile(verdict.lowered)
+            compiled = self._compiler.compile(result.lowered)
         except GrammarError as error:
-            return _Entry(None, str(error), source + 1024)
-        return _Entry(compiled, "", max(verdict.memory, source, LEAST_BYTES))
+            return _Entry(None, str(error), len(source) + 1024)
+        return _Entry(compiled, "", max(result.memory, len(source), LEAST_BYTES))

@@ -11,7 +11,7 @@ from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import (
     ArgumentError,
-    Context,
+    CallContext,
     DataSource,
     Ephemeral,
     Function,
@@ -34,7 +34,7 @@ class Store:
     is_away: bool = False  # nothing can be closed
 
 
-Ctx = Context[Store]
+Ctx = CallContext[Store]
 FAILURES = ("before", "after", "bug", "unknown", "type")
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.kit.provider import Context, Provider, Resource
+from skerry_terraform.kit.provider import CallContext, Provider, Resource
 from skerry_terraform.kit.schema import Attr, Block, Schema
 from skerry_terraform.kit.values import BOOL, NUMBER, STRING, ListOf, MapOf, ObjectOf, SetOf, Type
 
@@ -48,7 +48,7 @@ class _Resource(Resource[str]):
             if not attr.is_configurable and config[name] is not None:
                 diagnostics.error(f"{name} is read-only", path=(name,))
 
-    def create(self, ctx: Context[str]) -> Object:
+    def create(self, ctx: CallContext[str]) -> Object:
         raise ProviderError(
             f"{self.name} is only a schema",
             "It checks configuration offline, and makes nothing.",

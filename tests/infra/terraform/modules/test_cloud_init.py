@@ -16,6 +16,7 @@ from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.e2e.test_join import Platform, Process
 from tests.infra.terraform.command import Terraform
 from tests.infra.test_systemd import SKERRY, settings
+from tests.tools import program
 
 from skerry import AI
 from skerry_cli import build_parser
@@ -40,14 +41,14 @@ def user_data(folder: Path, **variables: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["node", "edge"])
-@pytest.mark.skipif(shutil.which("cloud-init") is None, reason="cloud-init is not installed")
 def test_cloud_init_takes_it(tmp_path: Path, kind: str) -> None:
     text = user_data(
         tmp_path, kind=kind, join_url="https://10.0.0.5:8789", token_script="#!/bin/sh\necho t\n"
     )
     (tmp_path / "user-data").write_text(text)
     subprocess.run(
-        ["cloud-init", "schema", "--config-file", str(tmp_path / "user-data")], check=True
+        [program("cloud-init", "cloud-init"), "schema", "--config-file", tmp_path / "user-data"],
+        check=True,
     )
 
 

@@ -39,7 +39,7 @@ def told(diagnostics: Diagnostics) -> Generator[None]:
 
 
 def decoded(type_: ObjectOf, value: Message) -> Value:
-    """A message's dynamic value; None for null. Raises ValueMismatch."""
+    """Return a message's dynamic value; None for null. Raises ValueMismatch."""
     if value.HasField("msgpack"):
         return decode_msgpack(type_, value.msgpack)
     return from_raw(type_, decode_json(value.json)) if value.HasField("json") else None

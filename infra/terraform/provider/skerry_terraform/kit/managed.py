@@ -14,7 +14,7 @@ from skerry_terraform.kit.boundary import decoded, encoded, private_bytes, priva
 from skerry_terraform.kit.diagnostics import Diagnostics, Path, ProviderError, path_message
 from skerry_terraform.kit.messages import Message, message
 from skerry_terraform.kit.planning import Attributes, Blocks, Object, plan_change
-from skerry_terraform.kit.provider import Context, Resource
+from skerry_terraform.kit.provider import CallContext, Resource
 from skerry_terraform.kit.schema import Nesting, Schema
 from skerry_terraform.kit.values import (
     Value,
@@ -30,7 +30,7 @@ class ManagedCalls:
     """`context` makes a call's context; it raises ProviderError."""
 
     def __init__(
-        self, resources: Mapping[str, Resource[Any]], context: Callable[..., Context[Any]]
+        self, resources: Mapping[str, Resource[Any]], context: Callable[..., CallContext[Any]]
     ) -> None:
         self._resources = resources
         self._context = context
@@ -154,7 +154,8 @@ class ManagedCalls:
 def _recorded(
     schema: Schema, new: Object | None, saved: Object | None, diagnostics: Diagnostics
 ) -> Message:
-    """What goes into the state: `new`, or `saved` when the call failed or what it gave is wrong."""
+    """Return what goes into the state: `new`, or `saved` when the call failed or what it gave is
+    wrong."""
     if new is not None:
         with told(diagnostics):
             if has_unknown(new):

@@ -187,5 +187,5 @@ MESSAGES = _classes()
 
 
 def message(name: str, /, **fields: Any) -> Message:
-    """A new message. Fields that are None stay unset."""
+    """Return a new message. Fields that are None stay unset."""
     return MESSAGES[name](**{key: value for key, value in fields.items() if value is not None})

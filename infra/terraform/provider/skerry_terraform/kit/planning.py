@@ -104,7 +104,7 @@ def _elements(
 
 
 def _twin(attributes: Attributes, element: Value, olds: list[Object]) -> Object | None:
-    """The element of a set that was configured alike."""
+    """Return the element of a set that was configured alike."""
     if element is None or element is UNKNOWN:
         return None
     configured = [name for name in attributes if element.get(name) is not None]

@@ -20,7 +20,7 @@ ClientT = TypeVar("ClientT")
 
 
 @dataclass(slots=True, kw_only=True)
-class Context(Generic[ClientT]):
+class CallContext(Generic[ClientT]):
     """One call. Of `config`, `prior` and `planned` those that the call has are set."""
 
     client: ClientT
@@ -46,34 +46,34 @@ class Resource(Generic[ClientT]):
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
         """What no check of a single value can tell. Any value may be unknown."""
 
-    def plan(self, ctx: Context[ClientT], replace: list[Path]) -> None:
+    def plan(self, ctx: CallContext[ClientT], replace: list[Path]) -> None:
         """Refine `ctx.planned`, such as with a computed value that is known already.
 
         `ctx.prior` is empty when the object is to be created.
         """
 
-    def create(self, ctx: Context[ClientT]) -> Object:
+    def create(self, ctx: CallContext[ClientT]) -> Object:
         """Make it of `ctx.planned`; the state. Call `ctx.save` as soon as it exists."""
         raise NotImplementedError
 
-    def read(self, ctx: Context[ClientT]) -> Object | None:
-        """The state of `ctx.prior` as it is now; None when it is gone."""
+    def read(self, ctx: CallContext[ClientT]) -> Object | None:
+        """Return the state of `ctx.prior` as it is now; None when it is gone."""
         raise NotImplementedError
 
-    def update(self, ctx: Context[ClientT]) -> Object:
+    def update(self, ctx: CallContext[ClientT]) -> Object:
         """Change `ctx.prior` to `ctx.planned`; the state."""
         raise NotImplementedError
 
-    def delete(self, ctx: Context[ClientT]) -> None:
+    def delete(self, ctx: CallContext[ClientT]) -> None:
         """Make `ctx.prior` go. That it is gone already is a success."""
         raise NotImplementedError
 
-    def import_(self, ctx: Context[ClientT], id: str) -> Object:
+    def import_(self, ctx: CallContext[ClientT], id: str) -> Object:
         """Enough of a state for `read`."""
         raise NotImplementedError
 
     def upgrade(self, version: int, state: Object) -> Object:
-        """A state that an older version of the schema wrote, as JSON has it."""
+        """Return a state that an older version of the schema wrote, as JSON has it."""
         raise NotImplementedError
 
 
@@ -86,8 +86,8 @@ class DataSource(Generic[ClientT]):
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
         """What no check of a single value can tell."""
 
-    def read(self, ctx: Context[ClientT]) -> Object:
-        """All attributes, those of `ctx.config` included."""
+    def read(self, ctx: CallContext[ClientT]) -> Object:
+        """Return all attributes, those of `ctx.config` included."""
         raise NotImplementedError
 
 
@@ -109,14 +109,14 @@ class Ephemeral(Generic[ClientT]):
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
         """What no check of a single value can tell."""
 
-    def open(self, ctx: Context[ClientT]) -> Opened:
+    def open(self, ctx: CallContext[ClientT]) -> Opened:
         raise NotImplementedError
 
-    def renew(self, ctx: Context[ClientT]) -> float | None:
+    def renew(self, ctx: CallContext[ClientT]) -> float | None:
         """Of `ctx.private`, which may be changed; seconds to the next renewal."""
         raise NotImplementedError
 
-    def close(self, ctx: Context[ClientT]) -> None:
+    def close(self, ctx: CallContext[ClientT]) -> None:
         """Of `ctx.private`."""
         raise NotImplementedError
 

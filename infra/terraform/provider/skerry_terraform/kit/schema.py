@@ -188,7 +188,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def between(least: float, most: float) -> Check:
-    """A number that a 64-bit float keeps."""
+    """Return a number that a 64-bit float keeps."""
 
     def check(value: Value) -> str | None:
         if isinstance(value, Decimal):
@@ -209,7 +209,7 @@ def above(least: float, most: float) -> Check:
 
 
 def whole(least: int, most: int) -> Check:
-    """An integer; Terraform has only one kind of number."""
+    """Return an integer; Terraform has only one kind of number."""
 
     def check(value: Value) -> str | None:
         is_whole = isinstance(value, int) and least <= value <= most

@@ -171,7 +171,7 @@ def _unary(request: str, handler: Handler) -> grpc.RpcMethodHandler:
 
 
 def _calls(service: Service[Any]) -> dict[str, tuple[str, Handler]]:
-    """Every call of the protocol that is served: its request's message, and who answers."""
+    """Return every call of the protocol that is served: its request's message, and who answers."""
     managed = service.managed
     return {
         "GetMetadata": ("Empty", service.get_metadata),

@@ -18,8 +18,8 @@ from skerry_terraform.kit.managed import ManagedCalls
 from skerry_terraform.kit.messages import Message, message
 from skerry_terraform.kit.provider import (
     ArgumentError,
+    CallContext,
     ClientT,
-    Context,
     DataSource,
     Ephemeral,
     Function,
@@ -52,11 +52,11 @@ class Service(Generic[ClientT]):
     def _named(self, kinds: Any) -> dict[str, Any]:
         return {self._prefix + kind.name: kind for kind in kinds}
 
-    def context(self, **values: Any) -> Context[ClientT]:
+    def context(self, **values: Any) -> CallContext[ClientT]:
         """Raises ProviderError."""
         if self._client is None:
             raise ProviderError("The provider is not configured")
-        return Context(client=self._client, stop=self.stop, **values)
+        return CallContext(client=self._client, stop=self.stop, **values)
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ def _definition(function: Function) -> Message:
 
 
 def _timestamp(seconds: float | None) -> Message | None:
-    """The time in so many seconds."""
+    """Return the time in so many seconds."""
     if seconds is None:
         return None
     return message("Timestamp", seconds=int(time.time() + seconds))

@@ -54,11 +54,11 @@ class Type:
         raise NotImplementedError
 
     def known(self, raw: Any, where: str, convert: Convert) -> Value:
-        """A decoded value, checked; `convert` takes (type, raw, where) of what is inside."""
+        """Return a decoded value, checked; `convert` takes (type, raw, where) of what is inside."""
         raise NotImplementedError
 
     def raw(self, value: Value, where: str) -> Any:
-        """What is to be encoded. Raises ValueMismatch."""
+        """Return what is to be encoded. Raises ValueMismatch."""
         raise NotImplementedError
 
 
@@ -229,7 +229,7 @@ def decode_json(data: bytes) -> Any:
 
 
 def same(type_: Type, one: Value, other: Value) -> bool:
-    """Whether two values are equal for Terraform; an unknown equals nothing."""
+    """Return whether two values are equal for Terraform; an unknown equals nothing."""
     return not has_unknown(one) and not has_unknown(other) and _key(type_, one) == _key(
         type_, other
     )  # fmt: skip
@@ -268,7 +268,7 @@ def has_unknown(value: Value) -> bool:
 
 
 def without_unknown(value: Value) -> Value:
-    """A copy with null for all that is unknown."""
+    """Return a copy with null for all that is unknown."""
     match value:
         case dict():
             return {key: without_unknown(each) for key, each in value.items()}

@@ -21,7 +21,7 @@ class TimedOut(Exception):
     """It did not happen in time."""
 
 
-class Interrupted(Exception):
+class WaitInterrupted(Exception):
     """Terraform is winding up."""
 
 
@@ -32,7 +32,7 @@ def wait(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """The first value that `poll` gives. Raises TimedOut or Interrupted."""
+    """Return the first value that `poll` gives. Raises TimedOut or WaitInterrupted."""
     deadline = clock() + seconds
     pause = FIRST_PAUSE
     while (value := poll()) is None:
@@ -40,13 +40,13 @@ def wait(
         if left <= 0:
             raise TimedOut
         if stop.wait(min(pause, left)):
-            raise Interrupted
+            raise WaitInterrupted
         pause = min(pause * 1.25, LONGEST_PAUSE)
     return value
 
 
 def duration(text: str) -> float:
-    """Seconds of "1h30m", "10m" or "90s". Raises ValueError."""
+    """Return seconds of "1h30m", "10m" or "90s". Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if not text or match is None:
         raise ValueError(f"must be a duration such as 90s, 10m or 1h30m; got {text!r}")

@@ -11,13 +11,12 @@ import http.client
 import itertools
 import logging
 import random
-import re
 import select
 import socket
 import ssl
 import threading
 import uuid
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -25,9 +24,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from skerry import __version__
-from skerry_terraform.kit.diagnostics import Path, ProviderError
+from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.provider.settings import Settings
+from skerry_terraform.provider.refusals import RequestRefused, refusal_of
+from skerry_terraform.provider.settings import ProviderSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +39,6 @@ FIRST_CONTACT_RETRIES = 4  # where it never was, of what a wrong address most li
 MAX_ANSWER_BYTES = 64 << 20
 PAGE = 500  # resources of one list request
 _WRONG_ADDRESS = (ConnectionRefusedError, socket.gaierror, ssl.SSLError)
-_FIELD = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[(\d{1,9})\]")
-
-
-class Refused(Exception):
-    """An answer that is not a success. `field` is the path of the value at fault."""
-
-    def __init__(self, status: int, message: str, field: str | None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.field = field
 
 
 class Unreachable(ProviderError):
@@ -57,7 +46,7 @@ class Unreachable(ProviderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ControlResponse:
     """`was_repeated`: an earlier try of the request may have been carried out, too."""
 
     status: int
@@ -68,7 +57,7 @@ class Answer:
 class ControlPlane:
     """Its client, for many threads. Connections are kept for the next request, until `close`."""
 
-    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+    def __init__(self, settings: ProviderSettings, stop: threading.Event) -> None:
         self._settings = settings
         self._stop = stop
         self._idle: list[http.client.HTTPConnection] = []
@@ -79,20 +68,20 @@ class ControlPlane:
         return self._settings.url
 
     def create(self, collection: str, values: Object) -> Object:
-        """Exactly one resource, however often it has to be sent. Raises Refused."""
+        """Exactly one resource, however often it has to be sent. Raises RequestRefused."""
         return self._call("POST", f"/{collection}", values, {"idempotency-key": str(uuid.uuid4())})
 
     def get(self, collection: str, id: str) -> Object | None:
         """None when there is none."""
         try:
             return self._call("GET", f"/{collection}/{quote(id, safe='')}")
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status == 404:
                 return None
             raise
 
     def update(self, collection: str, id: str, patch: Object, etag: str | None) -> Object:
-        """Raises Refused; with 412 when it was changed since it had that etag."""
+        """Raises RequestRefused; with 412 when it was changed since it had that etag."""
         path = f"/{collection}/{quote(id, safe='')}"
         headers = {} if etag is None else {"if-match": f'"{etag}"'}
         answer = self._send("PATCH", path, patch, headers)
@@ -103,7 +92,7 @@ class ControlPlane:
         return _body(answer)
 
     def delete(self, collection: str, id: str) -> bool:
-        """Whether it is gone already; else it drains. Raises Refused."""
+        """Return whether it is gone already; else it drains. Raises RequestRefused."""
         path = f"/{collection}/{quote(id, safe='')}"
         answer = self._send("DELETE", path, None, {})
         if answer.status == 404:
@@ -112,7 +101,7 @@ class ControlPlane:
         return answer.status == 204
 
     def list(self, collection: str) -> Iterator[Object]:
-        """All of them, page by page."""
+        """Yield all of them, page by page."""
         after: dict[str, str] = {}
         while True:
             query = urlencode({"limit": PAGE} | after)
@@ -128,11 +117,11 @@ class ControlPlane:
             self._idle.pop().close()
 
     def status(self) -> Object:
-        """The platform at a glance."""
+        """Return the platform at a glance."""
         return self._call("GET", "/status")
 
     def dns_answer(self, question: Mapping[str, str]) -> Object:
-        """What a zone answers to `name`, `type` and `client`. Raises Refused."""
+        """Return what a zone answers to `name`, `type` and `client`. Raises RequestRefused."""
         return self._call("GET", f"/dns_answer?{urlencode(question)}")
 
     def _call(
@@ -141,7 +130,9 @@ class ControlPlane:
     ) -> Object:  # fmt: skip
         return _body(self._send(method, path, body, headers or {}))
 
-    def _send(self, method: str, path: str, body: Object | None, headers: dict[str, str]) -> Answer:
+    def _send(
+        self, method: str, path: str, body: Object | None, headers: dict[str, str]
+    ) -> ControlResponse:
         """With retries. Raises Unreachable."""
         payload = None if body is None else msgspec.json.encode(body)
         most = self._settings.max_retries
@@ -150,7 +141,7 @@ class ControlPlane:
             try:
                 status, data, retry_after = self._exchange(method, path, payload, headers)
                 if status not in TRANSIENT:
-                    return Answer(status, _decoded(data), was_repeated=tried > 1)
+                    return ControlResponse(status, _decoded(data), was_repeated=tried > 1)
                 trouble = _told(status, data).message
             except ssl.SSLCertVerificationError as error:
                 trouble = f"its certificate: {error.verify_message}"
@@ -200,7 +191,8 @@ class ControlPlane:
         )
 
     def _idle_connection(self) -> http.client.HTTPConnection | None:
-        """One that the control plane has not closed meanwhile: that would cost a try each."""
+        """Return one that the control plane has not closed meanwhile: that would cost a
+        try each."""
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._idle.pop()
@@ -235,45 +227,10 @@ def _is_closed_by_peer(idle: http.client.HTTPConnection) -> bool:
     return bool(poll.poll(0))
 
 
-def error_of(refused: Refused, kind: str, attributes: Container[object]) -> ProviderError:
-    """For people. The path is told if it is one of the `attributes`."""
-    path = path_of(refused.field or "")
-    where: Path = path if path and path[0] in attributes else ()
-    match refused.status:
-        case 401 | 403:
-            return ProviderError(
-                "The control plane refuses the token",
-                f"{refused.message} Give the provider an API token with the scope `admin`.",
-            )
-        case 412:
-            return ProviderError(
-                f"The {kind} was changed since the plan was made",
-                f"{refused.message}. Plan again.",
-            )
-        case 422:
-            what = f"Invalid value for {path[0]}" if where else f"The {kind} is refused"
-            return ProviderError(what, refused.message, where)
-        case _:
-            return ProviderError(f"The {kind} is refused", refused.message, where)
-
-
-def path_of(field: str) -> Path:
-    """`pools[1]`, as the control plane names a field; empty for what cannot be read."""
-    steps: list[str | int] = []
-    at = 0
-    while at < len(field):
-        match = _FIELD.match(field, at)
-        if match is None:
-            return ()
-        steps.append(match[1] if match[1] is not None else int(match[2]))
-        at = match.end()
-    return tuple(steps)
-
-
-def _body(answer: Answer) -> Object:
-    """Of a success. Raises Refused."""
+def _body(answer: ControlResponse) -> Object:
+    """Of a success. Raises RequestRefused."""
     if answer.status >= 300:
-        raise _refusal(answer.status, answer.body)
+        raise refusal_of(answer.status, answer.body)
     return answer.body
 
 
@@ -287,19 +244,11 @@ def _decoded(data: bytes) -> Object:
         raise http.client.HTTPException("the answer is not of a control plane") from None
 
 
-def _told(status: int, data: bytes) -> Refused:
+def _told(status: int, data: bytes) -> RequestRefused:
     try:
-        return _refusal(status, _decoded(data))
+        return refusal_of(status, _decoded(data))
     except http.client.HTTPException:
-        return Refused(status, f"it answered {status}", None)
-
-
-def _refusal(status: int, body: Object) -> Refused:
-    error = body.get("error")
-    if not isinstance(error, dict):
-        return Refused(status, f"it answered {status}", None)
-    field = error.get("field")
-    return Refused(status, str(error.get("message")), field if isinstance(field, str) else None)
+        return RequestRefused(status, f"it answered {status}", None)
 
 
 def _pause(tried: int) -> float:

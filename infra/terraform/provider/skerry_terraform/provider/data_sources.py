@@ -9,12 +9,13 @@ from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import DataSource
 from skerry_terraform.kit.schema import Attr, Schema
 from skerry_terraform.kit.values import NUMBER, from_raw
-from skerry_terraform.provider.client import ControlPlane, Refused, error_of
+from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.refusals import RequestRefused, error_of
 from skerry_terraform.provider.resource import ControlResource, Ctx, read_back
 
 
 def _read_only(resource: ControlResource) -> dict[str, Attr]:
-    """What the API knows of a resource; `status` of every kind."""
+    """Return what the API knows of a resource; `status` of every kind."""
     attributes = _computed(resource.schema.attributes) | {
         name: Attr(
             computed=True, nested=_computed(block.attributes), nesting=block.nesting, doc=block.doc
@@ -26,7 +27,7 @@ def _read_only(resource: ControlResource) -> dict[str, Attr]:
 
 
 def _computed(attributes: Mapping[str, Attr]) -> dict[str, Attr]:
-    """The same, to be read only."""
+    """Return the same, to be read only."""
     return {
         name: Attr(
             attr.type,
@@ -39,7 +40,7 @@ def _computed(attributes: Mapping[str, Attr]) -> dict[str, Attr]:
     }
 
 
-class One(DataSource[ControlPlane]):
+class ResourceDataSource(DataSource[ControlPlane]):
     """`skerry_KIND`: a resource by its id."""
 
     def __init__(self, resource: ControlResource) -> None:
@@ -55,7 +56,7 @@ class One(DataSource[ControlPlane]):
         id = ctx.config["id"]
         try:
             found = ctx.client.get(self._resource.collection, id)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise error_of(refused, self.name, self._attributes) from None
         if found is None:
             raise ProviderError(
@@ -64,7 +65,7 @@ class One(DataSource[ControlPlane]):
         return _known(self.schema, {name: read_back(found, name) for name in self._attributes})
 
 
-class All(DataSource[ControlPlane]):
+class CollectionDataSource(DataSource[ControlPlane]):
     """`skerry_KINDs`: all resources of a kind, or with `by_region` those of one region."""
 
     def __init__(self, resource: ControlResource, *, by_region: bool = False) -> None:
@@ -85,7 +86,7 @@ class All(DataSource[ControlPlane]):
                 for each in ctx.client.list(self._resource.collection)
                 if region is None or each["region"] == region
             ]
-        except Refused as refused:
+        except RequestRefused as refused:
             raise error_of(refused, self.name, ()) from None
         return _known(self.schema, ctx.config | {self.name: found})
 
@@ -96,7 +97,7 @@ def _known(schema: Schema, read: Object) -> Object:
     return values
 
 
-class PlatformStatus(DataSource[ControlPlane]):
+class PlatformStatusDataSource(DataSource[ControlPlane]):
     """`skerry_platform_status`."""
 
     name = "platform_status"
@@ -121,7 +122,7 @@ class PlatformStatus(DataSource[ControlPlane]):
     def read(self, ctx: Ctx) -> Object:
         try:
             found = ctx.client.status()
-        except Refused as refused:
+        except RequestRefused as refused:
             raise error_of(refused, self.name, ()) from None
         regions = [
             {

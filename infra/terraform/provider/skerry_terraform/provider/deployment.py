@@ -21,7 +21,7 @@ CONDITION = {
 }
 
 
-class Deployment(ControlResource):
+class DeploymentResource(ControlResource):
     name = "deployment"
     collection = "deployments"
     schema = Schema(

@@ -6,7 +6,8 @@ from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import DataSource
 from skerry_terraform.kit.schema import Attr, Block, Schema, each, one_of, whole
 from skerry_terraform.kit.values import NUMBER, STRING, UNKNOWN, ListOf, Value
-from skerry_terraform.provider.client import ControlPlane, Refused, error_of
+from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.refusals import RequestRefused, error_of
 from skerry_terraform.provider.resource import ControlResource, Ctx, common
 
 TYPES = (
@@ -34,7 +35,7 @@ SECONDARY = {
 }
 
 
-class DnsZone(ControlResource):
+class DnsZoneResource(ControlResource):
     name = "dns_zone"
     collection = "dns_zones"
     schema = Schema(
@@ -54,7 +55,7 @@ class DnsZone(ControlResource):
     )
 
 
-class DnsRecord(ControlResource):
+class DnsRecordResource(ControlResource):
     name = "dns_record"
     collection = "dns_records"
     schema = Schema(
@@ -75,7 +76,7 @@ class DnsRecord(ControlResource):
         return UNKNOWN if UNKNOWN in parts else ":".join(parts)
 
 
-class DnsAnswer(DataSource[ControlPlane]):
+class DnsAnswerDataSource(DataSource[ControlPlane]):
     """`skerry_dns_answer`."""
 
     name = "dns_answer"
@@ -98,7 +99,7 @@ class DnsAnswer(DataSource[ControlPlane]):
         asked = {name: value for name, value in ctx.config.items() if value is not None}
         try:
             found = ctx.client.dns_answer(asked)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise error_of(refused, self.name, self.schema.attributes) from None
         read = {name: found[name] for name, attr in self.schema.attributes.items() if attr.computed}
         return ctx.config | read

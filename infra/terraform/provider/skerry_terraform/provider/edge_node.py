@@ -13,7 +13,7 @@ from skerry_terraform.provider.resource import (
 )
 
 
-class EdgeNode(ControlResource):
+class EdgeNodeResource(ControlResource):
     name = "edge_node"
     collection = "edge_nodes"
     schema = Schema(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from skerry.runners import RUNNERS, FloatsForm
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.schema import Attr, Schema, above, between, one_of, whole
@@ -15,7 +18,6 @@ from skerry_terraform.provider.resource import (
 )
 
 ROLES = ("prefill", "decode", "hybrid")
-RUNNERS = ("numba", "torch", "torch-deterministic", "jax", "toy")
 MAX_REPLICAS = 1000
 MAX_SLO_SECONDS = 3600
 
@@ -24,7 +26,7 @@ def pool_id(region: str, name: str) -> str:
     return f"{region}-{name}"
 
 
-class Pool(ControlResource):
+class PoolResource(ControlResource):
     name = "pool"
     collection = "pools"
     schema = Schema(
@@ -76,6 +78,11 @@ class Pool(ControlResource):
                 NUMBER, optional=True, check=whole(1, 1 << 24), doc="Of a node, of 64 tokens."
             ),
             file_tier=Attr(optional=True, doc="Disk of a node for KV, such as 4GiB, or none."),
+            weights=Attr(
+                optional=True,
+                check=one_of(*get_args(FloatsForm)),
+                doc="What floats of weight files are kept in: keep, q8_0, q4_1 or q4_0.",
+            ),
             deletion_protection=Attr(BOOL, default=False, doc="Refuse to delete it."),
             status=Attr(computed=True, doc="pending, progressing, ready, degraded or draining."),
             desired_replicas=Attr(NUMBER, computed=True, doc="What it is scaled to."),

@@ -8,19 +8,28 @@ from pathlib import Path
 
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import Provider
-from skerry_terraform.provider.api_token import ApiToken, EphemeralApiToken
+from skerry_terraform.provider.api_token import ApiTokenResource, EphemeralApiToken
 from skerry_terraform.provider.client import ControlPlane
-from skerry_terraform.provider.data_sources import All, One, PlatformStatus
-from skerry_terraform.provider.deployment import Deployment
-from skerry_terraform.provider.dns import DnsAnswer, DnsRecord, DnsZone
-from skerry_terraform.provider.edge_node import EdgeNode
+from skerry_terraform.provider.data_sources import (
+    CollectionDataSource,
+    PlatformStatusDataSource,
+    ResourceDataSource,
+)
+from skerry_terraform.provider.deployment import DeploymentResource
+from skerry_terraform.provider.dns import DnsAnswerDataSource, DnsRecordResource, DnsZoneResource
+from skerry_terraform.provider.edge_node import EdgeNodeResource
 from skerry_terraform.provider.functions import FUNCTIONS
-from skerry_terraform.provider.pool import Pool
-from skerry_terraform.provider.region import Region
+from skerry_terraform.provider.pool import PoolResource
+from skerry_terraform.provider.region import RegionResource
 from skerry_terraform.provider.settings import SCHEMA, settings_of
 
-REGION, EDGE_NODE, POOL, DEPLOYMENT = Region(), EdgeNode(), Pool(), Deployment()
-DNS_ZONE, DNS_RECORD = DnsZone(), DnsRecord()
+REGION, EDGE_NODE, POOL, DEPLOYMENT = (
+    RegionResource(),
+    EdgeNodeResource(),
+    PoolResource(),
+    DeploymentResource(),
+)
+DNS_ZONE, DNS_RECORD = DnsZoneResource(), DnsRecordResource()
 
 
 def configure(config: Object, stop: threading.Event) -> ControlPlane:
@@ -33,19 +42,19 @@ SKERRY: Provider[ControlPlane] = Provider(
     schema=SCHEMA,
     configure=configure,
     release=ControlPlane.close,
-    resources=(REGION, EDGE_NODE, POOL, DEPLOYMENT, ApiToken(), DNS_ZONE, DNS_RECORD),
+    resources=(REGION, EDGE_NODE, POOL, DEPLOYMENT, ApiTokenResource(), DNS_ZONE, DNS_RECORD),
     data_sources=(
-        One(REGION),
-        One(EDGE_NODE),
-        One(POOL),
-        One(DEPLOYMENT),
-        One(DNS_ZONE),
-        One(DNS_RECORD),
-        DnsAnswer(),
-        All(REGION),
-        All(EDGE_NODE, by_region=True),
-        All(POOL, by_region=True),
-        PlatformStatus(),
+        ResourceDataSource(REGION),
+        ResourceDataSource(EDGE_NODE),
+        ResourceDataSource(POOL),
+        ResourceDataSource(DEPLOYMENT),
+        ResourceDataSource(DNS_ZONE),
+        ResourceDataSource(DNS_RECORD),
+        DnsAnswerDataSource(),
+        CollectionDataSource(REGION),
+        CollectionDataSource(EDGE_NODE, by_region=True),
+        CollectionDataSource(POOL, by_region=True),
+        PlatformStatusDataSource(),
     ),
     ephemerals=(EphemeralApiToken(),),
     functions=FUNCTIONS,

@@ -19,7 +19,7 @@ class NotReady(Exception):
     """It keeps failing, or is gone."""
 
 
-class Readiness:
+class ReadinessPoll:
     """Looks at one resource until all of it runs, and tells of each change."""
 
     def __init__(

@@ -9,7 +9,7 @@ from skerry_terraform.kit.values import BOOL, NUMBER
 from skerry_terraform.provider.resource import ControlResource, common, timeouts
 
 
-class Region(ControlResource):
+class RegionResource(ControlResource):
     name = "region"
     collection = "regions"
     schema = Schema(

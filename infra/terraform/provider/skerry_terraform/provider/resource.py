@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from skerry_terraform.kit.diagnostics import Path, ProviderError
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.kit.provider import Context, Resource
+from skerry_terraform.kit.provider import CallContext, Resource
 from skerry_terraform.kit.schema import Attr, Block
 from skerry_terraform.kit.values import (
     BOOL,
@@ -22,11 +22,12 @@ from skerry_terraform.kit.values import (
     same,
     without_unknown,
 )
-from skerry_terraform.kit.waiting import Interrupted, TimedOut, check_duration, duration, wait
-from skerry_terraform.provider.client import ControlPlane, Refused, error_of
-from skerry_terraform.provider.readiness import NotReady, Readiness
+from skerry_terraform.kit.waiting import TimedOut, WaitInterrupted, check_duration, duration, wait
+from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.readiness import NotReady, ReadinessPoll
+from skerry_terraform.provider.refusals import RequestRefused, error_of
 
-Ctx = Context[ControlPlane]
+Ctx = CallContext[ControlPlane]
 
 DEFAULT_TIMEOUT = "10m"
 WAIT_FOR_READY = "wait_for_ready"
@@ -34,7 +35,7 @@ TIMEOUTS = "timeouts"
 
 
 def common(**attributes: Attr) -> dict[str, Attr]:
-    """The attributes of a kind, with those that every kind has."""
+    """Return the attributes of a kind, with those that every kind has."""
     return {
         "id": Attr(computed=True, keep=True, doc="By which it is imported."),
         **attributes,
@@ -43,12 +44,12 @@ def common(**attributes: Attr) -> dict[str, Attr]:
 
 
 def waits(what: str) -> Attr:
-    """The attribute of kinds that become ready some time after they were written."""
+    """Return the attribute of kinds that become ready some time after they were written."""
     return Attr(BOOL, default=True, doc=f"Apply ends when {what}.")
 
 
 def timeouts(*actions: str) -> dict[str, Block]:
-    """The block of kinds that wait."""
+    """Return the block of kinds that wait."""
     durations = {
         action: Attr(optional=True, check=check_duration, doc=f"Such as 90s or 10m: {action}.")
         for action in actions
@@ -58,7 +59,7 @@ def timeouts(*actions: str) -> dict[str, Block]:
 
 
 def read_back(found: Object, name: str, absent: Value = None) -> Value:
-    """What an answer of the API says of an attribute; `status` is its phase alone."""
+    """Return what an answer of the API says of an attribute; `status` is its phase alone."""
     status = found.get("status", {})
     if name == "status":
         return status.get("phase")
@@ -76,13 +77,13 @@ class ControlResource(Resource[ControlPlane]):
     """What can be configured and the API does not know: it is in the state only."""
 
     def id_of(self, values: Object) -> Value:
-        """The id that a resource of these values gets; UNKNOWN when it cannot be told."""
+        """Return the id that a resource of these values gets; UNKNOWN when it cannot be told."""
         return values["name"]
 
     # --- between Terraform's objects and the API's -----------------------------------------------
 
     def fields(self) -> dict[str, Type]:
-        """What the API takes."""
+        """Return what the API takes."""
         members: dict[str, Attr | Block] = {**self.schema.attributes, **self.schema.blocks}
         return {
             name: member.value_type
@@ -91,11 +92,11 @@ class ControlResource(Resource[ControlPlane]):
         }
 
     def body(self, values: Object) -> Object:
-        """What is sent to create it."""
+        """Return what is sent to create it."""
         return {name: values[name] for name in self.fields() if values[name] is not None}
 
     def patch(self, prior: Object, planned: Object) -> Object:
-        """What is sent to change it; null takes a field back to its default."""
+        """Return what is sent to change it; null takes a field back to its default."""
         return {
             name: planned[name]
             for name, type_ in self.fields().items()
@@ -115,7 +116,7 @@ class ControlResource(Resource[ControlPlane]):
         state: Object = from_raw(self.schema.type, read)
         return state
 
-    def _refused(self, refused: Refused) -> ProviderError:
+    def _refused(self, refused: RequestRefused) -> ProviderError:
         return error_of(refused, self.name, self.schema.type.attributes)
 
     # --- what Terraform asks for -----------------------------------------------------------------
@@ -141,7 +142,7 @@ class ControlResource(Resource[ControlPlane]):
         id = ctx.prior["id"]
         try:
             found = ctx.client.update(self.collection, id, patch, ctx.private.get("etag"))
-        except Refused as refused:
+        except RequestRefused as refused:
             raise self._refused(refused) from None
         return self._settle(ctx, found, "update")
 
@@ -150,7 +151,7 @@ class ControlResource(Resource[ControlPlane]):
         try:
             if ctx.client.delete(self.collection, id):
                 return
-        except Refused as refused:
+        except RequestRefused as refused:
             raise self._refused(refused) from None
         self._until_gone(ctx, id, "delete")
 
@@ -167,21 +168,21 @@ class ControlResource(Resource[ControlPlane]):
     def _get(self, ctx: Ctx, id: str) -> Object | None:
         try:
             return ctx.client.get(self.collection, id)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise self._refused(refused) from None
 
     def _create(self, ctx: Ctx) -> Object:
         body = self.body(ctx.planned)
         try:
             return ctx.client.create(self.collection, body)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._make_way(ctx, refused)
         try:
             return ctx.client.create(self.collection, body)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise self._refused(refused) from None
 
-    def _make_way(self, ctx: Ctx, refused: Refused) -> None:
+    def _make_way(self, ctx: Ctx, refused: RequestRefused) -> None:
         """Wait for one of the same name that is being deleted. Raises what else was refused."""
         id = ctx.planned["id"]
         found = self._get(ctx, id) if refused.status == 409 and id is not UNKNOWN else None
@@ -206,12 +207,12 @@ class ControlResource(Resource[ControlPlane]):
         state = self._noted(ctx, found)
         if not ctx.planned.get(WAIT_FOR_READY):
             return state
-        readiness = Readiness(ctx.client, self.collection, found)
+        readiness = ReadinessPoll(ctx.client, self.collection, found)
         try:
             found = wait(readiness.poll, self._seconds(ctx.planned, action), ctx.stop)
-        except Refused as refused:
+        except RequestRefused as refused:
             return self._unclear(ctx, readiness, f"It cannot be looked at: {refused.message}")
-        except Interrupted:
+        except WaitInterrupted:
             return self._unclear(ctx, readiness, "Terraform was interrupted.")
         except (TimedOut, NotReady) as error:
             if readiness.is_away:
@@ -223,7 +224,7 @@ class ControlResource(Resource[ControlPlane]):
             ) from None
         return self._noted(ctx, found)
 
-    def _unclear(self, ctx: Ctx, readiness: Readiness, why: str) -> Object:
+    def _unclear(self, ctx: Ctx, readiness: ReadinessPoll, why: str) -> Object:
         """It exists, and may well become ready: an error would have Terraform replace it."""
         ctx.diagnostics.warning(
             f"The {self.name} {readiness.found['id']!r} may not be ready yet",
@@ -244,7 +245,7 @@ class ControlResource(Resource[ControlPlane]):
         values = ctx.planned or ctx.prior
         try:
             wait(poll, self._seconds(values, action), ctx.stop)
-        except (Interrupted, TimedOut):
+        except (WaitInterrupted, TimedOut):
             raise ProviderError(
                 f"The {self.name} {id!r} still drains",
                 "It was asked to go, and goes when its last stream has ended.",

@@ -35,7 +35,7 @@ SCHEMA = Schema(
     doc="A platform of Skerry, by way of its control plane.",
     attributes={
         "endpoint": Attr(optional=True, doc="URL of the control plane."),
-        "token": Attr(optional=True, sensitive=True, doc="API token with the scope `admin`."),
+        "token": Attr(optional=True, sensitive=True, doc="API token of an operator."),
         "ca_file": Attr(optional=True, doc="Certificates to trust, PEM."),
         "timeout_seconds": Attr(
             NUMBER, optional=True, check=_check_timeout, doc="Of one request; 30 if not given."
@@ -48,7 +48,7 @@ SCHEMA = Schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProviderSettings:
     """How the control plane is called. `tls` is None for plain HTTP."""
 
     host: str
@@ -65,7 +65,7 @@ class Settings:
         return f"{scheme}://{host}:{self.port}"
 
 
-def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> Settings:
+def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> ProviderSettings:
     """`home` is the person's. Raises ProviderError with the argument's path."""
     for name in VARIABLES:
         if config.get(name) is UNKNOWN:
@@ -86,10 +86,10 @@ def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> Setti
     is_ours = endpoint == written.get("control_url")
     token = given["token"] or (written.get("api_token") if is_ours else None)
     if not token:
-        raise _missing("token", f"API token of {endpoint} with the scope `admin`")
+        raise _missing("token", f"API token of an operator of {endpoint}")
     _check_token(token)
     host, port, is_tls = _endpoint(endpoint)
-    return Settings(
+    return ProviderSettings(
         host=host,
         port=port,
         token=token,
@@ -100,7 +100,7 @@ def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> Setti
 
 
 def _written(environ: Mapping[str, str], home: Path) -> dict[str, Any]:
-    """What `skerry up` has written on this machine; empty where it never ran."""
+    """Return what `skerry up` has written on this machine; empty where it never ran."""
     root = Path(environ.get("SKERRY_HOME") or home / ".skerry").expanduser()
     try:
         with (root / "config.json").open("rb") as file:

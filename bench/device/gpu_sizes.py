@@ -1,0 +1,49 @@
+"""Sizes of what `bench.gpu` measures: on a device, and dry, to see that all of it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from bench.subjects.public_shapes import PUBLIC_SHAPES
+from skerry_core.config import LayerConfig, ModelConfig
+
+TINY = ModelConfig(
+    architecture="llama", layers=(LayerConfig(),), hidden_size=32, intermediate_size=64,
+    num_heads=2, num_kv_heads=1, head_dim=16, vocab_size=64, max_context=256, tied_embeddings=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured at which size; tokens unless said otherwise."""
+
+    model: ModelConfig
+    dtype: torch.dtype
+    context: int
+    batches: tuple[int, ...]  # rows that decode
+    prefill: int
+    streams: int
+    stream_tokens: int  # of each stream, at most
+    hand_over: int
+    loaded: ModelConfig  # from a file
+    long_rows: int
+    long_context: int
+    copy_bytes: int
+    product: int  # rows and columns of the matrices
+    rounds: int
+    repeats: int  # of a short kernel, in a round: what the host adds to one is not its own
+
+
+FULL = Sizes(
+    model=replace(PUBLIC_SHAPES["llama-3.1-8b"], max_context=16_384), dtype=torch.bfloat16,
+    context=1000, batches=(1, 64), prefill=8192, streams=200, stream_tokens=400, hand_over=4096,
+    loaded=replace(PUBLIC_SHAPES["llama-3.2-1b"], max_context=4096),
+    long_rows=16, long_context=32_768, copy_bytes=4 << 30, product=8192, rounds=7, repeats=10,
+)  # fmt: skip
+DRY = Sizes(
+    model=TINY, dtype=torch.float32, context=70, batches=(1, 2), prefill=4, streams=2,
+    stream_tokens=2, hand_over=128, loaded=TINY, long_rows=1, long_context=300,
+    copy_bytes=1 << 16, product=32, rounds=1, repeats=1,
+)  # fmt: skip

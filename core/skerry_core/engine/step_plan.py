@@ -1,0 +1,161 @@
+"""A step before it runs, and while it does: which tokens of which sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from skerry_core.batch import StepResult
+from skerry_core.config import BLOCK_SIZE
+from skerry_core.engine.sequence import Sequence
+
+
+class PlannedRow:
+    """Part of a step: the next `num_tokens` tokens of a sequence, from position `start` on."""
+
+    __slots__ = (
+        "is_admission",
+        "is_decode",
+        "makes_token",
+        "match",
+        "num_accepted",
+        "num_drafts",
+        "num_preemptions",
+        "num_samples",
+        "num_targets",
+        "num_tokens",
+        "sequence",
+        "start",
+    )
+
+    def __init__(self, sequence: Sequence, num_tokens: int, *, is_admission: bool) -> None:
+        self.sequence = sequence
+        self.start = sequence.num_computed
+        self.num_tokens = num_tokens
+        # Its last tokens are sampled: for the logprobs of prompt tokens, then for a new token.
+        self.num_targets = sequence.num_targets(num_tokens)
+        self.makes_token = num_tokens == sequence.remaining
+        self.num_samples = self.num_targets + self.makes_token
+        self.is_decode = sequence.is_decoding and not is_admission
+        self.is_admission = is_admission  # its first row in this slot and these blocks
+        self.num_preemptions = sequence.preemptions  # before it; each costs its slot and blocks
+        self.num_drafts = 0  # of `num_tokens`: drafted, at the end
+        self.num_accepted = 0  # of those, once it has run: what the sequence goes on with
+        self.match = 0  # see `prompt_lookup.find_match`
+
+    def add_drafts(self, count: int, match: int) -> None:
+        """Run tokens too that were drafted after a match of that length; each is sampled."""
+        self.num_tokens += count
+        self.num_samples += count
+        self.num_drafts = count
+        self.match = match
+
+    def charge(self, seconds: float) -> None:
+        """Count the row, which has run, and its share of the step's seconds on its sequence."""
+        sequence = self.sequence
+        if self.is_decode:
+            sequence.decode_seconds += seconds
+        else:
+            sequence.prefill_seconds += seconds
+        # What was handed over starts with one token of its output: admitted, and yet a decode.
+        if self.is_decode or (self.num_tokens == 1 and self.start >= sequence.prompt_tokens):
+            sequence.decode_steps += 1
+            sequence.decode_tokens += 1 + self.num_accepted
+        else:
+            sequence.prefill_steps += 1
+            sequence.prefill_tokens += self.num_tokens
+
+    @property
+    def starts_inside_block(self) -> bool:
+        """Whether it goes on from an open block that came along and is to be written first."""
+        return self.is_admission and self.start % BLOCK_SIZE > 0
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its sequence still has the blocks that it was computed in."""
+        return self.sequence.preemptions == self.num_preemptions
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the sequence's next row can be planned before this one's token is known."""
+        sequence = self.sequence
+        needs_token = sequence.matcher is not None or sequence.has_penalties
+        return not (needs_token or sequence.exports_kv or self.num_targets or self.num_drafts)
+
+    @property
+    def end(self) -> int:
+        """Position after the last computed token that stays."""
+        return self.start + self.num_tokens - self.num_drafts + self.num_accepted
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step that the runner was given."""
+
+    rows: list[PlannedRow]
+    started: float  # seconds of the engine's clock
+    collect: Callable[[], StepResult]  # waits for it
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the next step can be planned before this one is computed."""
+        return all(row.is_foreseeable for row in self.rows)
+
+    def expect(self, lives: Callable[[Sequence], bool]) -> None:
+        """Let the sequences that live go on as if the step were computed already."""
+        sample = 0
+        for row in self.rows:
+            sample += row.num_samples
+            if lives(row.sequence):
+                row.sequence.num_computed = row.end
+                if row.makes_token:
+                    row.sequence.expect(sample - 1)
+
+
+class StepPlan:
+    """A step in the making: rows, and what is left of the step's budget of tokens and samples."""
+
+    def __init__(self, max_tokens: int, max_samples: int) -> None:
+        self.tokens_left = max_tokens
+        self.samples_left = max_samples
+        self.rows: dict[Sequence, PlannedRow] = {}
+        self.booked: dict[str, int] = {}  # prefill tokens planned per tenant
+        self.has_recurring = False  # a stream that repeats itself: something may be drafted
+
+    def chunk(self, sequence: Sequence, shares: int = 1) -> int:
+        """Count the tokens of `sequence` that can run when `shares` sequences divide what is
+        left."""
+        ready = sequence.remaining - sequence.awaits_mask  # its last token would make a new one
+        n = min(ready, max(1, self.tokens_left // shares), self.tokens_left)
+        samples = min(max(1, self.samples_left // shares), self.samples_left)
+        if not sequence.may_match_prefix:  # any of its tokens may be a sample
+            return min(n, samples)
+        return n if samples or n < sequence.remaining else n - 1
+
+    def put(self, sequence: Sequence, num_tokens: int, *, is_admission: bool = False) -> None:
+        """Add a row of the sequence's next tokens."""
+        row = PlannedRow(sequence, num_tokens, is_admission=is_admission)
+        self.rows[sequence] = row
+        self.tokens_left -= num_tokens
+        self.samples_left -= row.num_samples
+        if row.is_decode:
+            self.has_recurring |= sequence.is_recurring
+        else:
+            self.booked[sequence.tenant] = self.booked.get(sequence.tenant, 0) + num_tokens
+
+    def add_drafts(self, row: PlannedRow, count: int, match: int) -> None:
+        """See `PlannedRow.add_drafts`."""
+        row.add_drafts(count, match)
+        self.tokens_left -= count
+        self.samples_left -= count
+
+    def limit(self, num_tokens: int) -> None:
+        """Plan at most so many tokens more."""
+        self.tokens_left = min(self.tokens_left, num_tokens)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take a sequence out again, if it is in."""
+        row = self.rows.pop(sequence, None)
+        if row is not None:
+            self.tokens_left += row.num_tokens
+            self.samples_left += row.num_samples

@@ -1,0 +1,263 @@
+"""Decoder-only transformers in JAX: pure functions over a tree of weights, layers scanned.
+
+Shapes below: B rows of n tokens (padded), M blocks of 64 slots per row. KV is one array
+`[layer, k|v, block, kv_head, 64, head_dim]` that a compiled step takes, updates in place and gives
+back (its buffer is donated). The last block is scratch: padding writes there, nothing reads it.
+
+Everything runs under `shard_map` over a mesh with one axis, `MODEL_AXIS` (Megatron-LM, Shoeybi et
+al., 2019): each device has some KV heads with all that belongs to them, and some of the
+feed-forward network; what crosses are two sums in each layer. One device is the same program with
+nothing to cross. Hk below is a device's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from skerry_core.config import BLOCK_SIZE, ModelConfig
+from skerry_core.kernels.jax.pallas_attention import AttentionPart, attend_prefix, merge
+from skerry_core.kernels.jax.weights import KV_SPEC, MODEL_AXIS, DecoderTree, LayerStack, partitions
+
+
+class PaddedRows(NamedTuple):
+    """Consecutive tokens of B sequences. What lies beyond a row's length is padding."""
+
+    token_ids: Array  # i32[B, n]
+    first: Array  # i32[B]      position of the row's first token
+    lengths: Array  # i32[B]    tokens that count, 0 to n
+    tables: Array  # i32[B, M]  the row's blocks
+
+
+Attention = Literal["xla", "pallas", "pallas interpreted"]
+"""How what is cached is attended to: gathered and by XLA's own products, or in place."""
+
+
+@partial(jax.jit, static_argnames=("config", "attention", "mesh"), donate_argnames="kv")
+def run_rows(
+    config: ModelConfig,
+    weights: DecoderTree[Array],
+    kv: Array,
+    rows: PaddedRows,
+    attention: Attention,
+    mesh: Mesh,
+) -> tuple[Array, Array]:
+    """Return final hidden states before the last norm, [B, n, hidden], and the updated KV."""
+    run: Callable[..., tuple[Array, Array]] = jax.shard_map(
+        partial(_run_rows, config, attention), mesh=mesh,
+        in_specs=(partitions(config, mesh), KV_SPEC, P()), out_specs=(P(), KV_SPEC),
+        check_vma=False,
+    )  # fmt: skip
+    return run(weights, kv, rows)
+
+
+def _run_rows(
+    config: ModelConfig,
+    attention: Attention,
+    weights: DecoderTree[Array],
+    kv: Array,
+    rows: PaddedRows,
+) -> tuple[Array, Array]:
+    """`run_rows` on one of the devices.
+
+    Layers read the cache as it was and attend to the step's own tokens beside it; what they add is
+    written once, after the last layer. So the cache is never copied.
+    """
+    positions = rows.first[:, None] + jnp.arange(rows.token_ids.shape[1])
+    inside = jnp.minimum(positions, config.max_context - 1)  # padding may lie beyond
+
+    def layer(x: Array, xs: tuple[Array, LayerStack[Array]]) -> tuple[Array, Array]:
+        index, w = xs
+        cos, sin = weights.cos[w.rope][inside], weights.sin[w.rope][inside]
+        q, added = _projected(config, w, x, cos, sin)
+        if attention == "xla":
+            attended = _attend(config, w.window, q, added, kv[index][:, rows.tables], rows)
+        else:
+            is_interpreted = attention == "pallas interpreted"
+            attended = _attend_in_place(config, w.window, q, added, kv, index, rows, is_interpreted)
+        attended = attended.reshape(*x.shape[:2], -1) @ w.output
+        x = x + _finished(config, attended, w.attention_post_norm)
+        return x + _finished(config, _feed_forward(config, w, x), w.ffn_post_norm), added
+
+    x = _times(weights.embedding[rows.token_ids], config.embedding_scale)
+    x, added = jax.lax.scan(layer, x, (jnp.arange(config.num_layers), weights.layers))
+
+    is_real = jnp.arange(positions.shape[1]) < rows.lengths[:, None]
+    last = rows.tables.shape[1] - 1
+    own = jnp.take_along_axis(rows.tables, jnp.minimum(positions // BLOCK_SIZE, last), axis=1)
+    blocks = jnp.where(is_real, own, kv.shape[2] - 1)
+    # Advanced indices come first in the result: [B, n, L, 2, Hk, D].
+    added = added.transpose(2, 3, 0, 1, 4, 5)
+    return x, kv.at[:, :, blocks, :, positions % BLOCK_SIZE].set(added)
+
+
+@partial(jax.jit, static_argnames="config")
+def logits(config: ModelConfig, weights: DecoderTree[Array], hidden: Array) -> Array:
+    """Return f32[S, V] of hidden states [S, hidden]."""
+    normed = _rms_norm(hidden, weights.final_norm, config.rms_norm_eps)
+    found = jnp.einsum("sh,vh->sv", normed, weights.head, preferred_element_type=jnp.float32)
+    return _capped(_times(found, config.logit_scale), config.logit_cap)
+
+
+@partial(jax.jit)
+def read_block(kv: Array, block: int) -> Array:
+    """Return one block in canonical form: [layer, k|v, kv_head, 64, head_dim]."""
+    return kv[:, :, block]
+
+
+@partial(jax.jit, static_argnames="mesh", donate_argnames="kv")
+def write_block(kv: Array, block: int, data: Array, mesh: Mesh) -> Array:
+    """Return the KV with one block replaced."""
+    written = kv.at[:, :, block].set(data)
+    return jax.lax.with_sharding_constraint(written, NamedSharding(mesh, KV_SPEC))
+
+
+def _projected(
+    config: ModelConfig, w: LayerStack[Array], x: Array, cos: Array, sin: Array
+) -> tuple[Array, Array]:
+    """Project x [B, n, hidden]: queries [B, n, Hk, G, D], the step's own KV [2, B, n, Hk, D]."""
+    normed = _before(config, x, w.attention_norm)
+    projected = jnp.einsum("bnh,hkgd->bnkgd", normed, w.qkv) + w.qkv_bias
+    q, k, v = jnp.split(projected, [projected.shape[3] - 2, projected.shape[3] - 1], axis=3)
+    if config.qk_norm == "head":
+        q = _rms_norm(q, w.q_norm, config.rms_norm_eps)
+        k = _rms_norm(k, w.k_norm, config.rms_norm_eps)
+    elif config.qk_norm == "whole":
+        q = _norm_across_heads(q, w.q_norm, config.num_heads, config.rms_norm_eps)
+        k = _norm_across_heads(k, w.k_norm, config.num_kv_heads, config.rms_norm_eps)
+    return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])[..., 0, :]
+
+
+def _attend(
+    config: ModelConfig,
+    window: Array,  # i32[]
+    q: Array,  # [B, n, Hk, G, D]
+    added: Array,  # [k|v, B, n, Hk, D]     the step's own
+    cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
+    rows: PaddedRows,
+) -> Array:  # [B, n, Hk, G, D]
+    """Attend with each token to its row's context, the cached blocks gathered before."""
+    own_keys, own_values = added.transpose(0, 1, 3, 2, 4)  # [B, Hk, n, D]
+    old_keys, old_values = _gathered(cached[0]), _gathered(cached[1])  # [B, Hk, M * 64, D]
+    num_cached = old_keys.shape[2]
+    # An idle slot may hold anything, and a share of zero does not hide a NaN.
+    is_cached = jnp.arange(num_cached) < rows.first[:, None]
+    old_values = jnp.where(is_cached[:, None, :, None], old_values, 0)
+    keys = jnp.concatenate([old_keys, own_keys], axis=2)
+    values = jnp.concatenate([old_values, own_values], axis=2)
+
+    scores = jnp.einsum("bnkgd,bksd->bkgns", q, keys, preferred_element_type=jnp.float32)
+    visible = _visible(window, rows, num_cached)
+    scores = _capped(scores * _scale(config), config.score_cap)
+    masked = jnp.where(visible[:, None, None], scores, -jnp.inf)
+    shares = jax.nn.softmax(masked, axis=-1).astype(values.dtype)
+    return jnp.einsum("bkgns,bksd->bnkgd", shares, values)
+
+
+def _attend_in_place(
+    config: ModelConfig,
+    window: Array,  # i32[]
+    q: Array,  # [B, n, Hk, G, D]
+    added: Array,  # [k|v, B, n, Hk, D]
+    kv: Array,  # [L, k|v, N, Hk, 64, D]
+    layer: Array,  # i32[]
+    rows: PaddedRows,
+    is_interpreted: bool,
+) -> Array:  # [B, n, Hk, G, D]
+    """Attend as `_attend` does, by a kernel that reads blocks where they lie."""
+    scaled = q * jnp.asarray(_scale(config), q.dtype)
+    cached = attend_prefix(
+        scaled, kv, layer, rows.first, rows.tables, window=config.layers[0].window,
+        interpret=is_interpreted,
+    )  # fmt: skip
+    scores = jnp.einsum("bnkgd,bskd->bnkgs", scaled, added[0], preferred_element_type=jnp.float32)
+    visible = _visible(window, rows, 0)[:, :, None, None]  # [B, n, 1, 1, n]
+    masked = jnp.where(visible, scores, -jnp.inf)
+    largest = masked.max(axis=-1)  # finite: a token sees itself
+    shares = jnp.exp(masked - largest[..., None])
+    mixed = jnp.einsum(
+        "bnkgs,bskd->bnkgd", shares.astype(q.dtype), added[1], preferred_element_type=jnp.float32
+    )
+    return merge(cached, AttentionPart(mixed, largest, shares.sum(axis=-1))).astype(q.dtype)
+
+
+def _visible(window: Array, rows: PaddedRows, num_cached: int) -> Array:
+    """Return which of the cached and of the step's own tokens each token sees: bool[B, n, cached +
+    n]."""
+    num_rows, count = rows.token_ids.shape
+    first = rows.first[:, None]
+    cached = jnp.broadcast_to(jnp.arange(num_cached), (num_rows, num_cached))
+    own = first + jnp.arange(count)
+    is_real = jnp.concatenate([cached < first, jnp.ones_like(own, bool)], axis=1)[:, None]
+    keys = jnp.concatenate([cached, own], axis=1)[:, None]
+    queries = own[:, :, None]
+    return is_real & (keys <= queries) & (keys > queries - window)
+
+
+def _gathered(blocks: Array) -> Array:
+    """Put the blocks of each row side by side: [B, M, Hk, 64, D] → [B, Hk, M * 64, D]."""
+    rows, count, heads, size, width = blocks.shape
+    return blocks.transpose(0, 2, 1, 3, 4).reshape(rows, heads, count * size, width)
+
+
+def _feed_forward(config: ModelConfig, w: LayerStack[Array], x: Array) -> Array:
+    normed = _before(config, x, w.ffn_norm)
+    gate = normed @ w.gate
+    gate = jax.nn.silu(gate) if config.activation == "silu" else jax.nn.gelu(gate, approximate=True)
+    return (gate * (normed @ w.up)) @ w.down
+
+
+def _scale(config: ModelConfig) -> float:
+    return config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+
+
+def _times(x: Array, factor: float) -> Array:
+    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
+
+
+def _capped(x: Array, cap: float | None) -> Array:
+    """Compute `cap * tanh(x / cap)`; x itself without a cap."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def _before(config: ModelConfig, x: Array, norm: Array) -> Array:
+    """Return what a branch begins with."""
+    return _rms_norm(x, norm, config.rms_norm_eps) if config.norms_before else x
+
+
+def _finished(config: ModelConfig, branch: Array, norm: Array) -> Array:
+    """Return what a branch adds to the hidden states, of each device's part of it."""
+    whole = jax.lax.psum(branch, MODEL_AXIS)
+    if config.norms_after:
+        whole = _rms_norm(whole, norm, config.rms_norm_eps)
+    return _times(whole, config.residual_scale)
+
+
+def _norm_across_heads(x: Array, weight: Array, num_heads: int, eps: float) -> Array:
+    """Norm [B, n, Hk, heads, D] over all heads, those of other devices too: `num_heads` in all."""
+    wide = x.astype(jnp.float32)
+    squares = jax.lax.psum(jnp.sum(wide * wide, axis=(2, 3, 4), keepdims=True), MODEL_AXIS)
+    scale = jax.lax.rsqrt(squares / (num_heads * x.shape[-1]) + eps)
+    return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
+
+
+def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
+
+
+def _rotate(x: Array, cos: Array, sin: Array) -> Array:
+    """Rotate the first 2 k dimensions of [B, n, Hk, heads, D], halves against each other."""
+    half = cos.shape[-1]
+    first, second, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)
+    cos, sin = cos[:, :, None, None], sin[:, :, None, None]
+    rotated = [first * cos - second * sin, second * cos + first * sin, rest]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

@@ -1,0 +1,35 @@
+"""Files of KV that no process holds any more: of nodes that are gone, whatever they were called."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+IDLE_SECONDS = 3600.0  # since its last write; a node that restarts finds its file
+
+
+def sweep(folder: Path, now: float, *, idle_seconds: float = IDLE_SECONDS) -> list[Path]:
+    """Remove the files that no process has locked, last written long before `now`; return them.
+
+    `now` is in Unix seconds. A file that cannot be looked at stays.
+    """
+    removed: list[Path] = []
+    for path in sorted(folder.glob("*")):
+        with contextlib.suppress(OSError):
+            if path.is_file() and now - path.stat().st_mtime > idle_seconds and _is_free(path):
+                path.unlink()
+                removed.append(path)
+    return removed
+
+
+def _is_free(path: Path) -> bool:
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True

@@ -1,0 +1,4 @@
+"""Families of decoders, one file each, found by `registry`.
+
+May import the files beside this room.
+"""

@@ -1,0 +1,123 @@
+"""Models onto the engines and encoders of this process. Runs on a thread."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from skerry_cli.composition.opening import decoder_config
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.machine import free_memory
+from skerry_cli.home.memory import MemoryNeed, MemoryTooSmall, plan_blocks
+from skerry_cli.home.parts import InstalledModel, left_out_by
+from skerry_cli.home.state import Home
+from skerry_cli.report import StartReporter
+from skerry_core.config import ConfigError, KVFormat, ModelConfig
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.engine.engine import Engine
+from skerry_core.weights.tensors import WeightsError
+from skerry_regions.models.problems import LeftOut, UnsupportedModel
+from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
+
+if TYPE_CHECKING:
+    from skerry_cli.composition.compose import UpOptions
+
+NODE_ID = "node-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Models by id, their kernels compiled, and those that could not be opened."""
+
+    engines: dict[str, Engine] = field(default_factory=dict[str, Engine])
+    encoders: dict[str, Encoder] = field(default_factory=dict[str, Encoder])
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+
+
+def load_models(
+    models: list[InstalledModel], options: UpOptions, home: Home, reporter: StartReporter
+) -> Loaded:
+    """Open every model; one that cannot be opened is left out. Encoders take memory when they are
+    first asked. Raises `CannotStart` where memory is too small."""
+    loaded = Loaded()
+    configs: dict[str, ModelConfig] = {}
+    for model in models:
+        try:
+            if model.spec.is_encoder:
+                loaded.encoders[model.spec.id] = _encoder(model, options, home)
+            else:
+                configs[model.spec.id] = decoder_config(model.files.weights)
+        except UnsupportedModel as error:
+            loaded.left_out.append(left_out_by(model.spec, error))
+    decoders = [model for model in models if model.spec.id in configs]
+    tiers = _file_tiers(decoders, options, home)
+    blocks = _plan(decoders, configs, options)
+    for model, num_blocks in zip(decoders, blocks, strict=True):
+        try:
+            loaded.engines[model.spec.id] = open_engine(
+                model.spec,
+                model.files,
+                runner=options.runner,
+                num_blocks=num_blocks,
+                threads=options.threads,
+                cache_dir=home.cache,
+                file_tier=tiers.get(model.spec.id),
+                floats=options.floats,
+                progress=reporter.progress,
+            )
+        except (ConfigError, WeightsError) as error:
+            problem = UnsupportedModel(str(error))
+            loaded.left_out.append(left_out_by(model.spec, problem))
+    return loaded
+
+
+def _encoder(model: InstalledModel, options: UpOptions, home: Home) -> Encoder:
+    try:
+        return open_encoder(model.spec, model.files, threads=options.threads, cache_dir=home.cache)
+    except (ConfigError, WeightsError) as error:
+        raise UnsupportedModel(str(error)) from None
+
+
+def _file_tiers(
+    models: list[InstalledModel], options: UpOptions, home: Home
+) -> dict[str, FileTierOptions]:
+    """Return a file for each model; files of models that are no longer served are removed."""
+    tiers = {}
+    if options.file_tier:
+        for model in models:
+            name = hashlib.blake2b(model.spec.id.encode(), digest_size=8).hexdigest()
+            path = home.cache / "kv" / f"{NODE_ID}-{name}"
+            tiers[model.spec.id] = FileTierOptions(path, options.file_tier)
+    kept = {tier.path for tier in tiers.values()}
+    for path in (home.cache / "kv").glob(f"{NODE_ID}-*"):
+        if path not in kept:
+            path.unlink()
+    return tiers
+
+
+def _plan(
+    models: list[InstalledModel], configs: dict[str, ModelConfig], options: UpOptions
+) -> list[int]:
+    needs = [
+        MemoryNeed(
+            model=model.spec.id,
+            weights=model.spec.size,
+            block=block_bytes(configs[model.spec.id]),
+            context=model.spec.context_window,
+        )
+        for model in models
+    ]
+    try:
+        return plan_blocks(
+            needs, memory=options.memory, kv_tokens=options.kv_tokens, free=free_memory()
+        )
+    except MemoryTooSmall as error:
+        raise CannotStart(str(error)) from None
+
+
+def block_bytes(config: ModelConfig) -> int:
+    """Return bytes of a block of KV in float16."""
+    return KVFormat(
+        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim
+    ).block_bytes

@@ -1,0 +1,92 @@
+"""Whether the engine can open a model: found in milliseconds, before it is added or served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skerry_cli.home.parts import Installation, left_out_by
+from skerry_core.config import ConfigError, ModelConfig
+from skerry_core.encoder.bert import BertFile
+from skerry_core.encoder.config import EncoderConfig
+from skerry_core.encoder.config import check_config as encoder_config_of
+from skerry_core.models import weight_file
+from skerry_core.models.weight_file import WeightFile
+from skerry_core.weights.tensors import TruncatedFile, WeightsError
+from skerry_regions.models.catalog import Task
+from skerry_regions.models.local_model import ENCODERS
+from skerry_regions.models.problems import UnsupportedModel
+from skerry_regions.models.pulling import Checks
+
+
+def openable(installed: Installation) -> Installation:
+    """Leave out the models that the engine cannot open. Raises `CannotStart` when none remains."""
+    left_out = []
+    for model in installed.models:
+        try:
+            check_opens(model.files.weights, model.spec.task)
+        except UnsupportedModel as error:
+            left_out.append(left_out_by(model.spec, error))
+    return installed.without(left_out)
+
+
+def check_opens(weights: Path, task: Task) -> None:
+    """Open the configuration, then look at every tensor's format and shape.
+
+    `weights` is a file, or the folder of a safetensors model. Raises `UnsupportedModel`.
+    """
+    if task == "text-generation":
+        decoder_config(weights)
+    else:
+        encoder_config(weights)
+
+
+def check_config(values: dict[str, Any], task: Task) -> None:
+    """Look at a config.json before its weights are here. Raises `UnsupportedModel`."""
+    try:
+        if values.get("model_type") in ENCODERS:
+            encoder_config_of(values, "config.json")
+        elif task != "text-generation":
+            raise UnsupportedModel(
+                f"config.json: model_type {values.get('model_type')!r} does not read texts here, "
+                f"only {ENCODERS} do"
+            )
+        else:
+            weight_file.check_config(values, "config.json")
+    except (WeightsError, ConfigError) as error:
+        raise UnsupportedModel(str(error)) from None
+
+
+def check_head(head: bytes) -> bool:
+    """Look at the beginning of a GGUF file; False: its header is longer. Raises
+    `UnsupportedModel`."""
+    try:
+        weight_file.check_gguf_head(np.frombuffer(head, np.uint8), "header")
+    except TruncatedFile:
+        return False
+    except (WeightsError, ConfigError) as error:
+        raise UnsupportedModel(str(error)) from None
+    return True
+
+
+CHECKS = Checks(config=check_config, head=check_head, opens=check_opens)
+
+
+def decoder_config(weights: Path) -> ModelConfig:
+    """Return what a model that makes text computes. Raises `UnsupportedModel`."""
+    try:
+        with WeightFile.open(weights) as file:
+            return file.config
+    except (WeightsError, ConfigError, OSError) as error:
+        raise UnsupportedModel(str(error)) from None
+
+
+def encoder_config(weights: Path) -> EncoderConfig:
+    """Return what a model that reads text computes. Raises `UnsupportedModel`."""
+    path = weights / "model.safetensors" if weights.is_dir() else weights
+    try:
+        return BertFile.open(path).config
+    except (WeightsError, ConfigError, OSError) as error:
+        raise UnsupportedModel(str(error)) from None

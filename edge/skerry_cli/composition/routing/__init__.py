@@ -1,0 +1,1 @@
+"""The router of an edge: its compiled index."""

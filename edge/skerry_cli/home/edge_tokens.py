@@ -1,0 +1,89 @@
+"""API tokens of the control plane: published to edges, and what its own callers show."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+from skerry_edge.gate.principal import Principal
+from skerry_edge.gate.token_file import TokenRecord, TokenStoreError, token_text
+from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.access import SCOPES, Grant
+from skerry_regions.control.api.access import ControlCaller
+from skerry_regions.control.desired.resources import ApiTokenSpec
+from skerry_regions.control.errors import Busy
+
+
+class EdgeTokens:
+    """`TokenPublisher`: the token file that this machine's edges follow. Raises Busy."""
+
+    def __init__(self, tokens: TokenStore, account_id: str) -> None:
+        self._tokens = tokens
+        self._account_id = account_id
+
+    def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None:
+        grant = spec.grant
+        record = TokenRecord(
+            id=id,
+            digest=secret_digest,
+            account_id=spec.account_id or self._account_id,
+            name=spec.name,
+            role=grant.role,
+            scopes=grant.scopes,
+            residency=grant.residency,
+            models=grant.models,
+            created_at=created_at,
+            expires_at=grant.expires_at,
+            parent=spec.parent,
+            per_day=grant.per_day,
+            per_month=grant.per_month,
+        )
+        with _token_file():
+            self._tokens.keep(record)
+
+    def withdraw(self, id: str) -> None:
+        with _token_file():
+            self._tokens.revoke(id)
+
+    def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
+        with _token_file():
+            return self._tokens.rotate(id, secret_digest, grace_seconds=grace_seconds)
+
+    def is_published(self, id: str) -> bool:
+        with _token_file():
+            return self._tokens.has(id)
+
+    def text(self, id: str, secret: str) -> str:
+        return token_text(id, secret)
+
+
+def caller_of(principal: Principal, platform: str) -> ControlCaller:
+    """Return an authenticated caller as the control plane sees one.
+
+    Of caps the lowest of the token and its ancestors counts, of grants of models the token's own.
+    """
+    caps = [budget.caps for budget in principal.budgets]
+    return ControlCaller(
+        id=principal.token_id,
+        account_id=principal.account_id,
+        grant=Grant(
+            role=principal.role,
+            scopes=tuple(scope for scope in SCOPES if scope in principal.scopes),
+            residency=principal.residency,
+            models=principal.models[0] if principal.models else None,
+            per_day=min((cap.per_day for cap in caps if cap.per_day is not None), default=None),
+            per_month=min(
+                (cap.per_month for cap in caps if cap.per_month is not None), default=None
+            ),
+            expires_at=principal.expires_at,
+        ),
+        is_platforms=principal.account_id == platform,
+    )
+
+
+@contextlib.contextmanager
+def _token_file() -> Generator[None]:
+    try:
+        yield
+    except TokenStoreError as error:
+        raise Busy(str(error)) from None

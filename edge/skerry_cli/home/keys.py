@@ -1,0 +1,63 @@
+"""What a home draws once and keeps to itself: secrets, readable by its owner only."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from skerry_cli.home.errors import StateError
+from skerry_cli.home.state import Home, replace_private
+from skerry_regions.private_files import create_file
+
+SECRET_BYTES = 32
+
+
+def secret(home: Home) -> bytes:
+    """Return the platform's secret, 32 bytes, drawn on first use: the root of the tenants' cache
+    keys."""
+    return _drawn_once(home.secret)
+
+
+def control_key(home: Home) -> bytes:
+    """Secrets of tokens that are told twice follow from it: 32 bytes that no machine is given."""
+    return _drawn_once(home.control_key)
+
+
+def cluster_key(home: Home) -> bytes:
+    """Return what edges and nodes prove to each other that they hold: 32 bytes, drawn on first use.
+
+    Raises `StateError` when others than the owner could read the file.
+    """
+    key = _drawn_once(home.cluster_key)
+    if home.cluster_key.stat().st_mode & 0o077:
+        raise StateError(
+            f"Others may read {home.cluster_key}: `chmod 600 {home.cluster_key}` keeps it secret."
+        )
+    return key
+
+
+def _drawn_once(path: Path) -> bytes:
+    """32 random bytes of a file, the same for all processes that ask for it at once."""
+    if not path.exists():
+        _write_new(path, secrets.token_bytes(SECRET_BYTES))
+    try:
+        stored = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"Cannot read {path}: {error.strerror}.") from None
+    if len(stored) != SECRET_BYTES:
+        raise StateError(f"{path} is damaged: delete it and run `skerry up` again.")
+    return stored
+
+
+def keep_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read, unless it says so already."""
+    if not path.exists() or path.read_bytes() != content:
+        replace_private(path, content)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file whole, readable by its owner only, unless it is there already."""
+    try:
+        create_file(path, content)
+    except OSError as error:
+        raise StateError(f"Cannot write {path}: {error.strerror}.") from None

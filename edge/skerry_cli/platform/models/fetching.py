@@ -1,0 +1,87 @@
+"""`skerry models pull` and `verify`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from skerry.errors import ModelNotFound
+from skerry_cli.home.state import Home
+from skerry_cli.output import complain, note, say
+from skerry_cli.platform.models.shared import (
+    as_json,
+    catalog_and_store,
+    installed_facts,
+    progress_shown,
+)
+from skerry_regions.models.catalog_edits import add_model
+from skerry_regions.models.hub_catalog import HubCatalog
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.pulling import is_hub_name, resolve, wanted
+from skerry_regions.models.sources import Hub, Progress
+
+
+def pull_models(args: argparse.Namespace) -> int:
+    if args.name is not None and len(args.model) > 1:
+        return complain("--as names one model: pull the others by themselves")
+    with progress_shown() as progress:
+        pulled = [_pull(name, args.name, progress) for name in args.model]
+    _answer(args, pulled, "is installed")
+    return 0
+
+
+def _pull(name: str, id: str | None, progress: Progress) -> ModelFiles:
+    """Install a model of the catalog, or find one on a hub and put it there."""
+    catalog, store = catalog_and_store()
+    is_plain = not is_hub_name(name) and ":" not in name
+    if is_plain and id is None:
+        try:
+            return store.pull(catalog.resolve(name), progress)
+        except ModelNotFound:
+            pass
+    from skerry_cli.composition.opening import CHECKS
+    from skerry_regions.models.hub import HubClient
+
+    home = Home.from_environ(os.environ)
+    asked = wanted(name, HubCatalog.load(), id=id)
+    with (
+        tempfile.TemporaryDirectory(dir=_scratch(home), prefix="pull-") as folder,
+        HubClient(Hub.from_environ(os.environ)) as client,
+    ):
+        resolved = resolve(asked, client, CHECKS, store.blobs, Path(folder), progress)
+        files = store.pull(resolved.spec, progress)
+    add_model(home.root, resolved.spec)
+    if resolved.license:
+        note(f"{asked.id}: licence {resolved.license}, from {resolved.spec.source}")
+    for each in resolved.notes:
+        note(f"{asked.id}: {each}")
+    return files
+
+
+def _scratch(home: Home) -> Path:
+    """Return a folder on the disk of the models, so that files can be linked."""
+    folder = home.root / "models"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def verify_models(args: argparse.Namespace) -> int:
+    catalog, store = catalog_and_store()
+    if args.model:
+        specs = [catalog.resolve(name) for name in args.model]
+    else:
+        specs = [spec for spec in catalog if store.is_installed(spec)]
+    with progress_shown() as progress:
+        verified = [store.verify(spec, progress) for spec in specs]
+    _answer(args, verified, "is whole")
+    return 0
+
+
+def _answer(args: argparse.Namespace, models: list[ModelFiles], what: str) -> None:
+    if args.json:
+        say(as_json([{"id": files.id, **installed_facts(files)} for files in models]))
+        return
+    for files in models:
+        say(f"{files.id} {what}: {files.weights}")

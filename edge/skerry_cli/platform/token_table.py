@@ -1,0 +1,69 @@
+"""`skerry tokens list`: the tokens that work now, what they may do, and what capped ones spent."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from datetime import UTC, datetime
+
+from skerry.errors import Unavailable
+from skerry_cli.home.state import Home
+from skerry_cli.output import complain, say
+from skerry_edge.gate.principal import Caps
+from skerry_edge.gate.token_file import TokenRecord, TokenStoreError
+from skerry_edge.gate.tokens import TokenStore
+
+
+def list_tokens(args: argparse.Namespace) -> int:
+    home = Home.from_environ(os.environ)
+    try:
+        records = TokenStore(home.tokens).records()
+        spent = _spent(home, records)
+    except TokenStoreError as error:
+        return complain(f"{error}.")
+    except Unavailable as error:
+        return complain(error.message)
+    say(
+        f"{'ID':16}  {'ACCOUNT':32}  {'CREATED':10}  {'EXPIRES':10}  {'ROLE':9}  {'SCOPES':8}  "
+        f"{'ZONE':8}  NAME"
+    )
+    for each in records:
+        grant, expires = each.grant, "never" if each.expires_at is None else _day(each.expires_at)
+        line = (
+            f"{each.id}  {each.account_id}  {_day(each.created_at)}  {expires:10}  "
+            f"{grant.role or '-':9}  {','.join(grant.scopes) or '-':8}  "
+            f"{each.residency or 'any':8}  {each.name}"
+        )
+        say(" ".join([line.rstrip(), *_bounds(each), *spent.get(each.id, ())]))
+    return 0
+
+
+def _day(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def _bounds(record: TokenRecord) -> list[str]:
+    """Return what else is to say of a token: `[child of ID]`, `[runs PATTERN]`."""
+    told = [f"[child of {record.parent}]"] if record.parent is not None else []
+    return told + ([f"[runs {', '.join(record.models)}]"] if record.models is not None else [])
+
+
+def _spent(home: Home, records: list[TokenRecord]) -> dict[str, list[str]]:
+    """Of each capped token: `[US$ 0.12 of 5 this day]`."""
+    capped = [each for each in records if not each.caps.is_unlimited]
+    if not capped:
+        return {}
+    from skerry_edge.gate.spending import Spending
+
+    spending = Spending(home.spending)
+    try:
+        return {each.id: _told(each.caps, *spending.spent(each.id)) for each in capped}
+    finally:
+        spending.close()
+
+
+def _told(caps: Caps, day: float, month: float) -> list[str]:
+    told = (("day", day, caps.per_day), ("month", month, caps.per_month))
+    return [
+        f"[US$ {spent:.6g} of {cap:g} this {what}]" for what, spent, cap in told if cap is not None
+    ]

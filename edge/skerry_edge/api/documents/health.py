@@ -1,0 +1,58 @@
+"""Whether the edge works, and what it counts: for whoever watches over it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry.errors import ModelNotFound
+from skerry_edge.api.documents.openapi_bodies import ModelLeftOut, Readiness
+from skerry_edge.api.handler import edge_of
+from skerry_edge.envelopes import JSONBytes, encode
+from skerry_edge.generation.edge import Edge
+from skerry_edge.telemetry import metrics
+
+
+async def health(request: Request) -> Response:
+    """Answer `GET /healthz`: the process answers, and so do the engines in it."""
+    ailment = edge_of(request).ailment()
+    body = {"status": "ok"} if ailment is None else {"status": "ill", "reason": ailment}
+    return JSONBytes(encode(body), 200 if ailment is None else 503)
+
+
+async def ready(request: Request) -> Response:
+    """Answer `GET /readyz`: some model can be asked, or, with `?model=`, that one; and which ones
+    the start had to leave out."""
+    edge, named = edge_of(request), request.query_params.get("model")
+    models = sorted(edge.region.models())
+    if named is not None:
+        models = [each for each in models if named in _names(edge, each)]
+    body = Readiness(
+        status="ready" if models else f"no node serves {'a model' if named is None else named}",
+        models=models,
+        left_out=[ModelLeftOut(model, reason) for model, reason in sorted(edge.left_out.items())],
+    )
+    return JSONBytes(encode(body), 200 if models else 503)
+
+
+def _names(edge: Edge, model: str) -> tuple[str, ...]:
+    """The id of a model and its aliases."""
+    try:
+        return (model, *edge.catalog.resolve(model).aliases)
+    except ModelNotFound:  # of a node whose catalog has more
+        return (model,)
+
+
+async def show_regions(request: Request) -> Response:
+    """Answer `GET /regions`: what DNS servers choose regions by."""
+    edge = edge_of(request)
+    report = edge.report()
+    if request.query_params.get("clients") == "1":
+        report = replace(report, client_rtt_seconds=edge.client_rtts.report())
+    return JSONBytes(encode(report))
+
+
+async def show_metrics(request: Request) -> Response:
+    """Answer `GET /metrics` with Prometheus text: sums over all tenants, for the operator."""
+    return Response(edge_of(request).metrics.render(), media_type=metrics.CONTENT_TYPE)

@@ -1,0 +1,19 @@
+"""Calls that the edge makes of itself: a batch's items pass the same rim as all requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from skerry_edge.gate.principal import Principal
+
+Priority = Literal["interactive", "batch"]  # whatever comes over the network is interactive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsideCall:
+    """Who calls, under which request id, and how urgent it is."""
+
+    request_id: str
+    principal: Principal | None  # None: a token that was revoked
+    priority: Priority

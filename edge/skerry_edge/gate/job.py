@@ -1,0 +1,26 @@
+"""What every dialect makes of a prompt: a message to the region, and how its output is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skerry_edge.gate.caller import Caller
+from skerry_edge.output.tools import Family
+from skerry_edge.text.model import TextModel
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.wire.protocol import Submit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One prompt of a request, and for whom it is continued."""
+
+    submit: Submit  # of the first choice, without the time that is left
+    caller: Caller
+    model: ModelSpec
+    text: TextModel
+    stops: tuple[str, ...] = ()
+    num_choices: int = 1
+    tools: Family | None = None  # how calls are written, where there may be any
+    tells_stop_token: bool = False  # in the logprobs
+    is_seeded: bool = False  # by the caller

@@ -1,0 +1,142 @@
+"""One choice of a request: a region's stream of token ids, turned into pieces of text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from skerry.errors import InternalError, RequestError, SkerryError, Unavailable
+from skerry.wire import FinishReason, TokenLogprob
+from skerry_edge.generation.observer import StreamObserver
+from skerry_edge.output.tool_parser import CallDelta, ToolParser
+from skerry_edge.text.transcript import Transcript
+from skerry_regions.wire import protocol
+from skerry_regions.wire.client import Explained, TokenStream
+from skerry_regions.wire.protocol import Done
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one step added to one choice. The last one of a choice has a finish reason."""
+
+    text: str
+    logprobs: list[TokenLogprob]
+    finish_reason: FinishReason | None = None
+    matched_stop: str | None = None  # the stop string that ended it, in the last piece
+    offsets: list[int] = field(default_factory=list)  # of each logprob's token in the output's text
+    prompt_logprobs: list[protocol.TokenLogprob] = field(default_factory=list)  # in pieces of these
+    calls: list[CallDelta] = field(default_factory=list)  # of tools
+
+
+class Generation:
+    """The pieces of one choice. Whoever has it must `close` it."""
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        transcript: Transcript,
+        observers: Sequence[StreamObserver],
+        parser: ToolParser | None = None,
+        explain: Callable[[str], None] | None = None,
+    ) -> None:
+        """`explain` is called with the reasons for the nodes that were chosen, and again whenever
+        these change."""
+        self._stream = stream
+        self._transcript = transcript
+        self._observers = observers
+        self._parser = parser
+        self._explain = explain
+        self._explained = ""
+        self._is_closed = False
+        self._ended_by: SkerryError | None = None  # on the platform's part
+        self._report_reasons()
+
+    def end(self, error: SkerryError) -> None:
+        """Stop computing, and let the answer end with this error."""
+        self._ended_by = error
+        self._stream.abort()
+
+    def close(self) -> None:
+        """Abort what runs. Idempotent, and a plain call: an `await` while cancelled is cancelled
+        again."""
+        self._stream.abort()
+        if not self._is_closed:
+            self._is_closed = True
+            for observer in self._observers:
+                observer.closed()
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield pieces in order; empty ones are left out, except the last, which says why it
+        ended."""
+        transcript = self._transcript
+        try:
+            async for event in self._stream:
+                if self._explain is not None:
+                    self._report_reasons()
+                if isinstance(event, Done):
+                    yield self._last_piece(event.finish_reason, event.usage)
+                    return
+                if event.prompt_logprobs:
+                    yield Piece("", [], prompt_logprobs=event.prompt_logprobs)
+                if transcript.stopped or not event.token_ids:
+                    continue  # computed before the node heard of the abort: not part of the answer
+                before = transcript.num_tokens
+                text, logprobs = transcript.push(event.token_ids, event.logprobs)
+                for observer in self._observers:
+                    observer.tokens(transcript.num_tokens - before)
+                if transcript.stopped:
+                    self._stream.abort()  # and wait for Done, which knows the cached tokens
+                calls: list[CallDelta] = []
+                if self._parser is not None:
+                    text, calls = self._parser.push(text)
+                if text or logprobs or calls:
+                    yield Piece(text, logprobs, offsets=transcript.offsets, calls=calls)
+            yield self._last_piece("cancelled")  # a region may end an aborted stream without Done
+        except SkerryError as exc:
+            self._fail(exc.code, is_ours=not isinstance(exc, RequestError))
+            raise
+        except Exception:  # a bug of ours, which nobody pays for
+            self._fail(InternalError.code, is_ours=True)
+            raise
+        finally:
+            self.close()
+
+    def _fail(self, code: str, *, is_ours: bool) -> None:
+        for observer in self._observers:
+            observer.failed(code, is_ours=is_ours)
+
+    def _report_reasons(self) -> None:
+        """Report why it runs where it does, to who wants to know."""
+        if self._explain is None or not isinstance(self._stream, Explained):
+            return
+        if self._stream.explanation != self._explained:
+            self._explained = self._stream.explanation
+            self._explain(self._explained)
+
+    def _last_piece(self, reason: str, usage: protocol.PhaseUsage | None = None) -> Piece:
+        transcript = self._transcript
+        text, logprobs = transcript.finish()
+        if transcript.stopped:
+            reason = "stop"
+        if reason == "cancelled":
+            raise self._ended_by or Unavailable(
+                "The model's node stopped before the answer was complete."
+            )
+        for observer in self._observers:
+            observer.done(reason, usage)
+        finish_reason: FinishReason = "stop" if reason == "stop" else "length"
+        calls: list[CallDelta] = []
+        if self._parser is not None:
+            said, calls = self._parser.push(text)
+            rest, more = self._parser.finish()
+            text, calls = said + rest, calls + more
+            if self._parser.num_calls and finish_reason == "stop":
+                finish_reason = "tool_calls"
+        return Piece(
+            text,
+            logprobs,
+            finish_reason,
+            transcript.matched_stop,
+            transcript.offsets,
+            calls=calls,
+        )

@@ -1,0 +1,67 @@
+"""The table of usage, what is written to it, and the amounts of a request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Outcome = Literal["running", "completed", "cached", "cancelled", "failed", "aborted"]
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS usage (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, edge TEXT NOT NULL, life TEXT NOT NULL,
+    tenant TEXT NOT NULL, token TEXT NOT NULL, model TEXT NOT NULL,
+    admitted REAL NOT NULL, settled REAL, outcome TEXT NOT NULL DEFAULT 'running',
+    prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0, queue_seconds REAL NOT NULL DEFAULT 0,
+    prefill_seconds REAL NOT NULL DEFAULT 0, decode_seconds REAL NOT NULL DEFAULT 0,
+    prompt_price REAL NOT NULL, cached_price REAL NOT NULL, output_price REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS usage_admitted ON usage (admitted);
+CREATE INDEX IF NOT EXISTS usage_tenant ON usage (tenant, admitted);
+CREATE INDEX IF NOT EXISTS usage_token ON usage (token, admitted);
+CREATE INDEX IF NOT EXISTS usage_unsettled ON usage (edge) WHERE settled IS NULL;
+"""
+
+# A row that is complete never changes; of several attempts the one that came furthest counts.
+ADMIT = """
+INSERT INTO usage (id, edge, life, tenant, token, model, admitted, prompt_tokens,
+                   prompt_price, cached_price, output_price)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET edge = excluded.edge, life = excluded.life, settled = NULL,
+    outcome = 'running' WHERE outcome <> 'completed'
+"""
+PROGRESS = """
+UPDATE usage SET output_tokens = ?1 WHERE id = ?2 AND settled IS NULL AND output_tokens < ?1
+"""
+SETTLE = """
+UPDATE usage SET outcome = :outcome, prompt_tokens = :prompt, cached_tokens = :cached,
+    output_tokens = :output, queue_seconds = :queue, prefill_seconds = :prefill,
+    decode_seconds = :decode
+WHERE id = :id AND outcome <> 'completed'
+    AND (:outcome = 'completed' OR output_tokens <= :output)
+"""
+CLOSE = """
+UPDATE usage SET settled = :now, outcome = IIF(outcome = 'running', :outcome, outcome)
+WHERE id = :id AND settled IS NULL
+"""
+SETTLE_DEAD = """
+UPDATE usage SET outcome = 'aborted', settled = ?
+WHERE settled IS NULL AND edge = ? AND life <> ?
+"""
+
+SETTLE_LOST = """
+UPDATE usage SET outcome = 'aborted', settled = ? WHERE settled IS NULL AND admitted < ?
+"""
+
+
+class Amount(Struct, frozen=True, kw_only=True):
+    """What a request took. Seconds are those of engines, summed over its choices."""
+
+    prompt_tokens: int = 0  # cached ones included
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0

@@ -1,0 +1,111 @@
+"""Who may do what at the control plane: rights, by role and account, and what is denied.
+
+| | operator | platform's developer | platform's viewer | developer | viewer |
+|---|---|---|---|---|---|
+| change the platform (`operate`) | yes | | | | |
+| read the platform (`observe`) | yes | yes | yes | | |
+| make API tokens (`mint`) | of all accounts | of its own | | of its own | |
+| list API tokens (`list`) | of all accounts | of its own | of its own | of its own | of its own |
+
+Only the platform's own account has operators.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry_regions.access import AccessRole, Grant
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.errors import Busy, Forbidden
+from skerry_regions.operations import Handler, Operation
+
+OPERATE, OBSERVE, MINT, LIST = ("operate",), ("observe",), ("mint",), ("list",)
+CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+NOBODY = "nobody"  # in the audit log: whoever shows no token, or a wrong one
+
+RIGHTS: dict[tuple[AccessRole, bool], frozenset[str]] = {
+    ("operator", True): frozenset({"operate", "observe", "mint", "list"}),
+    ("developer", True): frozenset({"observe", "mint", "list"}),
+    ("viewer", True): frozenset({"observe", "list"}),
+    ("developer", False): frozenset({"mint", "list"}),
+    ("viewer", False): frozenset({"list"}),
+}
+"""By role, and whether the account is the platform's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlCaller:
+    """Whose token it is. `id` goes into the audit log, and into what is made with the token."""
+
+    id: str
+    account_id: str
+    grant: Grant  # what the token may do, its ancestors' bounds included
+    is_platforms: bool  # whether the account is the platform's own
+
+    @property
+    def rights(self) -> frozenset[str]:
+        role = self.grant.role
+        if role == "operator" and not self.is_platforms:
+            role = "developer"
+        return frozenset[str]() if role is None else RIGHTS[role, self.is_platforms]
+
+    @property
+    def operates(self) -> bool:
+        return "operate" in self.rights
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether another's token could make them more than they are."""
+        return not self.operates or self.grant.is_bounded
+
+
+def guarded(operation: Operation) -> Handler:
+    """Return an operation's handler behind the check of the caller's rights."""
+    handler, needed = operation.handler, operation.scopes
+    if needed is None:
+        return handler
+
+    async def checked(request: Request) -> Response:
+        caller: ControlCaller = request.scope["caller"]
+        if caller.rights.isdisjoint(needed):
+            raise Forbidden(f"Your role does not include the right to {needed[0]} here.")
+        return await handler(request)
+
+    return checked
+
+
+class Denials:
+    """Notes changes that were denied in the audit log: of the same one, once a minute."""
+
+    SECONDS = 60.0
+    MAX_KEPT = 1024
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._noted: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    def note(self, actor: str, method: str, path: str, why: str) -> None:
+        """Blocks for milliseconds; one that cannot be written is left out."""
+        what = path[:200]
+        key = (actor, method, what if actor != NOBODY else "")
+        now = self._clock()
+        if now - self._noted.get(key, float("-inf")) < self.SECONDS:
+            return
+        self._noted[key] = now
+        self._noted.move_to_end(key)
+        if len(self._noted) > self.MAX_KEPT:
+            self._noted.popitem(last=False)
+        try:
+            with self._store.writing() as writing:
+                writing.audit(
+                    actor, method.lower(), "route", what, writing.desired.revision,
+                    {"denied": why}, outcome="denied",
+                )  # fmt: skip
+        except Busy:
+            pass

@@ -1,0 +1,247 @@
+"""Every operation of the control API: who answers it, what it takes and gives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry_regions.control.api import (
+    dns_routes,
+    machine_routes,
+    platform,
+    terraform_routes,
+)
+from skerry_regions.control.api.access import LIST, MINT, OBSERVE, OPERATE
+from skerry_regions.control.api.api_tokens import ApiTokens, Rotation
+from skerry_regions.control.api.requests import (
+    DEFAULT_LIMIT,
+    MAX_KEY_LENGTH,
+    MAX_LIMIT,
+    PREFIX,
+)
+from skerry_regions.control.api.resources import Resources
+from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceKind
+from skerry_regions.control.desired.store import AuditEntry, EventEntry
+from skerry_regions.control.desired.views import DnsAnswer, NodeView, PlatformStatus
+from skerry_regions.control.errors import ERRORS, ControlError, ErrorBody
+from skerry_regions.control.machines.book import MachineView
+from skerry_regions.control.machines.join_tokens import JoinToken, JoinTokenSpec
+from skerry_regions.operations import (
+    JSON,
+    Content,
+    Errors,
+    Handler,
+    Operation,
+    Outcome,
+    Schema,
+    document,
+    parameter,
+)
+
+MERGE_PATCH = "application/merge-patch+json"
+TEXT: Schema = {"type": "string"}
+OBJECT: Schema = {"type": "object"}
+
+AFTER_ID = parameter("after", "query", TEXT, "`next` of the page before.")
+AFTER_SEQUENCE = AFTER_ID | {"schema": {"type": "integer", "minimum": 0}}
+LIMIT = parameter(
+    "limit",
+    "query",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+    "Items of a page.",
+)
+ID = parameter("id", "path", TEXT)
+IF_MATCH = parameter(
+    "If-Match", "header", TEXT, "The etag it was read with: 412 when it was changed since."
+)
+IF_NONE_MATCH = parameter(
+    "If-None-Match", "header", TEXT, "The etag that is known: 304 while nothing has changed."
+)
+IDEMPOTENCY_KEY = parameter(
+    "Idempotency-Key",
+    "header",
+    TEXT | {"minLength": 1, "maxLength": MAX_KEY_LENGTH},
+    "Sent again within a day, the same request gets the same answer.",
+)
+
+
+class ControlHealth(Struct):
+    status: str
+
+
+def _encoded(error: ControlError, request_id: str) -> bytes:
+    return error.body()
+
+
+REFUSALS = Errors(
+    answers={
+        kind.status: Outcome((kind.__doc__ or "").strip(), {JSON: ErrorBody}) for kind in ERRORS
+    },
+    encode=_encoded,
+)
+
+
+def operation(
+    method: str,
+    path: str,
+    handler: Handler,
+    id: str,
+    summary: str,
+    answers: dict[int, Schema],
+    *parameters: Schema,
+    body: Content | None = None,
+    body_note: str = "",
+    rights: tuple[str, ...] | None = OPERATE,
+) -> Operation:
+    """Return an operation whose good answers are JSON; of the schema None without a body.
+
+    Who reads the platform may get, who operates it may do all else, unless `rights` say otherwise.
+    """
+    if rights is OPERATE and method == "GET":
+        rights = OBSERVE
+    contents = {status: {JSON: schema} if schema else {} for status, schema in answers.items()}
+    return Operation(
+        method=method, path=path, handler=handler, scopes=rights, errors=REFUSALS, id=id,
+        summary=summary, parameters=parameters, body=body, body_note=body_note, answers=contents,
+    )  # fmt: skip
+
+
+def page(
+    path: str,
+    handler: Handler,
+    id: str,
+    summary: str,
+    item: type[Struct],
+    after: Schema = AFTER_ID,
+    rights: tuple[str, ...] = OBSERVE,
+) -> Operation:
+    """Return an operation that lists items in pages."""
+    properties = {
+        "items": {"type": "array", "items": item},
+        "next": {"type": [after["schema"]["type"], "null"]},
+    }
+    schema = {"type": "object", "required": ["items", "next"], "properties": properties}
+    return operation(
+        "GET", f"{PREFIX}{path}", handler, id, summary, {200: schema}, after, LIMIT, rights=rights
+    )
+
+
+def of_kind(kind: ResourceKind) -> Iterator[Operation]:
+    """Yield the operations of one kind of resource."""
+    name, resource, is_token = kind.resource.__name__, kind.resource, kind is API_TOKEN
+    handlers = ApiTokens(kind) if is_token else Resources(kind)
+    read, write = (LIST, MINT) if is_token else (OBSERVE, OPERATE)
+    collection, item = f"{PREFIX}/{kind.collection}", f"{PREFIX}/{kind.collection}/{{id}}"
+    fields = ", ".join(sorted(set(kind.spec.__struct_fields__) - kind.fixed))
+    yield page(
+        f"/{kind.collection}", handlers.list_all, f"list{name}s", "All of them, in pages",
+        resource, rights=read,
+    )  # fmt: skip
+    yield operation(
+        "POST", collection, handlers.create, f"create{name}", "Create one", {201: resource},
+        IDEMPOTENCY_KEY, body={JSON: kind.spec}, rights=write,
+    )  # fmt: skip
+    yield operation(
+        "GET", item, handlers.get, f"get{name}", "Read one", {200: resource}, ID, rights=read
+    )
+    yield operation(
+        "PATCH", item, handlers.update, f"update{name}", "Change one", {200: resource}, ID,
+        IF_MATCH, body={MERGE_PATCH: OBJECT},
+        body_note=f"A JSON merge patch (RFC 7386) of: {fields}.",
+    )  # fmt: skip
+    yield operation(
+        "DELETE", item, handlers.delete, f"delete{name}",
+        "Delete one: 202 while it drains, 204 when it is gone", {202: resource, 204: None},
+        ID, IF_MATCH, rights=write,
+    )  # fmt: skip
+    if isinstance(handlers, ApiTokens):
+        yield operation(
+            "POST", f"{item}/rotate", handlers.rotate, "rotateApiToken",
+            "Give one another secret", {200: resource}, ID, IF_MATCH, body={JSON: Rotation},
+            rights=write,
+        )  # fmt: skip
+
+
+async def openapi(request: Request) -> Response:
+    """Answer with this table in OpenAPI."""
+    return Response(_encoded_document(), media_type=JSON)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    operation(
+        "GET", "/healthz", platform.health, "health", "The process answers", {200: ControlHealth},
+        rights=None,
+    ),
+    operation(
+        "GET", f"{PREFIX}/openapi.json", openapi, "openapi", "This document", {200: OBJECT},
+        rights=None,
+    ),
+    operation(
+        "GET", f"{PREFIX}/status", platform.status, "platformStatus", "The platform at a glance",
+        {200: PlatformStatus},
+    ),
+    page("/nodes", platform.nodes, "listNodes", "What runs", NodeView),
+    page("/events", platform.events, "listEvents", "What happened", EventEntry, AFTER_SEQUENCE),
+    page("/audit", platform.audit, "listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE),
+    *(each for kind in KINDS for each in of_kind(kind)),
+    operation(
+        "GET", f"{PREFIX}/dns_zones/{{id}}/contents", dns_routes.contents, "getDnsZoneContents",
+        "All that a DNS server of the zone has to know, as a topology", {200: OBJECT, 304: None},
+        ID, IF_NONE_MATCH,
+    ),
+    operation(
+        "GET", f"{PREFIX}/dns_answer", dns_routes.answer, "getDnsAnswer", "What a zone answers now",
+        {200: DnsAnswer},
+        parameter("name", "query", TEXT, "The name that is asked for.", required=True),
+        parameter("type", "query", TEXT, "Of records; A unless given."),
+        parameter("client", "query", TEXT, "An address or network that the question comes from."),
+    ),
+    page(
+        "/join_tokens", machine_routes.list_tokens, "listJoinTokens", "All of them, in pages",
+        JoinToken,
+    ),
+    operation(
+        "POST", f"{PREFIX}/join_tokens", machine_routes.create_token, "createJoinToken",
+        "Let machines join", {201: JoinToken}, IDEMPOTENCY_KEY, body={JSON: JoinTokenSpec},
+    ),
+    operation(
+        "GET", f"{PREFIX}/join_tokens/{{id}}", machine_routes.get_token, "getJoinToken",
+        "Read one", {200: JoinToken}, ID,
+    ),
+    operation(
+        "DELETE", f"{PREFIX}/join_tokens/{{id}}", machine_routes.delete_token, "deleteJoinToken",
+        "No machine joins by it", {204: None}, ID,
+    ),
+    page("/machines", machine_routes.list_machines, "listMachines", "Who joined", MachineView),
+    operation(
+        "GET", f"{PREFIX}/machines/{{id}}", machine_routes.get_machine, "getMachine", "Read one",
+        {200: MachineView}, ID,
+    ),
+    operation(
+        "DELETE", f"{PREFIX}/machines/{{id}}", machine_routes.revoke_machine, "revokeMachine",
+        "Shut one out", {200: MachineView}, ID,
+    ),
+    *(
+        operation(
+            method, f"{terraform_routes.STATES}{{name}}", terraform_routes.state, "", "", {},
+            rights=None,
+        )
+        for method in terraform_routes.METHODS
+    ),
+)  # fmt: skip
+
+
+@functools.cache
+def _encoded_document() -> bytes:
+    return msgspec.json.encode(openapi_document())
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the description of the whole API."""
+    return document("Skerry control plane", OPERATIONS)

@@ -1,0 +1,82 @@
+"""Calls of a machine to the control plane over TLS, and what their failures mean."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TypeVar
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from skerry import __version__
+from skerry_regions.control.machines.messages import (
+    SERVER_NAME,
+    VERSIONS_HEADER,
+    versions_text,
+)
+
+ANSWER_SECONDS = 5.0
+MAX_ANSWER_BYTES = 64 << 20
+
+T = TypeVar("T")
+
+
+class ControlAway(Exception):
+    """The control plane does not answer now."""
+
+
+class ControlRefused(Exception):
+    """The control plane refuses; the message says why."""
+
+
+def client_of(context: ssl.SSLContext) -> httpx.Client:
+    return httpx.Client(
+        verify=context,
+        timeout=ANSWER_SECONDS,
+        trust_env=False,
+        headers={VERSIONS_HEADER: versions_text(), "user-agent": f"skerry/{__version__}"},
+    )
+
+
+def trusting(authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name, asks for a certificate
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def exchange(client: httpx.Client, method: str, url: str, type_: type[T], body: Struct | None) -> T:
+    data = read(client, method, url, b"" if body is None else msgspec.json.encode(body))
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ControlAway(f"the answer cannot be read: {error}") from None
+
+
+def read(client: httpx.Client, method: str, url: str, body: bytes) -> bytes:
+    """Raises ControlAway or ControlRefused."""
+    extensions = {"sni_hostname": SERVER_NAME}
+    try:
+        with client.stream(method, url, content=body, extensions=extensions) as answer:
+            data = b""
+            for piece in answer.iter_bytes():
+                data += piece
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise ControlAway(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+    except httpx.HTTPError as error:
+        raise ControlAway(str(error) or type(error).__name__) from None
+    except RuntimeError as error:  # the client was closed
+        raise ControlAway(str(error)) from None
+    if answer.is_success:
+        return data
+    message = _told(data) or f"HTTP status {answer.status_code}"
+    raise ControlAway(message) if answer.status_code >= 500 else ControlRefused(message)
+
+
+def _told(data: bytes) -> str:
+    """The message of a refusal."""
+    try:
+        return str(msgspec.json.decode(data)["error"]["message"])[:1024]
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
+        return ""

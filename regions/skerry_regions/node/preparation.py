@@ -1,0 +1,125 @@
+"""What a stream may wait for before its engine gets it: a grammar, KV from another node."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from skerry.errors import InvalidInput, SkerryError
+from skerry_core.grammar.matcher import Matcher
+from skerry_core.request import KVBlock
+from skerry_regions.kv.connector import KVConnector
+from skerry_regions.kv.receiver import Arrived
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.stream import NodeStream
+from skerry_regions.wire.protocol import Accepted, Event, Submit, Tokens
+from skerry_regions.wire.reports import Fetched
+
+Emit = Callable[[NodeStream, Accepted | Event], bool]
+"""Passes an event of a stream on; False when the stream ended of it."""
+
+
+class StartGeneration(Protocol):
+    """Gives a request to the engine, with what was prepared."""
+
+    def __call__(
+        self,
+        stream: NodeStream,
+        request: Submit,
+        matcher: Matcher | None = None,
+        kv: Sequence[KVBlock] = (),
+        *,
+        private: bool = False,
+    ) -> None: ...
+
+
+class Preparation:
+    """Of one stream: both begin at once. Call `close` in the end, however it ended."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        grammars: Grammars | None,
+        connector: KVConnector,
+        on_fetched: Callable[[Fetched], None],
+    ) -> None:
+        """`on_fetched` hears how fast KV came from a node that was asked for it.
+
+        Raises InvalidInput when no grammar can be taken, or another stream waits for the transfer.
+        """
+        self._submit = submit
+        self._connector = connector
+        self._compiling: asyncio.Task[Matcher] | None = None
+        self._arriving: asyncio.Future[Arrived | None] | None = None
+        loop = asyncio.get_running_loop()
+        if submit.grammar is not None:
+            if grammars is None:
+                raise InvalidInput(f"{submit.model} takes no grammar here")
+            compiling = grammars.matcher(
+                submit.grammar, cache_key=submit.cache_key, output_ids=submit.output_ids
+            )
+            self._compiling = loop.create_task(compiling, name="grammar")
+        if (source := submit.hand_over_from) is not None:
+            try:
+                self._arriving = connector.expect(source, submit, mixed_builds=submit.mixed_builds)
+            except SkerryError:
+                self.close()
+                raise
+            if source.source:
+                measure = functools.partial(_measure, source.source, loop.time(), on_fetched)
+                self._arriving.add_done_callback(measure)
+
+    async def run(self, stream: NodeStream, emit: Emit, start: StartGeneration) -> None:
+        """Start a stream when its grammar is compiled and its KV has come, or will not.
+
+        Raises what `Grammars.matcher` and `start` raise. Nothing follows an event that `emit` could
+        not pass on: the stream has ended.
+        """
+        matcher = None
+        if self._compiling is not None:
+            matcher = await self._compiling
+            stream.is_accepted = True
+            stream.times.compiled()
+            if not emit(stream, Accepted(stream=stream.number)):
+                return
+        if self._arriving is None:
+            start(stream, self._submit, matcher)
+            return
+        arrived = await self._arriving
+        if arrived is None:
+            stream.times.received(0, 0, lost=True)
+            start(stream, self._submit, matcher)
+            return
+        stream.times.received(arrived.num_blocks, arrived.num_bytes, lost=False)
+        if (first := arrived.first_token) is not None:
+            tokens = Tokens(
+                stream=stream.number,
+                index=stream.next_index,
+                token_ids=first.token_ids,
+                logprobs=first.logprobs,
+            )
+            if not emit(stream, tokens):
+                return
+            stream.next_index += len(first.token_ids)
+        arrival = self._connector.arrival(self._submit, arrived)
+        start(stream, arrival.request, matcher, arrival.blocks, private=arrival.private)
+
+    def close(self) -> None:
+        """Give up what is still waited for. Idempotent."""
+        for each in (self._compiling, self._arriving):
+            if each is not None:
+                each.cancel()
+
+
+def _measure(
+    source: str,
+    asked_at: float,
+    on_fetched: Callable[[Fetched], None],
+    arriving: asyncio.Future[Arrived | None],
+) -> None:
+    """Report how long KV took to come from a node."""
+    if not arriving.cancelled() and (arrived := arriving.result()) is not None:
+        seconds = asyncio.get_running_loop().time() - asked_at
+        on_fetched(Fetched(source=source, num_bytes=arrived.num_bytes, seconds=seconds))

@@ -1,0 +1,262 @@
+"""Which nodes are worth a price, with the blocks of the prompt that each holds.
+
+The deepest holders of its prefix, the nodes with the least work, those with the fastest steps, a
+sample, the session's home, and every other region; or, where nodes are few, all of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skerry_regions.routing.fast.arrays import (
+    CLOSED,
+    DECODE,
+    FLAGS,
+    LIVE,
+    NOBODY,
+    REGION,
+    RESIDENCY,
+    ROLE,
+    SUSPECT,
+    Ask,
+    IndexArrays,
+    RankingScratch,
+    Rows,
+    Weights,
+)
+from skerry_regions.routing.fast.compiled import (
+    Floats,
+    Int64s,
+    UInt64s,
+    compiled,
+    draw,
+    mixed,
+    wide,
+)
+from skerry_regions.routing.fast.holders import holds, place_of
+from skerry_regions.routing.fast.laws import BUSY_UNTIL
+from skerry_regions.routing.fast.sources import leading_blocks, look_up, offer_source
+from skerry_regions.routing.fast.trees import next_least, start
+
+MAX_SAMPLED = 64  # random nodes that are asked whether they hold a block that many hold
+
+
+@compiled
+def is_among(slots: Int64s, slot: int) -> bool:
+    """Return whether a slot is among a few."""
+    found = False
+    for j in range(slots.shape[0]):
+        found |= slots[j] == slot
+    return found
+
+
+@compiled
+def is_feasible(rows: Rows, ask: Ask, excluded: Int64s, slot: int) -> bool:
+    """See `exhaustive.is_feasible`."""
+    marks = rows.marks[slot]
+    if marks[LIVE] == 0 or marks[FLAGS] & CLOSED != 0:
+        return False
+    if ask.residency != NOBODY and ask.residency != marks[RESIDENCY]:
+        return False
+    if ask.only_region != NOBODY and ask.only_region != marks[REGION]:
+        return False
+    return not is_among(excluded, slot)
+
+
+@compiled
+def home_of(rows: Rows, ask: Ask, excluded: Int64s) -> int:
+    """See `sessions.home_of`; `NOBODY` when there is none."""
+    if ask.affinity == np.uint64(0):
+        return NOBODY
+    best, rank, most = NOBODY, -1, np.uint64(0)
+    for slot in range(rows.counts[0]):
+        if not is_feasible(rows, ask, excluded, slot) or rows.marks[slot, FLAGS] & SUSPECT != 0:
+            continue
+        is_here = rows.marks[slot, REGION] == ask.origin
+        level = (2 if rows.marks[slot, ROLE] != DECODE else 1) if is_here else 0
+        weight = mixed(ask.affinity ^ rows.hashes[slot])
+        if level > rank or (level == rank and weight > most):
+            best, rank, most = slot, level, weight
+    return best
+
+
+@compiled
+def add(
+    rows: Rows, index: IndexArrays, names: UInt64s, known: int, slot: int, scratch: RankingScratch
+) -> None:
+    """Make a slot a candidate, with its blocks."""
+    number = scratch.found[0]
+    blocks = leading_blocks(index, scratch.values, known, slot)
+    resident, in_file = blocks, 0
+    if index.num_filed[slot]:
+        for n in range(blocks - 1, -1, -1):
+            at = place_of(index.filed, names[n])
+            if at >= 0 and holds(index.filed, wide(index.filed.values[at]), slot):
+                resident, in_file = n, in_file + 1
+    scratch.slots[number] = slot
+    scratch.blocks[number] = blocks
+    scratch.resident[number] = resident
+    scratch.in_file[number] = in_file
+    scratch.found[0] = number + 1
+
+
+@compiled
+def keep_least(rows: Rows, hold: Int64s, count: int, room: int, slot: int) -> int:
+    """Keep a slot among the least busy so far, in order; how many there are then."""
+    busy = rows.numbers[slot, BUSY_UNTIL]
+    if count == room and busy >= rows.numbers[hold[count - 1], BUSY_UNTIL]:
+        return count
+    count = min(count + 1, room)
+    place = count - 1
+    while place > 0 and rows.numbers[hold[place - 1], BUSY_UNTIL] > busy:
+        hold[place] = hold[place - 1]
+        place -= 1
+    hold[place] = slot
+    return count
+
+
+@compiled
+def take(
+    rows: Rows,
+    index: IndexArrays,
+    ask: Ask,
+    names: UInt64s,
+    excluded: Int64s,
+    known: int,
+    slot: int,
+    scratch: RankingScratch,
+) -> bool:
+    """Make a slot a candidate, unless it is one or cannot be; whether it was new."""
+    if scratch.stamps[slot] == scratch.epoch[0] or scratch.found[0] >= scratch.slots.shape[0]:
+        return False
+    if not is_feasible(rows, ask, excluded, slot):
+        return False
+    scratch.stamps[slot] = scratch.epoch[0]
+    add(rows, index, names, known, slot, scratch)
+    return True
+
+
+@compiled
+def take_least(
+    rows: Rows,
+    index: IndexArrays,
+    ask: Ask,
+    names: UInt64s,
+    excluded: Int64s,
+    known: int,
+    keys: Floats,
+    tree: Int64s,
+    count: int,
+    scratch: RankingScratch,
+) -> None:
+    """Make candidates of the nodes with the least keys that are feasible."""
+    length, taken = start(scratch.front), 0
+    for _ in range(scratch.front.shape[0]):
+        slot, length = next_least(keys, tree, scratch.front, length)
+        if slot < 0 or taken == count:
+            return
+        fresh = take(rows, index, ask, names, excluded, known, slot, scratch)
+        taken += fresh or scratch.stamps[slot] == scratch.epoch[0]
+
+
+@compiled
+def take_holders(
+    rows: Rows,
+    index: IndexArrays,
+    ask: Ask,
+    weights: Weights,
+    names: UInt64s,
+    excluded: Int64s,
+    known: int,
+    scratch: RankingScratch,
+) -> None:
+    """Make candidates of the deepest holders: of a level with many, of the least busy."""
+    level, left, told = known, weights.num_holders, index.told
+    num_slots = rows.counts[0]
+    while level > 0 and left > 0:
+        value = scratch.values[level - 1]
+        level -= 1
+        if value >= 0:
+            offer_source(rows, index, names, known, value, ask.now, weights.num_sources, scratch)
+            left -= take(rows, index, ask, names, excluded, known, value, scratch)
+            continue
+        number, count = (-2 - value) >> 1, 0
+        if (-2 - value) & 1:
+            length = start(scratch.front)
+            for tried in range(weights.num_least + MAX_SAMPLED):
+                slot = -1
+                if tried < weights.num_least:
+                    slot, length = next_least(
+                        rows.offering, rows.offering_tree, scratch.front, length
+                    )
+                if slot < 0:
+                    slot = draw(scratch.random, num_slots)
+                fresh = scratch.stamps[slot] != scratch.epoch[0]
+                for j in range(count):
+                    fresh &= scratch.hold[j] != slot
+                if fresh and holds(told, value, slot):
+                    count = keep_least(rows, scratch.hold, count, left, slot)
+        else:
+            begin = told.starts[number]
+            for j in range(begin, begin + told.counts[number]):
+                slot = wide(told.pool[j])
+                if scratch.stamps[slot] != scratch.epoch[0]:
+                    count = keep_least(rows, scratch.hold, count, left, slot)
+        for j in range(count):
+            slot = scratch.hold[j]
+            offer_source(rows, index, names, known, slot, ask.now, weights.num_sources, scratch)
+            left -= take(rows, index, ask, names, excluded, known, slot, scratch)
+
+
+@compiled
+def gather(
+    rows: Rows,
+    index: IndexArrays,
+    ask: Ask,
+    weights: Weights,
+    names: UInt64s,
+    excluded: Int64s,
+    told: Int64s,
+    scratch: RankingScratch,
+) -> None:
+    """Fill the scratch with candidates and sources. `told`: (slot, blocks) of other regions."""
+    scratch.epoch[0] += 1
+    scratch.found[0] = scratch.found[1] = 0
+    known = look_up(index, names, scratch.values)
+    home = home_of(rows, ask, excluded)
+    scratch.found[2] = home
+    if not ask.indexed:
+        for slot in range(rows.counts[0]):
+            if rows.marks[slot, LIVE] != 0:
+                offer_source(rows, index, names, known, slot, ask.now, weights.num_sources, scratch)
+                take(rows, index, ask, names, excluded, known, slot, scratch)
+    else:
+        for j in range(rows.counts[1]):
+            take(rows, index, ask, names, excluded, known, rows.regions[j], scratch)
+        take_holders(rows, index, ask, weights, names, excluded, known, scratch)
+        if home >= 0:
+            take(rows, index, ask, names, excluded, known, home, scratch)
+        count = weights.num_least
+        take_least(
+            rows, index, ask, names, excluded, known, rows.offering, rows.offering_tree, count,
+            scratch,
+        )  # fmt: skip
+        take_least(
+            rows, index, ask, names, excluded, known, rows.decoding, rows.decoding_tree, count,
+            scratch,
+        )  # fmt: skip
+        take_least(
+            rows, index, ask, names, excluded, known, rows.pace, rows.pace_tree, count, scratch
+        )
+        for _ in range(weights.num_random):
+            slot = draw(scratch.random, rows.counts[0])
+            take(rows, index, ask, names, excluded, known, slot, scratch)
+        if not scratch.found[0]:  # all of those were ruled out
+            for slot in range(rows.counts[0]):
+                if scratch.found[0] < weights.num_least:
+                    take(rows, index, ask, names, excluded, known, slot, scratch)
+    for j in range(told.shape[0]):
+        for number in range(scratch.found[0]):
+            if scratch.slots[number] == told[j, 0] and told[j, 1] > scratch.blocks[number]:
+                scratch.blocks[number] = scratch.resident[number] = told[j, 1]
+                scratch.in_file[number] = 0

@@ -1,0 +1,63 @@
+"""How many nodes may take a request, known without a look at each."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from skerry_regions.routing.placement import Demand
+from skerry_regions.view import NodeState
+
+
+class NodeCounts:
+    """Counts of open nodes by zone, region and whether they prefill for everybody; of others by
+    why they are closed."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeState] = {}  # as they stand in these counts
+        self._open: Counter[tuple[str, str, bool]] = Counter()
+        self._closed: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """Return the number of nodes, open or closed."""
+        return len(self._nodes)
+
+    def put(self, node: NodeState) -> None:
+        """Count a node as it is now, in place of how it was."""
+        self.remove(node.id)
+        self._nodes[node.id] = node
+        self._add(node, 1)
+
+    def remove(self, node_id: str) -> None:
+        """Count a node no more, if it was."""
+        if (node := self._nodes.pop(node_id, None)) is not None:
+            self._add(node, -1)
+
+    def sharing(self, demand: Demand) -> tuple[int, int, dict[str, int]]:
+        """Count nodes that may take a request: those that prefill for everybody, and all; and
+        those that may not, by why."""
+        offering = total = outside = failed = 0
+        for (zone, region, offers), count in self._open.items():
+            if demand.residency in (None, zone) and demand.only_region in (None, region):
+                offering += count if offers else 0
+                total += count
+            else:
+                outside += count
+        for id_ in demand.exclude:
+            node = self._nodes.get(id_)
+            if node is None or node.draining or node.away:
+                continue
+            failed += 1
+            if demand.residency in (None, node.residency) and (
+                demand.only_region in (None, node.region)
+            ):
+                offering -= node.offers_prefill
+                total -= 1
+            else:
+                outside -= 1
+        return offering, total, {"zone": outside, "failed": failed, **self._closed}
+
+    def _add(self, node: NodeState, number: int) -> None:
+        if node.draining or node.away:
+            self._closed["draining" if node.draining else "away"] += number
+        else:
+            self._open[node.residency, node.region, node.offers_prefill] += number

@@ -1,0 +1,137 @@
+"""The edge's end of an edge-node connection; `connection` has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from skerry.errors import Overloaded, Unavailable
+from skerry_regions.wire.connection import MAX_STREAM_ID, Connection
+from skerry_regions.wire.protocol import (
+    Abort,
+    Accepted,
+    AnyEvent,
+    Credit,
+    Embed,
+    Embedded,
+    Failed,
+    Hello,
+    NodeMessage,
+    Ping,
+    Pong,
+    ShareKV,
+    SnapshotWanted,
+    Submit,
+    Tokens,
+)
+from skerry_regions.wire.reports import Report
+
+
+@dataclass(slots=True)
+class _EdgeStream:
+    next_index: int  # output position of the next token
+    credit: int  # Tokens events the node may still send
+    consumed: int = 0  # events read by our caller, credit for them not yet sent
+    embeds: bool = False
+    accepted: bool = False
+    aborted: bool = False
+
+
+class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
+    """The edge's end: submits, aborts and grants credit; receives events."""
+
+    def __init__(self, hello: Hello) -> None:
+        super().__init__(hello, NodeMessage)
+
+    def submit(self, submit: Submit | Embed) -> int:
+        """Open a stream and return its number; `submit.stream` is replaced by it.
+
+        Raises `Overloaded` when the connection has all the streams it may have, and `Unavailable`
+        when the two sides do not mean the same by the model's token ids.
+        """
+        terms = self._terms()
+        if submit.model not in terms.models:
+            raise Unavailable(f"the node does not serve {submit.model} as this edge knows it")
+        if len(self._streams) >= terms.max_streams or self._last_stream >= MAX_STREAM_ID:
+            raise Overloaded(f"all {terms.max_streams} streams to this node are taken")
+        stream = self._last_stream + 1
+        self._send(msgspec.structs.replace(submit, stream=stream))
+        self._last_stream = stream
+        first = len(submit.output_ids) if isinstance(submit, Submit) else 0
+        self._streams[stream] = _EdgeStream(first, terms.window, embeds=isinstance(submit, Embed))
+        return stream
+
+    def abort(self, stream: int) -> None:
+        """Ask the node to stop. Its last event still comes. Harmless after the end, or twice."""
+        state = self._streams.get(stream)
+        if state is not None and not state.aborted:
+            state.aborted = True
+            self._send(Abort(stream=stream))
+
+    def consumed(self, stream: int, events: int = 1) -> None:
+        """Say that `events` Tokens events were taken off our hands, so that more may come.
+
+        Credit is sent by the half window, not by the event.
+        """
+        state = self._streams.get(stream)
+        if state is None or state.aborted:
+            return
+        window = self._terms().window
+        state.consumed += events
+        if state.consumed > window - state.credit:
+            raise RuntimeError(f"stream {stream}: more events consumed than were received")
+        if 2 * state.consumed >= window:
+            self._send(Credit(stream=stream, count=state.consumed))
+            state.credit += state.consumed
+            state.consumed = 0
+
+    def ping(self, nonce: int) -> None:
+        self._send(Ping(nonce=nonce))
+
+    def share_kv(self, share: ShareKV) -> None:
+        """Have the node send KV to another. Raises `Unavailable` as `submit` does."""
+        if share.model not in self._terms().models:
+            raise Unavailable(f"the node does not serve {share.model} as this edge knows it")
+        self._send(share)
+
+    def want_snapshot(self, model: str) -> None:
+        self._send(SnapshotWanted(model=model))
+
+    def receive(self, data: bytes) -> Iterator[Hello | Accepted | AnyEvent | Pong | Report]:
+        """Yield the node's messages; iterate to the end. Tokens of aborted streams are left out.
+
+        Raises `ProtocolError` after the last good message.
+        """
+        for message in self._messages(data):
+            if isinstance(message, Hello | Pong | Report) or self._accept(message):
+                yield message
+
+    def _accept(self, event: Accepted | AnyEvent) -> bool:
+        """Check an event against its stream; return False when none waits for it any more."""
+        stream = self._streams.get(event.stream)
+        if stream is None:
+            past = "after the end of" if event.stream <= self._last_stream else "for the unopened"
+            raise self._fault(f"{type(event).__name__} {past} stream {event.stream}")
+        if stream.embeds != isinstance(event, Embedded) and not isinstance(event, Failed):
+            raise self._fault(f"{type(event).__name__} does not belong on stream {event.stream}")
+        if isinstance(event, Accepted):
+            if stream.accepted:
+                raise self._fault(f"Accepted late or twice on stream {event.stream}")
+            stream.accepted = True
+            return not stream.aborted
+        if not isinstance(event, Tokens):
+            del self._streams[event.stream]
+            return True
+        if stream.credit == 0:
+            raise self._fault(f"Tokens without credit on stream {event.stream}")
+        if event.index != stream.next_index:
+            raise self._fault(
+                f"Tokens at index {event.index} on stream {event.stream}, "
+                f"expected {stream.next_index}"
+            )
+        stream.accepted = True
+        stream.credit -= 1
+        stream.next_index += len(event.token_ids)
+        return not stream.aborted

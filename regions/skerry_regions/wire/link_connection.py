@@ -1,0 +1,184 @@
+"""One connection of an edge to a node, from its first byte to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from skerry.errors import Unavailable
+from skerry_regions.wire.edge_connection import EdgeConnection
+from skerry_regions.wire.frames import ProtocolError
+from skerry_regions.wire.protocol import (
+    Accepted,
+    Done,
+    Embed,
+    Embedded,
+    Event,
+    Failed,
+    Hello,
+    Pong,
+    ShareKV,
+    Submit,
+    Tokens,
+)
+from skerry_regions.wire.reports import Report
+
+logger = logging.getLogger(__name__)
+
+Sink = Callable[[Accepted | Event], None]
+EmbedSink = Callable[[Embedded | Failed], None]
+
+
+class LinkConnection(asyncio.Protocol):
+    """Streams, embeddings, pings and reports over one `EdgeConnection`."""
+
+    def __init__(
+        self,
+        node: str,
+        hello: Hello,
+        changed: Callable[[], None],
+        on_report: Callable[[Report], None],
+    ) -> None:
+        self._node = node
+        self._on_report = on_report
+        self._pinged: dict[int, float] = {}  # when, by nonce, while unanswered
+        self.rtt: float | None = None  # seconds, of the last ping
+        self._changed = changed
+        self._connection = EdgeConnection(hello)
+        self._sinks: dict[int, Sink] = {}
+        self._embed_sinks: dict[int, EmbedSink] = {}
+        self._pongs: list[Pong] = []
+        self._nonces = itertools.count()
+        self._transport: asyncio.Transport | None = None
+        self._flush_scheduled = False
+        self.lost = asyncio.Event()
+
+    @property
+    def greeted(self) -> bool:
+        return self._connection.agreement is not None and not self.lost.is_set()
+
+    @property
+    def models(self) -> frozenset[str]:
+        agreement = self._connection.agreement
+        return agreement.models if agreement is not None else frozenset()
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._sinks) + len(self._embed_sinks)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._schedule_flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._connection.receive(data):
+                match message:
+                    case Tokens():
+                        self._deliver(message)
+                        self._connection.consumed(message.stream)
+                    case Accepted():
+                        self._deliver(message)
+                    case Done():
+                        self._deliver(message)
+                        self._sinks.pop(message.stream, None)
+                    case Embedded():
+                        if embed_sink := self._embed_sinks.pop(message.stream, None):
+                            embed_sink(message)
+                    case Failed():
+                        self._fail(message)
+                    case Pong():
+                        self._take_pong(message)
+                    case Report():
+                        self._on_report(message)
+                    case _:  # Hello: the connection has taken note of it
+                        self._changed()
+        except ProtocolError as error:
+            logger.warning("node %s broke the protocol: %s", self._node, error)
+            self.drop()
+        self._schedule_flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.lost.set()
+        self._changed()
+        self.fail_streams()
+
+    def fail_streams(self) -> None:
+        """Fail every stream: nothing more comes from here."""
+        message = f"the connection to node {self._node} was lost"
+        for stream in (*self._sinks, *self._embed_sinks):
+            self._connection.abort(stream)
+            self._fail(Failed(stream=stream, code=Unavailable.code, message=message))
+        self._schedule_flush()
+
+    def submit(self, submit: Submit, sink: Sink) -> int:
+        stream = self._connection.submit(submit)
+        self._sinks[stream] = sink
+        self._schedule_flush()
+        return stream
+
+    def embed(self, embed: Embed, sink: EmbedSink) -> int:
+        stream = self._connection.submit(embed)
+        self._embed_sinks[stream] = sink
+        self._schedule_flush()
+        return stream
+
+    def share_kv(self, share: ShareKV) -> None:
+        self._connection.share_kv(share)
+        self._schedule_flush()
+
+    def abort(self, stream: int) -> None:
+        self._connection.abort(stream)
+        self._schedule_flush()
+
+    def forget(self, stream: int) -> None:
+        self._sinks.pop(stream, None)
+        self._embed_sinks.pop(stream, None)
+        self.abort(stream)
+
+    def want_snapshot(self, model: str) -> None:
+        self._connection.want_snapshot(model)
+        self._schedule_flush()
+
+    def ping(self) -> None:
+        if self.greeted:
+            nonce = next(self._nonces)
+            self._pinged[nonce] = asyncio.get_running_loop().time()
+            self._connection.ping(nonce)
+            self._schedule_flush()
+
+    def _take_pong(self, pong: Pong) -> None:
+        self._pongs.append(pong)
+        if (sent := self._pinged.pop(pong.nonce, None)) is not None:
+            self.rtt = asyncio.get_running_loop().time() - sent
+
+    def take_pongs(self) -> list[Pong]:
+        pongs, self._pongs = self._pongs, []
+        return pongs
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _deliver(self, event: Accepted | Event) -> None:
+        if (sink := self._sinks.get(event.stream)) is not None:
+            sink(event)
+
+    def _fail(self, event: Failed) -> None:
+        sink = self._sinks.pop(event.stream, None) or self._embed_sinks.pop(event.stream, None)
+        if sink is not None:
+            sink(event)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled and self._transport is not None:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._transport is not None and (data := self._connection.data_to_send()):
+            self._transport.write(data)

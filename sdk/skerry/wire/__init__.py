@@ -1,0 +1,248 @@
+"""Request and response structs of every task in Workers AI's dialect, and what dialects share.
+
+Requests tolerate what real clients send: unknown fields, and null for "not given". Ranges are part
+of the types, so a value out of range is refused with its path. Responses omit nothing a client may
+index, and never send `tool_calls: null`, which breaks some of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+# --- shared pieces -----------------------------------------------------------------------------
+
+Role = str  # upstream leaves it free; the chat template decides
+
+
+class TextPart(Struct, tag="text", tag_field="type"):
+    """One piece of a message given as a list of parts."""
+
+    text: str
+
+
+class Message(Struct):
+    """One turn of a conversation, in either dialect."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None  # what a tool call was before there were tools
+
+
+class PromptTokensDetails(Struct):
+    cached_tokens: int = 0
+
+
+class TokenUsage(Struct):
+    """Token counts. `cached_tokens` are part of `prompt_tokens`, at most `prompt_tokens - 1`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class RunOptions(Struct, rename="camel"):
+    """The `options` object that REST requests carry inside the body."""
+
+    reject_if_busy: bool | None = None  # fail at once instead of waiting for a place
+    queue_request: bool | None = None  # of a call through the binding
+
+
+# --- text generation, Workers AI dialect ----------------------------------------------------------
+
+MAX_OUTPUT_TOKENS = 1 << 20  # the context window is the real bound; this one keeps integers small
+
+Temperature = Annotated[float, Meta(ge=0.0, le=5.0)]
+TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+RepetitionPenalty = Annotated[float, Meta(gt=0.0, le=2.0)]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)]
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+LogitBias = dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]]
+
+
+class TextGenerationInput(Struct):
+    """Body of `/ai/run/{model}` for text generation: exactly one of `prompt` and `messages`."""
+
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2000)] | None = None
+    raw: bool | None = None
+    stream: bool | None = None
+    max_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    min_p: MinP | None = None
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
+    lora: str | None = None
+    response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    functions: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    options: RunOptions | None = None
+
+
+class NativeToolCall(Struct):
+    """Native form: flat, arguments as an object, no id."""
+
+    name: str
+    arguments: Any  # an object
+
+
+class TextGenerationOutput(Struct):
+    """`result` of a plain native text generation."""
+
+    response: Any  # text; in JSON mode the value itself
+    tool_calls: list[NativeToolCall]
+    usage: TokenUsage
+
+
+class TextGenerationChunk(Struct, omit_defaults=True):
+    """One `data:` event of a native stream; the last one before `[DONE]` carries `usage`."""
+
+    response: str
+    tool_calls: list[NativeToolCall] | UnsetType = UNSET
+    p: str | UnsetType = UNSET  # padding of random length, so that event sizes tell nothing
+    usage: TokenUsage | UnsetType = UNSET
+
+
+# --- envelope ----------------------------------------------------------------------------------
+
+
+class ApiMessage(Struct):
+    """One entry of an envelope's `errors` or `messages`."""
+
+    message: str
+    code: int
+
+
+class ErrorEnvelope(Struct):
+    """The failure envelope, keys in upstream's order."""
+
+    errors: list[ApiMessage]
+    success: bool
+    result: Any
+    messages: list[ApiMessage]
+
+
+class BindingError(Struct):
+    """The failure of a call through a Worker's `env.AI`."""
+
+    internalCode: int
+    message: str
+    name: str
+    description: str
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
+
+
+# --- embeddings ----------------------------------------------------------------------------------
+
+MAX_EMBEDDED_TEXTS = 100  # upstream's, of the Workers AI dialect
+PoolingName = Literal["mean", "cls", "max"]
+EmbeddedText = Annotated[str, Meta(min_length=1)]
+
+
+class EmbeddingsInput(Struct):
+    """Body of `/ai/run/{model}` for text embeddings."""
+
+    text: (
+        EmbeddedText
+        | Annotated[list[EmbeddedText], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)]
+    )
+    pooling: PoolingName | None = None
+    truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
+    options: RunOptions | None = None
+
+
+class EmbeddingUsage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsOutput(Struct):
+    """`result` of native text embeddings: one row of `data` for each text, in their order."""
+
+    shape: list[int]  # texts, dimensions
+    data: list[list[float]]
+    pooling: PoolingName
+    usage: EmbeddingUsage
+
+
+# --- classification and ranking ------------------------------------------------------------------
+
+MAX_CONTEXTS = 1000
+
+
+class ClassificationInput(Struct):
+    """Body of `/ai/run/{model}` for text classification."""
+
+    text: EmbeddedText
+    truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
+    options: RunOptions | None = None
+
+
+class LabelScore(Struct):
+    """One class of a text; `result` is a list of all, in the model's order."""
+
+    label: str
+    score: float  # 0 to 1
+
+
+class RankingContext(Struct):
+    text: EmbeddedText
+
+
+class RankingInput(Struct):
+    """Body of `/ai/run/{model}` for ranking: texts, to be sorted by how they answer `query`."""
+
+    query: EmbeddedText
+    contexts: Annotated[list[RankingContext], Meta(min_length=1, max_length=MAX_CONTEXTS)]
+    top_k: Annotated[int, Meta(ge=1)] | None = None  # the best of them; all where it is absent
+    truncate_inputs: bool | None = None  # cut off contexts that are too long
+    options: RunOptions | None = None
+
+
+class RankedContext(Struct):
+    """One context; `id` is its index in the request."""
+
+    id: int
+    score: float  # 0 to 1
+
+
+class RankingOutput(Struct):
+    """`result` of a ranking, the best context first."""
+
+    response: list[RankedContext]
+    usage: EmbeddingUsage

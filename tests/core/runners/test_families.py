@@ -1,0 +1,321 @@
+"""Every family of decoders as transformers saves it, on every back end: the same logits.
+
+All parameters are random, norms and biases too. What a back end lacks it refuses by name, and what
+a model has beyond a plain Llama matters: without it the logits are others.
+
+`python -m tests.core.runners.test_families` prints the table of families, runners and formats.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from tests.core.random_models import Weights, alike, write_gguf
+from tests.core.reference_model import kl_divergence
+from tests.core.runners.family_table import FAMILIES, Family
+from tests.core.runners.runner_suite import (
+    CACHE,
+    KINDS,
+    VOCAB,
+    check_same_bits_in_any_batch,
+    random_tokens,
+    teacher_forced,
+)
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from skerry_core.batch import Float32
+from skerry_core.config import FEATURES, BackEnd, ConfigError, Feature, ModelConfig
+from skerry_core.kernels.torch.decoder import assemble
+from skerry_core.models.loading import read_decoder
+from skerry_core.models.registry import UnknownFamily, family_of
+from skerry_core.models.weight_file import WeightFile
+from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.torch_gpu import TorchRunner
+
+TOKENS = random_tokens(150)
+BACK_ENDS: dict[str, BackEnd] = {
+    "numba": "numba", "torch": "torch", "torch deterministic": "torch", "jax": "jax",
+}  # fmt: skip
+MOST_KL = {"numba": 1e-5}  # nats, of each token: weights are not quantised, KV is in float16
+LESS_KL = 1e-8  # where everything is in float32
+SIZES = {"num_blocks": 6, "max_step_tokens": 128, "max_samples": 128}
+
+
+@dataclass
+class Saved:
+    """A model of transformers, the folder that it was saved to, and its logits of TOKENS."""
+
+    family: Family
+    folder: Path
+    logits: Float32
+    config: ModelConfig
+
+
+# XLA compiles programs for each model: these have every feature that JAX has, and refuse one.
+IN_JAX = (
+    "gemma2",
+    "gemma3",
+    "granite",
+    "olmo2",
+    "mixtral",
+    "phi3, a part of each head and LongRoPE",
+)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return save(FAMILIES[request.param], tmp_path_factory.mktemp("family"))
+
+
+def save(family: Family, folder: Path) -> Saved:
+    """Make a small random model of a family with transformers, and save it."""
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": VOCAB,
+        "max_position_embeddings": 512, "pad_token_id": 0,
+    }  # fmt: skip
+    config = AutoConfig.for_model(family.model_type, **{**sizes, **family.fields})
+    torch.manual_seed(family.seed)
+    model: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_attention = "q_proj" in name or "k_proj" in name or "qkv_proj" in name
+            is_attention |= "sinks" in name or "gate.weight" in name or "router" in name
+            is_whole_norm = "norm" in name and not family.model_type.startswith("gemma")
+            parameter.normal_(1.0 if is_whole_norm else 0.0, 0.2 if is_attention else 0.1)
+    model.save_pretrained(folder)
+    with torch.inference_mode():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with WeightFile.open(folder) as file:
+        return Saved(family, folder, logits, file.config)
+
+
+@pytest.mark.parametrize("kind", [each for each in BACK_ENDS if each != "jax"])
+def test_what_transformers_saves_is_what_is_run(saved: Saved, kind: str) -> None:
+    check_run(saved, kind)
+
+
+@pytest.mark.parametrize("saved", IN_JAX, indirect=True)
+def test_what_transformers_saves_is_what_is_run_in_jax(saved: Saved) -> None:
+    check_run(saved, "jax")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", [each for each in FAMILIES if each not in IN_JAX], indirect=True)
+def test_what_transformers_saves_is_what_is_run_in_jax_too(saved: Saved) -> None:
+    check_run(saved, "jax")
+
+
+def check_run(saved: Saved, kind: str) -> None:
+    """In chunks, over blocks that are not in order."""
+    features = sorted(saved.config.features)
+    if lacking := [each for each in features if BACK_ENDS[kind] not in FEATURES[each]]:
+        with pytest.raises(ConfigError, match=f"needs {', '.join(lacking)}: not supported by"):
+            KINDS[kind].open(saved.folder, **SIZES)
+        return
+    runner = KINDS[kind].open(saved.folder, **SIZES)
+    logits = teacher_forced(runner, TOKENS, (100, 1, 49), table=[5, 0, 3])
+    runner.close()
+    check_close(saved, logits, kind)
+
+
+def check_close(saved: Saved, logits: Float32, kind: str) -> None:
+    assert kl_divergence(saved.logits, logits).max() < MOST_KL.get(kind, LESS_KL)
+
+
+def test_bits_on_the_cpu(saved: Saved) -> None:
+    """The same alone, in any batch and chunks, on any threads, and over blocks handed over."""
+    options: dict[str, Any] = {
+        "num_blocks": 22, "max_step_tokens": 256, "max_samples": 256, "cache_dir": CACHE,
+    }  # fmt: skip
+    runner = NumbaRunner.open(saved.folder, threads=1, **options)
+    check_same_bits_in_any_batch(runner)
+    alone = teacher_forced(runner, TOKENS, (150,), table=[5, 0, 3])
+    other = NumbaRunner.open(saved.folder, threads=2, **options)
+    for here, there in ((5, 7), (0, 1)):
+        other.admit_block(there, runner.export_block(here))
+    rest = teacher_forced(other, TOKENS[128:], (21, 1), table=[7, 1, 2], start=128)
+    np.testing.assert_array_equal(rest, alone[128:])
+    chunked = teacher_forced(other, TOKENS, (77, 1, 72), table=[8, 9, 4])
+    np.testing.assert_array_equal(chunked, alone)
+    runner.close()
+    other.close()
+
+
+def test_gguf_says_the_same(saved: Saved, tmp_path: Path) -> None:
+    """Tensors under llama.cpp's names; what GGUF does not state is the family's own."""
+    family = saved.family
+    if family.arch is None:
+        pytest.skip("GGUF cannot state it, or it is stated for its 8,192 tokens only")
+    path = write_gguf(
+        tmp_path / "m.gguf", saved.config, as_converted(saved), metadata=family.metadata
+    )
+    with WeightFile.open(path) as file:
+        read = [(each.rope is None, each.window) for each in file.config.layers]
+        assert read == [(each.rope is None, each.window) for each in saved.config.layers]
+    runner = KINDS["torch"].open(path, num_blocks=3, max_step_tokens=150, max_samples=150)
+    logits = teacher_forced(runner, TOKENS, (150,), table=[0, 1, 2])
+    runner.close()
+    check_close(saved, logits, "torch")
+
+
+def as_converted(saved: Saved) -> Weights:
+    """A model's tensors as llama.cpp's converter writes them, Llama's order of rows apart."""
+    assert saved.family.arch is not None
+    names = gguf.get_tensor_name_map(saved.family.arch, saved.config.num_layers)
+    weights: Weights = {}
+    for name, values in _experts_stacked(load_file(saved.folder / "model.safetensors")).items():
+        if name.startswith("blk."):
+            weights[name] = values
+            continue
+        module, _, kind = name.rpartition(".")
+        is_gemma_norm = saved.family.model_type.startswith("gemma") and "norm" in name
+        weights[f"{names.get_name(module)}.{kind}"] = values + 1 if is_gemma_norm else values
+    for length in ("long", "short"):
+        if divisors := saved.family.fields.get("rope_scaling", {}).get(f"{length}_factor"):
+            weights[f"rope_factors_{length}.weight"] = np.array(divisors, np.float32)
+    return weights
+
+
+def _experts_stacked(tensors: Weights) -> Weights:
+    """Stack experts, and take gates and ups apart, under llama.cpp's names."""
+    parts = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down"}
+    parts |= {"down_proj": "down"}
+    stacked: Weights = {}
+    for name, values in tensors.items():
+        if match := re.fullmatch(r"model\.layers\.(\d+)\..*experts\.(\d+)\.(\w+)\.weight", name):
+            ours = f"blk.{match[1]}.ffn_{parts[match[3]]}_exps.weight"
+            number = int(match[2])  # files name them in the order of text: 10 would be before 2
+            stacked.setdefault(
+                ours, np.zeros((len(_numbers(tensors, match[1])), *values.shape), np.float32)
+            )
+            stacked[ours][number] = values
+        elif match := re.fullmatch(
+            r"model\.layers\.(\d+)\..*experts\.(gate_up|down)_proj(_bias)?", name
+        ):
+            kind = "bias" if match[3] else "weight"
+            values = values if match[3] else np.ascontiguousarray(values.swapaxes(1, 2))
+            halves = {"down": values}
+            if match[2] == "gate_up":
+                halves = {"gate": values[:, ::2], "up": values[:, 1::2]}
+            for half, own in halves.items():
+                stacked[f"blk.{match[1]}.ffn_{half}_exps.{kind}"] = np.ascontiguousarray(own)
+        elif match := re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.sinks", name):
+            stacked[f"blk.{match[1]}.attn_sinks.weight"] = values
+        else:
+            stacked[name] = values
+    return stacked
+
+
+def _numbers(tensors: Weights, layer: str) -> set[str]:
+    """The numbers of a layer's experts."""
+    pattern = rf"model\.layers\.{layer}\..*experts\.(\d+)\..*"
+    found = (re.fullmatch(pattern, name) for name in tensors)
+    return {match[1] for match in found if match}
+
+
+# --- every feature matters -----------------------------------------------------------------------
+
+WITHOUT: dict[Feature, Callable[[ModelConfig], ModelConfig]] = {
+    "biases of q, k and v": lambda c: replace(c, attention_bias=False),
+    "a bias of attention's output": lambda c: replace(c, output_bias=False),
+    "norms of the heads of q and k": lambda c: replace(c, qk_norm=None),
+    "norms across the heads of q and k": lambda c: replace(c, qk_norm=None),
+    "norms after each branch": lambda c: replace(c, norms_after=False),
+    "GELU": lambda c: replace(c, activation="silu"),
+    "a clamped activation": lambda c: replace(c, activation="silu"),
+    "scaled rotary embeddings": lambda c: replace(
+        c,
+        layers=tuple(
+            replace(each, rope=each.rope and replace(each.rope, multipliers=(), amplitude=1.0))
+            for each in c.layers
+        ),
+    ),
+    "rotary embeddings of a part of each head": lambda c: alike(
+        replace(c, rotary_dim=None, layers=alike(c, rope=None).layers), rope=type(c.ropes[0])()
+    ),
+    "layers without rotary embeddings": lambda c: alike(c, rope=c.ropes[0]),
+    "rotary embeddings that differ by layer": lambda c: alike(c, rope=c.ropes[0]),
+    "a sliding window": lambda c: alike(c, window=None),
+    "sliding windows that differ by layer": lambda c: alike(c, window=45),
+    "an attention scale of its own": lambda c: replace(c, attention_scale=None),
+    "capped scores": lambda c: replace(c, score_cap=None),
+    "capped logits": lambda c: replace(c, logit_cap=None),
+    "attention sinks": lambda c: replace(c, attention_sinks=False),
+    "scaled embeddings": lambda c: replace(c, embedding_scale=1.0),
+    "scaled branches": lambda c: replace(c, residual_scale=1.0),
+    "scaled logits": lambda c: replace(c, logit_scale=1.0),
+}
+NEEDED = ("branches without a norm before them", "experts")  # there are no weights to do without
+
+
+def test_every_feature_matters(saved: Saved) -> None:
+    _, tensors, _ = read_decoder(saved.folder, torch.from_numpy, "torch")
+    for feature in sorted(saved.config.features - set(NEEDED)):
+        config = WITHOUT[feature](saved.config)
+        if config == saved.config:
+            continue  # as written for GGUF, where a scale is what it would be anyway
+        runner = TorchRunner(config, assemble(config, tensors), num_blocks=3, threads=1,
+                             max_samples=150)  # fmt: skip
+        logits = teacher_forced(runner, TOKENS, (150,), table=[0, 1, 2])
+        runner.close()
+        assert kl_divergence(saved.logits, logits).max() > 3 * MOST_KL["numba"], feature
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+REFUSED = ("deepseek_v3", "qwen3_next", "granitemoehybrid", "llama4", "apertus", "falcon", "t5")
+
+
+def print_table(folder: Path) -> None:
+    """Print KL against transformers, the largest of any token, of every family and runner."""
+    say(f"{'family':45}{''.join(f'{kind:>22}' for kind in BACK_ENDS)}{'torch, GGUF':>22}")
+    for name, family in FAMILIES.items():
+        own = folder / f"{len(list(folder.iterdir()))}"
+        own.mkdir()
+        saved = save(family, own)
+        found = [_kl(saved, saved.folder, kind) for kind in BACK_ENDS]
+        in_gguf = "-"
+        if family.arch is not None:
+            weights = as_converted(saved)
+            path = write_gguf(own / "m.gguf", saved.config, weights, metadata=family.metadata)
+            in_gguf = _kl(saved, path, "torch")
+        say(f"{name:45}{''.join(f'{each:>22}' for each in [*found, in_gguf])}")
+    for model_type in REFUSED:
+        try:
+            family_of(model_type)
+        except UnknownFamily as error:
+            say(f"{model_type:45}{error}")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _kl(saved: Saved, path: Path, kind: str) -> str:
+    try:
+        runner = KINDS[kind].open(path, **SIZES)
+    except ConfigError as error:
+        return f"no: {len(str(error).split(','))} lacking"
+    logits = teacher_forced(runner, TOKENS, (100, 1, 49), table=[5, 0, 3])
+    runner.close()
+    return f"{kl_divergence(saved.logits, logits).max():.1e}"
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as temporary:
+        print_table(Path(temporary))

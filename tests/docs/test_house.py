@@ -1,0 +1,104 @@
+"""The house keeps its rules: small folders, imports that run down, no circle, no name twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench.measuring.tree import LINES_OF_A_FILE, Tree
+
+ROOT = Path(__file__).parents[2]
+PROJECT = """
+[tool.hatch.build.targets.wheel]
+packages = ["source/shop"]
+
+[[tool.importlinter.contracts]]
+type = "layers"
+containers = ["shop"]
+layers = ["counter", "kitchen | cellar", "words : sums"]
+"""
+FILES = {
+    "counter/__init__.py": '"""Where guests are."""\n',
+    "counter/orders.py": "import shop.kitchen.stove\nfrom shop.words import Dish\n",
+    "kitchen/__init__.py": "",
+    "kitchen/stove.py": '"""Hot."""\nfrom shop import words\n\nclass Plate:\n    """Round."""\n',
+    "cellar/__init__.py": "",
+    "cellar/shelf.py": "# cool\n\nclass Plate:\n    size = (\n        1,  # cm\n    )\n",
+    "words.py": "from shop import sums\n\nclass Dish: pass\n",
+    "sums.py": "",
+    "__init__.py": "",
+}
+
+
+@pytest.fixture(scope="module")
+def house() -> Tree:
+    return Tree.read(ROOT)
+
+
+def shop(root: Path, **changed: str) -> Tree:
+    """The tree of a small repository, with lines added to some of its files."""
+    (root / "pyproject.toml").write_text(PROJECT)
+    for name, text in FILES.items():
+        path = root / "source" / "shop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + changed.get(path.stem, ""))
+    return Tree.read(root)
+
+
+def test_no_folder_is_full(house: Tree) -> None:
+    assert house.full_folders == {}
+
+
+def test_no_file_is_long(house: Tree) -> None:
+    assert house.long_files == {}
+    lines = {path: path.read_text().count("\n") for path in (ROOT / "bench").rglob("*.py")}
+    assert {path: num for path, num in lines.items() if num > LINES_OF_A_FILE} == {}
+
+
+def test_no_import_runs_up(house: Tree) -> None:
+    assert house.up == []
+
+
+def test_no_circle(house: Tree) -> None:
+    assert house.circles == []
+
+
+def test_one_class_name_has_one_meaning(house: Tree) -> None:
+    assert house.repeated_classes == {}
+
+
+def test_what_is_read_of_a_tree(tmp_path: Path) -> None:
+    tree = shop(tmp_path)
+    assert tree.rooms == ["shop", "shop.cellar", "shop.counter", "shop.kitchen"]
+    assert tree.arrows == [
+        ("shop.counter", "shop"),
+        ("shop.counter", "shop.kitchen"),
+        ("shop.kitchen", "shop"),
+    ]
+    assert tree.code_lines == {"shop": 2 + 2 + 4 + 2}
+    assert tree.repeated_classes == {"Plate": ["shop.cellar.shelf", "shop.kitchen.stove"]}
+    assert (tree.up, tree.circles, tree.up_for_types) == ([], [], [])
+
+
+def test_an_import_that_runs_up_is_found(tmp_path: Path) -> None:
+    tree = shop(tmp_path, words="\ndef cook():\n    from shop.kitchen import stove\n")
+    assert tree.up == [("shop.words", "shop.kitchen.stove")]
+    assert tree.circles == [["shop.kitchen", "shop.words"]]
+
+
+def test_a_name_is_found_twice_wherever_its_classes_are(tmp_path: Path) -> None:
+    tree = shop(tmp_path, sums="def add():\n    class Dish: pass\n")
+    assert tree.repeated_classes["Dish"] == ["shop.sums", "shop.words"]
+
+
+def test_rooms_beside_each_other_do_not_meet(tmp_path: Path) -> None:
+    assert shop(tmp_path, shelf="import shop.kitchen.stove\n").up == [
+        ("shop.cellar.shelf", "shop.kitchen.stove")
+    ]
+
+
+def test_an_import_for_types_alone_is_none(tmp_path: Path) -> None:
+    line = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import shop.counter.orders\n"
+    tree = shop(tmp_path, words=line)
+    assert (tree.up, tree.circles) == ([], [])
+    assert tree.up_for_types == [("shop.words", "shop.counter.orders")]

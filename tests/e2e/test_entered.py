@@ -1,0 +1,46 @@
+"""What one plain streamed request enters: few files, and none of what it did not ask for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from bench.measuring.entered import files_of_a_plain_stream
+
+from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.model_files import ModelFiles
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 77
+UNASKED = (
+    "answer_headers", "hints", "reload", "whole_numbers", "api/batch", "api/cors", "api/documents",
+    "gate/allowance_use", "gate/grants", "gate/quotas", "gate/residency", "gate/spending",
+    "gate/steering", "gate/token_bucket", "gate/waiting_room", "ledger/idempotency",
+    "ledger/repeats", "ledger/replay", "ledger/response_cache", "output", "telemetry/attempt_spans",
+    "telemetry/otlp", "text/desk", "text/stops", "text/token_cache",
+    "engine/adjustments", "engine/drafts", "engine/exports", "engine/kv_exchange", "engine/masks",
+    "engine/preemption", "engine/second_tier", "engine/speculation", "grammar", "pins",
+    "node/grammar", "node/preparation", "kv", "zones",
+)  # fmt: skip
+
+
+@pytest.mark.model
+def test_a_plain_stream_enters_few_files(default_model: ModelFiles, tmp_path: Path) -> None:
+    spec = Catalog.load().resolve(default_model.id)
+    home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
+    entered = files_of_a_plain_stream(
+        spec, default_model, tmp_path, runner="numba", cache_dir=home / "cache"
+    )
+    assert len(entered) <= MOST, "\n".join(entered)
+    unasked = {
+        path: functions
+        for path, functions in entered.items()
+        if any(f"{_room(path)}/".startswith(f"{each}/") for each in UNASKED)
+    }
+    assert unasked == {}
+
+
+def _room(path: str) -> str:
+    """Return `gate/quotas` of `edge/skerry_edge/gate/quotas.py`."""
+    return path.split("/", 2)[2].removesuffix(".py")
