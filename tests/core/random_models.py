@@ -28,7 +28,7 @@ LLAMA3_JSON = {  # as `config.json` has it; what models with scaled frequencies 
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-INTERLEAVED = ("llama", "granite")  # whose Q and K llama.cpp's converter permutes
+INTERLEAVED = ("llama", "smollm3", "granite")  # whose Q and K llama.cpp's converter permutes
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> Weights:

@@ -13,6 +13,7 @@ FAMILIES: dict[str, str | None] = {
     "mistral": None,  # is a Llama there
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "smollm3": "smollm3",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gemma3": None,  # with images; a file for itself there

@@ -69,6 +69,10 @@ FAMILIES = {
         },
     ),
     "qwen3": Family("qwen3", _WINDOW | {"max_window_layers": 4}, _ARCH.QWEN3),
+    "smollm3": Family("smollm3", {}, _ARCH.SMOLLM3),
+    "smollm3, another pattern": Family(
+        "smollm3", {"no_rope_layers": [0, 1, 1, 0], "tie_word_embeddings": False}
+    ),
     "gemma2": Family(
         "gemma2",
         _GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},

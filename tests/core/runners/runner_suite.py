@@ -54,6 +54,9 @@ MODELS = {
     "qwen3": replace(
         _SMALL, architecture="qwen3", qk_norm="head", head_dim=48, tied_embeddings=False
     ),
+    "smollm3": replace(
+        _SMALL, architecture="smollm3", layers=(LayerConfig(), LayerConfig(rope=None))
+    ),
     "mistral": replace(
         alike(_SMALL, window=70), architecture="mistral", num_kv_heads=4, tied_embeddings=False
     ),

@@ -64,6 +64,7 @@ class Saved:
 
 # XLA compiles programs for each model: these have every feature that JAX has, and refuse one.
 IN_JAX = (
+    "smollm3",
     "gemma2",
     "gemma3",
     "granite",

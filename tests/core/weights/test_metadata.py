@@ -29,6 +29,7 @@ def test_gguf_metadata_that_asks_for_what_is_not_done(
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+SMOLLM3 = {"model_type": "smollm3"}
 WINDOWED = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 70}
 
 
@@ -73,6 +74,10 @@ def test_which_layers_have_a_sliding_window(
         (WINDOWED | {"layer_types": [[], {}]}, "layer_types is [[], {}]"),
         (WINDOWED | {"max_window_layers": 1 << 31}, "max_window_layers is 2147483648"),
         (WINDOWED | {"max_window_layers": -1}, "max_window_layers is -1"),
+        (SMOLLM3 | {"no_rope_layers": [1]}, "no_rope_layers is [1]"),
+        (SMOLLM3 | {"no_rope_layers": [1, []]}, "no_rope_layers is [1, []]"),
+        (SMOLLM3 | {"no_rope_layer_interval": 0}, "no_rope_layer_interval is 0"),
+        (SMOLLM3 | {"use_sliding_window": True}, "use_sliding_window True is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"hidden_size": True}, "hidden_size is True"),
