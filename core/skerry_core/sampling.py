@@ -6,7 +6,11 @@ The order (vLLM's), for one sampled position with raw logits f32[V]:
 1. NaN counts as -inf, and +inf as the largest float32, here and after each adjustment.
 2. Repetition penalty over prompt and output: a positive logit is divided by it, another multiplied.
    Then minus frequency_penalty * count and minus presence_penalty, over the output.
-3. Logit bias is added; then tokens that `allowed` leaves out become -inf.
+3. Logit bias is added; then tokens that `allowed` leaves out become -inf, and so do those that
+   typical_p leaves out where a token is drawn: of x as in step 4, the mean is taken under the
+   weights, and the tokens nearest to it stay until they weigh typical_p of all, with every one as
+   near as the last. (x - mean is entropy + ln p, so these are the locally typical tokens of
+   Meister et al., 2022, https://arxiv.org/abs/2202.00666.)
 4. Temperature below 1e-5: the largest logit wins, the lowest id among equals. Otherwise
    x = (logit - largest) / temperature, in float32.
 5. Tokens stand in order of (logit descending, id ascending), and every filter keeps a prefix:
@@ -27,7 +31,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -66,6 +70,11 @@ class SamplingParams(Protocol):
     @property
     def min_p(self) -> float:
         """[0, 1]; relative to the most likely token."""
+        ...
+
+    @property
+    def typical_p(self) -> float:
+        """(0, 1]; 1 is off."""
         ...
 
     @property
@@ -131,6 +140,7 @@ PARAMETERS: Final = {
     "top_p": Parameter(np.float32, 1.0, ABOVE_ZERO, 1.0),
     "top_k": Parameter(np.int32, 0, 0, (1 << 31) - 1),
     "min_p": Parameter(np.float32, 0.0, 0.0, 1.0),
+    "typical_p": Parameter(np.float32, 1.0, ABOVE_ZERO, 1.0),
     "repetition_penalty": Parameter(np.float32, 1.0, ABOVE_ZERO, FINITE),
     "frequency_penalty": Parameter(np.float32, 0.0, -FINITE, FINITE),
     "presence_penalty": Parameter(np.float32, 0.0, -FINITE, FINITE),
@@ -202,7 +212,31 @@ def adjust(raw: Float32, sampling: SamplingBatch, s: int) -> Float32:
     if sampling.allowed.shape[1]:
         bits = np.unpackbits(sampling.allowed[s].astype("<u4").view(np.uint8), bitorder="little")
         adjusted[bits[: len(adjusted)] == 0] = -np.inf
-    return adjusted
+    return typical(adjusted, sample) if draws_typical(sample) else adjusted
+
+
+def draws_typical(sample: Any) -> Any:
+    """Return whether typical_p leaves something out: bool of one sample, or bool[S] of several."""
+    return (sample["typical_p"] < 1) & (sample["temperature"] >= GREEDY_TEMPERATURE)
+
+
+def typical(adjusted: Float32, sample: np.void) -> Float32:
+    """Return logits f32[V] with -inf for the tokens that typical_p leaves out."""
+    largest = adjusted.max()
+    if largest == -np.inf:
+        return adjusted
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = (adjusted - largest) / sample["temperature"]
+        weight = weights(x)
+        moments = np.where(weight > 0, reference_math.exp_f32(x).astype(np.float64) * x, 0)
+    moment = np.rint(moments * WEIGHT_ONE).astype(np.int64).sum()
+    mean = np.float32(np.float64(moment) / np.float64(weight.sum()))
+    distance = np.abs(x - mean)
+    nearest = np.argsort(distance, kind="stable")
+    running = np.cumsum(weight[nearest])
+    limit = np.float64(sample["typical_p"]) * np.float64(running[-1])
+    last = nearest[np.count_nonzero(running < limit)]
+    return np.where(distance <= distance[last], adjusted, np.float32(-np.inf))
 
 
 def descending(logits: Float32) -> Int64:

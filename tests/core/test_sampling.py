@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from skerry_core.batch import SamplingBatch, StepResult
 from skerry_core.kernels.cpu.numba_sampling import SamplingOutput, sample_row, sampling_arrays
 from skerry_core.kernels.cpu.sampling_bins import sampler_scratch
-from skerry_core.sampling import sample
+from skerry_core.sampling import sample, typical, weights
 
 INF = float("inf")
 
@@ -113,6 +113,39 @@ def test_min_p_is_relative_to_the_most_likely(sampler: Any) -> None:
     shares = choices_of(sampler, logits, temperature=1, min_p=0.3)  # at least 0.18
     np.testing.assert_allclose(shares, [0.6 / 0.85, 0.25 / 0.85, 0], atol=0.05)
     assert choices_of(sampler, row(1, 2, 2), temperature=1, min_p=1.0)[0] == 0
+
+
+def test_typical_p_keeps_what_is_nearest_to_the_entropy(sampler: Any) -> None:
+    # The entropy is 2.055: -ln 0.06 is 0.759 away from it, and -ln 0.4 is 1.138 away.
+    logits = np.log(np.array([[0.4] + [0.06] * 10], np.float32))
+    shares = choices_of(sampler, logits, temperature=1, typical_p=0.1)  # equals stay together
+    np.testing.assert_allclose(shares, [0] + [0.1] * 10, atol=0.05)
+    assert choices_of(sampler, logits, temperature=1, typical_p=0.59)[0] == 0
+    assert choices_of(sampler, logits, temperature=1, typical_p=0.61)[0] == pytest.approx(0.4, 0.1)
+    assert sampler(logits, batch(typical_p=0.1)).token_ids == [0]  # greedy
+
+
+def test_top_k_is_of_what_typical_p_left(sampler: Any) -> None:
+    logits = np.log(np.array([[0.4] + [0.06] * 10], np.float32))
+    shares = choices_of(sampler, logits, temperature=1, typical_p=0.5, top_k=1)
+    assert shares.tolist() == [0, 1] + [0] * 9
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 1.9])
+@pytest.mark.parametrize("mass", [0.05, 0.2, 0.5, 0.9, 0.999])
+def test_typical_p_keeps_what_transformers_keeps(mass: float, temperature: float) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    warper = transformers.TypicalLogitsWarper(mass=mass)
+    rng = np.random.default_rng(17)
+    spreads = rng.choice([0.1, 1, 3, 8], (40, 1))
+    logits = (rng.normal(size=(40, 700)) * spreads).astype(np.float32)
+    expected = warper(None, torch.from_numpy(logits.astype(np.float64) / temperature))
+    params = batch(temperature=temperature, typical_p=mass).samples[0]
+    for ours, theirs in zip(logits, expected.numpy(), strict=True):
+        kept = np.isfinite(typical(ours, params))
+        # A weight below 2^-41 is none: whether such a token is "kept" cannot be seen.
+        counts = weights((ours - ours.max()) / np.float32(temperature)) > 0
+        np.testing.assert_array_equal(kept & counts, np.isfinite(theirs) & counts)
 
 
 def test_repetition_penalty_covers_prompt_and_output(sampler: Any) -> None:
@@ -234,6 +267,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, SamplingBatch]:
         top_p=draw(st.sampled_from([1e-6, 0.5, 0.95, 0.999, 1.0]) | st.floats(0.01, 1.0)),
         top_k=draw(st.sampled_from([0, 1, 2, 40]) | token),
         min_p=draw(st.sampled_from([0.0, 0.05, 1.0])),
+        typical_p=draw(st.sampled_from([1.0, 0.999, 0.5, 1e-6]) | st.floats(0.01, 1.0)),
         repetition_penalty=draw(st.sampled_from([1.0, 0.5, 1.3, 2.0])),
         frequency_penalty=draw(st.sampled_from([0.0, -2.0, 0.7])),
         presence_penalty=draw(st.sampled_from([0.0, -2.0, 0.7])),
@@ -262,7 +296,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     "filters",
-    [{}, {"top_p": 0.999}, {"top_k": 3000, "top_p": 0.7}, {"min_p": 0.01}],
+    [{}, {"top_p": 0.999}, {"top_k": 3000, "top_p": 0.7}, {"typical_p": 0.9, "min_p": 0.01}],
 )
 def test_compiled_equals_the_reference_over_a_real_vocabulary(
     shape: str, filters: dict[str, float]

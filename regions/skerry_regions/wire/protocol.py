@@ -83,6 +83,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    typical_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0
     frequency_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
     presence_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0

@@ -79,6 +79,7 @@ class TextGenerationInput(Struct):
     top_p: TopP | None = None
     top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
     min_p: MinP | None = None
+    typical_p: TopP | None = None
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
     repetition_penalty: RepetitionPenalty | None = None
     frequency_penalty: Penalty | None = None

@@ -45,6 +45,7 @@ class ChatCompletionRequest(Struct):
     top_p: TopP | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
     min_p: MinP | None = None
+    typical_p: TopP | None = None
     n: Annotated[int, Meta(ge=1, le=8)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
@@ -152,6 +153,7 @@ class CompletionRequest(Struct):
     top_p: TopP | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
     min_p: MinP | None = None
+    typical_p: TopP | None = None
     n: Annotated[int, Meta(ge=1, le=8)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=8)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None

@@ -30,6 +30,7 @@ SAMPLED: dict[str, Any] = {
     "top_p": 0.95,
     "top_k": 20,
     "min_p": 0.01,
+    "typical_p": 0.97,
     "seed": 7,
     **PENALTIES,
 }
@@ -366,6 +367,7 @@ def test_a_pool_of_one_block_finishes_what_fits(length: int) -> None:
         ({"top_p": 0.0}, "top_p is out of range"),
         ({"top_k": -1}, "top_k is out of range"),
         ({"min_p": 1.5}, "min_p is out of range"),
+        ({"typical_p": 0.0}, "typical_p is out of range"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is out of range"),
         ({"presence_penalty": float("inf")}, "presence_penalty is out of range"),
         ({"seed": 1 << 64}, "seed is out of range"),

@@ -55,6 +55,7 @@ def styled(batch: ForwardBatch) -> ForwardBatch:
     s, count = batch.sampling, batch.num_samples
     s.samples["temperature"], s.samples["top_p"] = 0.9, 0.9
     s.samples["top_k"], s.samples["min_p"] = 40, 0.01
+    s.samples["typical_p"] = 0.8
     s.samples["repetition_penalty"], s.samples["presence_penalty"] = 1.2, 0.5
     ones, every = np.ones(count, np.int32), np.arange(count + 1, dtype=np.int32)
     s.history_start, s.history_ids, s.history_counts = every, ones, ones

@@ -222,7 +222,7 @@ def test_preempted_answers_are_the_references_tokens(models: Models, kind: str) 
 
 STYLES = [
     SamplingParams(temperature=0.9, top_p=0.9, seed=5, max_tokens=9, logprobs=3),
-    SamplingParams(temperature=1.5, top_k=7, min_p=0.02, seed=6, max_tokens=9),
+    SamplingParams(temperature=1.5, top_k=7, min_p=0.02, typical_p=0.9, seed=6, max_tokens=9),
     SamplingParams(repetition_penalty=1.4, presence_penalty=0.2, max_tokens=9, logprobs=0),
     SamplingParams(temperature=1.0, seed=2**64 - 1, logit_bias=((3, 4.0),), max_tokens=9),
 ]

@@ -32,6 +32,7 @@ def random_sampling(count: int, seed: int) -> SamplingBatch:
         top_p=rng.choice([0, 0.3, 0.9, 1], count).astype(np.float32),
         top_k=rng.choice([0, 0, 1, 3, 50], count).astype(np.int32),
         min_p=rng.choice([0, 0, 0.01, 0.5, 1], count).astype(np.float32),
+        typical_p=rng.choice([1, 0.2, 0.95], count).astype(np.float32),
     )
 
 

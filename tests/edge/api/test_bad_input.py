@@ -171,6 +171,7 @@ NATIVE: dict[str, tuple[Any, int, int, str]] = {
     "temperature too high": ({"prompt": "x", "temperature": 5.1}, 400, 5006, "temperature"),
     "temperature below 0": ({"prompt": "x", "temperature": -0.1}, 400, 5006, "temperature"),
     "top_p of 0": ({"prompt": "x", "top_p": 0}, 400, 5006, "top_p"),
+    "typical_p of 0": ({"prompt": "x", "typical_p": 0}, 400, 5006, "typical_p"),
     "top_k of 0": ({"prompt": "x", "top_k": 0}, 400, 5006, "top_k"),
     "penalty too high": ({"prompt": "x", "repetition_penalty": 9}, 400, 5006, "repetition_penalty"),
     "negative seed": ({"prompt": "x", "seed": -1}, 400, 5006, "seed"),

@@ -40,13 +40,13 @@ def test_a_plain_answer(edge: Deployment) -> None:
 
 
 def test_what_the_region_is_asked(edge: Deployment) -> None:
-    style = {"temperature": 0.25, "top_p": 0.5, "top_k": 3}
+    style = {"temperature": 0.25, "top_p": 0.5, "top_k": 3, "typical_p": 0.4}
     edge.run(messages=HI, max_tokens=7, seed=9, **style)
     submit = edge.region.submits[0]
     assert bytes(submit.prompt_ids) == b"<user>hi\n<assistant>"
     sampling = submit.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0.25, 0.5)
-    assert (sampling.top_k, sampling.seed) == (3, 9)
+    assert (sampling.top_k, sampling.typical_p, sampling.seed) == (3, 0.4, 9)
     assert sampling.stop_token_ids == (257,)
     assert submit.tenant == ACCOUNT
     assert submit.cache_key == edge.edge.cache_key(ACCOUNT) != edge.edge.cache_key("f" * 32)

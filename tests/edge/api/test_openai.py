@@ -47,6 +47,7 @@ def test_a_plain_answer(edge: Deployment, prefix: str) -> None:
 def test_what_the_region_is_asked(edge: Deployment) -> None:
     edge.chat(
         max_completion_tokens=9, max_tokens=5, temperature=0, seed=-1, top_k=-1, min_p=0.1,
+        typical_p=0.7,
         frequency_penalty=0.5, presence_penalty=-0.5, logit_bias={"65": -100, "66": 1.5},
         min_tokens=2, ignore_eos=True, top_logprobs=4,
     )  # fmt: skip
@@ -54,6 +55,7 @@ def test_what_the_region_is_asked(edge: Deployment) -> None:
     first, second = (submit.sampling for submit in edge.region.submits)
     assert (first.max_tokens, first.min_tokens, first.temperature) == (9, 2, 0.0)
     assert (first.seed, first.top_k, first.min_p) == ((1 << 64) - 1, 0, 0.1)
+    assert (first.typical_p, second.typical_p) == (0.7, 1.0)
     assert (first.frequency_penalty, first.presence_penalty) == (0.5, -0.5)
     assert first.logit_bias == ((65, -100.0), (66, 1.5))
     assert (first.stop_token_ids, first.logprobs) == ((), None)

@@ -23,6 +23,7 @@ from skerry_core.kernels.simd.numba_math import (
     bits_f32,
     building_block,
     exp_f32,
+    f32_bits,
     kernel,
     log_f64,
     uniform,
@@ -120,7 +121,7 @@ def _choose(logits: Any, sampling: SamplingArrays, s: int, scratch: SamplerScrat
 
 @kernel
 def _adjust(logits: Any, sampling: SamplingArrays, s: int, scratch: SamplerScratch) -> None:
-    """Write adjusted logits: penalties, bias and mask."""
+    """Write adjusted logits: penalties, bias, mask and typical_p."""
     adjusted = scratch.adjusted
     for i in range(logits.shape[0]):
         adjusted[i] = _clean(logits[i])
@@ -143,6 +144,44 @@ def _adjust(logits: Any, sampling: SamplingArrays, s: int, scratch: SamplerScrat
         for i in range(adjusted.shape[0]):
             if (sampling.allowed[s, i >> 5] >> np.uint32(i & 31)) & np.uint32(1) == 0:
                 adjusted[i] = _NEGATIVE_INF
+
+    if sample.typical_p < 1 and sample.temperature >= GREEDY_TEMPERATURE:
+        _keep_typical(sample.typical_p, sample.temperature, scratch)
+
+
+@kernel
+def _keep_typical(typical_p: Any, temperature: Any, scratch: SamplerScratch) -> None:
+    """Leave out what is far from the mean of x. The distance up to which tokens stay is found by
+    halving the range of its bits, which order as distances do."""
+    adjusted, exponentials, distances = scratch.adjusted, scratch.exponentials, scratch.spare_order
+    largest = _largest(adjusted)
+    if largest == _NEGATIVE_INF:
+        return
+    total = moment = np.int64(0)
+    for i in range(adjusted.shape[0]):
+        x = (adjusted[i] - largest) / temperature
+        exponentials[i] = exp_f32(x)
+        weight = weight_of(exponentials[i])
+        total += weight
+        if weight > 0:
+            moment += weight_of(-np.float64(exponentials[i]) * np.float64(x))
+    mean = np.float32(-np.float64(moment) / np.float64(total))
+    for i in range(adjusted.shape[0]):
+        distances[i] = f32_bits(abs((adjusted[i] - largest) / temperature - mean))
+
+    limit = np.float64(typical_p) * np.float64(total)
+    least, most = np.int32(0), f32_bits(np.float32(np.inf))
+    while least < most:
+        middle = np.int32(least + (most - least) // 2)
+        near = np.int64(0)
+        for i in range(distances.shape[0]):
+            near += weight_of(exponentials[i]) if distances[i] <= middle else 0
+        if near >= limit:
+            most = middle
+        else:
+            least = np.int32(middle + 1)
+    for i in range(adjusted.shape[0]):
+        adjusted[i] = adjusted[i] if distances[i] <= most else _NEGATIVE_INF
 
 
 @kernel

@@ -20,7 +20,7 @@ from skerry_core.batch import SamplingBatch, StepResult
 from skerry_core.exact_math import log_f32, log_f64, uniform
 from skerry_core.kernels.torch.torch_math import exp_f32
 from skerry_core.kernels.torch.torch_staging import HostFetch, send
-from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
+from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE, draws_typical
 
 
 class Choose(Protocol):
@@ -112,7 +112,7 @@ def _clean(logits: Tensor) -> Tensor:
 
 
 def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Apply penalties, bias and grammar mask, in that order, to a copy."""
+    """Apply penalties, bias, grammar mask and typical_p, in that order, to a copy."""
     adjusted = raw.clone()
     if len(sampling.history_ids):
         _penalize(adjusted, sampling)
@@ -124,7 +124,26 @@ def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
     if sampling.allowed.shape[1]:
         allowed = _unpacked(sampling.allowed, raw.shape[1], raw.device)
         adjusted.masked_fill_(~allowed, -torch.inf)
+    drawing = np.flatnonzero(draws_typical(sampling.samples))
+    if len(drawing):
+        rows = _to(drawing, raw.device)
+        adjusted[rows] = _typical(adjusted[rows], sampling.samples[drawing])
     return adjusted
+
+
+def _typical(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
+    """Return logits f32[rows, V] with -inf for the tokens that typical_p leaves out."""
+    device = adjusted.device
+    x = (adjusted - adjusted.amax(-1, keepdim=True)) / _to(samples["temperature"], device)[:, None]
+    weight = weights(x)
+    moments = torch.where(weight > 0, exp_f32(x).double() * x.double(), 0)
+    moment = (moments * WEIGHT_ONE).round().long().sum(-1, keepdim=True)
+    mean = (moment.double() / weight.sum(-1, keepdim=True).double()).float()
+    distance, nearest = (x - mean).abs().sort(dim=-1)
+    running = weight.gather(1, nearest).cumsum(-1)
+    limit = _to(samples["typical_p"], device)[:, None].double() * running[:, -1:].double()
+    last = (running < limit).sum(-1, keepdim=True).clamp(max=running.shape[1] - 1)
+    return adjusted.where((x - mean).abs() <= distance.gather(1, last), -torch.inf)
 
 
 def _penalize(adjusted: Tensor, sampling: SamplingBatch) -> None:

@@ -43,7 +43,7 @@ def test_lines_become_items() -> None:
     assert file.model.id == MODEL
     assert [item.reference for item in file.items] == ["a", "b"]
     first, second = (json.loads(item.payload) for item in file.items)
-    neutral = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
+    neutral = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
     neutral |= {"repetition_penalty": 1.0}
     assert first | {"seed": 0} == {"model": MODEL, "messages": [], "seed": 0, **neutral}
     assert 0 <= first["seed"] < 1 << 63  # drawn when it was submitted
