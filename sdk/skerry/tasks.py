@@ -27,6 +27,7 @@ class TextGenerationInputs(TypedDict, total=False):
     top_p: float
     top_k: int
     min_p: float
+    typical_p: float
     seed: int
     repetition_penalty: float
     frequency_penalty: float

@@ -250,7 +250,7 @@ def sampling(
         top_p=_first(request.top_p, defaults.top_p, 1.0),
         top_k=max(0, int(_first(request.top_k, defaults.top_k, 0))),
         min_p=_first(request.min_p, defaults.min_p, 0.0),
-        typical_p=_first(request.typical_p, None, 1.0),
+        typical_p=_first(request.typical_p, defaults.typical_p, 1.0),
         repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
         frequency_penalty=request.frequency_penalty or 0.0,
         presence_penalty=request.presence_penalty or 0.0,

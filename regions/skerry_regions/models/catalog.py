@@ -104,6 +104,7 @@ class SamplingDefaults(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    typical_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0.0, le=2.0)] | None = None
 
     def stated(self) -> dict[str, float]:
@@ -115,7 +116,7 @@ class SamplingDefaults(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def resolved(self, temperature: float) -> dict[str, float]:
         """Return a value of each: what the model does not state is neutral, and `temperature`."""
         neutral = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-        neutral |= {"repetition_penalty": 1.0}
+        neutral |= {"typical_p": 1.0, "repetition_penalty": 1.0}
         return neutral | self.stated()
 
 

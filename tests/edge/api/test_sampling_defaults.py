@@ -18,7 +18,9 @@ from skerry_edge.limits import Limits
 from skerry_regions.models.catalog import Catalog, SamplingDefaults
 from skerry_regions.wire.protocol import Sampling
 
-OWN = SamplingDefaults(temperature=0.25, top_p=0.5, top_k=7, min_p=0.125, repetition_penalty=1.5)
+OWN = SamplingDefaults(
+    temperature=0.25, top_p=0.5, top_k=7, min_p=0.125, typical_p=0.75, repetition_penalty=1.5
+)
 
 
 def catalog(defaults: SamplingDefaults) -> Catalog:
@@ -65,9 +67,9 @@ def test_every_dialect_samples_as_the_model_wants(edge: Deployment, dialect: str
 
 
 def test_the_callers_values_win(edge: Deployment) -> None:
-    ask(edge, "chat", temperature=0, top_p=1, top_k=-1, min_p=0, repetition_penalty=1)
+    ask(edge, "chat", temperature=0, top_p=1, top_k=-1, min_p=0, typical_p=1, repetition_penalty=1)
     assert values(edge.region.submits[0].sampling) == SamplingDefaults(
-        temperature=0, top_p=1, top_k=0, min_p=0, repetition_penalty=1
+        temperature=0, top_p=1, top_k=0, min_p=0, typical_p=1, repetition_penalty=1
     )
 
 
