@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from skerry.errors import Unavailable
 from skerry_regions.drivers.sqlite_steps import Steps, migrate
 
 BUSY_SECONDS = 5.0
+_TRY_AGAIN_SECONDS = 0.005
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +102,7 @@ def open_database(
     )
     try:
         path.chmod(0o600)
-        database.execute("PRAGMA journal_mode = WAL")
+        write_ahead(database, busy_seconds)
         database.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
         database.execute("PRAGMA foreign_keys = ON")
         migrate(database, steps)
@@ -108,6 +110,25 @@ def open_database(
         database.close()
         raise
     return database
+
+
+def write_ahead(database: sqlite3.Connection, busy_seconds: float) -> None:
+    """Put a file into write-ahead mode, where it then stays.
+
+    SQLite takes the exclusive lock for this by upgrading a shared one, and to keep clear of a
+    deadlock calls no busy handler there: of two processes that make one file, the connection's own
+    time-out leaves one with "database is locked" at once. So the waiting is done here.
+    Raises sqlite3.OperationalError after `busy_seconds`.
+    """
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_TRY_AGAIN_SECONDS)
 
 
 @contextlib.contextmanager

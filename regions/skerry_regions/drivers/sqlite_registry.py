@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_regions.drivers.sqlite_steps import migrate
+from skerry_regions.drivers.sqlite_file import open_database
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 
 logger = logging.getLogger(__name__)
@@ -133,17 +133,8 @@ class SqliteRegistry:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    database = sqlite3.connect(
-        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = OFF")  # leases do not outlive a boot
-        migrate(database, _STEPS)
-    except sqlite3.Error:
-        database.close()
-        raise
+    database = open_database(path, _STEPS, is_durable=False, busy_seconds=BUSY_SECONDS)
+    database.execute("PRAGMA synchronous = OFF")  # leases do not outlive a boot
     return database
 
 

@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,6 +24,7 @@ from tests.regions.drivers.nats_server import NatsServer
 from skerry_regions.control.machines.https_registry import HttpsRegistry
 from skerry_regions.drivers import nats_registry
 from skerry_regions.drivers.nats_registry import NatsRegistry
+from skerry_regions.drivers.sqlite_file import open_database
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
@@ -203,6 +205,20 @@ def test_processes_write_side_by_side(tmp_path: Path, subprocess_env: dict[str, 
         (f"node-{number}", 99) for number in range(4)
     ]
     registry.close()
+
+
+def test_a_file_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself gives up at once there, whatever time-out the connection has."""
+    path = tmp_path / "registry.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        open_database(path, (), is_durable=False, busy_seconds=0.1)
+    timer = threading.Timer(0.1, other.execute, ("ROLLBACK",))
+    timer.start()
+    SqliteRegistry(path).close()
+    timer.join()
+    other.close()
 
 
 # --- NATS ----------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from skerry_regions.control.desired.migrations import migrate
 from skerry_regions.control.desired.resources import BY_NAME, EDGE_NODE
 from skerry_regions.control.desired.writing import AuditOutcome, Writing
 from skerry_regions.control.errors import Busy
+from skerry_regions.drivers.sqlite_file import write_ahead
 
 BUSY_SECONDS = 5.0
 EDGE_PORT = "port"  # name of a decision
@@ -71,7 +72,7 @@ class Store:
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            self._database.execute("PRAGMA journal_mode = WAL")
+            write_ahead(self._database, BUSY_SECONDS)
             self._database.execute("PRAGMA synchronous = FULL")  # what was answered is kept
             migrate(self._database, path.parent, now=clock())
             self._desired = self._read()
