@@ -39,11 +39,6 @@ class Limits:
     drain_seconds: int = 30  # streams may finish this long after SIGTERM
     retire_seconds: float = 2.0  # a successor serves: idle connections may ask once more so long
 
-    def body_limit(self, target: bytes) -> int:
-        """Bytes that the body of a request to this target may have."""
-        path = target.partition(b"?")[0]
-        return self.upload_bytes if path.endswith(b"/v1/files") else self.body_bytes
-
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

@@ -24,11 +24,9 @@ NOW = 1_800_000_000.0  # seconds, as the example's clock has it
 
 def http_head() -> Target:
     """Heads and bodies of HTTP/1: the same whatever the split, and never what h11 refuses."""
-    from skerry_edge.http.body import BodyRefused
-    from skerry_edge.http.head import Head
-    from skerry_edge.http.head_reader import HeadReader
+    from skerry_edge.http.body import BodyRefused, Upload
+    from skerry_edge.http.head import Head, HeadReader
     from skerry_edge.http.refusal import Refusal
-    from skerry_edge.http.upload import Upload
     from skerry_edge.limits import Limits
 
     limits = Limits()

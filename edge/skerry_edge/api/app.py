@@ -43,7 +43,7 @@ from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
 from skerry_edge.gate.residency import kept_zone
 from skerry_edge.gate.steering import steered
 from skerry_edge.generation.edge import Edge
-from skerry_edge.telemetry.sampled_lines import SampledLines
+from skerry_edge.telemetry.sampled_lines import PROBES, SampledLines
 from skerry_edge.telemetry.tracing import Trace, tracing
 from skerry_regions.access import ROLES
 from skerry_regions.operations import Operation, public_paths, routes
@@ -198,7 +198,7 @@ class Rim:
         )
         response = await operation.handler(request)
         await response(scope, receive, send)
-        if principal is not None and inside is None:
+        if principal is not None and "round_trip" in scope:
             edge.client_rtts.seen(scope)
 
     def _principal(self, scope: Scope, inside: InsideCall | None) -> Principal | None:
@@ -241,7 +241,8 @@ class Rim:
                     self._edge.export(record)
 
     def _log(self, scope: Scope, status: int, path: str, shown: str, trace: Trace) -> None:
-        left_out = self._lines.left_out(path, status)
+        is_plain = status == 200 and path not in PROBES
+        left_out = 0 if is_plain else self._lines.left_out(path, status)
         if left_out is None:
             return
         target = scope.get("raw_path", b"")[:256].decode("latin-1")

@@ -1,10 +1,12 @@
-"""Where the body of a request ends: by its size, or chunk by chunk (RFC 9112, 6 and 7). No I/O."""
+"""The body of a request on its way: how large it may be, where it ends (by its size, or chunk by
+chunk: RFC 9112, 6 and 7), and whether it comes fast enough. No I/O."""
 
 from __future__ import annotations
 
 import re
 
 from skerry_edge.http.refusal import Refusal, body_too_large, malformed
+from skerry_edge.limits import Limits
 
 MAX_LINE = 256  # bytes of a chunk's size with its extensions, or of a trailer field
 MAX_TRAILERS = 16
@@ -106,6 +108,40 @@ class ChunkedBody:
             raise BodyRefused(malformed("What follows the last chunk is malformed."))
 
 
+def body_limit(target: bytes, limits: Limits) -> int:
+    """Return how many bytes the body of a request to this target may have."""
+    path = target.partition(b"?")[0]
+    return limits.upload_bytes if path.endswith(b"/v1/files") else limits.body_bytes
+
+
 def body_of(size: int | None, limit: int) -> SizedBody | ChunkedBody:
-    """The body of a head's `body_size`."""
+    """Return the body of a head's `body_size`, at its beginning."""
     return ChunkedBody(limit) if size is None else SizedBody(size)
+
+
+class Upload:
+    """A body on its way since `began` (seconds, as are all times here), and whether it comes fast
+    enough."""
+
+    def __init__(self, size: int | None, target: bytes, limits: Limits, began: float) -> None:
+        """`size` is a head's `body_size`."""
+        self._body = body_of(size, body_limit(target, limits))
+        self._limits = limits
+        self._began = began
+        self._received = 0  # bytes
+
+    @property
+    def is_whole(self) -> bool:
+        return self._body.is_whole
+
+    def take(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the body's part of `data`, and what follows. Raises `BodyRefused`."""
+        part, rest = self._body.take(data)
+        self._received += len(part)
+        return part, rest
+
+    def is_too_slow(self, now: float) -> bool:
+        """Return whether it is not waited for any longer."""
+        elapsed, limits = now - self._began, self._limits
+        is_slow = self._received < limits.body_bytes_per_second * elapsed
+        return elapsed > limits.body_seconds or (is_slow and elapsed > limits.body_grace_seconds)

@@ -1,7 +1,7 @@
 """One connection of a client over HTTP/1, bounded: every wait has a deadline, every size a limit.
 
-    bytes ──▶ head (`head_reader`) ──▶ Exchange ◀──▶ application
-                └─▶ body (`upload`) ─────┘
+    bytes ──▶ `head` ──▶ `exchange` ◀──▶ application
+                └─▶ `body` ─┘
 
 It stands in for uvicorn's own protocols, which wait for ever for a header or a body and bound
 neither (measured: 1 MiB of header and 20,000 fields are served), and which spend more on a request
@@ -17,11 +17,10 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp, Scope
 
-from skerry_edge.http.body import BodyRefused
+from skerry_edge.http.body import BodyRefused, Upload
 from skerry_edge.http.connections import ConnectionTable, Holder, network_of
-from skerry_edge.http.exchange import Exchange
-from skerry_edge.http.head import Head
-from skerry_edge.http.head_reader import HeadReader
+from skerry_edge.http.exchange import Exchange, connection_scope, request_scope
+from skerry_edge.http.head import Head, HeadReader
 from skerry_edge.http.refusal import (
     CLOSED_IDLE,
     FAILED,
@@ -31,9 +30,7 @@ from skerry_edge.http.refusal import (
     Refusal,
     refusal_response,
 )
-from skerry_edge.http.scopes import connection_scope, request_scope
 from skerry_edge.http.timers import Timers
-from skerry_edge.http.upload import Upload
 from skerry_edge.limits import Limits
 
 TICK_SECONDS = 1.0  # how often one looks at an upload's pace, and for a client

@@ -1,17 +1,22 @@
-"""One request and its answer between a connection and an ASGI application."""
+"""One request and its answer between a connection and an ASGI application, in ASGI's terms."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import ssl
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
 
+from skerry_edge.http.head import Head
+from skerry_edge.http.round_trip import round_trip
+
 if TYPE_CHECKING:
     from skerry_edge.http.connection import GuardedProtocol
-    from skerry_edge.http.head import Head
 
 HIGH_WATER = 64 * 1024  # bytes of a body that nobody has read; beyond, the client is held up
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -147,3 +152,48 @@ class Exchange:
         data, self._unsent = self._unsent + data, b""
         if data:
             self._connection.write(data)
+
+
+def connection_scope(transport: asyncio.BaseTransport, asgi: dict[str, str]) -> Scope:
+    """Return what is the same in each request of a connection, and its round trip for the first."""
+    scope: Scope = {
+        "type": "http",
+        "asgi": asgi,
+        "server": _address(transport.get_extra_info("sockname")),
+        "client": _address(transport.get_extra_info("peername")),
+        "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
+        "root_path": "",
+        "round_trip": functools.partial(round_trip, transport),
+    }
+    if certificate := client_certificate(transport):
+        scope["extensions"] = {"tls": {"client_cert_chain": [certificate]}}
+    return scope
+
+
+def request_scope(connection: Scope, head: Head, state: dict[str, Any]) -> Scope:
+    """Return a request's scope. How far the client is (`round_trip`) is measured once."""
+    path, _, query = head.target.partition(b"?")
+    scope: Scope = {
+        **connection,
+        "http_version": head.version,
+        "method": head.method,
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "headers": head.fields,
+        "state": state.copy(),
+    }
+    connection.pop("round_trip", None)
+    return scope
+
+
+def client_certificate(transport: asyncio.BaseTransport) -> str:
+    """Return it as PEM, proven by the handshake; empty where none was asked for or shown."""
+    tls = transport.get_extra_info("ssl_object")
+    shown = tls.getpeercert(binary_form=True) if tls is not None else None
+    return ssl.DER_cert_to_PEM_cert(shown) if shown else ""
+
+
+def _address(name: Any) -> tuple[str, int] | None:
+    """Return host and port of a socket of the Internet."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

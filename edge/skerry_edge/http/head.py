@@ -1,4 +1,5 @@
-"""The head of an HTTP/1 request: read strictly, or refused. Bytes in, verdict out; no I/O.
+"""Heads of HTTP/1 requests out of a stream of bytes, whatever its split: read strictly, or refused.
+No I/O.
 
 RFC 9112, without the leniency that lets two servers in a row disagree on where a request ends
 (request smuggling), and with a bound on everything.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from skerry_edge.http.body import body_limit
 from skerry_edge.http.refusal import Refusal, body_too_large, malformed
 from skerry_edge.limits import Limits
 
@@ -36,6 +38,47 @@ class Head:
     body_size: int | None  # bytes; None: it comes in chunks
     keeps_alive: bool  # the client may ask again on this connection
     expects_continue: bool  # the client sends its body when it is told to
+
+
+class HeadReader:
+    """Keeps what came of heads: of the next one, or ahead of its turn."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._bytes = bytearray()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._bytes
+
+    def keep(self, data: bytes) -> bool:
+        """Keep what a client sent ahead of an answer; False where it is more than one may."""
+        if len(self._bytes) + len(data) > self._limits.header_bytes:
+            return False
+        self._bytes += data
+        return True
+
+    def take_all(self) -> bytes:
+        """Return what was kept."""
+        data, self._bytes = bytes(self._bytes), bytearray()
+        return data
+
+    def read(self, data: bytes) -> tuple[Head | Refusal, bytes] | None:
+        """Return a head, or why there is none, and what follows; None where more must come."""
+        searched = max(0, len(self._bytes) - len(BLANK_LINE) + 1)
+        self._bytes += data
+        while self._bytes.startswith(b"\r\n"):  # RFC 9112, 2.2: empty lines before a request
+            del self._bytes[:2]
+            searched = 0
+        if bytes(self._bytes) == b"\r":  # the beginning of one
+            return None
+        end = self._bytes.find(BLANK_LINE, searched) + len(BLANK_LINE)
+        if end < len(BLANK_LINE):
+            refusal = check_partial(bytes(self._bytes), self._limits)
+            return None if refusal is None else (refusal, b"")
+        head, rest = read_head(bytes(self._bytes[:end]), self._limits), bytes(self._bytes[end:])
+        self._bytes.clear()
+        return head, rest
 
 
 def check_partial(head: bytes, limits: Limits) -> Refusal | None:
@@ -79,7 +122,7 @@ def read_head(head: bytes, limits: Limits) -> Head | Refusal:
     if len(head.translate(None, _CONTROL)) != len(head) - 2 * head.count(b"\r\n"):
         return malformed("A header value must not hold control characters.")
     named = dict(fields)
-    body_size = _body_size(named, version, limits.body_limit(target))
+    body_size = _body_size(named, version, body_limit(target, limits))
     if isinstance(body_size, Refusal):
         return body_size
     is_current = version == b"1.1"

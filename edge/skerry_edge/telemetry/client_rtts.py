@@ -21,7 +21,7 @@ class ClientRtts:
         self._rtts = MeasuredRtt(MAX_CLIENTS)
 
     def seen(self, scope: Scope) -> None:
-        """Count the connection of an HTTP request, where its round trip was measured."""
+        """Count the connection of its first HTTP request, where its round trip can be measured."""
         client: tuple[str, int] | None = scope.get("client")
         measure: Callable[[], float | None] | None = scope.get("round_trip")
         if client is None or measure is None or (seconds := measure()) is None:
