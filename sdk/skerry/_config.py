@@ -38,10 +38,7 @@ class Settings:
     base_url: str
     account_id: str
     api_token: str = field(repr=False)
-
-    @property
-    def account_url(self) -> str:
-        return f"{self.base_url}{API_PREFIX}/accounts/{self.account_id}"
+    account_url: str  # what lies below the account begins with it
 
 
 def resolve(
@@ -74,10 +71,12 @@ def resolve(
     if missing := [name for name, value in values.items() if not value]:
         why = WITHHELD if is_withheld else HOW_TO_CONFIGURE
         raise NotConfigured(f"No {' and no '.join(missing)} given. {why}")
+    base_url, account_id = _normalise_url(url or ""), _one_word("account_id", account or "")
     return Settings(
-        base_url=_normalise_url(url or ""),
-        account_id=_one_word("account_id", account or ""),
+        base_url=base_url,
+        account_id=account_id,
         api_token=_one_word("api_token", token or ""),
+        account_url=f"{base_url}{API_PREFIX}/accounts/{account_id}",
     )
 
 

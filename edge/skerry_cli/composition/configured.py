@@ -70,7 +70,7 @@ def end_revoked(admission: Admission, tokens: TokenStore) -> None:
     """End what still runs for tokens that work no more."""
     error = AuthenticationError("This API token was revoked, or has expired.")
     is_live = functools.cache(tokens.is_live)  # of this look
-    admission.end(lambda demand: bool(demand.token) and not is_live(demand.token), error)
+    admission.end(lambda by: bool(by.caller.token) and not is_live(by.caller.token), error)
 
 
 async def _end_expired(admission: Admission, tokens: TokenStore) -> None:

@@ -18,9 +18,9 @@ from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.inside import Priority
 from skerry_edge.gate.job import Job
 from skerry_edge.gate.principal import Principal
-from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.encoding import Form, Texts, encoded
+from skerry_edge.generation.generation import Choices
 from skerry_edge.generation.sse import Attended, EventStream, interruption
 from skerry_edge.generation.start import start
 from skerry_edge.hints import AFFINITY_HEADER, EXPLAIN_HEADER, PIN_HEADER, affinity_of, pin_of

@@ -162,13 +162,13 @@ class Admission:
         `tell` is given the headers that describe the tenant's limits, let in or not; `on_end` is
         called when the platform ends the request.
         """
-        self._check_places(demand.tenant)
+        self._check_places(demand.caller.tenant)
         uses = self._counted(demand, tell) if self._is_limited else []
         place = Place(self, demand, uses, on_end)
         self._num_places += 1
-        self._places.setdefault(demand.tenant, set()).add(place)
-        own = self._quotas.budget(demand.tenant) if self._is_limited else None
-        budgets = demand.budgets if own is None else (*demand.budgets, own)
+        self._places.setdefault(demand.caller.tenant, set()).add(place)
+        own = self._quotas.budget(demand.caller.tenant) if self._is_limited else None
+        budgets = demand.caller.budgets if own is None else (*demand.caller.budgets, own)
         if budgets:
             try:
                 self._check_journal()
@@ -196,7 +196,7 @@ class Admission:
     ) -> list[AllowanceUse]:
         """Count a request against what limits it, from now on. Raises as `enter`."""
         now = self._clock()
-        kept = self._kept(demand.tenant, demand.model, now)
+        kept = self._kept(demand.caller.tenant, demand.model, now)
         own = [use for key, use in kept if key[0]]
         try:
             for key, use in kept:
@@ -216,10 +216,10 @@ class Admission:
             use.leave(place.demand.tokens - tokens, now)
         self._num_places -= 1
         self._pace.append(now)
-        places = self._places[place.demand.tenant]
+        places = self._places[place.demand.caller.tenant]
         places.discard(place)
         if not places:
-            del self._places[place.demand.tenant]
+            del self._places[place.demand.caller.tenant]
 
     def settle(self, hold: Hold, cost: float) -> None:
         """Replace a reservation by what the request cost, in US$. Called by the place."""

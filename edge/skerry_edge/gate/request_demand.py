@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from skerry_edge.gate.caller import Caller
-from skerry_edge.gate.principal import Budget
 from skerry_edge.gate.spending import dollars
-from skerry_regions.models.catalog import ModelSpec, Price
+from skerry_regions.models.catalog import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDemand:
     """What a request may use at most, by which it is let in."""
 
-    tenant: str
-    token: str  # id of the API token
-    budgets: tuple[Budget, ...] = ()  # of the token and its ancestors
+    caller: Caller
     model: str  # catalog id
     price: Price
     prompt_tokens: int
@@ -33,18 +30,3 @@ class RequestDemand:
         """Return the most that it can cost, in US$."""
         dearest = replace(self.price, prompt=max(self.price.prompt, self.price.cached))
         return dollars(dearest, self.prompt_tokens, self.output_tokens)
-
-
-def demand_of(
-    caller: Caller, model: ModelSpec, prompt_tokens: int, output_tokens: int = 0
-) -> RequestDemand:
-    """Return what a caller's request may use at most."""
-    return RequestDemand(
-        tenant=caller.tenant,
-        token=caller.token,
-        budgets=caller.budgets,
-        model=model.id,
-        price=model.price,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-    )

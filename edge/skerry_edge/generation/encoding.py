@@ -15,7 +15,7 @@ from skerry.wire import EmbeddingUsage
 from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.grants import check_model
-from skerry_edge.gate.request_demand import demand_of
+from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.repeats import RepeatPolicy
 from skerry_edge.ledger.vector_settlement import open_vectors
@@ -83,7 +83,10 @@ async def encoded(
     if settlement.found is not None:
         return settlement.found
     try:
-        place = await edge.admission.enter(demand_of(caller, spec, num_tokens), headers.update)
+        demand = RequestDemand(
+            caller=caller, model=spec.id, price=spec.price, prompt_tokens=num_tokens
+        )
+        place = await edge.admission.enter(demand, headers.update)
     except SkerryError as error:
         edge.metrics.generations_failed.add(1, spec.id, error.code)
         raise

@@ -1,12 +1,14 @@
-"""One choice of a request: a region's stream of token ids, turned into pieces of text."""
+"""The choices of a request: each a region's stream of token ids, turned into pieces of text."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from skerry.errors import InternalError, RequestError, SkerryError, Unavailable
-from skerry.wire import FinishReason, TokenLogprob
+from skerry.wire import FinishReason, TokenLogprob, TokenUsage
 from skerry_edge.generation.observer import StreamObserver
 from skerry_edge.output.tool_parser import CallDelta, ToolParser
 from skerry_edge.text.transcript import Transcript
@@ -140,3 +142,70 @@ class Generation:
             transcript.offsets,
             calls=calls,
         )
+
+
+class Choices:
+    """The choices of one request, side by side; those of several prompts in the prompts' order.
+    Whoever has them must `close` them."""
+
+    def __init__(
+        self,
+        generations: Sequence[Generation],
+        usage: Callable[[], TokenUsage],
+        on_close: Callable[[], None],
+    ) -> None:
+        self.usage = usage
+        """Returns the tokens so far: each prompt once, the output of every choice."""
+        self._generations = generations
+        self._on_close = on_close
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Abort what still runs and settle the request. Idempotent and synchronous."""
+        if not self._is_closed:
+            self._is_closed = True
+            for generation in self._generations:
+                generation.close()
+            self._on_close()
+
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece]]:
+        """Yield (choice index, piece) as they come."""
+        if len(self._generations) == 1:
+            async with aclosing(self._generations[0].pieces()) as pieces:
+                async for piece in pieces:
+                    yield 0, piece
+            return
+        arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue(
+            maxsize=len(self._generations)
+        )
+        tasks = [
+            asyncio.create_task(_pump(index, generation, arrived))
+            for index, generation in enumerate(self._generations)
+        ]
+        try:
+            running = len(tasks)
+            while running:
+                match await arrived.get():
+                    case None:
+                        running -= 1
+                    case BaseException() as exc:
+                        raise exc
+                    case item:
+                        yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _pump(
+    index: int,
+    generation: Generation,
+    arrived: asyncio.Queue[tuple[int, Piece] | BaseException | None],
+) -> None:
+    try:
+        async with aclosing(generation.pieces()) as pieces:
+            async for piece in pieces:
+                await arrived.put((index, piece))
+        await arrived.put(None)
+    except Exception as exc:
+        await arrived.put(exc)

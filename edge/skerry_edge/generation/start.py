@@ -19,10 +19,9 @@ from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.gate.admission import Place
 from skerry_edge.gate.grants import check_model
 from skerry_edge.gate.job import Job
-from skerry_edge.gate.request_demand import demand_of
-from skerry_edge.generation.choices import Choices
+from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.generation import Generation
+from skerry_edge.generation.generation import Choices, Generation
 from skerry_edge.hints import EXPLAIN_HEADER
 from skerry_edge.ledger.repeats import Repeat, RepeatPolicy, open_repeat
 from skerry_edge.ledger.settlement import Settlement
@@ -94,7 +93,13 @@ async def _entered(
     prompt = sum([len(job.submit.prompt_ids) for job in jobs])
     output = sum([job.submit.sampling.max_tokens * job.num_choices for job in jobs])
     caller = jobs[0].caller
-    demand = demand_of(caller, model, prompt, output)
+    demand = RequestDemand(
+        caller=caller,
+        model=model.id,
+        price=model.price,
+        prompt_tokens=prompt,
+        output_tokens=output,
+    )
     try:
         with tracing.span("admission"):
             if caller.models:

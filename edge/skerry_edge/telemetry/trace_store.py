@@ -33,6 +33,7 @@ class EndedTrace:
     """A finished request's."""
 
     trace: Trace
+    tenant: str
     status: int | None
     route: str
     seconds: float
@@ -47,14 +48,13 @@ class TraceStore:
     ) -> None:
         self._edge = edge
         self._max_traces, self._max_bytes = max_traces, max_bytes
-        self._running: dict[str, Trace] = {}  # no more than the edge has requests in progress
+        self._running: dict[str, tuple[Trace, str]] = {}  # with the tenant; one for each request
         self._ended: OrderedDict[str, EndedTrace] = OrderedDict()
         self._bytes = 0
 
     def begin(self, trace: Trace, tenant: str) -> None:
         """Have a request for a model found from now on: it was let in."""
-        trace.tenant = tenant
-        self._running[trace.request_id] = trace
+        self._running[trace.request_id] = trace, tenant
 
     def end(self, trace: Trace, status: int | None, route: str) -> bool:
         """Keep the trace of a request that is over; returns False when it never began.
@@ -62,11 +62,13 @@ class TraceStore:
         A later attempt at the same request, as batches make them, takes the place of it.
         """
         id = trace.request_id
-        if self._running.pop(id, None) is None:
+        if (running := self._running.pop(id, None)) is None:
             return False
         if (older := self._ended.pop(id, None)) is not None:
             self._bytes -= older.size
-        ended = self._ended[id] = EndedTrace(trace, status, route, trace.now(), trace.size)
+        ended = self._ended[id] = EndedTrace(
+            trace, running[1], status, route, trace.now(), trace.size
+        )
         self._bytes += ended.size
         while len(self._ended) > self._max_traces or self._bytes > self._max_bytes:
             _, oldest = self._ended.popitem(last=False)
@@ -75,12 +77,17 @@ class TraceStore:
 
     def record(self, request_id: str) -> TraceRecord | None:
         """Return a request's trace as far as it has come; None when it is unknown, or forgotten."""
-        if (trace := self._running.get(request_id)) is not None:
-            return trace.record(self._edge, ended=False)
+        if (running := self._running.get(request_id)) is not None:
+            trace, tenant = running
+            return trace.record(self._edge, tenant=tenant, ended=False)
         if (ended := self._ended.get(request_id)) is None:
             return None
         return ended.trace.record(
-            self._edge, status=ended.status, seconds=ended.seconds, route=ended.route
+            self._edge,
+            tenant=ended.tenant,
+            status=ended.status,
+            seconds=ended.seconds,
+            route=ended.route,
         )
 
     def find(self, request_id: str) -> FoundTrace | None:

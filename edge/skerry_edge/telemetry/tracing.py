@@ -78,7 +78,6 @@ class Trace:
     ) -> None:
         self.request_id = request_id
         self.context = caller.child() if caller is not None else new_context()
-        self.tenant = ""  # known once somebody has been let in
         self.started = clock()
         self._caller = caller
         self._started_at = wall_clock()
@@ -147,6 +146,7 @@ class Trace:
         self,
         edge: str,
         *,
+        tenant: str = "",
         status: int | None = None,
         ended: bool = True,
         seconds: float | None = None,
@@ -171,7 +171,7 @@ class Trace:
             trace_id=self.context.trace_id,
             is_sampled=self.context.is_sampled,
             parent=root.parent,
-            tenant=self.tenant,
+            tenant=tenant,
             edge=edge,
             started_at=self._started_at,
             seconds=seconds,

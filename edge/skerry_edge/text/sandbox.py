@@ -22,10 +22,10 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from skerry_edge.text.render_budget import budget_of
-from skerry_edge.text.template_functions import (
+from skerry_edge.text.render_budget import (
     FILTERS_OF_TEMPLATES,
     PAYMENTS,
+    budget_of,
     functions,
     join_method,
     printable,

@@ -16,6 +16,7 @@ from skerry_cli.composition.listening import open_certificate
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.gate.spending import Spending
@@ -36,9 +37,14 @@ def home(tmp_path: Path) -> Home:
 
 def demand(token: str, caps: Caps | None = None) -> RequestDemand:
     return RequestDemand(
-        tenant=ACCOUNT,
-        token=token,
-        budgets=() if caps is None else (Budget(token, caps),),
+        caller=Caller(
+            request_id="r",
+            tenant=ACCOUNT,
+            token=token,
+            budgets=() if caps is None else (Budget(token, caps),),
+            started=0.0,
+            deadline=1.0,
+        ),
         model=MODEL,
         price=Price(prompt=1.0),
         prompt_tokens=1000,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from skerry.errors import AuthenticationError, Overloaded, RateLimited, SkerryError, Unavailable
 from skerry_edge.gate import admission as module
 from skerry_edge.gate.admission import Admission, Place
+from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.quotas import (
     AccountAllowance,
@@ -41,10 +42,13 @@ class Clock:
         return self.now
 
 
+def caller(tenant: str = ME, budgets: tuple[Budget, ...] = ()) -> Caller:
+    return Caller(request_id="r", tenant=tenant, budgets=budgets, started=0.0, deadline=1.0)
+
+
 def demand(tenant: str = ME, prompt: int = 1, output: int = 0, model: str = MODEL) -> RequestDemand:
     return RequestDemand(
-        tenant=tenant,
-        token=f"token of {tenant}",
+        caller=caller(tenant),
         model=model,
         price=FREE,
         prompt_tokens=prompt,
@@ -64,8 +68,8 @@ def admission(
 
 def enter(entrance: Admission, *args: object, **kwargs: object) -> Place:
     wanted = demand(*args, **kwargs)  # type: ignore[arg-type]
-    entrance.arrive(wanted.tenant)
-    entrance.arrive(wanted.tenant, wanted.model)
+    entrance.arrive(wanted.caller.tenant)
+    entrance.arrive(wanted.caller.tenant, wanted.model)
     return asyncio.run(entrance.enter(wanted))
 
 
@@ -78,8 +82,8 @@ def told(entrance: Admission, wanted: RequestDemand) -> dict[str, str]:
 
     async def ask() -> None:
         with contextlib.suppress(SkerryError):
-            entrance.arrive(wanted.tenant, tell=headers.update)
-            entrance.arrive(wanted.tenant, wanted.model, headers.update)
+            entrance.arrive(wanted.caller.tenant, tell=headers.update)
+            entrance.arrive(wanted.caller.tenant, wanted.model, headers.update)
             await entrance.enter(wanted, headers.update)
 
     asyncio.run(ask())
@@ -261,7 +265,7 @@ def test_running_requests_can_be_ended() -> None:
     for tenant, errors in ended.items():
         asyncio.run(entrance.enter(demand(tenant), on_end=errors.append))
     over = AuthenticationError("revoked")
-    assert entrance.end(lambda wanted: wanted.token == f"token of {ME}", over) == 1
+    assert entrance.end(lambda wanted: wanted.caller.tenant == ME, over) == 1
     assert ended == {ME: [over], OTHER: []}
 
 
@@ -279,9 +283,7 @@ def test_a_request_that_is_ended_before_it_runs_is_refused() -> None:
 def test_a_token_with_a_cap_needs_somebody_who_counts() -> None:
     entrance = admission()
     wanted = RequestDemand(
-        tenant=ME,
-        token="t",
-        budgets=(Budget("t", Caps(per_day=1.0)),),
+        caller=caller(budgets=(Budget("t", Caps(per_day=1.0)),)),
         model=MODEL,
         price=FREE,
         prompt_tokens=1,
@@ -294,7 +296,7 @@ def test_a_token_with_a_cap_needs_somebody_who_counts() -> None:
 def test_the_most_that_a_request_can_cost() -> None:
     price = Price(prompt=1.0, cached=2.0, output=4.0)
     wanted = RequestDemand(
-        tenant=ME, token="t", model=MODEL, price=price, prompt_tokens=1000, output_tokens=500
+        caller=caller(), model=MODEL, price=price, prompt_tokens=1000, output_tokens=500
     )
     assert wanted.dollars == (1000 * 2.0 + 500 * 4.0) / 1e6
     assert dollars(price, 1000, 500, cached_tokens=400) == (600 + 800 + 2000) / 1e6
@@ -351,7 +353,7 @@ def test_no_order_of_events_lets_a_tenant_beyond_its_limits(
             place = running.pop(0)
             place.leave(place.demand.prompt_tokens)
         for each in (ME, OTHER):
-            assert sum(place.demand.tenant == each for place in running) <= 3
+            assert sum(place.demand.caller.tenant == each for place in running) <= 3
     assert entrance.num_requests == len(running)
     for begin, tenant in let_in:
         within = [at for at, who in let_in if who == tenant and begin <= at <= begin + 60.0]
@@ -368,14 +370,12 @@ def test_who_has_a_cap_is_refused_while_usage_cannot_be_written(tmp_path: Path) 
         unwritten=lambda: seconds[0],
     )
     capped = RequestDemand(
-        tenant=ME,
-        token="t",
-        budgets=(Budget("t", Caps(per_day=1.0)),),
+        caller=caller(budgets=(Budget("t", Caps(per_day=1.0)),)),
         model=MODEL,
         price=FREE,
         prompt_tokens=1,
     )
-    free = dataclasses.replace(capped, budgets=())
+    free = dataclasses.replace(capped, caller=caller())
     asyncio.run(entrance.enter(capped)).leave()
     seconds[0] = 10.1
     with pytest.raises(Unavailable, match="cannot be written down"):

@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from skerry_regions.node.stream_times import StreamTimes
+from skerry_regions.node.stream import StreamTimes
 from skerry_regions.phases import Phase, Timeline
 
 

@@ -43,9 +43,8 @@ from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
-from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.generation import Piece
+from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.output.tool_parser import PartialCall
 from skerry_edge.text.prompts import output_limit, tokenised

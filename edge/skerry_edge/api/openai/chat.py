@@ -34,9 +34,8 @@ from skerry_edge.api.handler import (
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
-from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.generation import Piece
+from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.sse import DONE
 from skerry_edge.output.tool_parser import CallDelta, Calls
 from skerry_edge.output.tool_prompts import with_tools

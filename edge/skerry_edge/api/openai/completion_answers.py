@@ -11,8 +11,7 @@ import msgspec
 from skerry.wire import FinishReason, TokenLogprob, TokenUsage
 from skerry.wire.openai import Completion, CompletionChoice, CompletionLogprobs
 from skerry_edge.envelopes import encode
-from skerry_edge.generation.choices import Choices
-from skerry_edge.generation.generation import Piece
+from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.sse import DONE
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.transcript import token_logprob

@@ -25,9 +25,8 @@ from skerry_edge.api.responses.responses_wire import (
     TextOptions,
 )
 from skerry_edge.envelopes import encode
-from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.generation import Piece
+from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.ledger.responses_store import StoredResponse
 from skerry_edge.output.tool_parser import PartialCall

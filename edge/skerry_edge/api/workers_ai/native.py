@@ -38,8 +38,8 @@ from skerry_edge.api.workers_ai import classification
 from skerry_edge.envelopes import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
-from skerry_edge.generation.choices import Choices
 from skerry_edge.generation.edge import Edge
+from skerry_edge.generation.generation import Choices
 from skerry_edge.generation.sse import DONE
 from skerry_edge.output.plan import OutputPlan
 from skerry_edge.output.tool_parser import Calls
