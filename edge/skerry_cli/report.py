@@ -166,15 +166,19 @@ def sizes(size: int, share: float, fetched: float, seconds: float) -> str:
 
 
 def ready_report(
-    config: Reachable, specs: Sequence[ModelSpec], left_out: Sequence[LeftOut]
+    config: Reachable,
+    specs: Sequence[ModelSpec],
+    left_out: Sequence[LeftOut],
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return what `StartReporter.ready` reports of a platform."""
+    """Return what `StartReporter.ready` reports of a platform; `notes` say what is amiss."""
     return {
         "url": config.url,
         "account_id": config.account_id,
         "api_token": config.api_token,
         "models": [spec.id for spec in specs],
         "left_out": [f"{each.model}: {each.reason}" for each in left_out],
+        "notes": list(notes),
         "example": next((spec.id for spec in specs if not spec.is_encoder), None),
     }
 
@@ -185,6 +189,7 @@ def ready_text(report: dict[str, Any], *, seconds: float, background: bool) -> s
     left_out = "".join(f"  LEFT OUT {each}\n" for each in report.get("left_out", ()))
     if left_out:
         left_out += "           (`skerry status` says more)\n"
+    notes = "".join(f"  NOTE     {each}\n" for each in report.get("notes", ()))
     how_to_stop = "skerry down" if background else "Ctrl-C, or skerry down"
     text = (
         f"Skerry is ready after {seconds:.1f} s.\n"
@@ -194,7 +199,7 @@ def ready_text(report: dict[str, Any], *, seconds: float, background: bool) -> s
         f"  token    {token}\n"
         f"  models   {', '.join(report['models'])}\n"
         f"  stop     {how_to_stop}\n"
-        f"{left_out}"
+        f"{left_out}{notes}"
     )
     if (model := report["example"]) is None:
         return text

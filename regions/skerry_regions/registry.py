@@ -7,9 +7,11 @@ on the hour. Readers keep their last reading when the store is away: it stops no
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from skerry_regions.zones import GLOBAL
 
@@ -72,3 +74,21 @@ class Registry(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def with_placed(
+    read: Sequence[Member], placed: Sequence[Member], said: Mapping[str, Member | None]
+) -> list[Member]:
+    """Return the registry's members, and those that a topology places and that are not in it.
+
+    A placed node is believed what it `said` when it was greeted, where the registry knows nothing
+    of this start of it; one that says nothing is there, and takes no streams yet.
+    """
+    members = {member.id: member for member in read}
+    for each in placed:
+        word, known = said.get(each.id), members.get(each.id)
+        if word is None or word.id != each.id:
+            members.setdefault(each.id, each)
+        elif known is None or known.incarnation < word.incarnation:
+            members[each.id] = replace(word, address=each.address)
+    return list(members.values())

@@ -25,13 +25,16 @@ class Skerry:
     """The `skerry` command with a home of its own."""
 
     home: Path
+    registry: str = ""  # URL of a server; empty: a file of the home
 
     @property
     def environ(self) -> dict[str, str]:
         folders = ("edge", "core", "regions", "sdk", "infra/terraform/provider")
         roots = [str(ROOT / name) for name in folders]
         kept = {name: value for name, value in os.environ.items() if "SKERRY" not in name}
-        return kept | {"SKERRY_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(roots)}
+        elsewhere = {"SKERRY_REGISTRY": self.registry} if self.registry else {}
+        own = {"SKERRY_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(roots)}
+        return kept | own | elsewhere
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

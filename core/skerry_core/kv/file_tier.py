@@ -266,9 +266,7 @@ def _open_mapped(path: Path, size: int, mapped: int) -> tuple[int, mmap.mmap]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file).st_size != size:
-            os.ftruncate(file, 0)
-            os.ftruncate(file, size)
-            os.pwrite(file, bytes(mapped), 0)  # never a hole: its pages must not need space later
+            _reserve(file, size, mapped)
         return file, mmap.mmap(file, mapped)
     except BlockingIOError as error:
         os.close(file)
@@ -276,3 +274,17 @@ def _open_mapped(path: Path, size: int, mapped: int) -> tuple[int, mmap.mmap]:
     except OSError as error:
         os.close(file)
         raise FileTierError(f"{path}: cannot reserve {size} bytes: {error.strerror}") from error
+
+
+def _reserve(file: int, size: int, mapped: int) -> None:
+    """Make a file of `size` bytes whose first `mapped` ones need no space later: writing to a
+    mapped hole of a full disk is a SIGBUS. It has its size only when they are all there."""
+    os.ftruncate(file, 0)
+    try:
+        written = 0
+        while written < mapped:
+            written += os.pwrite(file, bytes(mapped - written), written)  # may be cut short
+        os.ftruncate(file, size)
+    except OSError:
+        os.ftruncate(file, 0)  # what was written of it would fill the disk for nothing
+        raise

@@ -69,7 +69,7 @@ class Platform:
     config: Config  # its URL, account and token
     left_out: list[LeftOut]
 
-    def status(self) -> Status:
+    async def status(self) -> Status:
         edge = EdgeStatus(id=EDGE_ID, pid=os.getpid(), url=self.config.url, region=REGION)
         nodes = [
             NodeStatus(

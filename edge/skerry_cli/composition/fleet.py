@@ -22,7 +22,14 @@ import msgspec
 
 from skerry_cli.composition.fleet_dns import ID as DNS_ID
 from skerry_cli.composition.fleet_dns import FleetDns, dns_command
-from skerry_cli.composition.fleet_status import NodePlace, node_status, trouble, without_edge
+from skerry_cli.composition.fleet_status import (
+    NodePlace,
+    ask_nodes,
+    node_status,
+    registry_trouble,
+    trouble,
+    without_edge,
+)
 from skerry_cli.home.control import EdgeStatus, Status
 from skerry_cli.home.machine import default_threads, share_threads
 from skerry_cli.home.parts import (
@@ -40,7 +47,7 @@ from skerry_regions.process.emulation import relays
 from skerry_regions.process.health import is_healthy
 from skerry_regions.process.succession import Succession
 from skerry_regions.process.supervisor import ProcessSpec, Supervised
-from skerry_regions.registry import Member, Registry, RegistryUnavailable
+from skerry_regions.registry import Member, Registry
 from skerry_regions.topology.spec import EdgeSpec, Topology
 
 EDGE_STOP_SECONDS = 35.0  # more than an edge gives its streams to finish
@@ -99,6 +106,7 @@ class Fleet:
         """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
         for relay in self._relays:
             await relay.listen()
+        self._placed_file().write_bytes(msgspec.json.encode(self._placed()))
         for place, threads in zip(self._places, self._threads, strict=True):
             self._nodes[place.id] = self._supervise(self._node(place, threads))
         await _all_ready(self._nodes)
@@ -130,8 +138,10 @@ class Fleet:
         await asyncio.gather(*(node.stop(NODE_STOP_SECONDS) for node in self._nodes.values()))
         await asyncio.gather(*(relay.close() for relay in self._relays))
 
-    def status(self) -> Status:
-        members, away = self._members()
+    async def status(self) -> Status:
+        """Return what runs; what nodes say of themselves needs no registry."""
+        controls = {place.id: self._address(place.id, "control") for place in self._places}
+        answers, away = await asyncio.gather(ask_nodes(controls), self.registry_trouble())
         edges = [
             EdgeStatus(
                 id=edge.name,
@@ -142,12 +152,12 @@ class Fleet:
             for edge in self._topology.edges
         ]
         nodes = [
-            node_status(place, self._nodes[place.id], members, self._address(place.id, "control"))
+            node_status(place, self._nodes[place.id], answers.get(place.id), controls[place.id])
             for place in self._places
         ]
         notes = [sentence(each) for each in self._left_out]
         notes += [trouble(each) for each in (*self._nodes.values(), *self._edges)]
-        notes += [away] if away else without_edge(self._nodes, members)
+        notes += [away, *without_edge(self._nodes, answers)]
         notes += self._edges.failures.values()
         if self._dns is not None:
             notes += [self._dns.trouble, trouble(self._dns.process)]
@@ -159,12 +169,10 @@ class Fleet:
             left_out=self._left_out,
         )
 
-    def _members(self) -> tuple[dict[str, Member], str]:
-        """Who is in the registry, or why that cannot be read."""
-        try:
-            return {member.id: member for member in self._registry.members()}, ""
-        except RegistryUnavailable as error:
-            return {}, f"the registry is away: {error}; edges use the nodes that they know"
+    async def registry_trouble(self) -> str:
+        """Return what a person should know of the registry; nothing while all is well."""
+        ready = [id for id, node in self._nodes.items() if node.state == "ready"]
+        return await asyncio.to_thread(registry_trouble, self._registry, ready)
 
     def _supervise(self, spec: ProcessSpec) -> Supervised:
         return Supervised(spec, progress=self._reporter.progress)
@@ -192,6 +200,34 @@ class Fleet:
             command += ["--warm-up", str(path)]
         return self._process(place.id, command, Address.parse(control))
 
+    def _placed(self) -> list[Member]:
+        """Return where everybody is, for edges that no registry tells."""
+        nodes = [
+            Member(
+                id=place.id,
+                kind="node",
+                region=place.pool.region,
+                residency=self._topology.region(place.pool.region).residency,
+                address=self._address(place.id, "node"),
+                model=place.model,
+            )
+            for place in self._places
+        ]
+        edges = [
+            Member(
+                id=edge.name,
+                kind="edge",
+                region=edge.region,
+                residency=self._topology.region(edge.region).residency,
+                gateway=self._address(edge.name, "gateway"),
+            )
+            for edge in self._topology.edges
+        ]
+        return nodes + edges if len(edges) > 1 else nodes
+
+    def _placed_file(self) -> Path:
+        return self._sockets.path("placed", "json")
+
     def _sockets_between(self) -> list[tuple[str, str]]:
         """Return what other regions reach, with the region that it is in."""
         return [
@@ -212,6 +248,7 @@ class Fleet:
         command = ["edge", "--id", edge.name, *self._where(edge.region)]
         command += ["--placement", edge.placement]
         command += ["--topology", str(_topology_file(self._sockets))]
+        command += ["--placed", str(self._placed_file())]
         for model in models:
             command += ["--model", model]
         if len(self._topology.edges) > 1:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import aiohttp
+import msgspec
+
 from skerry_cli.home.control import NodeStatus
+from skerry_regions.address import Address
 from skerry_regions.process.supervisor import Supervised
-from skerry_regions.registry import Member
+from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.topology.spec import TopologyPool
+
+STILL = "edges use the nodes of the topology"
+ASK_SECONDS = 1.0  # for a node to say how it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +28,18 @@ class NodePlace:
     model: str  # catalog id
 
 
+class NodeAnswer(msgspec.Struct, frozen=True):
+    """What a node says of itself."""
+
+    node: Member
+    edges: list[str]  # that are connected to it
+
+
 def node_status(
-    place: NodePlace, process: Supervised, members: dict[str, Member], control: str
+    place: NodePlace, process: Supervised, answer: NodeAnswer | None, control: str
 ) -> NodeStatus:
     """The supervisor knows whether it lives; the node itself what it does."""
-    member = members.get(place.id)
-    known = member if member is not None and member.pid == process.pid else None
+    known = answer.node if answer is not None and answer.node.pid == process.pid else None
     draining = process.state == "ready" and known is not None and known.state == "draining"
     return NodeStatus(
         id=place.id,
@@ -49,10 +63,39 @@ def trouble(process: Supervised) -> str:
     return f"{what}; see {process.spec.log}"
 
 
-def without_edge(nodes: Mapping[str, Supervised], members: Mapping[str, Member]) -> list[str]:
-    """Return a note on each node that runs well and that no edge finds."""
+def without_edge(nodes: Mapping[str, Supervised], answers: Mapping[str, NodeAnswer]) -> list[str]:
+    """Return a note on each node that runs well and that no edge has a connection to."""
     return [
-        f"{id} serves no edge: it is ready, and not in the registry (is its disk full?)"
+        f"{id} serves no edge: it is ready, and none has reached it; see the log of an edge"
         for id, node in nodes.items()
-        if node.state == "ready" and id not in members
+        if node.state == "ready" and id in answers and not answers[id].edges
     ]
+
+
+def registry_trouble(registry: Registry, ready: list[str]) -> str:
+    """Return what a person should know of the registry, where these nodes should be. Blocks."""
+    try:
+        known = {member.id for member in registry.members()}
+    except RegistryUnavailable as error:
+        return f"the registry is away: {error}; {STILL}"
+    unknown = ", ".join(id for id in ready if id not in known)
+    return f"the registry lacks {unknown} (is its disk full?); {STILL}" if unknown else ""
+
+
+async def ask_nodes(controls: Mapping[str, str]) -> dict[str, NodeAnswer]:
+    """Return what nodes say at the addresses of their control APIs, of those that answer in
+    time."""
+    answers = await asyncio.gather(*map(_ask, controls.values()))
+    return {id: answer for id, answer in zip(controls, answers, strict=True) if answer is not None}
+
+
+async def _ask(control: str) -> NodeAnswer | None:
+    path, timeout = Address.parse(control).path, aiohttp.ClientTimeout(total=ASK_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(path), timeout=timeout) as client,
+            client.get("http://localhost/status", raise_for_status=True) as reply,
+        ):
+            return msgspec.json.decode(await reply.read(), type=NodeAnswer)
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        return None

@@ -74,6 +74,7 @@ class EdgeOptions:
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
     advertise: str = ""  # host where others reach it; empty: where it listens
+    placed: tuple[Member, ...] = ()  # that a supervisor has put where they are
     left_out: tuple[LeftOut, ...] = ()  # that a supervisor could not open
 
 
@@ -124,6 +125,7 @@ async def _serve(
             region=options.region,
             reach=through_relays if is_emulated else directly,
             key=key,
+            placed=options.placed,
         )
         stack.push_async_callback(directory.close)
         model_keys = {model.spec.id: model.files.model_key for model in offer.models}

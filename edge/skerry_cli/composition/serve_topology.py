@@ -81,6 +81,9 @@ async def _serve(
         registry = open_registry(home, os.environ)
         listening.callback(registry.close)
         fleet = Fleet(topology, installed, home, sockets, listeners, registry, reporter)
+        notes = [away] if (away := await fleet.registry_trouble()) else []
+        for note in notes:
+            logger.error("%s", note)
         try:
             await unless(stop, asyncio.ensure_future(fleet.start()))
             async with (
@@ -89,7 +92,7 @@ async def _serve(
             ):
                 announce(home, Instance(os.getpid(), control, ready=True, url=config.url))
                 specs = [model.spec for model in installed.models]
-                reporter.ready(ready_report(config, specs, installed.left_out))
+                reporter.ready(ready_report(config, specs, installed.left_out, notes))
                 renewing = asyncio.create_task(fleet.renew_edges_on(renew))
                 await stop.wait()
                 renewing.cancel()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 from msgspec import Struct
@@ -56,12 +56,12 @@ class NoAnswer(Exception):
 
 
 @contextlib.asynccontextmanager
-async def answer_status(path: str, status: Callable[[], Status]) -> AsyncGenerator[None]:
+async def answer_status(path: str, status: Callable[[], Awaitable[Status]]) -> AsyncGenerator[None]:
     """Serve `status()` at `path` until the block ends."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            writer.write(msgspec.json.encode(status()))
+            writer.write(msgspec.json.encode(await status()))
             await writer.drain()
         writer.close()
 

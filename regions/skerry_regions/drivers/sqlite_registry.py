@@ -51,7 +51,8 @@ class SqliteRegistry:
     def __init__(
         self, path: Path, *, clock: Callable[[], float] = boot_clock, boot: str | None = None
     ) -> None:
-        """Raises RegistryUnavailable when the file cannot be opened."""
+        """The file is opened when it is first needed: whoever starts while its disk is full is in
+        the registry when there is room."""
         self._path = path
         self._clock = clock
         self._boot = boot if boot is not None else boot_id()
@@ -60,8 +61,6 @@ class SqliteRegistry:
         self._decoder = msgspec.msgpack.Decoder(Member)
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode of what is open
-        with self._access():
-            pass
 
     def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
         record = (

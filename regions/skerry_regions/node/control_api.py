@@ -1,7 +1,7 @@
 """A node's control API over HTTP: for its supervisor and its operator, never for clients.
 
     GET  /healthz   200 when every engine answers, else 503 and why
-    GET  /status    the node as it announces itself, and its engines' figures
+    GET  /status    the node as it announces itself, its edges, and its engines' figures
     GET  /metrics   Prometheus text, with vLLM's names where they exist
     POST /drain     as SIGTERM: take nothing new, finish or hand back, then end
 
@@ -35,12 +35,14 @@ class ControlAPI:
         self,
         *,
         describe: Callable[[], Member],
+        edges: Callable[[], list[str]],
         statistics: Callable[[], Mapping[str, Statistics]],
         metrics: Callable[[], Iterable[Metric]],
         canary: Canary,
         drain: Callable[[], None],
     ) -> None:
         self._describe = describe
+        self._edges = edges
         self._statistics = statistics
         self._metrics_of = metrics
         self._canary = canary
@@ -74,7 +76,8 @@ class ControlAPI:
 
     async def _status(self, request: web.Request) -> web.Response:
         node = msgspec.to_builtins(self._describe())
-        return _json({"node": node, "engines": dict(self._statistics())})
+        engines = dict(self._statistics())
+        return _json({"node": node, "edges": self._edges(), "engines": engines})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = exposition(self._metrics_of())

@@ -153,11 +153,10 @@ class NodeProcess:
         """Listen everywhere; from now on the node takes streams."""
         options = self._options
         stack.callback(_remove_sockets, options)
-        loop = asyncio.get_running_loop()
         node = self._node = Node(
             id=options.id,
             region=options.region,
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             role=options.role,
             incarnation=self._member.incarnation,
             zone=options.zone,
@@ -177,6 +176,7 @@ class NodeProcess:
         stack.push_async_callback(server.close)
         control = ControlAPI(
             describe=self.member,
+            edges=lambda: server.edges,
             statistics=node.statistics,
             metrics=node.metrics.families,
             canary=Canary(node),
@@ -190,12 +190,14 @@ class NodeProcess:
                     _described(self._member, engine),
                     transfer_address=str(transfer.advertised(options.advertise)),
                 )
+            self._member = replace(self._member, model=spec.id)
+            server.hello = replace(server.hello, member=replace(self._member, state="ready"))
             address = await server.listen(options.address, options.key)
             await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None
         reached_at = str(address.advertised(options.advertise))
-        self._member = replace(self._member, address=reached_at, model=spec.id, state="ready")
+        self._member = replace(self._member, address=reached_at, state="ready")
         return node, server
 
     def _share(self, spec: ModelSpec, files: ModelFiles, engine: Engine) -> list[list[int]]:

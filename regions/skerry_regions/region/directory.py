@@ -20,7 +20,13 @@ from types import MappingProxyType
 from typing import Protocol
 
 from skerry_regions.address import Address, AddressError
-from skerry_regions.registry import RENEW_SECONDS, Member, Registry, RegistryUnavailable
+from skerry_regions.registry import (
+    RENEW_SECONDS,
+    Member,
+    Registry,
+    RegistryUnavailable,
+    with_placed,
+)
 from skerry_regions.wire.link import NodeLink, Patience
 from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.protocol import Hello
@@ -60,7 +66,8 @@ class DirectoryListener(Protocol):
 class Directory:
     """Links by member id. Lives on one event loop.
 
-    `region` is that of the edge; None knows every node of every region one by one.
+    `region` is that of the edge; None knows every node of every region one by one. `placed` are
+    there whatever the registry says: their addresses are known, the rest they say over their links.
     """
 
     def __init__(
@@ -73,14 +80,15 @@ class Directory:
         reach: Reach = directly,
         key: LinkKey | None = None,
         patience: Patience | None = None,
+        placed: Sequence[Member] = (),
         poll_seconds: float = RENEW_SECONDS / 2,
     ) -> None:
         self._registry = registry
-        self._hello = hello
+        self._id = hello.id
         self._region = region
         self._reach = reach
-        self._key = key
-        self._patience = patience
+        self._placed = placed
+        self._new_link = functools.partial(NodeLink, hello=hello, patience=patience, key=key)
         self._poll_seconds = poll_seconds
         self._listener = listener
         self._read: list[Member] = []  # last, from the registry
@@ -147,6 +155,8 @@ class Directory:
             if member.state == "revoked":
                 self._forget(member.id)  # with its streams, which go on elsewhere
         self._read = members = [member for member in members if member.state != "revoked"]
+        said = {id_: link.described for id_, link in self._links.items()}
+        members = with_placed(members, self._placed, said)
         gateways = {member.id: member for member in members if self._is_gateway(member)}
         covered = self._covered(gateways)
         nodes = {member.id: member for member in members if member.kind == "node"}
@@ -181,7 +191,7 @@ class Directory:
         peers = {
             member.id: member
             for member in members
-            if member.gateway and member.region == self._region and member.id != self._hello.id
+            if member.gateway and member.region == self._region and member.id != self._id
         }
         for id_, (member, link) in list(self._peers.items()):
             if id_ not in peers or _place(peers[id_]) != _place(member):
@@ -193,14 +203,8 @@ class Directory:
                 address = Address.parse(member.gateway)
             except AddressError:
                 continue
-            link = NodeLink(
-                id_,
-                address,
-                self._hello,
-                self._patience,
-                zone=member.residency,
-                key=self._key,
-                on_report=self._peer_reported,
+            link = self._new_link(
+                id_, address, zone=member.residency, on_report=self._peer_reported
             )
             self._peers[id_] = member, link
 
@@ -238,13 +242,10 @@ class Directory:
                 self._unreachable[id_] = written
                 return
             self._unreachable.pop(id_, None)
-            self._links[id_] = NodeLink(
+            self._links[id_] = self._new_link(
                 id_,
                 address,
-                self._hello,
-                self._patience,
                 zone=member.residency,
-                key=self._key,
                 on_report=functools.partial(self._reported, id_),
                 on_change=functools.partial(self._link_changed, id_),
             )

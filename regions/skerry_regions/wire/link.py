@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from skerry.errors import Unavailable
 from skerry_regions import zones as residency
 from skerry_regions.address import Address
+from skerry_regions.registry import Member
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.link_auth import LinkKey, LinkRefused
 from skerry_regions.wire.link_connection import EmbedSink, LinkConnection, Sink
@@ -73,6 +74,7 @@ class NodeLink:
         self._connection: LinkConnection | None = None
         self._state_changed = asyncio.Event()
         self._models: frozenset[str] = frozenset()  # as of the last greeting
+        self._described: Member | None = None  # likewise
         self._stuck = False  # an engine stood still; believed again when it moves
         self.rtt: float | None = None  # seconds, of the last ping
         self._task = asyncio.create_task(self._keep_connected(), name=f"link to {node}")
@@ -89,6 +91,13 @@ class NodeLink:
         if self._connection is not None and self._connection.greeted:
             self._models = self._connection.models
         return self._models if self._expected is None else self._models & self._expected
+
+    @property
+    def described(self) -> Member | None:
+        """The node as it described itself in its last greeting; None before the first."""
+        if self._connection is not None and self._connection.greeted:
+            self._described = self._connection.described
+        return self._described
 
     def expect(self, models: frozenset[str]) -> None:
         """Believe that the node serves these models and no others; at first it may serve any."""

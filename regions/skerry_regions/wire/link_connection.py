@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from skerry.errors import Unavailable
+from skerry_regions.registry import Member
 from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError
 from skerry_regions.wire.protocol import (
@@ -59,6 +60,11 @@ class LinkConnection(asyncio.Protocol):
     @property
     def greeted(self) -> bool:
         return self._connection.agreement is not None and not self.lost.is_set()
+
+    @property
+    def described(self) -> Member | None:
+        """The node in its own words."""
+        return self._connection.peer.member if self._connection.peer is not None else None
 
     @property
     def models(self) -> frozenset[str]:

@@ -111,6 +111,11 @@ class NodeServer:
     def num_streams(self) -> int:
         return sum(link.num_streams for link in self.links)
 
+    @property
+    def edges(self) -> list[str]:
+        """Ids of edges that are connected."""
+        return sorted({link.edge for link in self.links if link.edge})
+
     async def drain(self, seconds: float) -> None:
         """Take nothing new; after `seconds` hand what still runs back to its edges.
 

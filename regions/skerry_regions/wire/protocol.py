@@ -29,6 +29,7 @@ from msgspec import Meta, Struct
 
 from skerry_regions.digests import BLOCK_SIZE, DIGEST_SIZE
 from skerry_regions.phases import Timeline
+from skerry_regions.registry import Member
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
@@ -74,6 +75,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
     models: Annotated[list[ModelBuild], Meta(max_length=1024)] = []
     max_streams: Annotated[int, Meta(ge=1, le=1 << 16)] = 1024  # open at once on this connection
     window: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # Tokens events a stream starts with
+    member: Member | None = None  # a node, as it announces itself: for edges that no registry tells
 
 
 class Sampling(Struct, frozen=True, kw_only=True):

@@ -41,7 +41,10 @@ def test_every_question_gets_the_status_of_now(tmp_path: Path) -> None:
     answers = iter([STATUS, Status(url="later", edges=[], nodes=[])])
 
     async def scenario() -> None:
-        async with answer_status(path, lambda: next(answers)):
+        async def status() -> Status:
+            return next(answers)
+
+        async with answer_status(path, status):
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
             assert await asyncio.to_thread(ask_status, path) == STATUS
             assert (await asyncio.to_thread(ask_status, path)).url == "later"
@@ -55,7 +58,10 @@ def test_one_who_asks_and_leaves_harms_nobody(tmp_path: Path) -> None:
     path = str(tmp_path / "control.sock")
 
     async def scenario() -> None:
-        async with answer_status(path, lambda: STATUS):
+        async def status() -> Status:
+            return STATUS
+
+        async with answer_status(path, status):
             for _ in range(5):
                 with socket.socket(socket.AF_UNIX) as visitor:
                     visitor.connect(path)

@@ -110,8 +110,12 @@ async def test_everybody_is_asked_and_silence_is_no_figure(tmp_path: Path) -> No
             NodeStatus("fra-a-9", 1, "hybrid", "fra", MODEL, "ready", 0, f"tcp:127.0.0.1:{port}"),
         ],
     )
+
+    async def now() -> Status:
+        return status
+
     try:
-        async with answer_status(str(tmp_path / "control"), lambda: status):
+        async with answer_status(str(tmp_path / "control"), now):
             seen = await look(str(tmp_path / "control"), TOKEN)
             refused = await look(str(tmp_path / "control"), "another")
     finally:

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.core.mid_write import kill_in_mid_write
+from tests.disks import small_disk
 from tests.properties import examples
 
 from skerry_core.kv.file_tier import PAGE, FileTier, FileTierError
@@ -159,6 +160,20 @@ def test_a_full_disk_is_an_error_of_that_write_only(tmp_path: Path) -> None:
     tier.put(digest(1), block(1))
     assert tier.get(digest(1)) == block(1)
     tier.close()
+
+
+def test_a_full_disk_leaves_no_file_that_looks_whole(tmp_path: Path) -> None:
+    """Where only a part of the table found room, touching the rest would be a SIGBUS."""
+    with small_disk(tmp_path / "disk", 8 * PAGE) as disk:
+        path = disk / "kv"
+        for _ in range(2):
+            with pytest.raises(FileTierError, match=r"cannot reserve .* No space left on device"):
+                FileTier(path, block_bytes=64, capacity_bytes=1000 * (PAGE + 64), identity=b"b")
+            assert path.stat().st_size == 0
+        tier = FileTier(path, block_bytes=64, capacity_bytes=8 * (PAGE + 64), identity=b"b")
+        tier.put(digest(1), bytes(64))
+        assert tier.get(digest(1)) == bytes(64)
+        tier.close()
 
 
 @pytest.mark.parametrize("capacity", [0, 1000, 3 * PAGE])

@@ -179,7 +179,7 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(RegistryUnavailable, match=r"registry\.db: file is not a database"):
-        SqliteRegistry(path)
+        SqliteRegistry(path).members()
 
 
 WRITER = """
@@ -216,7 +216,9 @@ def test_a_file_that_another_process_makes_is_waited_for(tmp_path: Path) -> None
         open_database(path, (), is_durable=False, busy_seconds=0.1)
     timer = threading.Timer(0.1, other.execute, ("ROLLBACK",))
     timer.start()
-    SqliteRegistry(path).close()
+    registry = SqliteRegistry(path)
+    assert registry.members() == []
+    registry.close()
     timer.join()
     other.close()
 

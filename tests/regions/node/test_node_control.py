@@ -28,6 +28,7 @@ async def control(
     async with node_of(engine) as node:
         api = ControlAPI(
             describe=lambda: Member(id="node-1", kind="node", region="here", state="ready"),
+            edges=lambda: ["edge-1"],
             statistics=node.statistics,
             metrics=node.metrics.families,
             canary=Canary(node, seconds=seconds),
@@ -47,6 +48,7 @@ async def test_an_idle_engine_answers_a_canary(tmp_path: Path) -> None:
         assert await is_healthy(address)
         status = (await client.get("/status")).json()
         assert status["node"]["id"] == "node-1"
+        assert status["edges"] == ["edge-1"]
         assert status["engines"][MODEL]["blocks_used"] == 0
         metrics = (await client.get("/metrics")).text
         assert f'vllm:num_requests_running{{model_name="{MODEL}"}} 0' in metrics
@@ -96,6 +98,7 @@ async def test_strange_hosts_and_public_addresses_are_refused(tmp_path: Path) ->
         assert answer.status_code == 421
     api = ControlAPI(
         describe=lambda: Member(id="n", kind="node", region="here"),
+        edges=list,
         statistics=dict,
         metrics=tuple,
         canary=Canary.__new__(Canary),

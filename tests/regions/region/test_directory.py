@@ -151,6 +151,57 @@ async def test_the_last_word_stands_while_the_registry_is_away(tmp_path: Path) -
     await node.stop()
 
 
+async def test_a_placed_node_is_found_without_any_registry(tmp_path: Path) -> None:
+    """What it is it says itself; where it is, and in which region, the topology says."""
+    registry = MemoryRegistry()
+    registry.is_away = True
+    node = RunningNode("a", tmp_path, incarnation=7)
+    described = replace(
+        member(node), address="unix:/elsewhere", incarnation=7, kv_format="k", state="ready"
+    )
+    node.server.hello = replace(node.server.hello, member=described)
+    placed = replace(member(node), state="starting")
+    directory = Directory(
+        registry, hello("edge"), patience=PATIENCE, placed=[placed], poll_seconds=0.01
+    )
+    async with asyncio.timeout(60):
+        await until(lambda: bool(directory.members))
+        assert directory.members["a"] == placed, "before it is there"
+        await node.listen()
+        await directory.wait_until_served(frozenset({MODEL}))
+        await until(lambda: directory.members["a"].state == "ready")
+        assert directory.members["a"] == replace(described, address=placed.address)
+        await node.stop()
+        await until(lambda: not directory.links()[0].is_up)
+        await registry.was_read()
+        assert directory.links()[0].models == {MODEL}, "it may come back"
+    await directory.close()
+
+
+@pytest.mark.parametrize(("in_registry", "known"), [(6, "said"), (7, "read"), (8, "read")])
+async def test_of_a_placed_node_the_latest_word_is_believed(
+    tmp_path: Path, in_registry: int, known: str
+) -> None:
+    node = RunningNode("a", tmp_path, incarnation=7)
+    placed = member(node)
+    said = replace(placed, incarnation=7, runner="said")
+    node.server.hello = replace(node.server.hello, member=said)
+    await node.listen()
+    registry = MemoryRegistry()
+    registry.announce(replace(placed, incarnation=in_registry, runner="read"))
+    directory = Directory(
+        registry, hello("edge"), patience=PATIENCE, placed=[placed], poll_seconds=0.01
+    )
+    async with asyncio.timeout(60):
+        await directory.wait_until_served(frozenset({MODEL}))
+        await registry.was_read()
+        assert directory.members["a"].runner == known
+        registry.record.clear()  # its lease lapsed, as on a full disk
+        await until(lambda: directory.members["a"].runner == "said")
+    await directory.close()
+    await node.stop()
+
+
 async def test_what_fails_on_a_change_is_told_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
