@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
 from tests.e2e.control_client import ControlClient, ControlPlane
+from tests.edge.gate.issuer import provider
 
 from skerry import AI
 from skerry_regions.control.reconcile.socket_paths import SocketPaths
@@ -23,6 +24,15 @@ pytestmark = pytest.mark.model
 
 OWN = "@cf/me/own"
 POOL = {"region": "fra", "model": MODEL, "runner": "toy", "threads": 1, "file_tier": "none"}
+ISSUERS = """\
+issuers:
+  - name: acme
+    issuer: URL
+    audience: [skerry]
+    grants:
+      - {when: {groups: operators}, account: platform, role: operator}
+      - {when: {groups: developers}, account: platform, role: developer}
+"""
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
@@ -115,6 +125,34 @@ def test_a_token_works_until_it_is_deleted(control: ControlPlane) -> None:
     assert control.http.get("/regions", headers=headers).status_code == 403
     assert control.http.delete(f"/api_tokens/{made['id']}").status_code == 204
     assert httpx.get(verify, headers=headers).status_code == 401
+
+
+def test_who_logs_in_elsewhere_is_known_here(control: ControlPlane) -> None:
+    """An issuer that is written down is followed by the control plane and by its edges."""
+    edge = edge_url(control.skerry) + "/client/v4/user/tokens/verify"
+    with provider() as known:
+        (control.skerry.home / "issuers.yaml").write_text(ISSUERS.replace("URL", known.url))
+        login = {"authorization": f"Bearer {known.token(groups=['developers'])}"}
+        made = until(lambda: is_made(control, login)).json()
+        operator = {"authorization": f"Bearer {known.token(sub='olga', groups=['operators'])}"}
+        assert control.http.get("/regions", headers=operator).status_code == 200
+        assert control.http.post("/regions", json={}, headers=login).status_code == 403
+        until(lambda: httpx.get(edge, headers=login).status_code == 200)
+        token = {"authorization": f"Bearer {made['secret']}"}
+        assert httpx.get(edge, headers=token).status_code == 200
+        audit = control.get("audit?limit=500")["items"]
+        alices = [each for each in audit if each["actor"] == "acme:alice"]
+        assert [each["outcome"] for each in alices] == ["granted", "denied"]
+        assert control.skerry("tokens", "revoke", made["parent"]).returncode == 0
+        assert httpx.get(edge, headers=token).status_code == 401
+        (control.skerry.home / "issuers.yaml").unlink()
+        until(lambda: control.http.get("/regions", headers=operator).status_code == 401)
+        until(lambda: httpx.get(edge, headers=login).status_code == 401)
+
+
+def is_made(control: ControlPlane, headers: dict[str, str]) -> httpx.Response | None:
+    answer = control.http.post("/api_tokens", json={"name": "by-login"}, headers=headers)
+    return answer if answer.status_code == 201 else None
 
 
 def test_a_copy_of_the_database_while_it_runs(control: ControlPlane, tmp_path: Path) -> None:

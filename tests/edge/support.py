@@ -26,6 +26,7 @@ from skerry.errors import ModelNotFound
 from skerry.wire import Message
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.batches import Batches
@@ -322,6 +323,7 @@ def deployed(
     ailment: Callable[[], str | None] = lambda: None,
     log_prompts: bool = False,
     report: Callable[[], RegionReport] = RegionReport,
+    logins: Logins | None = None,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
@@ -333,6 +335,7 @@ def deployed(
         region=region,
         residency=zone,
         tokens=tokens,
+        logins=logins,
         secret=b"s" * 32,
         limits=limits,
         admission=Admission(max_requests=limits.max_requests) if admission is None else admission,

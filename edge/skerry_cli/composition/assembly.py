@@ -22,8 +22,9 @@ from skerry_cli.home.parts import (
     open_batches,
     open_stores,
 )
-from skerry_cli.home.state import Home
+from skerry_cli.home.state import Home, read_config
 from skerry_cli.logs import logs_prompts
+from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.responses_store import ResponseStore
@@ -89,7 +90,8 @@ async def assembled(
 
     While entered it follows the files of its home. `more` is for `Edge`. Raises `CannotStart`.
     """
-    stores = open_stores(home, id)
+    stores, config = open_stores(home, id), read_config(home)
+    logins = Logins("" if config is None else config.account_id)
     journal = stores.journal
     async with (
         exporting(id, region) as export,
@@ -98,6 +100,7 @@ async def assembled(
             offer.catalog,
             tokens,
             front.limits,
+            logins=logins,
             edges=edges,
             certificate=front.certificate,
             unwritten=lambda: 0.0 if journal is None else journal.seconds_unwritten,
@@ -110,6 +113,7 @@ async def assembled(
             left_out={each.model: each.reason for each in offer.left_out},
             region=client,
             tokens=tokens,
+            logins=logins,
             admission=admission,
             secret=secret(home),
             limits=front.limits,

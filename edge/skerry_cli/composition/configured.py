@@ -1,4 +1,4 @@
-"""What files of the home tell an edge, and go on telling it while it runs: limits, tokens, TLS."""
+"""What files of the home tell an edge while it runs: limits, tokens, issuers of logins, TLS."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 
 from skerry.errors import AuthenticationError
 from skerry_cli.home.errors import CannotStart
-from skerry_cli.home.state import Home
+from skerry_cli.home.state import Home, read_config
 from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.oidc.issuers import IssuersError, load_issuers
+from skerry_edge.gate.oidc.logins import Logins, load_libraries
 from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
 from skerry_edge.gate.spending import Spending
 from skerry_edge.gate.tokens import TokenStore
@@ -29,6 +31,7 @@ async def configured(
     tokens: TokenStore,
     limits: Limits,
     *,
+    logins: Logins,
     edges: Callable[[], int] = lambda: 1,
     certificate: Certificate | None = None,
     unwritten: Callable[[], float] = lambda: 0.0,
@@ -53,30 +56,54 @@ async def configured(
 
     followed = [
         Followed((home.limits,), read_limits),
-        Followed((home.tokens,), lambda: functools.partial(end_revoked, admission, tokens)),
+        Followed((home.tokens,), lambda: functools.partial(end_revoked, admission, tokens, logins)),
+        following_issuers(home, logins),
     ]
     if certificate is not None:
         followed.append(certificate.followed())
-    expiring = asyncio.create_task(_end_expired(admission, tokens), name="expire tokens")
+    expiring = asyncio.create_task(_end_expired(admission, tokens, logins), name="expire tokens")
     try:
         async with following(followed):
             yield admission
     finally:
         expiring.cancel()
+        await logins.close()
         await asyncio.to_thread(spending.close)
 
 
-def end_revoked(admission: Admission, tokens: TokenStore) -> None:
+def following_issuers(home: Home, logins: Logins) -> Followed:
+    """Take in the home's issuers, and return how to follow them. Raises `CannotStart`."""
+    config = read_config(home)
+    platform = "" if config is None else config.account_id
+
+    def read() -> Callable[[], None]:
+        issuers = load_issuers(home.issuers, platform)
+        if issuers:
+            load_libraries()
+        return functools.partial(logins.follow, issuers)
+
+    try:
+        read()()
+    except IssuersError as error:
+        raise CannotStart(str(error)) from None
+    return Followed((home.issuers,), read)
+
+
+def end_revoked(admission: Admission, tokens: TokenStore, logins: Logins) -> None:
     """End what still runs for tokens that work no more."""
     error = AuthenticationError("This API token was revoked, or has expired.")
-    is_live = functools.cache(tokens.is_live)  # of this look
+
+    @functools.cache  # of this look
+    def is_live(token: str) -> bool:
+        return logins.is_live(token) if ":" in token else tokens.is_live(token)
+
     admission.end(lambda by: bool(by.caller.token) and not is_live(by.caller.token), error)
 
 
-async def _end_expired(admission: Admission, tokens: TokenStore) -> None:
+async def _end_expired(admission: Admission, tokens: TokenStore, logins: Logins) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        end_revoked(admission, tokens)
+        end_revoked(admission, tokens, logins)
 
 
 def _quotas(home: Home, catalog: Catalog) -> Quotas:

@@ -20,6 +20,8 @@ from typing import NoReturn
 import uvloop
 from msgspec.structs import replace
 
+from skerry.errors import Unavailable
+from skerry_cli.composition.configured import following_issuers
 from skerry_cli.composition.listening import Front, Where
 from skerry_cli.composition.serve_machines import DRAIN_SECONDS, machines
 from skerry_cli.composition.starter import Starter
@@ -32,8 +34,10 @@ from skerry_cli.home.parts import credentials, listen_at, read_topology, url_of
 from skerry_cli.home.registries import open_registry
 from skerry_cli.home.state import Home, read_config, write_config
 from skerry_cli.output import note
+from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
+from skerry_edge.reload import following
 from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.api.app import create_app
 from skerry_regions.control.api.requests import Control
@@ -43,7 +47,7 @@ from skerry_regions.control.desired.migrations import NewerSchema
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
 from skerry_regions.control.dns.checks import MISSING
-from skerry_regions.control.errors import Conflict, ControlError
+from skerry_regions.control.errors import Busy, Conflict, ControlError
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.models import ModelBook
@@ -118,8 +122,17 @@ async def _serve(
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
         zones = ZoneBook(store)
 
+        logins = Logins(account_id)
+        stack.push_async_callback(logins.close)
+        await stack.enter_async_context(following([following_issuers(home, logins)]))
+
         async def authenticate(token: str) -> ControlCaller | None:
             principal = tokens.authenticate(token)
+            if principal is None:
+                try:
+                    principal = await logins.authenticate(token)
+                except Unavailable as error:
+                    raise Busy(error.message) from None
             return None if principal is None else caller_of(principal, account_id)
 
         control = Control(

@@ -12,7 +12,8 @@ import msgspec
 
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import cluster_key, secret
-from skerry_cli.home.state import Home
+from skerry_cli.home.state import Home, read_config
+from skerry_edge.gate.oidc.issuers import IssuerFile, IssuersError, load_issuers
 from skerry_edge.gate.token_file import TokenFile
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
@@ -99,5 +100,16 @@ def _credentials(home: Home) -> Credentials:
         tokens = home.tokens.read_bytes()
     except FileNotFoundError:
         tokens = msgspec.json.encode(TokenFile())
-    digest = hashlib.blake2b(tokens, digest_size=16).hexdigest()
-    return Credentials(secret=secret(home), digest=digest, tokens=tokens)
+    issuers = _issuers(home)
+    digest = hashlib.blake2b(tokens + b"\0" + (issuers or b""), digest_size=16).hexdigest()
+    return Credentials(secret=secret(home), digest=digest, tokens=tokens, issuers=issuers)
+
+
+def _issuers(home: Home) -> bytes | None:
+    """Return the home's issuers with the platform's account named; None when they are unusable."""
+    config = read_config(home)
+    try:
+        found = load_issuers(home.issuers, "" if config is None else config.account_id)
+    except IssuersError:  # which whoever follows the file has logged
+        return None
+    return msgspec.json.encode(IssuerFile(issuers=found)) if found else b""

@@ -1,4 +1,4 @@
-"""What a joined edge shares with all others: the root of cache keys, and the API tokens of now."""
+"""What a joined edge shares with all others: the root of cache keys, and who may call it."""
 
 from __future__ import annotations
 
@@ -68,4 +68,8 @@ class CredentialsFollower:
         keep_private(self._home.secret, told.secret)
         if told.tokens is not None:
             keep_private(self._home.tokens, told.tokens)
+            if told.issuers:
+                keep_private(self._home.issuers, told.issuers)
+            elif told.issuers is not None:
+                self._home.issuers.unlink(missing_ok=True)
             self._known = told.digest

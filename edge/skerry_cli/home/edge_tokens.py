@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Generator
 
 from skerry_edge.gate.principal import Principal
-from skerry_edge.gate.token_file import TokenRecord, TokenStoreError, token_text
+from skerry_edge.gate.token_file import (
+    TokenRecord,
+    TokenStoreError,
+    digest_of,
+    new_secret,
+    token_text,
+)
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.access import SCOPES, Grant
 from skerry_regions.control.api.access import ControlCaller
@@ -41,6 +48,24 @@ class EdgeTokens:
         with _token_file():
             self._tokens.keep(record)
 
+    def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
+        record = TokenRecord(
+            id=id,
+            digest=digest_of(new_secret()),  # which nobody knows: it is no token to show
+            account_id=account_id,
+            name=login[:128],
+            role=grant.role,
+            scopes=grant.scopes,
+            residency=grant.residency,
+            models=grant.models,
+            created_at=int(time.time()),
+            expires_at=grant.expires_at,
+            per_day=grant.per_day,
+            per_month=grant.per_month,
+        )
+        with _token_file():
+            self._tokens.stand_for(record)
+
     def withdraw(self, id: str) -> None:
         with _token_file():
             self._tokens.revoke(id)
@@ -61,6 +86,7 @@ def caller_of(principal: Principal, platform: str) -> ControlCaller:
     """Return an authenticated caller as the control plane sees one.
 
     Of caps the lowest of the token and its ancestors counts, of grants of models the token's own.
+    That a login ends soon bounds nothing that it makes: `token_days` does.
     """
     caps = [budget.caps for budget in principal.budgets]
     return ControlCaller(
@@ -75,9 +101,11 @@ def caller_of(principal: Principal, platform: str) -> ControlCaller:
             per_month=min(
                 (cap.per_month for cap in caps if cap.per_month is not None), default=None
             ),
-            expires_at=principal.expires_at,
+            expires_at=None if principal.login else principal.expires_at,
         ),
         is_platforms=principal.account_id == platform,
+        login=principal.login,
+        token_days=principal.token_days,
     )
 
 

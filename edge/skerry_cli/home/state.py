@@ -5,6 +5,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── tokens.json        API tokens, hashed
 ├── known_models.json  which models nodes announced to edges here
 ├── limits.yaml        the operator's limits of tenants and models
+├── issuers.yaml       whose logins count beside API tokens
 ├── spending.db        what capped tokens spent
 ├── secret             root of the tenants' cache keys
 ├── cluster.key        what edges and nodes of other machines have to hold, too
@@ -138,6 +139,11 @@ class Home:
     @property
     def limits(self) -> Path:
         return self.root / "limits.yaml"
+
+    @property
+    def issuers(self) -> Path:
+        """Whose logins count beside API tokens."""
+        return self.root / "issuers.yaml"
 
     @property
     def spending(self) -> Path:

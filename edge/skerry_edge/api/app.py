@@ -168,7 +168,7 @@ class Rim:
         """Let the request in, and have its operation answer it. Raises what refuses it."""
         edge, given = self._edge, scope["headers"]
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in given[::-1]}
-        principal = self._principal(scope, inside)
+        principal = await self._principal(scope, inside)
         zone = None
         if principal is not None:
             if principal.residency is not None or RESIDENCY_HEADER in fields:
@@ -201,13 +201,15 @@ class Rim:
         if principal is not None and "round_trip" in scope:
             edge.client_rtts.seen(scope)
 
-    def _principal(self, scope: Scope, inside: InsideCall | None) -> Principal | None:
+    async def _principal(self, scope: Scope, inside: InsideCall | None) -> Principal | None:
         """Return the caller; None of a path that needs no token. Raises as `authenticated`."""
         if inside is not None:
             if inside.principal is None:
                 raise AuthenticationError("The API token was revoked.")
             return inside.principal
-        return None if scope["path"] in PUBLIC else authenticated(scope, self._edge.tokens)
+        if scope["path"] in PUBLIC:
+            return None
+        return await authenticated(scope, self._edge.tokens, self._edge.logins)
 
     def _operation(self, scope: Scope) -> Operation:
         """Return the operation of a request, whose path's parameters go into the scope.

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from skerry.errors import AuthenticationError, NotFound
+from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.tokens import TokenStore
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framewor
 ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
 
 
-def authenticated(scope: Scope, tokens: TokenStore) -> Principal:
-    """Return whose token a request over HTTP has.
+async def authenticated(scope: Scope, tokens: TokenStore, logins: Logins | None) -> Principal:
+    """Return whose token a request over HTTP has: one of ours, or an issuer's.
 
     Wrong credentials raise `AuthenticationError` before anything about models or routes is looked
     up. A path that names an account other than the token's raises `NotFound`, like a path that
-    does not exist.
+    does not exist. `Unavailable` says that an issuer's cannot be checked now.
     """
     token = bearer_token(scope["headers"])
     principal = None if token is None else tokens.authenticate(token)
+    if principal is None and token is not None and logins is not None:
+        principal = await logins.authenticate(token)
     if principal is None:
         raise AuthenticationError("Authentication error")
     check_account(scope["path"], principal)

@@ -15,7 +15,7 @@ class Caller:
 
     request_id: str
     tenant: str  # id of the account
-    token: str = ""  # id of the API token
+    token: str = ""  # id of the API token, or the login
     budgets: tuple[Budget, ...] = ()  # of what the token and its ancestors may spend
     models: tuple[tuple[str, ...], ...] = ()  # patterns of what it may run; of each grant one
     cache_key: bytes = b""  # of the tenant's KV: see `Edge.cache_key`

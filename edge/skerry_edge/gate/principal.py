@@ -48,3 +48,10 @@ class Principal(msgspec.Struct, frozen=True):
     residency: str | None = None  # zone that its requests never leave
     models: tuple[tuple[str, ...], ...] = ()  # patterns: a model is among those of each
     expires_at: int | None = None  # Unix seconds
+    login: str = ""  # `ISSUER:SUBJECT` of one whom an issuer vouches for; "": it is an API token
+    token_days: int | None = None  # that API tokens last at most which a login makes
+
+    @property
+    def name(self) -> str:
+        """What logs, usage and running requests call it."""
+        return self.login or self.token_id

@@ -118,6 +118,14 @@ class TokenStore:
             records[record.id] = record
             _forget_expired(records, self._clock())
 
+    def stand_for(self, record: TokenRecord) -> None:
+        """Keep what a login is granted now, as the parent of the tokens that it makes."""
+        with self._records.changing() as records:
+            known = records.get(record.id, record)
+            records[record.id] = msgspec.structs.replace(
+                record, digest=known.digest, created_at=known.created_at
+            )
+
     def revoke(self, token_id: str) -> int:
         """Forget a token at once, and all that were made with it; return how many there were."""
         with self._records.changing() as records:

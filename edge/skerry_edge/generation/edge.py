@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from skerry.errors import ModelNotFound, TaskNotSupported, Unavailable
 from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.responses_store import ResponseStore
@@ -50,6 +51,7 @@ class Edge:
     encoders: Mapping[str, EncoderText] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)  # by id: why the start could not
     tokens: TokenStore
+    logins: Logins | None = None  # None: API tokens only
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)

@@ -8,16 +8,18 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.edge.gate.issuer import Provider, provider
 from tests.edge.support import MODEL, specs
 
 from skerry.errors import SkerryError
-from skerry_cli.composition.configured import configured
+from skerry_cli.composition.configured import configured, end_revoked
 from skerry_cli.composition.listening import open_certificate
 from skerry_cli.home.errors import CannotStart
-from skerry_cli.home.state import Home
+from skerry_cli.home.state import Config, Home, write_config
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.caller import Caller
-from skerry_edge.gate.principal import Budget, Caps
+from skerry_edge.gate.oidc.logins import Logins
+from skerry_edge.gate.principal import Budget, Caps, Principal
 from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.gate.spending import Spending
 from skerry_edge.gate.tokens import TokenStore
@@ -56,7 +58,7 @@ def test_limits_and_tokens_are_followed(home: Home, caplog: pytest.LogCaptureFix
         tokens = TokenStore(home.tokens)
         _, record = tokens.create(account_id=ACCOUNT, now=0)
         home.limits.write_text("every_tenant: {concurrency: 7}")
-        async with configured(home, CATALOG, tokens, Limits()) as admission:
+        async with configured(home, CATALOG, tokens, Limits(), logins=Logins(ACCOUNT)) as admission:
             assert admission.quotas.every_tenant.concurrency == 7
             ended: list[SkerryError] = []
             place = await admission.enter(demand(record.id), on_end=ended.append)
@@ -91,7 +93,9 @@ async def until_unlimited(admission: Admission) -> None:
 
 def test_what_was_used_is_settled_at_the_end(home: Home) -> None:
     async def run() -> None:
-        async with configured(home, CATALOG, TokenStore(home.tokens), Limits()) as admission:
+        async with configured(
+            home, CATALOG, TokenStore(home.tokens), Limits(), logins=Logins(ACCOUNT)
+        ) as admission:
             place = await admission.enter(demand("t", Caps(per_day=1.0)))
             place.leave(prompt_tokens=500)
 
@@ -103,11 +107,60 @@ def test_what_was_used_is_settled_at_the_end(home: Home) -> None:
 
 def test_an_edge_does_not_start_with_files_that_it_cannot_use(home: Home) -> None:
     async def run() -> None:
-        async with configured(home, CATALOG, TokenStore(home.tokens), Limits()):
+        async with configured(
+            home, CATALOG, TokenStore(home.tokens), Limits(), logins=Logins(ACCOUNT)
+        ):
             pass
 
+    home.issuers.write_text("issuers: [{name: acme}]")
+    with pytest.raises(CannotStart, match=r"issuers\.yaml:1: issuers\[0\]"):
+        asyncio.run(run())
+    home.issuers.unlink()
     home.limits.write_text("models: [{model: no-such-model}]")
     with pytest.raises(CannotStart, match=r"limits\.yaml:1: models\[0\]\.model: no model"):
         asyncio.run(run())
     with pytest.raises(CannotStart, match=r"limits\.yaml with"):
         open_certificate(home.limits, home.limits)
+
+
+ISSUERS = """\
+issuers:
+  - name: acme
+    issuer: URL
+    audience: [skerry]
+    grants: [{account: platform, scopes: [run]}]
+"""
+
+
+def test_requests_of_a_login_end_when_its_issuer_goes(home: Home) -> None:
+    """Followed as the other files: from no issuer to one, and back."""
+
+    async def run(known: Provider) -> None:
+        write_config(home, Config(account_id=ACCOUNT, api_token="unused"))
+        logins = Logins(ACCOUNT)
+        tokens = TokenStore(home.tokens)
+        async with configured(home, CATALOG, tokens, Limits(), logins=logins) as admission:
+            assert await logins.authenticate(known.token()) is None
+            home.issuers.write_text(ISSUERS.replace("URL", known.url))
+            principal = await until_known(logins, known.token())
+            assert (principal.name, principal.account_id) == ("acme:alice", ACCOUNT)
+            ended: list[SkerryError] = []
+            place = await admission.enter(demand(principal.name), on_end=ended.append)
+            end_revoked(admission, tokens, logins)
+            assert ended == []
+            home.issuers.write_text("issuers: []")
+            await until_told(ended)
+            assert ended[0].number == 10000
+            place.leave()
+
+    with provider() as known:
+        asyncio.run(run(known))
+
+
+async def until_known(logins: Logins, token: str) -> Principal:
+    async with asyncio.timeout(30):
+        while True:
+            principal = await logins.authenticate(token)
+            if principal is not None:
+                return principal
+            await asyncio.sleep(0.01)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tests.regions.control.joining import Platform, platform
 
-from skerry_cli.composition.serve_machines import machines
-from skerry_cli.home.state import Home
+from skerry_cli.composition.serve_machines import _credentials, machines
+from skerry_cli.home.keys import keep_private
+from skerry_cli.home.state import Config, Home, write_config
+from skerry_edge.gate.oidc.issuers import load_issuers
 from skerry_edge.http.server import listen
 from skerry_edge.limits import Limits
 from skerry_regions.registry import Member
@@ -48,3 +50,27 @@ def test_a_bug_that_ends_it_is_told_at_once_and_raised(tmp_path: Path) -> None:
         control.machines.revoke(machine.id, actor="test")
         with pytest.raises(LookupError, match="a bug"):
             asyncio.run(served_until_lost(control, home))
+
+
+def test_joined_edges_get_whose_logins_count(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    write_config(home, Config(account_id="a" * 32, api_token="unused"))
+    keep_private(home.secret, b"s" * 32)
+    without = _credentials(home)
+    assert without.issuers == b""
+    home.issuers.write_text(
+        "issuers: [{name: acme, issuer: 'https://x.test', audience: [a],"
+        " grants: [{account: platform, role: operator}]}]"
+    )
+    found = _credentials(home)
+    assert found.digest != without.digest
+    assert found.issuers is not None
+    joined = Home(tmp_path / "joined")
+    joined.create()
+    keep_private(joined.issuers, found.issuers)
+    (issuer,) = load_issuers(joined.issuers, "")
+    (grant,) = issuer.grants
+    assert (grant.account, grant.role) == ("a" * 32, "operator"), "whose account it is, they know"
+    home.issuers.write_text("issuers: [{}]")
+    assert _credentials(home).issuers is None, "they keep what they have"

@@ -114,6 +114,7 @@ def test_an_edges_files_follow_the_control_plane(control: Platform, home: Home) 
     link = enrolled(arguments(control, token=token), home, "edge")
     with CredentialsFollower(link, home):
         assert (home.secret.read_bytes(), home.tokens.read_bytes()) == (b"r" * 32, b"{}")
+        assert home.issuers.read_bytes() == b"issuers: []"
     assert home.tokens.stat().st_mode & 0o777 == 0o600
     link.close()
 

@@ -106,7 +106,9 @@ def platform(
         joined=made.joined_machines,
         registry=made.registry,
         cluster_key=CLUSTER_KEY,
-        credentials=lambda: Credentials(secret=b"r" * 32, digest="1", tokens=b"{}"),
+        credentials=lambda: Credentials(
+            secret=b"r" * 32, digest="1", tokens=b"{}", issuers=b"issuers: []"
+        ),
         admit=admit,
     )
     context = ListenerTLS(authority).context  # clients go by the hour itself

@@ -45,9 +45,15 @@ class Tokens:
     """A `TokenPublisher` that shows what was published."""
 
     published: dict[str, str] = field(default_factory=dict[str, str])
+    logins: dict[str, tuple[str, str, Grant]] = field(
+        default_factory=dict[str, tuple[str, str, Grant]]
+    )
 
     def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None:
         self.published[id] = secret_digest
+
+    def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
+        self.logins[id] = login, account_id, grant
 
     def withdraw(self, id: str) -> None:
         self.published.pop(id, None)

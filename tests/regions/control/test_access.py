@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.regions.control.support import ACCOUNT, Api, caller
 
-from skerry_regions.access import ROLES
-from skerry_regions.control.api.access import Denials
+from skerry_regions.access import ROLES, Grant
+from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.api.operations import OPERATIONS
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.resources import API_TOKEN
@@ -218,3 +218,31 @@ def test_who_is_denied_often_pushes_nothing_out_of_the_log(tmp_path: Path) -> No
         denials.note("nobody", "POST", f"/{number}", "no token")
     assert len(store.audit(kept[-1].sequence, 10)) == 1
     store.close()
+
+
+async def test_a_login_makes_tokens_that_end(api: Api) -> None:
+    """They are children of what the login is granted, and none is beyond it."""
+    api.callers["alice"] = ControlCaller(
+        id="f" * 16, account_id=OTHER, is_platforms=False, login="acme:alice", token_days=90,
+        grant=Grant(role="developer", scopes=("run", "read"), per_day=5.0, residency="eu"),
+    )  # fmt: skip
+    now = api.clock.now
+    made = (await make(api, "alice")).json()
+    assert (made["parent"], made["account_id"]) == ("f" * 16, OTHER)
+    login, account, grant = api.tokens.logins["f" * 16]
+    assert (login, account, grant.role, grant.residency) == (
+        "acme:alice", OTHER, "developer", "eu",
+    )  # fmt: skip
+    assert (grant.per_day, grant.expires_at) == (5.0, int(now) + 90 * 86_400)
+    for values, field in (
+        ({"expires_at": "2099-01-01T00:00:00Z"}, "expires_at"),
+        ({"per_day": 6.0}, "per_day"),
+        ({"residency": "us"}, "residency"),
+    ):
+        refused = await make(api, "alice", **values)
+        assert (refused.status_code, refused.json()["error"]["field"]) == (403, field)
+    headers = {"authorization": "Bearer alice"}
+    rotated = await api.http.post(f"/api_tokens/{made['id']}/rotate", headers=headers)
+    assert rotated.status_code == 200
+    actors = [each.actor for each in api.store.audit(0, 100)]
+    assert actors == ["acme:alice"] * 3, "of the same denial one a minute"

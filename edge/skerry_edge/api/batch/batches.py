@@ -15,7 +15,7 @@ from skerry.errors import InvalidInput, NotFound
 from skerry_edge.api.batch.files import list_query
 from skerry_edge.api.batch.input_file import InputFile
 from skerry_edge.api.batch.output_files import file_id
-from skerry_edge.api.batch.target import target_of
+from skerry_edge.api.batch.target import lasting_token, target_of
 from skerry_edge.api.batch.wire import (
     BatchList,
     BatchObject,
@@ -73,7 +73,7 @@ async def create(request: Request) -> Response:
         NewBatch(
             id=f"batch_{uuid.uuid4().hex}",
             tenant=tenant,
-            token=principal.token_id,
+            token=lasting_token(principal),
             kind=OPENAI,
             model=content.model.id if content.model else "",
             target=target_of(

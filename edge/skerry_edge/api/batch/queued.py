@@ -27,7 +27,7 @@ from skerry.errors import (
 )
 from skerry.wire import ApiMessage, RunOptions
 from skerry_edge.api.batch.rows import Fields, fields_of, payload_of
-from skerry_edge.api.batch.target import target_of
+from skerry_edge.api.batch.target import lasting_token, target_of
 from skerry_edge.api.batch.wire import (
     QueuedAnswer,
     QueuedBody,
@@ -98,7 +98,7 @@ async def answer(
         NewBatch(
             id=str(uuid.uuid4()),
             tenant=tenant,
-            token=principal.token_id,
+            token=lasting_token(principal),
             kind=NATIVE,
             model=spec.id,
             target=target_of(request, f"/client/v4/accounts/{tenant}/ai/run/{spec.id}"),

@@ -6,7 +6,9 @@ import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 
+from skerry.errors import PermissionDenied
 from skerry_edge.api.handler import admitted
+from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
 
 # Where and how a request may be computed, which its tenant decided when it was submitted.
@@ -34,6 +36,18 @@ def target_of(request: Request, path: str, *, residency: str | None = None) -> s
     if zone := residency or admitted(request).residency:
         headers[RESIDENCY_HEADER] = zone
     return msgspec.json.encode(Target(path, headers)).decode()
+
+
+def lasting_token(principal: Principal) -> str:
+    """Return the id of the token in whose name items run, also when the caller is long gone.
+
+    Raises `PermissionDenied` for a login, which nobody can ask again then.
+    """
+    if principal.login:
+        raise PermissionDenied(
+            "What is queued runs when a login has ended: send it with an API token."
+        )
+    return principal.token_id
 
 
 def decode_target(text: str) -> Target:

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,6 +26,7 @@ from skerry_regions.control.errors import Busy, Forbidden
 from skerry_regions.operations import Handler, Operation
 
 OPERATE, OBSERVE, MINT, LIST = ("operate",), ("observe",), ("mint",), ("list",)
+DAY_SECONDS = 86_400
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 NOBODY = "nobody"  # in the audit log: whoever shows no token, or a wrong one
 
@@ -40,12 +42,19 @@ RIGHTS: dict[tuple[AccessRole, bool], frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlCaller:
-    """Whose token it is. `id` goes into the audit log, and into what is made with the token."""
+    """Whose token it is, or whose login. `id` goes into what is made with it."""
 
     id: str
     account_id: str
     grant: Grant  # what the token may do, its ancestors' bounds included
     is_platforms: bool  # whether the account is the platform's own
+    login: str = ""  # `ISSUER:SUBJECT` of one whom an issuer vouches for
+    token_days: int | None = None  # that API tokens last at most which it makes
+
+    @property
+    def actor(self) -> str:
+        """What the audit log calls it."""
+        return self.login or self.id
 
     @property
     def rights(self) -> frozenset[str]:
@@ -57,6 +66,12 @@ class ControlCaller:
     @property
     def operates(self) -> bool:
         return "operate" in self.rights
+
+    def lasting_grant(self, now: float) -> Grant:
+        """Return what bounds tokens that are made now, in Unix seconds: those of a login end."""
+        if self.token_days is None:
+            return self.grant
+        return replace(self.grant, expires_at=int(now) + self.token_days * DAY_SECONDS)
 
     @property
     def is_bounded(self) -> bool:

@@ -53,11 +53,16 @@ class ApiTokens(Resources):
         spec = spec_of(API_TOKEN, values)
         if not isinstance(spec, ApiTokenSpec):
             raise TypeError(f"{spec!r} is no API token")
-        made = made_by(caller, spec, control.account_id)
+        made = made_by(caller, spec, control.account_id, control.store.clock())
         desired = control.store.desired
         own = [each for each in desired.of(API_TOKEN) if _is_own(caller, each)]
         if not caller.operates and len(own) >= MAX_TOKENS:
             raise Conflict(f"the account has {MAX_TOKENS} API tokens already: delete some")
+        if caller.login:
+            bounds = caller.lasting_grant(control.store.clock())
+            await asyncio.to_thread(
+                control.changes.stand_for, caller.id, caller.login, caller.account_id, bounds
+            )
         prepared: dict[str, Any] = msgspec.to_builtins(made)
         return prepared
 
@@ -76,13 +81,13 @@ class ApiTokens(Resources):
         _check_may_hold(caller, record, control.store.desired)
         made = await asyncio.to_thread(
             lambda: control.changes.rotate(
-                record.id, actor=caller.id, if_match=if_match, grace_seconds=asked.grace_seconds
+                record.id, actor=caller.actor, if_match=if_match, grace_seconds=asked.grace_seconds
             )
         )
         return resource_answer(control, made.record, secret=made.secret)
 
 
-def made_by(caller: ControlCaller, spec: ApiTokenSpec, platform: str) -> ApiTokenSpec:
+def made_by(caller: ControlCaller, spec: ApiTokenSpec, platform: str, now: float) -> ApiTokenSpec:
     """Return what a caller makes of a spec. Raises Forbidden for more than they are, or Invalid.
 
     A token of the platform's own account says nothing of its account, as ever.
@@ -108,7 +113,7 @@ def made_by(caller: ControlCaller, spec: ApiTokenSpec, platform: str) -> ApiToke
         raise Invalid("operators are of the platform's own account", field="role")
     if spec.parent not in (None, caller.id):
         raise Invalid("a token's parent is the one that it is made with", field="parent")
-    if (beyond := excess(made.grant, caller.grant)) is not None:
+    if (beyond := excess(made.grant, caller.lasting_grant(now))) is not None:
         raise Forbidden(beyond.message, field=beyond.field)
     return msgspec.structs.replace(made, parent=caller.id)
 

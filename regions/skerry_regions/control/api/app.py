@@ -79,7 +79,7 @@ async def _note_denied(control: Control, scope: Scope, error: ControlError) -> N
     """Note a change that was denied in the audit log."""
     if scope["method"] in CHANGING and isinstance(error, Unauthorized | Forbidden | HiddenResource):
         caller = scope.get("caller")
-        actor = caller.id if isinstance(caller, ControlCaller) else NOBODY
+        actor = caller.actor if isinstance(caller, ControlCaller) else NOBODY
         note = control.denials.note
         await asyncio.to_thread(note, actor, scope["method"], scope["path"], error.message)
 

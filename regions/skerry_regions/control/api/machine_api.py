@@ -244,7 +244,7 @@ async def _credentials(request: Request) -> Response:
         if control.machines.wanted(request.scope["machine"]).kind != "edge":
             raise Forbidden("credentials are for edges")
         found = control.credentials()
-        return found if found.digest != known else replace(found, tokens=None)
+        return found if found.digest != known else replace(found, tokens=None, issuers=None)
 
     return json_answer(await asyncio.to_thread(credentials))
 

@@ -58,7 +58,7 @@ def caller_of(request: Request) -> ControlCaller:
 
 
 def actor_of(request: Request) -> str:
-    return caller_of(request).id
+    return caller_of(request).actor
 
 
 async def body_of(request: Request) -> bytes:

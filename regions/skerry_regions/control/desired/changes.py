@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from skerry_regions.access import role_of_admin
+from skerry_regions.access import Grant, role_of_admin
 from skerry_regions.control.desired.desired import Record
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
@@ -43,6 +43,10 @@ class TokenPublisher(Protocol):
     """Where edges look tokens up. Every call but `rotate` may be repeated. Raises Busy."""
 
     def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None: ...
+
+    def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
+        """Keep what a login is granted now, as the parent of the tokens that it makes."""
+        ...
 
     def withdraw(self, id: str) -> None: ...
 
@@ -166,6 +170,10 @@ class Changes:
             changes = {"secret": ["another", f"{grace_seconds} s beside it"]}
             writing.audit(actor, "rotate", API_TOKEN, id, record.revision, changes)
         return CreatedResource(record, self._tokens.text(id, token))
+
+    def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
+        """Keep what a login is granted now, as the parent of the tokens it makes. Raises Busy."""
+        self._tokens.stand_for(id, login, account_id, grant)
 
     def give_roles(self, platform: str) -> None:
         """Give tokens that earlier versions made with the scope `admin` their roles."""

@@ -115,14 +115,16 @@ class Withdrawal(Struct, frozen=True, kw_only=True):
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
-    """What all edges share: the root of cache keys, the file of hashed API tokens.
+    """What all edges share: the root of cache keys, hashed API tokens, whose logins count.
 
-    `tokens` is absent where the edge knows them, by `digest` in the query parameter `known`.
+    Tokens and issuers are absent where the edge knows them, by `digest` in the query parameter
+    `known`. `issuers` is a file of them, empty where there are none; None: they stay as they are.
     """
 
     secret: Key
     digest: Short
     tokens: Annotated[bytes, Meta(max_length=64 << 20)] | None
+    issuers: Annotated[bytes, Meta(max_length=4 << 20)] | None = None
 
 
 def common_version(theirs: str, ours: Sequence[int] = VERSIONS) -> int | None:
