@@ -41,13 +41,11 @@ async def main(way: str, port: int, key: ZoneKey, cache: Path) -> None:
         clock=time.time,
         signed={origin: signed},
     )
-    server = DnsServer(responder)
-    if way == "fast":
-        load = partial(load_dns_kernels, cache, lambda _what, _share: None)
-        server.fast = FastPath(responder, 1, load)
-    await server.listen("127.0.0.1", port)
-    if server.fast is not None:
-        await server.fast.current.wait()
+    load = partial(load_dns_kernels, cache, lambda _what, _share: None)
+    fast = FastPath(responder, 1, load) if way == "fast" else None
+    await DnsServer(responder, fast=fast).listen("127.0.0.1", port)
+    if fast is not None:
+        await fast.current.wait()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await asyncio.Event().wait()

@@ -61,6 +61,7 @@ def test_no_import_runs_up(house: Tree) -> None:
 
 def test_no_circle(house: Tree) -> None:
     assert house.circles == []
+    assert house.circles_of_files == []
 
 
 def test_one_class_name_has_one_meaning(house: Tree) -> None:

@@ -70,11 +70,12 @@ class DnsServer:
         responder: Responder,
         limits: StreamLimits | None = None,
         transfers: Transfers | None = None,
+        fast: FastAnswers | None = None,
     ) -> None:
-        """Without `transfers` nobody gets a zone."""
+        """Without `transfers` nobody gets a zone. `fast` answers over UDP, where there is one."""
         self.responder = responder
         self.transfers = transfers
-        self.fast: FastAnswers | None = None  # answers over UDP, where there is one
+        self.fast = fast
         self.limits = limits or StreamLimits()
         self.streams: Counter[Address] = Counter()
         self._transports: list[asyncio.DatagramTransport] = []

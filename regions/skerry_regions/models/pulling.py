@@ -22,9 +22,9 @@ import msgspec
 from skerry_regions.models import local_model
 from skerry_regions.models.blobs import Blobs
 from skerry_regions.models.catalog import ModelFile, ModelSpec, Task
+from skerry_regions.models.fetch import HubFiles
 from skerry_regions.models.hub import HubClient, HubFile, Repository
 from skerry_regions.models.hub_catalog import SAFETENSORS, HubCatalog, HubModel
-from skerry_regions.models.hub_files import HubFiles
 from skerry_regions.models.problems import PullError, UnsupportedModel
 from skerry_regions.models.sources import Progress
 

@@ -28,13 +28,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from skerry_regions.models import sources, tokenizer_files
+from skerry_regions.models import tokenizer_files
 from skerry_regions.models.blobs import Blobs
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.integrity import check_files
 from skerry_regions.models.model_files import ModelFiles, ModelMetadata, digest
 from skerry_regions.models.problems import ModelCorrupt, ModelNotInstalled, UnsupportedModel
-from skerry_regions.models.sources import Hub, Progress
+from skerry_regions.models.sources import Hub, Progress, local_folder
 
 FORMAT: Final = 1  # of model.json and of the tokenizer conversion; another one is made anew
 
@@ -72,7 +72,7 @@ class ModelStore:
         Reads no large file unless it changed. Raises `ModelNotInstalled` or `ModelCorrupt`.
         """
         folder = self._folder(spec)
-        weights_folder = sources.local_folder(spec) or folder
+        weights_folder = local_folder(spec) or folder
         installed = self._read_installed(spec, folder)
         check_files(spec, weights_folder, folder, progress, force=False)
         return _model_files(spec, folder, weights_folder, installed.metadata)
@@ -80,7 +80,7 @@ class ModelStore:
     def verify(self, spec: ModelSpec, progress: Progress | None = None) -> ModelFiles:
         """As `open`, with the SHA-256 of every file computed again."""
         folder = self._folder(spec)
-        weights_folder = sources.local_folder(spec) or folder
+        weights_folder = local_folder(spec) or folder
         installed = self._read_installed(spec, folder)
         check_files(spec, weights_folder, folder, progress, force=True)
         return _model_files(spec, folder, weights_folder, installed.metadata)
@@ -109,11 +109,13 @@ class ModelStore:
         pulling.mkdir(parents=True, exist_ok=True)
         for leftover in filter(Path.is_dir, list(pulling.iterdir())):
             shutil.rmtree(leftover)  # scratch of a pull that was killed
-        weights_folder = sources.local_folder(spec)
+        weights_folder = local_folder(spec)
         if weights_folder is None:
             weights_folder = pulling
             if not self._take_over(spec, pulling):
-                sources.fetch(spec, pulling, self._hub, self.blobs, progress)
+                from skerry_regions.models.fetch import fetch  # an HTTP client
+
+                fetch(spec, pulling, self._hub, self.blobs, progress)
         try:
             check_files(spec, weights_folder, pulling, progress, force=True)
         except ModelCorrupt:

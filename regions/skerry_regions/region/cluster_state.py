@@ -29,9 +29,12 @@ class ClusterState:
         self.observations = Observations(region, links=links)
         self.summaries = Summaries()
         self.clock = clock
-        self.hear: Callable[[str, SentRequest], None] = lambda model, sent: None
-        """Takes in what another edge of the region sent; set by whoever counts it."""
+        self._hearing: list[Callable[[str, SentRequest], None]] = []
         self._models_of: dict[str, set[str]] = {}  # by edge: views that it stands in
+
+    def call_when_sent(self, hear: Callable[[str, SentRequest], None]) -> None:
+        """Call `hear` from now on with the model and what another edge of the region sent."""
+        self._hearing.append(hear)
 
     def members_changed(self, members: Mapping[str, Member]) -> None:
         """Know the nodes and edges that are there now, and no others."""
@@ -51,7 +54,8 @@ class ClusterState:
     def peer_sent(self, report: Report) -> None:
         """See `DirectoryListener`."""
         for sent in report.sent:
-            self.hear(report.model, sent)
+            for hear in self._hearing:
+                hear(report.model, sent)
 
     def reported(self, link: NodeLink, member: Member, report: Report) -> None:
         """Take in a report of a node, or of an edge that stands for its region."""

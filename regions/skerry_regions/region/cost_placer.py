@@ -57,7 +57,7 @@ class CostPlacer:
         self.router = Router(self.observations.prefixes, rng, config)
         self._rental = Rental(config.block_size)
         self.sent = SentRequests(self.clock)
-        state.hear = self._hear
+        state.call_when_sent(self._hear)
         self._load_index = load_index
         self._directory = directory
         self._model_keys = model_keys

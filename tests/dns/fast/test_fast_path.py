@@ -44,9 +44,10 @@ Ask = Callable[[bytes], Awaitable[dns.message.Message]]
 
 def with_server(test: Callable[[DnsServer, FastPath, Ask], Awaitable[None]], host: str) -> None:
     async def main() -> None:
-        server = DnsServer(responder())
+        answers = responder()
         load = partial(load_dns_kernels, CACHE, lambda _what, _share: None)
-        fast = server.fast = FastPath(server.responder, WORKERS, load)
+        fast = FastPath(answers, WORKERS, load)
+        server = DnsServer(answers, fast=fast)
         port = await server.listen(host, 0)
 
         async def ask(wire: bytes) -> dns.message.Message:
@@ -222,9 +223,10 @@ def test_clients_who_are_told_apart_too_finely_are_left_to_the_slow_path(
     monkeypatch.setattr(blocks, "MAX_BLOCKS", 2)
 
     async def main() -> None:
-        server = DnsServer(responder())
+        answers = responder()
         load = partial(load_dns_kernels, CACHE, lambda _what, _share: None)
-        fast = server.fast = FastPath(server.responder, 1, load)
+        fast = FastPath(answers, 1, load)
+        server = DnsServer(answers, fast=fast)
         port = await server.listen(LOOPBACK, 0)
         assert fast._running is not None
         await asyncio.wait_for(fast._running, 200)
@@ -264,8 +266,9 @@ def test_an_address_that_cannot_be_taken_leaves_no_socket_that_nobody_reads(
             super().open([*addresses, nowhere], answer, take_over)
 
     async def main() -> None:
-        server = DnsServer(responder())
-        fast = server.fast = Greedy(server.responder, WORKERS, lambda: None)
+        answers = responder()
+        fast = Greedy(answers, WORKERS, lambda: None)
+        server = DnsServer(answers, fast=fast)
         port = await server.listen(LOOPBACK, 0)
         assert fast._running is not None
         await asyncio.wait_for(fast._running, 60)
@@ -284,8 +287,9 @@ def test_without_its_code_the_server_goes_on(caplog: pytest.LogCaptureFixture) -
         raise OSError("no room")
 
     async def main() -> None:
-        server = DnsServer(responder())
-        fast = server.fast = FastPath(server.responder, 1, fail)
+        answers = responder()
+        fast = FastPath(answers, 1, fail)
+        server = DnsServer(answers, fast=fast)
         port = await server.listen(LOOPBACK, 0)
         assert fast._running is not None
         await asyncio.wait_for(fast._running, 60)

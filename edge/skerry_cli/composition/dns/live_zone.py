@@ -32,7 +32,7 @@ from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import secret
 from skerry_cli.home.state import Home
 from skerry_dns.server.cookies import Cookies
-from skerry_dns.server.dns_server import DnsServer
+from skerry_dns.server.dns_server import DnsServer, FastAnswers
 from skerry_dns.server.responder import Responder
 from skerry_dns.server.response_limits import ResponseLimits
 from skerry_dns.watch.edge_reports import EdgeReports
@@ -67,8 +67,10 @@ class LiveZone:
         server_id: bytes,
         token: Callable[[], str],
         clock: Callable[[], float] = time.time,
+        fast: Callable[[Responder], FastAnswers | None] = lambda responder: None,
     ) -> None:
         """Nothing is served yet. `token` is for what edges report. `clock` gives Unix seconds.
+        `fast` returns the responder's fast path, where there is one.
 
         The cookie secret comes from the platform's, so that servers that share it take each
         other's.
@@ -82,7 +84,7 @@ class LiveZone:
             clock=clock,
             server_id=server_id,
         )
-        self.server = DnsServer(self.responder)
+        self.server = DnsServer(self.responder, fast=fast(self.responder))
         self.served: asyncio.Future[ZoneContents] = asyncio.get_running_loop().create_future()
         self._contents: ZoneContents | None = None
         self._home = home

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -63,7 +64,8 @@ async def _serve(options: DnsOptions, home: Home) -> None:
     stop = stop_on_signals()
     starter = Starter(options.lifeline, stop)
     server_id = (options.server_id or socket.gethostname()).encode()[:MAX_SERVER_ID]
-    live = LiveZone(home, server_id, lambda: _token(options, home))
+    fast = partial(fast_path, cache_dir=home.cache, workers=options.workers)
+    live = LiveZone(home, server_id, lambda: _token(options, home), fast=fast)
     async with contextlib.AsyncExitStack() as stack:
         if (path := options.topology) is not None:
             await _adopt_file(live, path)
@@ -71,7 +73,6 @@ async def _serve(options: DnsOptions, home: Home) -> None:
         else:
             _keep_running(_follow(live, zone_source(options, home)), stack, stop)
         contents = await unless(stop, live.served)
-        live.server.fast = fast_path(live.responder, home.cache, options.workers)
         told = await _listen(live.server, contents.spec, options)
         if options.metrics:
             page = MetricsPage(DnsMetrics(live.server).families)
