@@ -32,7 +32,7 @@ from skerry_core.batch import ForwardBatch
 from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.kernels.cpu.layout import PackedLayout
+from skerry_core.kernels.matmul.layout import PackedLayout
 from skerry_core.models.tensor_names import EMBEDDING, HEAD, layer_tensor
 from skerry_core.runners import numba_cpu
 from skerry_core.runners.compilation import _LINKED

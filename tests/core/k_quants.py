@@ -1,9 +1,10 @@
-"""A plain quantiser to GGML's K formats, which gguf-py can only read: for models of tests."""
+"""A plain quantiser to GGML's formats that gguf-py can only read: for models of tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,8 +13,12 @@ Float32 = NDArray[np.float32]
 
 
 def quantize_k(values: NDArray[Any], format_: str) -> Bytes:
-    """Rows f32[n, columns] as u8[n, bytes]; 256 divides the columns."""
+    """Rows f32[n, columns] as u8[n, bytes]; 256 divides the columns, 32 those of IQ4_NL."""
+    if format_ == "IQ4_NL":
+        return _iq4_nl(values.reshape(-1, 32).astype(np.float32)).reshape(len(values), -1)
     blocks = values.reshape(-1, 256).astype(np.float32)
+    if format_ == "IQ4_XS":
+        return _iq4_xs(blocks).reshape(len(values), -1)
     raw = _q6_k(blocks) if format_ == "Q6_K" else _with_minima(blocks, format_)
     return raw.reshape(len(values), -1)
 
@@ -61,3 +66,28 @@ def _q6_k(blocks: Float32) -> Bytes:
     pairs = np.bitwise_or.reduce(high << np.array([0, 2, 4, 6], np.uint8)[:, None], axis=2)
     flat = [nibbles.reshape(-1, 128), pairs.reshape(-1, 64), scales.view(np.uint8), d_bytes]
     return np.concatenate(flat, axis=1)
+
+
+def _codes(shares: Float32) -> Bytes:
+    """The codes of IQ4 whose values are the nearest; two values of 32 in a byte."""
+    table = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
+    codes = np.abs(shares[..., None] - table).argmin(axis=-1).astype(np.uint8)
+    return codes[..., :16] | (codes[..., 16:] << 4)
+
+
+def _iq4_nl(blocks: Float32) -> Bytes:
+    d_bytes, d = _f16(np.abs(blocks).max(axis=1, keepdims=True) / 120)
+    return np.concatenate([d_bytes, _codes(blocks / d)], axis=1)
+
+
+def _iq4_xs(blocks: Float32) -> Bytes:
+    parts = blocks.reshape(-1, 8, 32)
+    largest = np.abs(parts).max(axis=2) / 120
+    d_bytes, d = _f16(largest.max(axis=1, keepdims=True) / 31)
+    scales = np.maximum(1, np.rint(largest / d)).astype(np.uint8)
+    codes = _codes(parts / (d * scales)[..., None])
+    stored = scales + np.uint8(32)
+    low = (stored[:, ::2] & 15) | (stored[:, 1::2] << 4)
+    shifts = 2 * np.arange(8, dtype=np.uint16)
+    high = np.bitwise_or.reduce((stored >> 4).astype(np.uint16) << shifts, axis=1, keepdims=True)
+    return np.concatenate([d_bytes, high.view(np.uint8), low, codes.reshape(-1, 128)], axis=1)

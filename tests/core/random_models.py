@@ -87,7 +87,9 @@ def write_gguf(
         if architecture in INTERLEAVED and (".attn_q." in name or ".attn_k." in name):
             values = interleaved(values, config.head_dim)
         kind = gguf.GGMLQuantizationType[format_of(name)]
-        quantize = quantize_k if kind.name.endswith("_K") else _quantize
+        quantize = (
+            quantize_k if kind.name.startswith("IQ") or kind.name.endswith("_K") else _quantize
+        )
         writer.add_tensor(name, quantize(values, kind.name), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

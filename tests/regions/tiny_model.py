@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, TokenType
 from gguf.quants import quantize
 
 TEMPLATE = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
@@ -34,25 +34,30 @@ def _bpe(path: Path, pre: str, fields: dict[str, Any], architecture: str = "llam
 
 def write_openable(path: Path, architecture: str = "llama", format_: str = "F32") -> Path:
     """The model of `write_bpe` with the tensors of one small Llama layer, so that an engine opens
-    it."""
-    hidden, kind = 32, GGMLQuantizationType[format_]
+    it; in formats that gguf-py cannot write zeros."""
+    kind = GGMLQuantizationType[format_]
+    hidden = 256 if format_.endswith("_K") else 32
     fields = {
         f"{architecture}__{key}": value
         for key, value in {
             "block_count": 1,
             "embedding_length": hidden,
-            "feed_forward_length": 64,
+            "feed_forward_length": 2 * hidden,
             "attention__head_count": 2,
         }.items()
     }
     writer = _bpe(path, "smollm", fields, architecture)
     writer.add_layer_norm_rms_eps(1e-5)
-    shapes = {"token_embd": (100, hidden), "blk.0.ffn_gate": (64, hidden)}
-    shapes |= {"blk.0.ffn_up": (64, hidden), "blk.0.ffn_down": (hidden, 64)}
+    shapes = {"token_embd": (100, hidden), "blk.0.ffn_gate": (2 * hidden, hidden)}
+    shapes |= {"blk.0.ffn_up": (2 * hidden, hidden), "blk.0.ffn_down": (hidden, 2 * hidden)}
     shapes |= {f"blk.0.attn_{name}": (hidden, hidden) for name in ("q", "k", "v", "output")}
     rng = np.random.default_rng(0)
     for name, shape in shapes.items():
-        values = quantize(rng.normal(size=shape).astype(np.float32) / 6, kind)
+        if format_.endswith("_K"):
+            block_size, block_bytes = GGML_QUANT_SIZES[kind]
+            values = np.zeros((shape[0], shape[1] // block_size * block_bytes), np.uint8)
+        else:
+            values = quantize(rng.normal(size=shape).astype(np.float32) / 6, kind)
         writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
     for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
         writer.add_tensor(f"{name}.weight", np.ones(hidden, np.float32))

@@ -10,6 +10,7 @@ from numba import typeof, types
 from skerry_core import exact_math
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels import activations, cpu, rope, simd
+from skerry_core.kernels import matmul as products
 from skerry_core.kernels.cpu import (
     attend_phase,
     attention_tiles,
@@ -20,16 +21,17 @@ from skerry_core.kernels.cpu import (
 )
 from skerry_core.kernels.cpu.attention import ATTEND_BLOCK, attend_block
 from skerry_core.kernels.cpu.decoder_step import run_thread
-from skerry_core.kernels.cpu.matmul import MATMUL, matmul
 from skerry_core.kernels.cpu.numba_sampling import sample_row
 from skerry_core.kernels.cpu.sample_step import SAMPLE_ROW, sample
 from skerry_core.kernels.cpu.step_memory import StepMemory
 from skerry_core.kernels.cpu.step_records import PHASE
+from skerry_core.kernels.matmul.matmul import MATMUL, matmul
 from skerry_core.kernels.simd import threads
 from skerry_core.kernels.simd.linking import compiled_address
 from skerry_core.kernels.simd.targets import TARGETS, Target
 from skerry_core.runners.kernel_cache import KernelSet
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE
+from skerry_core.weights import codebooks
 
 _LINKED = {  # field of the step: kernel and its argument types
     "matmul": (matmul, MATMUL),
@@ -76,7 +78,7 @@ def _concrete(argument_types: tuple[Any, ...], target: Target) -> tuple[Any, ...
 DECODER_KERNELS = KernelSet(
     name="decoder",
     reference=f"{__name__}:DECODER_KERNELS",
-    sources=(cpu, simd, exact_math, rope, activations),
+    sources=(cpu, products, simd, exact_math, rope, activations, codebooks),
     constants=(BLOCK_SIZE, GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE),
     kernels=_kernels,
     processes=2,

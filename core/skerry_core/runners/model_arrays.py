@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.kernels.cpu.matmul import MATRIX, matrix_record
 from skerry_core.kernels.cpu.rope_tables import rope_tables
 from skerry_core.kernels.cpu.step_memory import ModelArrays
 from skerry_core.kernels.cpu.step_records import LAYER, LAYER_MATRICES
+from skerry_core.kernels.matmul.matmul import MATRIX, matrix_record
 from skerry_core.kernels.simd.memory import address
 from skerry_core.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, layer_tensor
 from skerry_core.runners.packed import PackedModel

@@ -30,13 +30,19 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from skerry_core.config import ConfigError, ModelConfig
-from skerry_core.kernels.cpu.layout import BLOCK, LAYOUT_VERSION, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.matmul.layout import (
+    BLOCK,
+    LAYOUT_VERSION,
+    PackedLayout,
+    WeightFormat,
+    pack,
+)
 from skerry_core.kernels.simd.emitter import LANES
 from skerry_core.kernels.simd.memory import aligned_zeros
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.models.weight_file import WeightFile, content_files
 from skerry_core.runner import Progress
-from skerry_core.weights.tensors import QUANTIZERS, FileTensor, Float32, dequantize
+from skerry_core.weights.tensors import FileTensor, Float32, dequantize, in_format
 
 _MAGIC = b"SKERRYPK"
 _READER_VERSION = 4  # of what weight files are taken to say: a change makes packed files stale
@@ -45,6 +51,7 @@ _MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far 
 _CHUNK = 1 << 20  # bytes
 _PACKED_AT_ONCE = 4 << 20  # values
 _FLOATS = ("F32", "F16", "BF16")
+_KEPT_AS = {"BF16": "F32", "Q5_0": "Q8_0"}  # exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +186,7 @@ def _layout(name: str, tensor: FileTensor, group_rows: int, floats: str) -> Pack
     A router is kept in F32: rounded, it chooses other experts for some of the tokens.
     """
     rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1]
-    format_ = "F32" if tensor.format == "BF16" else tensor.format
+    format_ = _KEPT_AS.get(tensor.format, tensor.format)
     if floats != "keep" and tensor.format in _FLOATS:
         format_ = floats.upper()
     if name.endswith("ffn_gate_inp.weight"):
@@ -195,19 +202,7 @@ def _pack_matrix(tensor: FileTensor, layout: PackedLayout, out: NDArray[np.uint8
     for first in range(0, layout.num_groups, step):
         part = rows[first * layout.group_rows : (first + step) * layout.group_rows]
         of_part = replace(layout, num_rows=len(part))
-        groups[first : first + step] = pack(_in_format(tensor, part, layout.format), of_part)
-
-
-def _in_format(
-    tensor: FileTensor, rows: NDArray[np.uint8], format_: WeightFormat
-) -> NDArray[np.uint8]:
-    """Return some of a tensor's rows, in the format that they are kept in."""
-    if tensor.format == format_.name:
-        return rows
-    shape = (len(rows), tensor.shape[-1])
-    values = dequantize(FileTensor(tensor.format, shape, rows.reshape(-1)))
-    quantize = QUANTIZERS.get(format_.name)
-    return values.view(np.uint8) if quantize is None else quantize(values)
+        groups[first : first + step] = pack(in_format(tensor, part, layout.format.name), of_part)
 
 
 def _place(sizes: dict[str, int]) -> tuple[dict[str, int], int]:

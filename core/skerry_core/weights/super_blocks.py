@@ -1,7 +1,8 @@
-"""GGML's K formats taken apart: super-blocks of 256 values whose scales are integers themselves.
+"""GGML's K formats and IQ4_XS taken apart: super-blocks of 256 values whose scales are integers
+themselves.
 
 ggml-common.h. A value of sub-block s is `d * scales[s] * quant - dmin * minima[s]`, where d and
-dmin are f16 and belong to the super-block; Q6_K has no minima.
+dmin are f16 and belong to the super-block; Q6_K and IQ4_XS have no minima.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skerry_core.weights.codebooks import looked_up
 
 Bytes = NDArray[np.uint8]
 Int8 = NDArray[np.int8]
@@ -24,7 +27,7 @@ class SuperBlocks(NamedTuple):
 
     d: Float32  # f32[n], exactly the f16
     scales: Int8  # i8[n, S]
-    quants: Int8  # i8[n, 256]
+    quants: Int8  # i8[n, 256]; IQ4_XS: what its codes stand for
     dmin: Float32 | None = None  # f32[n]
     minima: Int8 | None = None  # i8[n, S]
 
@@ -60,6 +63,25 @@ def _split_q6_k(blocks: Bytes) -> SuperBlocks:
     return SuperBlocks(_f16(blocks[:, 208:]), scales, quants.reshape(-1, SUPER_BLOCK))
 
 
+def _split_iq4_xs(blocks: Bytes) -> SuperBlocks:
+    """Split u8[n, 136]."""
+    low = blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & np.uint8(0xF)
+    high = blocks[:, 2:4, None] >> np.array([0, 2, 4, 6], np.uint8) & np.uint8(3)
+    scales = low.reshape(-1, 8) | (high.reshape(-1, 8) << np.uint8(4))
+    return SuperBlocks(
+        d=_f16(blocks[:, :2]),
+        scales=scales.view(np.int8) - np.int8(32),
+        quants=looked_up(iq4_xs_codes(blocks), "IQ4_XS"),
+    )
+
+
+def iq4_xs_codes(blocks: Bytes) -> Bytes:
+    """Return the codes u8[n, 256] of u8[n, 136]."""
+    pairs = blocks[:, 8:].reshape(-1, 8, 1, 16)
+    nibbles = [pairs & np.uint8(0xF), pairs >> np.uint8(4)]
+    return np.concatenate(nibbles, axis=2).reshape(-1, SUPER_BLOCK)
+
+
 def _with_minima(blocks: Bytes, quants: Bytes) -> SuperBlocks:
     """Split Q4_K or Q5_K: d, dmin, and 8 scales and minima of 6 bits each in 12 bytes."""
     low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
@@ -84,13 +106,14 @@ def _f16(data: Bytes) -> Float32:
     return np.ascontiguousarray(data).view(np.float16).astype(np.float32).reshape(-1)
 
 
-class KFormat(NamedTuple):
+class SuperBlockFormat(NamedTuple):
     block_bytes: int  # of a super-block
     split: Callable[[Bytes], SuperBlocks]  # u8[n, block_bytes]
 
 
-K_FORMATS = {
-    "Q4_K": KFormat(144, _split_q4_k),
-    "Q5_K": KFormat(176, _split_q5_k),
-    "Q6_K": KFormat(210, _split_q6_k),
+SUPER_BLOCK_FORMATS = {
+    "Q4_K": SuperBlockFormat(144, _split_q4_k),
+    "Q5_K": SuperBlockFormat(176, _split_q5_k),
+    "Q6_K": SuperBlockFormat(210, _split_q6_k),
+    "IQ4_XS": SuperBlockFormat(136, _split_iq4_xs),
 }

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.weights.super_blocks import K_FORMATS, SUPER_BLOCK, KFormat
+from skerry_core.weights.codebooks import half_powers, looked_up
+from skerry_core.weights.super_blocks import SUPER_BLOCK, SUPER_BLOCK_FORMATS, SuperBlockFormat
 
 Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -144,8 +145,43 @@ def _q8_0(blocks: Bytes) -> Float32:
     return _f16(blocks[:, :2]) * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
-def _values_of(k_format: KFormat) -> Callable[[Bytes], Float32]:
-    return lambda blocks: k_format.split(blocks).values()
+def five_bits(fifths: Bytes, nibbles: Bytes) -> Bytes:
+    """Join u8[..., 16] of nibbles and the fifth bits of the same 32 values, u8[..., 4], to u8[...,
+    32]."""
+    fifth = np.unpackbits(fifths, axis=-1, bitorder="little")
+    low = np.concatenate([nibbles & _LOW, nibbles >> _FOUR], axis=-1)
+    joined: Bytes = low | (fifth << _FOUR)
+    return joined
+
+
+def _q5_0(blocks: Bytes) -> Float32:
+    return _f16(blocks[:, :2]) * (five_bits(blocks[:, 2:6], blocks[:, 6:]).astype(np.float32) - 16)
+
+
+def _q5_1(blocks: Bytes) -> Float32:
+    quants = five_bits(blocks[:, 4:8], blocks[:, 8:]).astype(np.float32)
+    return _f16(blocks[:, :2]) * quants + _f16(blocks[:, 2:4])
+
+
+def _iq4_nl(blocks: Bytes) -> Float32:
+    return _f16(blocks[:, :2]) * looked_up(_nibbles(blocks[:, 2:]), "IQ4_NL").astype(np.float32)
+
+
+def _mxfp4(blocks: Bytes) -> Float32:
+    values = looked_up(_nibbles(blocks[:, 1:]), "MXFP4").astype(np.float32)
+    return half_powers(blocks[:, :1]) * values
+
+
+def _q5_0_as_q8_0(rows: Bytes) -> Bytes:
+    """Return rows u8[n, bytes] of Q5_0 as Q8_0, the same values with the same scales."""
+    blocks = rows.reshape(len(rows), -1, 22)
+    quants = five_bits(blocks[..., 2:6], blocks[..., 6:]) - np.uint8(16)
+    joined: Bytes = np.concatenate([blocks[..., :2], quants], axis=-1)
+    return joined.reshape(len(rows), -1)
+
+
+def _values_of(format_: SuperBlockFormat) -> Callable[[Bytes], Float32]:
+    return lambda blocks: format_.split(blocks).values()
 
 
 FORMATS: dict[str, Format] = {
@@ -154,11 +190,28 @@ FORMATS: dict[str, Format] = {
     "BF16": Format(1, 2, _bf16_values),
     "Q4_0": Format(32, 18, _q4_0),
     "Q4_1": Format(32, 20, _q4_1),
+    "Q5_0": Format(32, 22, _q5_0),
+    "Q5_1": Format(32, 24, _q5_1),
     "Q8_0": Format(32, 34, _q8_0),
+    "IQ4_NL": Format(32, 18, _iq4_nl),
+    "MXFP4": Format(32, 17, _mxfp4),
 } | {
-    name: Format(SUPER_BLOCK, k_format.block_bytes, _values_of(k_format))
-    for name, k_format in K_FORMATS.items()
+    name: Format(SUPER_BLOCK, each.block_bytes, _values_of(each))
+    for name, each in SUPER_BLOCK_FORMATS.items()
 }
+
+
+def in_format(tensor: FileTensor, rows: Bytes, format_: str) -> Bytes:
+    """Return some rows u8[n, bytes] of a tensor in another format: F32, one of QUANTIZERS, and of
+    Q5_0 exactly Q8_0."""
+    if tensor.format == format_:
+        return rows
+    if (tensor.format, format_) == ("Q5_0", "Q8_0"):
+        return _q5_0_as_q8_0(rows)
+    shape = (len(rows), tensor.shape[-1])
+    values = dequantize(FileTensor(tensor.format, shape, rows.reshape(-1)))
+    quantize = QUANTIZERS.get(format_)
+    return values.view(np.uint8) if quantize is None else quantize(values)
 
 
 def check_shapes(

@@ -88,7 +88,8 @@ def test_a_file_of_ones_own_is_added_shown_and_checked(
     [
         ("gemma4", "F32", "general.architecture 'gemma4' is not supported, only ('llama'"),
         ("gpt2", "F32", "general.architecture 'gpt2' is not supported"),
-        ("llama", "Q5_0", "has format Q5_0, which is not supported, only F32"),
+        ("llama", "Q2_K", "has format Q2_K, which is not supported, only F32"),
+        ("llama", "Q3_K", "has format Q3_K, which is not supported, only F32"),
     ],
 )
 def test_what_the_engine_cannot_open_is_not_added(

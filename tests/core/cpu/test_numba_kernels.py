@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from skerry_core.config import BLOCK_SIZE, ConfigError
-from skerry_core.kernels.cpu import attention, matmul, matmul_tiles, rowwise
-from skerry_core.kernels.cpu.layout import BLOCK, PackedLayout, WeightFormat, pack
-from skerry_core.kernels.cpu.matmul import matrix_record
+from skerry_core.kernels.cpu import attention, embedding_row, rowwise
+from skerry_core.kernels.matmul import matmul, matmul_panels, matmul_tiles
+from skerry_core.kernels.matmul.layout import BLOCK, PackedLayout, WeightFormat, pack
+from skerry_core.kernels.matmul.matmul import matrix_record
 from skerry_core.kernels.reference import cpu as reference
 from skerry_core.kernels.simd import targets
 from skerry_core.kernels.simd.memory import address, aligned_zeros
@@ -60,8 +61,13 @@ def random_rows(
 
 
 def with_scales(blocks: Any, format_: WeightFormat, rng: np.random.Generator) -> None:
-    """Give GGML blocks u8[..., bytes] sane float16 scales."""
-    count = 2 if format_ in (WeightFormat.Q4_1, WeightFormat.Q4_K, WeightFormat.Q5_K) else 1
+    """Give GGML blocks u8[..., bytes] sane scales."""
+    if format_ is WeightFormat.MXFP4:
+        blocks[..., 0] = rng.integers(118, 128, blocks.shape[:-1])
+        blocks[0, 0, 0] = 1  # a subnormal float32
+        return
+    with_minimum = (WeightFormat.Q4_1, WeightFormat.Q5_1, WeightFormat.Q4_K, WeightFormat.Q5_K)
+    count = 2 if format_ in with_minimum else 1
     scales = rng.normal(size=(*blocks.shape[:-1], count)) / 16
     scales[0, 0] = 1e-6  # a subnormal float16
     start = 208 if format_ is WeightFormat.Q6_K else 0  # at the end of a block there
@@ -118,12 +124,16 @@ def test_matmul(
 
 
 @on_each_target
-@pytest.mark.parametrize("format_", [WeightFormat.Q4_1, WeightFormat.Q8_0], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "format_",
+    [WeightFormat.Q4_1, WeightFormat.Q8_0, WeightFormat.MXFP4, WeightFormat.Q5_1],
+    ids=lambda f: f.name,
+)
 def test_matmul_in_several_panels(
     target: Target, format_: WeightFormat, rng: np.random.Generator
 ) -> None:
     """The last panel is not full, and some tokens are left over."""
-    columns = (matmul_tiles.PANEL_BLOCKS + 3) * BLOCK
+    columns = (matmul_panels.PANEL_BLOCKS + 3) * BLOCK
     raw = random_rows(rng, format_, 17, columns)
     x = rng.normal(size=(25, columns)).astype(np.float32)
     assert_same_bits(multiply(target, raw, format_, x)[:, :17], reference.matmul(raw, format_, x))
@@ -194,7 +204,7 @@ def test_embedding_of_a_packed_row(
     whole = dequantize(FileTensor(format_.name, (19, columns), raw.reshape(-1)))
     for token in (0, 7, 18):
         out = np.zeros(columns, np.float32)
-        rowwise.embed(target, address(record), token, out)
+        embedding_row.embed(target, address(record), token, out)
         np.testing.assert_allclose(out, whole[token], rtol=1e-6, atol=1e-6)
 
 

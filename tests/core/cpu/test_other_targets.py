@@ -12,6 +12,7 @@ from numba import typeof
 
 from skerry_core.kernels.simd.emitter import I8, I32, I64, Emitter, Value, vector
 from skerry_core.kernels.simd.targets import TARGETS, traits_of
+from skerry_core.weights.codebooks import MXFP4_VALUES
 
 TOKENS, QUADS = 4, 8
 
@@ -25,12 +26,17 @@ class Machine:
     features: str
     instruction: str
     rows: int
+    look_up: str  # in a table of 16 bytes
+    looked_up: int  # bytes at once
 
 
+_X86 = "x86_64-unknown-linux-gnu"
 MACHINES = {
-    "neondot": Machine("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", "sdot", 4),
-    "avx512vnni": Machine("x86_64-unknown-linux-gnu", "icelake-server", "", "vpdpbusd", 16),
-    "avx2": Machine("x86_64-unknown-linux-gnu", "haswell", "", "vpmaddubsw", 8),
+    "neondot": Machine(
+        "aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", "sdot", 4, "tbl", 16
+    ),
+    "avx512vnni": Machine(_X86, "icelake-server", "", "vpdpbusd", 16, "vpshufb", 64),
+    "avx2": Machine(_X86, "haswell", "", "vpmaddubsw", 8, "vpshufb", 32),
 }
 
 
@@ -60,21 +66,46 @@ def products(target: str, triple: str, *, signed: bool) -> str:
     return str(module)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("target", MACHINES)
-def test_products_become_one_instruction_each(target: str, signed: bool) -> None:
-    machine = MACHINES[target]
+def looking_up(target: str, triple: str) -> str:
+    """LLVM of a function that replaces i8[4 rows] at its address by what they stand for."""
+    traits = traits_of(typeof(TARGETS[target]))
+    module = ir.Module("looking up")
+    module.triple = triple
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64]), "look_up")
+    e = Emitter(ir.IRBuilder(function.append_basic_block()))
+    codes = e.load(function.args[0], vector(I8, 4 * traits.rows))
+    e.store(traits.look_up(e, codes, MXFP4_VALUES), function.args[0])
+    e.builder.ret_void()
+    return str(module)
+
+
+def assembly_of(source: str, machine: Machine) -> str:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     try:
         compiler = llvm.Target.from_triple(machine.triple)
     except RuntimeError as error:
         pytest.skip(f"this llvmlite compiles nothing for {machine.triple}: {error}")
-    module = llvm.parse_assembly(products(target, machine.triple, signed=signed))
+    module = llvm.parse_assembly(source)
     module.verify()
-    assembly = compiler.create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=3
-    ).emit_assembly(module)
+    made = compiler.create_target_machine(cpu=machine.cpu, features=machine.features, opt=3)
+    assembly: str = made.emit_assembly(module)
+    return assembly
+
+
+@pytest.mark.parametrize("target", MACHINES)
+def test_tables_are_looked_up_in_one_instruction(target: str) -> None:
+    machine = MACHINES[target]
+    assembly = assembly_of(looking_up(target, machine.triple), machine)
+    found = re.findall(rf"\b{machine.look_up}\b", assembly)
+    assert len(found) == 4 * TARGETS[target].rows // machine.looked_up
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("target", MACHINES)
+def test_products_become_one_instruction_each(target: str, signed: bool) -> None:
+    machine = MACHINES[target]
+    assembly = assembly_of(products(target, machine.triple, signed=signed), machine)
     registers_of_rows = TARGETS[target].rows // machine.rows
     found = re.findall(rf"\b{machine.instruction}\b", assembly)
     assert len(found) == QUADS * TOKENS * registers_of_rows

@@ -43,7 +43,13 @@ def check_product(
     check_close(told, wide(x) @ wide(weight).T + added, terms, share)
 
 
-_SCALE_BYTES = {"Q4_K": slice(0, 4), "Q5_K": slice(0, 4), "Q6_K": slice(208, 210)}
+_SCALE_BYTES = {
+    "Q4_K": slice(0, 4),
+    "Q5_K": slice(0, 4),
+    "Q6_K": slice(208, 210),
+    "IQ4_NL": slice(0, 2),
+    "IQ4_XS": slice(0, 2),
+}
 
 
 def ggml_rows(format_: str, rows: int, columns: int, seed: int) -> Bytes:
@@ -73,7 +79,8 @@ def matrix_and_values(format_: str, rows: int, columns: int) -> tuple[QuantizedM
 def test_planes_hold_the_weights_of_the_file(format_: str) -> None:
     matrix, values = matrix_and_values(format_, 5, 512)
     assert matrix.shape == (5, 512)
-    atol = 0.0 if format_ in ("Q4_1", "Q8_0") else 1e-3 * float(values.abs().max())
+    exact = ("Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL")  # scales of the others are rounded
+    atol = 0.0 if format_ in exact else 1e-3 * float(values.abs().max())
     for each in (matrix, matrix.widened()):
         torch.testing.assert_close(each.dequantized(torch.float32), values, rtol=0, atol=atol)
     assert (matrix.widened().bits, matrix.widened().group) == (8, 16)
@@ -114,7 +121,7 @@ def test_floats_are_narrowed(narrow: NarrowWeights, bits: int, group: int, error
 # --- products ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", ["Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q6_K"])  # all kinds of planes
 @settings(max_examples=examples(2), deadline=None)
 @given(
     outputs=st.integers(1, 70), super_blocks=st.integers(1, 2), tokens=st.integers(1, 40),

@@ -66,7 +66,11 @@ def random_blocks(format_: str, rng: np.random.Generator, count: int = 500) -> A
 
     if format_ == "F32":
         return rng.normal(size=(count, 1)).astype(np.float32).view(np.uint8)
-    put_f16(208 if format_ == "Q6_K" else 0, 2 if format_ in ("Q4_1", "Q4_K", "Q5_K") else 1)
+    if format_ == "MXFP4":
+        blocks[:, 0] = np.arange(count) % 252  # all exponents whose values are finite
+        return blocks
+    has_minimum = format_ in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
+    put_f16(208 if format_ == "Q6_K" else 0, 2 if has_minimum else 1)
     return blocks
 
 

@@ -162,10 +162,10 @@ def test_the_header_of_a_gguf_is_looked_at_before_the_rest(hub: LocalHub, tmp_pa
     with pytest.raises(UnsupportedModel, match=r"general\.architecture 'mamba2' is not supported"):
         pulled(hub, tmp_path, wanted("hf:me/gemma", known()))
     assert hub.sent <= 2 << 20
-    strange = write_openable(tmp_path / "q5.gguf", format_="Q5_0").read_bytes()
-    hub.repos["me/q5"] = Repo({"q5.gguf": strange})
-    with pytest.raises(UnsupportedModel, match="has format Q5_0, which is not supported"):
-        pulled(hub, tmp_path / "again", wanted("hf:me/q5", known()))
+    strange = write_openable(tmp_path / "q3.gguf", format_="Q3_K").read_bytes()
+    hub.repos["me/q3"] = Repo({"q3.gguf": strange})
+    with pytest.raises(UnsupportedModel, match="has format Q3_K, which is not supported"):
+        pulled(hub, tmp_path / "again", wanted("hf:me/q3", known()))
 
 
 def test_what_is_said_to_embed_must_be_an_encoder(hub: LocalHub, tmp_path: Path) -> None:

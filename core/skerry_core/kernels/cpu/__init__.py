@@ -1,1 +1,1 @@
-"""The compiled step of a decoder on CPUs. May import simd, models and below."""
+"""The compiled step of a decoder on CPUs. May import matmul, simd, models and below."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from skerry_core.kernels.cpu.layout import BLOCK
-from skerry_core.kernels.cpu.matmul_tiles import HEADER_BYTES
-from skerry_core.kernels.cpu.rowwise import activate, cap, embed, quantize, rms_norm
+from skerry_core.kernels.cpu.embedding_row import embed
+from skerry_core.kernels.cpu.rowwise import activate, cap, quantize, rms_norm
 from skerry_core.kernels.cpu.step_parts import (
     DOWN_MATRIX,
     GATE,
@@ -37,6 +36,8 @@ from skerry_core.kernels.cpu.step_records import (
     PRIVATE_TOKENS,
     SLICE_ROWS,
 )
+from skerry_core.kernels.matmul.layout import BLOCK
+from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Address, Record
 from skerry_core.kernels.simd.memory import array_at
 from skerry_core.kernels.simd.numba_math import kernel

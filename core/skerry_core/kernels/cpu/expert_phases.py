@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from skerry_core.kernels.cpu.layout import BLOCK
-from skerry_core.kernels.cpu.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.cpu.rowwise import activate, quantize
 from skerry_core.kernels.cpu.step_parts import (
     DOWN_MATRIX,
@@ -35,6 +33,8 @@ from skerry_core.kernels.cpu.step_records import (
     ROUTER,
     SLICE_ROWS,
 )
+from skerry_core.kernels.matmul.layout import BLOCK
+from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Address, Float32, Int32, Record
 from skerry_core.kernels.simd.memory import array_at
 from skerry_core.kernels.simd.numba_math import building_block, exp_f32, kernel

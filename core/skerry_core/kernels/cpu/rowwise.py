@@ -15,25 +15,20 @@ from skerry_core.kernels.activations import (
     GELU_CUBIC,
     GELU_SLOPE,
 )
-from skerry_core.kernels.cpu.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
-from skerry_core.kernels.cpu.matmul import MATRIX
-from skerry_core.kernels.cpu.matmul_tiles import HEADER_BYTES
+from skerry_core.kernels.matmul.layout import BLOCK
+from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Address, Float32
-from skerry_core.kernels.simd.emitter import F16, F32, I8, I32, LANES, Emitter, vector
-from skerry_core.kernels.simd.memory import address_of, array_at
+from skerry_core.kernels.simd.emitter import F32, I8, I32, LANES, Emitter, vector
+from skerry_core.kernels.simd.memory import address_of
 from skerry_core.kernels.simd.numba_math import (
     building_block,
     exp_f32,
     fma,
     intrinsic,
-    kernel,
     tanh_f32,
 )
 from skerry_core.kernels.simd.targets import Target, traits_of
 
-_F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
-_Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
-_Q4_K, _Q5_K, _Q6_K = int(WeightFormat.Q4_K), int(WeightFormat.Q5_K), int(WeightFormat.Q6_K)
 _ROUND = 1.5 * 2.0**23  # adding it rounds a float32 below 2^22 to an integer, found in the low bits
 _SILU, _GELU_TANH = (ACTIVATIONS.index(name) for name in ("silu", "gelu_tanh"))
 _GELU_SLOPE, _GELU_CUBIC = np.float32(2 * GELU_SLOPE), np.float32(GELU_CUBIC)
@@ -190,98 +185,3 @@ def to_half(target: Target, x: Address, count: int, out: Address) -> None:
     """Convert f32[count] at x to f16[count] at out; 16 | count. Finite: clamped to 65504."""
     for start in range(0, count, LANES):
         _store_half(target, x + 4 * start, out + 2 * start)
-
-
-@intrinsic
-def _load_half(typing_context: Any, target: Any, address: Any) -> Any:
-    """Load the f16 at an address as float32."""
-    traits = traits_of(target)
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        e = Emitter(builder)
-        half = e.load(arguments[1], vector(F16, 1), align=2)
-        wide = e.half_to_float(half, native=traits.native_half)
-        return builder.extract_element(wide, ir.Constant(I32, 0))
-
-    return types.float32(target, types.int64), codegen
-
-
-@building_block
-def _embed_super_blocks(
-    target: Target,
-    format_: int,
-    scales: Address,
-    quants: Address,
-    row: int,
-    num_blocks: int,
-    out: Float32,
-) -> None:
-    """Embed a row in a K format: its group's scales and quants are at these addresses."""
-    rows = target.rows
-    floats = 1 if format_ == _Q6_K else 2
-    unit_bytes = 2 * rows * (floats + BLOCKS_PER_SUPER)
-    bytes_ = array_at(quants, (num_blocks, 8, rows, 4), np.int8)
-    nibbles = array_at(quants, (num_blocks, 4, rows, 4), np.uint8)
-    for block in range(num_blocks):
-        values = out[block * BLOCK : (block + 1) * BLOCK]
-        unit = scales + block // BLOCKS_PER_SUPER * unit_bytes
-        integers = array_at(
-            unit + 2 * rows * (floats + block % BLOCKS_PER_SUPER), (2, rows), np.int8
-        )
-        d = _load_half(target, unit + 2 * row)
-        first = d * np.float32(integers[0, row])
-        if format_ == _Q6_K:
-            second = d * np.float32(integers[1, row])
-            for i in range(BLOCK):
-                scale = first if i < BLOCK // 2 else second
-                values[i] = scale * np.float32(bytes_[block, i // 4, row, i % 4])
-            continue
-        minimum = _load_half(target, unit + 2 * (rows + row)) * np.float32(integers[1, row])
-        for i in range(BLOCK):
-            if format_ == _Q5_K:
-                quant = np.float32(bytes_[block, i // 4, row, i % 4])
-            else:
-                pair = nibbles[block, i % (BLOCK // 2) // 4, row, i % 4]
-                quant = np.float32(pair & 15 if i < BLOCK // 2 else pair >> 4)
-            values[i] = first * quant + minimum
-
-
-@kernel
-def embed(target: Target, matrix_at: Address, token: int, out: Float32) -> None:
-    """Write row `token` of the packed matrix of a MATRIX record, dequantised, to f32[columns]."""
-    matrix = array_at(matrix_at, (1,), MATRIX)[0]
-    rows = target.rows
-    group = matrix.address + token // rows * matrix.group_bytes
-    quants = group + matrix.scale_bytes
-    row = token % rows
-    if matrix.format == _F32:
-        values = array_at(quants, (matrix.num_steps, rows), np.float32)
-        for i in range(matrix.num_steps):
-            out[i] = values[i, row]
-        return
-    if matrix.format == _F16:
-        for i in range(matrix.num_steps):
-            out[i] = _load_half(target, quants + 2 * (i * rows + row))
-        return
-    if matrix.format == _Q4_K or matrix.format == _Q5_K or matrix.format == _Q6_K:
-        _embed_super_blocks(target, matrix.format, group, quants, row, matrix.num_steps, out)
-        return
-    for block in range(matrix.num_steps):
-        values = out[block * BLOCK : (block + 1) * BLOCK]
-        if matrix.format == _Q8_0:
-            d = _load_half(target, group + 2 * (block * rows + row))
-            bytes_ = array_at(quants, (matrix.num_steps, 8, rows, 4), np.int8)
-            for i in range(BLOCK):
-                values[i] = np.float32(bytes_[block, i // 4, row, i % 4]) * d
-            continue
-        nibbles = array_at(quants, (matrix.num_steps, 4, rows, 4), np.uint8)
-        if matrix.format == _Q4_1:
-            d = _load_half(target, group + 2 * (2 * block * rows + row))
-            m = _load_half(target, group + 2 * ((2 * block + 1) * rows + row))
-        else:
-            d = _load_half(target, group + 2 * (block * rows + row))
-            m = np.float32(-8.0) * d
-        for i in range(BLOCK // 2):
-            pair = nibbles[block, i // 4, row, i % 4]
-            values[i] = fma(np.float32(pair & 15), d, m)
-            values[i + BLOCK // 2] = fma(np.float32(pair >> 4), d, m)

@@ -12,8 +12,6 @@ from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.blocks import blocks_for
 from skerry_core.config import BLOCK_SIZE, ExpertsConfig, ModelConfig
 from skerry_core.kernels.activations import ACTIVATIONS
-from skerry_core.kernels.cpu.layout import BLOCK, WeightFormat
-from skerry_core.kernels.cpu.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.cpu.numba_sampling import SamplingArrays
 from skerry_core.kernels.cpu.sampling_bins import sampler_scratch
 from skerry_core.kernels.cpu.step_records import (
@@ -36,6 +34,8 @@ from skerry_core.kernels.cpu.step_records import (
     VIEW,
     WHOLE_NORM,
 )
+from skerry_core.kernels.matmul.layout import BLOCK, WeightFormat
+from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Array, Float32, Int64
 from skerry_core.kernels.simd.memory import address, aligned_zeros
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from skerry_core.kernels.cpu.layout import BLOCK, WeightFormat
-from skerry_core.kernels.cpu.matmul import MATMUL, MATRIX
-from skerry_core.kernels.cpu.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.cpu.rowwise import quantize
 from skerry_core.kernels.cpu.step_records import (
     MATRICES_PER_LAYER,
@@ -14,6 +11,9 @@ from skerry_core.kernels.cpu.step_records import (
     PHASES_PER_LAYER,
     PRIVATE_TOKENS,
 )
+from skerry_core.kernels.matmul.layout import BLOCK, WeightFormat
+from skerry_core.kernels.matmul.matmul import MATMUL, MATRIX
+from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Address, Float32, Int32, Record
 from skerry_core.kernels.simd.linking import call_by_address
 from skerry_core.kernels.simd.memory import array_at

@@ -9,10 +9,12 @@ import numpy as np
 
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.exact_math import exp_f32, fma_f32, tanh_f32
-from skerry_core.kernels.cpu.layout import BLOCK, WeightFormat
+from skerry_core.kernels.matmul.layout import BLOCK, WeightFormat
 from skerry_core.kernels.simd.aliases import Float16, Float32, Int8, Int32, UInt8
 from skerry_core.kernels.simd.emitter import F16_MAX, LANES
-from skerry_core.weights.super_blocks import K_FORMATS
+from skerry_core.weights.codebooks import half_powers, looked_up
+from skerry_core.weights.super_blocks import SUPER_BLOCK_FORMATS
+from skerry_core.weights.tensors import FORMATS, five_bits
 
 _TINY = np.float32(1e-30)
 _MAX_QUANT = np.float32(127.0)
@@ -41,12 +43,21 @@ def unpack_blocks(raw: UInt8, format_: WeightFormat) -> tuple[Int32, Float32, Fl
     if format_.has_super_blocks:
         return _unpack_super_blocks(raw, format_)
     scale_bytes = format_.row_scale_bytes
-    blocks = raw.reshape(len(raw), -1, scale_bytes + format_.row_quant_bytes)
-    scales = np.ascontiguousarray(blocks[..., :scale_bytes]).view(np.float16).astype(np.float32)
+    blocks = raw.reshape(len(raw), -1, FORMATS[format_.name].block_bytes)
     quants = blocks[..., scale_bytes:]
+    if format_ is WeightFormat.MXFP4:
+        nibbles: UInt8 = np.concatenate([quants & np.uint8(15), quants >> np.uint8(4)], axis=-1)
+        powers = half_powers(blocks[..., 0])
+        return looked_up(nibbles, "MXFP4").astype(np.int32), powers, None
+    scales = np.ascontiguousarray(blocks[..., :scale_bytes]).view(np.float16).astype(np.float32)
     if format_ is WeightFormat.Q8_0:
         return quants.view(np.int8).astype(np.int32), scales[..., 0], None
+    if format_ is WeightFormat.Q5_1:
+        q = five_bits(quants[..., :4], quants[..., 4:]).astype(np.int32)
+        return q, scales[..., 0], scales[..., 1]
     q = np.concatenate([quants & 15, quants >> 4], axis=-1).astype(np.int32)
+    if format_ is WeightFormat.IQ4_NL:
+        return looked_up(q.astype(np.uint8), "IQ4_NL").astype(np.int32), scales[..., 0], None
     if format_ is WeightFormat.Q4_0:
         return q - 8, scales[..., 0], None
     return q, scales[..., 0], scales[..., 1]
@@ -56,7 +67,7 @@ def _unpack_super_blocks(
     raw: UInt8, format_: WeightFormat
 ) -> tuple[Int32, Float32, Float32 | None]:
     """Unpack rows of a K format as `unpack_blocks` does."""
-    block_bytes, split = K_FORMATS[format_.name]
+    block_bytes, split = SUPER_BLOCK_FORMATS[format_.name]
     rows = len(raw)
     parts = split(raw.reshape(-1, block_bytes))
     d = (parts.d[:, None] * parts.scales).reshape(rows, -1)

@@ -17,6 +17,13 @@ from numba.core import config as _numba_config
 
 from skerry_core.config import ConfigError
 from skerry_core.kernels.simd.emitter import I8, I16, I32, Emitter, Value, vector
+from skerry_core.kernels.simd.lookups import (
+    LookUp,
+    look_up_avx2,
+    look_up_avx512,
+    look_up_neon,
+    look_up_portable,
+)
 
 NUMBA_CONFIG: Any = _numba_config  # whose settings appear when it is imported
 
@@ -76,6 +83,7 @@ class Traits:
     attention_vectors: int  # vectors of 16 floats per query that attention keeps in registers
     native_half: bool  # converts fp16 in hardware
     dot_block: DotBlock
+    look_up: LookUp
     signed_as_unsigned: bool  # bytes w are multiplied as w + 128: the result is 128 * sum too high
 
 
@@ -241,6 +249,7 @@ _TRAITS: dict[type, Traits] = {
         attention_vectors=4,
         native_half=True,
         dot_block=_dot_vnni,
+        look_up=look_up_avx512,
         signed_as_unsigned=True,
     ),
     Avx2: Traits(
@@ -249,6 +258,7 @@ _TRAITS: dict[type, Traits] = {
         attention_vectors=1,
         native_half=True,
         dot_block=_dot_avx2,
+        look_up=look_up_avx2,
         signed_as_unsigned=False,
     ),
     NeonDot: Traits(
@@ -257,6 +267,7 @@ _TRAITS: dict[type, Traits] = {
         attention_vectors=1,
         native_half=True,
         dot_block=_dot_neon,
+        look_up=look_up_neon,
         signed_as_unsigned=False,
     ),
     Portable: Traits(
@@ -265,6 +276,7 @@ _TRAITS: dict[type, Traits] = {
         attention_vectors=1,
         native_half=False,
         dot_block=_dot_portable,
+        look_up=look_up_portable,
         signed_as_unsigned=False,
     ),
 }

@@ -15,7 +15,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-FORMATS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+from skerry_core.weights.codebooks import IQ4_VALUES
+
+FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
 """What `unpack` takes."""
 
 Narrow = Literal["int8", "fp8"]
@@ -149,11 +151,48 @@ def unpack(raw: Tensor, format_: str, columns: int) -> QuantizedMatrix:
         return _planes(
             blocks[..., 4:].contiguous(), _half(blocks[..., :2]), _half(blocks[..., 2:4])
         )
+    if format_ in ("Q5_0", "Q5_1"):
+        return _unpack_5(raw.reshape(len(raw), columns // 32, -1), has_minima=format_ == "Q5_1")
+    if format_ == "IQ4_NL":
+        blocks = raw.reshape(len(raw), columns // 32, 18)
+        return _planes(_looked_up(blocks[..., 2:].flatten(1)), _half(blocks[..., :2]), None)
+    if format_ == "IQ4_XS":
+        return _unpack_iq4_xs(raw.reshape(len(raw), columns // 256, 136))
     if format_ in ("Q4_K", "Q5_K"):
         return _unpack_k(raw.reshape(len(raw), columns // 256, -1), has_fifth_bit=format_ == "Q5_K")
     if format_ == "Q6_K":
         return _unpack_6_k(raw.reshape(len(raw), columns // 256, 210))
     raise ValueError(f"{format_} is not a quantised format, only {', '.join(FORMATS)} are")
+
+
+def _unpack_5(blocks: Tensor, *, has_minima: bool) -> QuantizedMatrix:
+    """Unpack Q5_0 or Q5_1, u8[rows, blocks, bytes]; a fifth bit of each value."""
+    size = 4 if has_minima else 2
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    fifths = (blocks[..., size : size + 4, None] >> shifts & 1).flatten(2)
+    packed = blocks[..., size + 4 :]
+    q = (torch.cat([packed & 15, packed >> 4], dim=-1) | (fifths << 4)).view(torch.int8)
+    scales = _half(blocks[..., :2])
+    return (
+        _planes(q, scales, _half(blocks[..., 2:4])) if has_minima else _planes(q - 16, scales, None)
+    )
+
+
+def _looked_up(quants: Tensor) -> Tensor:
+    """Return what the codes of u8[rows, columns / 2] stand for in IQ4_NL and IQ4_XS: i8[rows,
+    columns]."""
+    table = torch.tensor(IQ4_VALUES, dtype=torch.int8, device=quants.device)
+    return table[_nibbles(quants).int()]
+
+
+def _unpack_iq4_xs(blocks: Tensor) -> QuantizedMatrix:
+    """Unpack 8 groups of 32 in a block u8[rows, blocks, 136]."""
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
+    low = (blocks[..., 4:8, None] >> shifts[::2] & 15).flatten(2)
+    high = (blocks[..., 2:4, None] >> shifts & 3).flatten(2)
+    steps = (low | (high << 4)).float() - 32
+    scales = (_half(blocks[..., :2])[..., None].float() * steps).half()
+    return _planes(_looked_up(blocks[..., 8:].flatten(1)), scales.flatten(1), None)
 
 
 def _planes(quants: Tensor, scales: Tensor, minima: Tensor | None) -> QuantizedMatrix:

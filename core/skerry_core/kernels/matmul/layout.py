@@ -6,13 +6,17 @@ A group is `rows` consecutive output rows (8 or 16, the lanes of one vector regi
                  a block = 32 values of every row in the group
     F16, F32     value k of every row, for each k
 
-    scales of a block   f16[rows] d, and for Q4_1 f16[rows] m after it
-    K formats           ... of 8 blocks together: f16[rows] d, f16[rows] dmin (not Q6_K), then of
+    scales of a block   f16[rows] d, and for Q4_1 and Q5_1 f16[rows] m after it; MXFP4 u8[rows], as
+                        in the file, because its powers of two are more than f16 has
+    super-blocks        ... of 8 blocks together: f16[rows] d, f16[rows] dmin (Q4_K, Q5_K), then of
                         each block two i8[rows]: scale and negative minimum; in Q6_K the scales of
-                        values 0 to 15 and 16 to 31
+                        values 0 to 15 and 16 to 31; in IQ4_XS i8[rows], one scale
     quants of a block   quads of 4 values: bytes (row, value in quad) of each quad in turn.
-                        Q8_0, Q5_K and Q6_K have 8 quads of signed bytes; Q4_0, Q4_1 and Q4_K have
-                        4, low nibbles quad j, high nibbles quad j + 4
+                        8 quads of signed bytes; or of 4 bits 4 quads, low nibbles quad j, high
+                        nibbles quad j + 4. IQ4_NL, IQ4_XS and MXFP4 keep their 4 bits, which name
+                        values of a table: that is what a decode reads
+
+Q5_0 has no format here: as Q8_0 it keeps its values, as 5 bits do in Q5_1, Q5_K and Q6_K too.
 
 Missing rows of the last group are zeros.
 """
@@ -25,7 +29,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.weights.super_blocks import K_FORMATS, SUPER_BLOCK
+from skerry_core.weights.codebooks import CODEBOOKS
+from skerry_core.weights.super_blocks import SUPER_BLOCK, SUPER_BLOCK_FORMATS, iq4_xs_codes
+from skerry_core.weights.tensors import five_bits, row_bytes
 
 BLOCK = 32  # values that share a scale
 BLOCKS_PER_SUPER = SUPER_BLOCK // BLOCK
@@ -39,10 +45,14 @@ class WeightFormat(IntEnum):
     F16 = 1
     Q4_0 = 2
     Q4_1 = 3
+    Q5_1 = 7
     Q8_0 = 8
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ4_NL = 20
+    IQ4_XS = 23
+    MXFP4 = 39
 
     @property
     def is_quantized(self) -> bool:
@@ -50,11 +60,17 @@ class WeightFormat(IntEnum):
 
     @property
     def has_super_blocks(self) -> bool:
-        return self.name in K_FORMATS
+        return self.name in SUPER_BLOCK_FORMATS
+
+    @property
+    def codebook(self) -> tuple[int, ...] | None:
+        """The values that its 4 bits name, if they do not mean themselves."""
+        return CODEBOOKS.get(self.name)
 
     @property
     def has_nibbles(self) -> bool:
-        return self in (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q4_K)
+        plain = (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q4_K)
+        return self in plain or self.codebook is not None
 
     @property
     def blocks_per_scales(self) -> int:
@@ -67,10 +83,14 @@ class WeightFormat(IntEnum):
         return {
             WeightFormat.Q4_0: 2,
             WeightFormat.Q4_1: 4,
+            WeightFormat.Q5_1: 4,
             WeightFormat.Q8_0: 2,
             WeightFormat.Q4_K: 4 + 2 * BLOCKS_PER_SUPER,
             WeightFormat.Q5_K: 4 + 2 * BLOCKS_PER_SUPER,
             WeightFormat.Q6_K: 2 + 2 * BLOCKS_PER_SUPER,
+            WeightFormat.IQ4_NL: 2,
+            WeightFormat.IQ4_XS: 2 + BLOCKS_PER_SUPER,
+            WeightFormat.MXFP4: 1,
         }.get(self, 0)
 
     @property
@@ -127,14 +147,14 @@ def pack(raw: NDArray[np.uint8], layout: PackedLayout) -> NDArray[np.uint8]:
 
     Raises ValueError when the bytes do not fit the layout.
     """
-    row_bytes = _ggml_row_bytes(layout)
-    if raw.shape != (layout.num_rows, row_bytes):
+    size = row_bytes(layout.format.name, layout.num_columns)
+    if raw.shape != (layout.num_rows, size):
         raise ValueError(
             f"a {layout.format.name} matrix of {layout.num_rows} x {layout.num_columns} has rows "
-            f"of {row_bytes} bytes, got an array of shape {raw.shape}"
+            f"of {size} bytes, got an array of shape {raw.shape}"
         )
     rows, groups = layout.group_rows, layout.num_groups
-    padded = np.zeros((groups * rows, row_bytes), np.uint8)
+    padded = np.zeros((groups * rows, size), np.uint8)
     padded[: layout.num_rows] = raw
     scales, quants = _split(padded, layout)
     packed = np.zeros((groups, layout.group_bytes), np.uint8)
@@ -150,13 +170,6 @@ def pack(raw: NDArray[np.uint8], layout: PackedLayout) -> NDArray[np.uint8]:
     return packed
 
 
-def _ggml_row_bytes(layout: PackedLayout) -> int:
-    format_ = layout.format
-    if format_.has_super_blocks:
-        return layout.num_columns // SUPER_BLOCK * K_FORMATS[format_.name].block_bytes
-    return layout.num_steps * (format_.row_scale_bytes + format_.row_quant_bytes)
-
-
 def _split(
     raw: NDArray[np.uint8], layout: PackedLayout
 ) -> tuple[list[NDArray[np.uint8]] | None, NDArray[np.uint8]]:
@@ -168,16 +181,20 @@ def _split(
         return _split_super_blocks(raw, layout)
     blocks = raw.reshape(rows, layout.num_steps, -1)
     size = format_.row_scale_bytes
-    scales = blocks[..., :size].reshape(rows, layout.num_steps, -1, 2)
-    return [scales], blocks[..., size:]
+    scales = blocks[..., :size].reshape(rows, layout.num_steps, -1, min(size, 2))
+    quants = blocks[..., size:]
+    if format_ is WeightFormat.Q5_1:
+        quants = five_bits(quants[..., :4], quants[..., 4:])
+    return [scales], quants
 
 
 def _split_super_blocks(
     raw: NDArray[np.uint8], layout: PackedLayout
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.uint8]]:
     format_ = layout.format
-    block_bytes, split = K_FORMATS[format_.name]
-    parts = split(raw.reshape(-1, block_bytes))
+    block_bytes, split = SUPER_BLOCK_FORMATS[format_.name]
+    blocks = raw.reshape(-1, block_bytes)
+    parts = split(blocks)
     units = (len(raw), layout.num_columns // SUPER_BLOCK)
     floats, integers = [parts.d], parts.scales
     if parts.dmin is not None and parts.minima is not None:
@@ -186,9 +203,10 @@ def _split_super_blocks(
     halves = np.stack(floats, axis=1).astype(np.float16)
     scales = [
         halves.view(np.uint8).reshape(*units, len(floats), 2),
-        np.ascontiguousarray(integers).view(np.uint8).reshape(*units, 2 * BLOCKS_PER_SUPER, 1),
+        np.ascontiguousarray(integers).view(np.uint8).reshape(*units, -1, 1),
     ]
-    quants = parts.quants.view(np.uint8).reshape(len(raw), layout.num_steps, BLOCK)
+    codes = iq4_xs_codes(blocks) if format_.codebook else parts.quants.view(np.uint8)
+    quants = codes.reshape(len(raw), layout.num_steps, BLOCK)
     if format_.has_nibbles:
         quants = quants[..., : BLOCK // 2] | (quants[..., BLOCK // 2 :] << np.uint8(4))
     return scales, quants

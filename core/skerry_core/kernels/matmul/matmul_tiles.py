@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from numba.core import cgutils
-
-from skerry_core.kernels.cpu.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
-from skerry_core.kernels.simd.emitter import F16, F32, I8, I32, I64, Emitter, Value, vector
+from skerry_core.kernels.matmul.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
+from skerry_core.kernels.simd.emitter import F16, F32, I8, I32, Emitter, Value, vector
 from skerry_core.kernels.simd.targets import Activations, Traits
 
 # Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -8 * sum, i32 -128 * sum.
@@ -20,7 +18,6 @@ HEADER_BYTES = 16
 _SCALE, _SCALED_SUM, _MINUS_8_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
 
 CACHE_LINE = 64  # bytes
-PANEL_BLOCKS = 32  # of a group, that are unpacked together: they stay in the first-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class RowGroup:
 class WeightBlock:
     """A block of weights in registers."""
 
-    quads: list[Value]  # 8 of <4 rows x i8>: nibbles unsigned, bytes signed
+    quads: list[Value]  # 8 of <4 rows x i8>: nibbles unsigned, bytes and looked up values signed
     scale: Value  # <rows x f32>
     second: Value | None  # <rows x f32>: minimum; in Q6_K the scale of values 16 to 31
 
@@ -83,6 +80,8 @@ def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: Row
             pairs = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(4)]
             quads = [b.and_(pair, e.constant(quad, 15)) for pair in pairs]
             quads += [b.lshr(pair, e.constant(quad, 4)) for pair in pairs]
+            if format_.codebook is not None:
+                quads = [traits.look_up(e, each, format_.codebook) for each in quads]
         else:
             quads = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(8)]
         return WeightBlock(quads, *_load_scales(e, traits, format_, group, index))
@@ -101,69 +100,37 @@ def _load_scales(
         loaded = e.load(e.offset(at, which, 2 * rows), vector(F16, rows))
         return e.half_to_float(loaded, native=traits.native_half)
 
+    if format_ is WeightFormat.MXFP4:
+        return _half_powers(e, e.load(e.offset(group.scales, block, rows), vector(I8, rows))), None
     if not format_.has_super_blocks:
         at = e.offset(group.scales, block, unit_bytes)
-        return half(at, 0), half(at, 1) if format_ is WeightFormat.Q4_1 else None
+        has_minimum = format_ in (WeightFormat.Q4_1, WeightFormat.Q5_1)
+        return half(at, 0), half(at, 1) if has_minimum else None
     per_super = e.i64(BLOCKS_PER_SUPER)
     at = e.offset(group.scales, b.sdiv(block, per_super), unit_bytes)
-    num_floats = 1 if format_ is WeightFormat.Q6_K else 2
-    integers = e.offset(e.offset(at, num_floats, 2 * rows), b.srem(block, per_super), 2 * rows)
+    num_floats = 2 if format_ in (WeightFormat.Q4_K, WeightFormat.Q5_K) else 1
+    num_integers = 1 if format_ is WeightFormat.IQ4_XS else 2
+    start = e.offset(at, num_floats, 2 * rows)
+    integers = e.offset(start, b.srem(block, per_super), num_integers * rows)
 
     def product(which: int, float_: Value) -> Value:
         loaded = e.load(e.offset(integers, which, rows), vector(I8, rows))
         return b.fmul(float_, b.sitofp(loaded, vector(F32, rows)))
 
     d = half(at, 0)
+    if num_integers == 1:
+        return product(0, d), None
     return product(0, d), product(1, d if num_floats == 1 else half(at, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Memory for some unpacked blocks of a group: an address. All parts are vectors in a row:
-    8 quads, the scale, and the second factor where the format has one."""
-
-    address: Value
-    rows: int
-    has_second: bool
-
-    @classmethod
-    def allocate(cls, e: Emitter, traits: Traits, format_: WeightFormat) -> Panel:
-        """Allocate a panel on the stack."""
-        has_second = format_ not in (WeightFormat.Q4_0, WeightFormat.Q8_0)
-        alignment = 64
-        size = PANEL_BLOCKS * (9 + has_second) * 4 * traits.rows
-        memory = cgutils.alloca_once(e.builder, I8, size=size + alignment)
-        end = e.offset(e.builder.ptrtoint(memory, I64), alignment - 1)
-        return cls(e.builder.and_(end, e.i64(-alignment)), traits.rows, has_second)
-
-    def fill(self, e: Emitter, weights: Weights, first: Value, count: Value) -> None:
-        """Unpack `count` >= 1 blocks from the `first` on."""
-
-        def unpack(index: Value) -> None:
-            block = weights(e.builder.add(first, index))
-            second = [] if block.second is None else [block.second]
-            for part, value in enumerate([*block.quads, block.scale, *second]):
-                e.store(value, self._part(e, index, part), align=4 * self.rows)
-
-        e.repeat_maybe(count, unpack)
-
-    def weights(self, e: Emitter) -> Weights:
-        """Return the blocks that it was filled with."""
-        quad, floats = vector(I8, 4 * self.rows), vector(F32, self.rows)
-
-        def load(index: Value) -> WeightBlock:
-            kinds = [*[quad] * 8, *[floats] * (1 + self.has_second)]
-            parts = [
-                e.load(self._part(e, index, part), kind, align=4 * self.rows)
-                for part, kind in enumerate(kinds)
-            ]
-            return WeightBlock(parts[:8], parts[8], parts[9] if self.has_second else None)
-
-        return load
-
-    def _part(self, e: Emitter, index: Value, part: int) -> Value:
-        size = 4 * self.rows
-        return e.offset(e.offset(self.address, index, (9 + self.has_second) * size), part, size)
+def _half_powers(e: Emitter, exponents: Value) -> Value:
+    """Emit `codebooks.half_powers` of each lane of <rows x i8>."""
+    b, words = e.builder, vector(I32, exponents.type.count)
+    wide = b.zext(exponents, words)
+    subnormal = b.shl(e.constant(words, 0x00200000), wide)
+    normal = b.shl(b.sub(wide, e.constant(words, 1)), e.constant(words, 23))
+    is_subnormal = b.icmp_unsigned("<", wide, e.constant(words, 2))
+    return b.bitcast(b.select(is_subnormal, subnormal, normal), vector(F32, words.count))
 
 
 def quantized_tile(
@@ -185,7 +152,7 @@ def quantized_tile(
     start_headers = e.offset(group.headers, first, HEADER_BYTES)
     x = [b.add(start_x, b.mul(number, group.x_stride)) for number in numbers]
     headers = [b.add(start_headers, b.mul(number, group.headers_stride)) for number in numbers]
-    signed = not format_.has_nibbles
+    signed = not format_.has_nibbles or format_.codebook is not None
     start_at = None  # the header word that integer sums start from
     if format_ is WeightFormat.Q4_0:
         start_at = _MINUS_8_SUMS

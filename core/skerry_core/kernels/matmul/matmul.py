@@ -19,10 +19,15 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from skerry_core.kernels.cpu.layout import PackedLayout, WeightFormat
-from skerry_core.kernels.cpu.matmul_tiles import (
-    PANEL_BLOCKS,
-    Panel,
+from skerry_core.kernels.matmul.layout import PackedLayout, WeightFormat
+from skerry_core.kernels.matmul.matmul_panels import (
+    PANEL_TILES,
+    UNPACK_ALIKE,
+    emit_panels,
+    emit_unpacked,
+    out_rows,
+)
+from skerry_core.kernels.matmul.matmul_tiles import (
     RowGroup,
     block_bytes,
     fetching,
@@ -49,7 +54,6 @@ MATRIX = np.dtype(  # where a packed matrix lies; see `layout.PackedLayout`
 MATMUL = (TARGET, *[types.int64] * 10)  # argument types of `matmul`
 
 _CACHED_BYTES = 384 * 1024  # of activations, that one pass over the weights keeps in cache
-_PANEL_TILES = 3  # tiles of the largest size that make unpacking a panel worth it
 
 
 def matrix_record(layout: PackedLayout, data: Address) -> Array:
@@ -64,50 +68,6 @@ def matrix_record(layout: PackedLayout, data: Address) -> Array:
     return record
 
 
-def _out_rows(e: Emitter, group: RowGroup, token: Value, count: int) -> list[Value]:
-    """Return addresses of consecutive tokens' sums."""
-    b = e.builder
-    return [b.add(group.out, b.mul(b.add(token, e.i64(t)), group.out_stride)) for t in range(count)]
-
-
-def _emit_panels(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup, num_tiles: Value
-) -> None:
-    """Emit tiles of the largest size from token 0 on, by panels; sums wait in `out` meanwhile."""
-    b, size = e.builder, traits.tile_tokens[0]
-    packed = packed_weights(e, traits, format_, group)
-    panel = Panel.allocate(e, traits, format_)
-    floats = vector(F32, traits.rows)
-    share = -(-block_bytes(format_, traits.rows) // _PANEL_TILES)  # to fetch per block of a tile
-
-    def one_panel(index: Value) -> None:
-        first = e.offset(e.i64(0), index, PANEL_BLOCKS)
-        left = b.sub(group.steps, first)
-        is_last = b.icmp_signed("<", left, e.i64(PANEL_BLOCKS))
-        count = b.select(is_last, left, e.i64(PANEL_BLOCKS))
-        panel.fill(e, packed, first, count)
-        to_come = e.offset(group.quants, b.add(first, count), format_.row_quant_bytes * traits.rows)
-        is_first = b.icmp_signed("==", index, e.i64(0))
-
-        def tile(number: Value) -> None:
-            token = e.offset(e.i64(0), number, size)
-            is_early = b.icmp_signed("<", number, e.i64(_PANEL_TILES))
-            turn = b.select(is_early, number, e.i64(_PANEL_TILES - 1))
-            at = b.add(to_come, b.mul(turn, b.mul(count, e.i64(share))))
-            weights = fetching(e, panel.weights(e), at, share)
-            rows = _out_rows(e, group, token, size)
-            zero = e.constant(floats, 0.0)
-            sums = [b.select(is_first, zero, e.load(row, floats, align=4)) for row in rows]
-            sums = quantized_tile(e, traits, format_, group, weights, first, count, token, sums)
-            for total, row in zip(sums, rows, strict=True):
-                e.store(total, row, align=4)
-
-        e.repeat_maybe(num_tiles, tile)
-
-    panels = b.sdiv(e.offset(group.steps, PANEL_BLOCKS - 1), e.i64(PANEL_BLOCKS))
-    e.repeat_maybe(panels, one_panel)
-
-
 def _emit_tokens(
     e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup, tokens: Value
 ) -> None:
@@ -116,10 +76,10 @@ def _emit_tokens(
     done = e.i64(0)
     if format_.is_quantized:
         num_tiles = b.sdiv(tokens, e.i64(traits.tile_tokens[0]))
-        is_worth_it = b.icmp_signed(">=", num_tiles, e.i64(_PANEL_TILES))
+        is_worth_it = b.icmp_signed(">=", num_tiles, e.i64(PANEL_TILES))
         in_panels = b.select(is_worth_it, num_tiles, e.i64(0))
         with b.if_then(is_worth_it):
-            _emit_panels(e, traits, format_, group, in_panels)
+            emit_panels(e, traits, format_, group, in_panels)
         done = e.offset(done, in_panels, traits.tile_tokens[0])
     packed = packed_weights(e, traits, format_, group)
     end = e.offset(group.quants, group.steps, format_.row_quant_bytes * traits.rows)
@@ -136,7 +96,7 @@ def _emit_tokens(
                 )
             else:
                 sums = float_tile(e, traits, format_, group, token, size)
-            for total, row in zip(sums, _out_rows(e, group, token, size), strict=True):
+            for total, row in zip(sums, out_rows(e, group, token, size), strict=True):
                 e.store(total, row, align=4)
 
         e.repeat_maybe(count, tile)
@@ -167,10 +127,19 @@ def _multiply_group(
         after = builder.append_basic_block("after")
         choice = builder.switch(given, after)
         for format_ in WeightFormat:
+            if any(format_ in alike for alike in UNPACK_ALIKE):
+                continue
             block = builder.append_basic_block(format_.name)
             choice.add_case(int(format_), block)
             builder.position_at_end(block)
             _emit_tokens(Emitter(builder), traits, format_, RowGroup(*group), tokens)
+            builder.branch(after)
+        for formats in UNPACK_ALIKE:
+            block = builder.append_basic_block("alike")
+            for format_ in formats:
+                choice.add_case(int(format_), block)
+            builder.position_at_end(block)
+            emit_unpacked(Emitter(builder), traits, formats, RowGroup(*group), given, tokens)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
