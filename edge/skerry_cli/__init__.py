@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the process's exit status."""
     parser = build_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        parser.print_help()
+        return 0
     args = parser.parse_args(arguments)
     args.argv = arguments
     try:
@@ -54,7 +57,7 @@ def version_line() -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     from skerry_cli.call import batch, talk
-    from skerry_cli.observe import top, trace, usage
+    from skerry_cli.observe import status, top, trace, usage
     from skerry_cli.platform import lifecycle, terraform, tokens, up
     from skerry_cli.platform.models import command as models
     from skerry_cli.roles import control_plane, dns, edge, geo, node
@@ -68,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    modules = (up, lifecycle, top, trace, usage, talk, models, tokens, batch, control_plane)
+    modules = (up, lifecycle, status, top, trace, usage, talk, models, tokens, batch, control_plane)
     for module in (*modules, node, edge, dns, geo, terraform):
         module.register(commands)
     return parser

@@ -85,7 +85,8 @@ class SkerryError(Exception):
 
     def __str__(self) -> str:
         where = f" (request {self.request_id})" if self.request_id else ""
-        return f"{self.number}: {self.message}{where}"
+        number = f"{self.number}: " if self.number else ""  # a client's own errors have none
+        return f"{number}{self.message}{where}"
 
 
 class RequestError(SkerryError, code="invalid_request", number=5004, status=400):

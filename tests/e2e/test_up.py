@@ -55,6 +55,7 @@ def test_from_up_to_down(skerry: Skerry) -> None:
     url, [edge], [node] = status["url"], status["edges"], status["nodes"]
     pid = edge["pid"]
     assert edge == {"id": "edge-1", "pid": pid, "url": url, "region": "local"}
+    assert node.pop("engine")["blocks"] > 0
     assert node == {
         "id": "node-1",
         "pid": pid,

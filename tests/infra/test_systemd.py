@@ -13,6 +13,7 @@ from tests.tools import program
 from skerry_cli import build_parser
 from skerry_cli.composition import control_child, fleet, fleet_dns, serve_gateway, serve_machines
 from skerry_cli.home.state import Home
+from skerry_cli.platform import lifecycle
 from skerry_cli.roles import node
 from skerry_edge.limits import Limits
 from skerry_regions.node import process as node_process
@@ -71,6 +72,16 @@ def test_stopping_leaves_time_to_drain() -> None:
     assert edges + others < float(settings("skerry")["TimeoutStopSec"])
     api_and_machines = 2 * serve_machines.DRAIN_SECONDS
     assert api_and_machines < float(settings("skerry-control")["TimeoutStopSec"])
+
+
+def test_the_platform_has_one_time_to_stop_in() -> None:
+    root = FOLDER.parents[1]
+    told = [settings("skerry")["TimeoutStopSec"], f"{lifecycle.DRAIN_SECONDS:g}"]
+    told += re.findall(r"--time (\d+)", (root / "infra/container/Containerfile").read_text())
+    guide = (root / "docs" / "install.md").read_text()
+    told += re.findall(r"--stop-timeout (\d+)", guide)
+    told += re.findall(r"(\d+) s for `skerry.service`", guide)
+    assert told == ["220"] * 5
 
 
 @pytest.mark.parametrize("unit", ["skerry", "skerry-edge", "skerry-node"])

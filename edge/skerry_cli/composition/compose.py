@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import uvloop
 
 from skerry.runners import FloatsForm, RunnerName
@@ -22,7 +23,13 @@ from skerry_cli.composition.assembly import ServedModels, assembled
 from skerry_cli.composition.control_child import control_listener, control_plane
 from skerry_cli.composition.listening import Front, Where
 from skerry_cli.composition.loading import NODE_ID, load_models
-from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, answer_status
+from skerry_cli.home.control import (
+    EdgeStatus,
+    EngineFigures,
+    NodeStatus,
+    Status,
+    answer_status,
+)
 from skerry_cli.home.instance import Instance, announce
 from skerry_cli.home.parts import credentials, install_models, reachable, sentence, url_of
 from skerry_cli.home.state import Config, Home
@@ -71,6 +78,7 @@ class Platform:
 
     async def status(self) -> Status:
         edge = EdgeStatus(id=EDGE_ID, pid=os.getpid(), url=self.config.url, region=REGION)
+        statistics = self.node.statistics()
         nodes = [
             NodeStatus(
                 id=model.node,
@@ -80,6 +88,11 @@ class Platform:
                 model=model.model,
                 state=model.state,
                 streams=model.streams,
+                engine=(
+                    msgspec.convert(statistics[model.model], EngineFigures, from_attributes=True)
+                    if model.model in statistics
+                    else None
+                ),
             )
             for model in self.node.status()
         ]

@@ -25,7 +25,12 @@ from skerry_cli.composition.configured import following_issuers
 from skerry_cli.composition.listening import Front, Where
 from skerry_cli.composition.serve_machines import DRAIN_SECONDS, machines
 from skerry_cli.composition.starter import Starter
-from skerry_cli.home.control_home import ControlRunning, claim_control, control_database
+from skerry_cli.home.control_home import (
+    LOCK_SECONDS,
+    ControlRunning,
+    claim_control,
+    control_database,
+)
 from skerry_cli.home.edge_tokens import EdgeTokens, caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
@@ -78,9 +83,10 @@ class ControlOptions:
 def serve_control(options: ControlOptions, home: Home) -> None:
     """Run the control plane until it is told to stop. Raises `CannotStart`."""
     topology = read_topology(options.topology) if options.topology is not None else None
+    patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
     try:
         with (
-            claim_control(home, patience=0.0 if options.lifeline is None else CLAIM_SECONDS),
+            claim_control(home, patience=patience),
             Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):

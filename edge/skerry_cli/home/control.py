@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
+from skerry_cli.home.platform_client import ControlView
 from skerry_regions.models.problems import LeftOut
 
 MAX_STATUS_BYTES = 4 << 20
@@ -28,6 +29,20 @@ class EdgeStatus(Struct, frozen=True):
     region: str
 
 
+class EngineFigures(Struct, frozen=True, kw_only=True):
+    """Figures of one engine, as its node tells them."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    cache_hit_tokens: int = 0
+    busy_seconds: float = 0.0
+
+
 class NodeStatus(Struct, frozen=True, omit_defaults=True):
     """One model of one node."""
 
@@ -39,6 +54,7 @@ class NodeStatus(Struct, frozen=True, omit_defaults=True):
     state: str
     streams: int
     control: str = ""  # address of its control API, where it has one
+    engine: EngineFigures | None = None  # of a node without one
 
 
 class Status(Struct, frozen=True, omit_defaults=True):
@@ -49,6 +65,7 @@ class Status(Struct, frozen=True, omit_defaults=True):
     nodes: list[NodeStatus]
     notes: list[str] = []  # sentences about what goes wrong, for people
     left_out: list[LeftOut] = []  # models that the start could not open
+    control: ControlView | None = None  # what the control plane runs beside them
 
 
 class NoAnswer(Exception):

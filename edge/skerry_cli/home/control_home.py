@@ -12,6 +12,7 @@ from skerry_cli.home.state import Home
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8788
+LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
 LOOK_SECONDS = 0.1  # a lock cannot be waited for with a deadline
 
 
@@ -23,14 +24,28 @@ def control_database(home: Home) -> Path:
     return home.root / "control.db"
 
 
+def control_runs(home: Home) -> bool:
+    """Return whether a process is the control plane of this home."""
+    with contextlib.suppress(FileNotFoundError), _lock_path(home).open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _lock_path(home: Home) -> Path:
+    return home.root / "control.lock"
+
+
 @contextlib.contextmanager
-def claim_control(home: Home, *, patience: float = 0.0) -> Generator[None]:
+def claim_control(home: Home, *, patience: float = LOCK_SECONDS) -> Generator[None]:
     """Be the control plane of this home for a while. The kernel ends the claim with the process.
 
     Raises ControlRunning when another one still runs after `patience` seconds.
     """
     deadline = time.monotonic() + patience
-    with (home.root / "control.lock").open("wb") as lock:
+    with _lock_path(home).open("wb") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

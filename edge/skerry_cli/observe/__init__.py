@@ -1,1 +1,1 @@
-"""Commands that look: top, trace, usage. May import home."""
+"""Commands that look: status, top, trace, usage. May import home."""

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
-from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, ask_status
+from skerry_cli.home.control import EdgeStatus, EngineFigures, NodeStatus, Status
 from skerry_regions.address import Address, AddressError
 from skerry_regions.geo.region_report import RegionReport
 
 _NO_ANSWER = (OSError, TimeoutError, aiohttp.ClientError)
 ASK_SECONDS = 2.0  # for any one process; whoever is slower is shown without figures
-
-
-class EngineFigures(Struct, frozen=True, kw_only=True):
-    """Figures of one engine, as its node's control API tells them."""
-
-    running: int = 0
-    waiting: int = 0
-    blocks: int = 0
-    blocks_used: int = 0
-    blocks_cached: int = 0
-    computed_tokens: int = 0
-    output_tokens: int = 0
-    cache_hit_tokens: int = 0
-    busy_seconds: float = 0.0
 
 
 class NodeFigures(Struct, frozen=True, kw_only=True):
@@ -85,18 +71,51 @@ class _NodeAnswer(Struct):
     engines: dict[str, EngineFigures] = {}
 
 
-async def look(control: str, token: str, before: Overview | None = None) -> Overview:
+async def look(read: Callable[[], Status], token: str, before: Overview | None = None) -> Overview:
     """Ask every process at once, edges with the token of an operator. `before` makes rates.
 
-    Raises `NoAnswer`.
+    Raises what `read` raises.
     """
-    status = await asyncio.to_thread(ask_status, control)
+    status = with_launched(await asyncio.to_thread(read))
     at = asyncio.get_running_loop().time()
     engines, rtts = await asyncio.gather(
         asyncio.gather(*map(_engine, status.nodes)),
         asyncio.gather(*(_rtts(edge, token) for edge in status.edges)),
     )
     return overview(status, engines, rtts, at, before)
+
+
+def with_launched(status: Status) -> Status:
+    """Return the status with what the control plane runs among its nodes and edges."""
+    view = status.control
+    if view is None:
+        return status
+    nodes = [
+        NodeStatus(
+            id=each["id"],
+            pid=each["pid"],
+            role=each["role"] or "",
+            region=each["region"],
+            model=each["model"],
+            state=each["state"],
+            streams=each["streams"],
+            control=each["control"],
+        )
+        for each in view.nodes
+        if each["kind"] == "node"
+    ]
+    edges = [
+        EdgeStatus(id=each["id"], pid=each["pid"], url=each["address"], region=each["region"])
+        for each in view.nodes
+        if each["kind"] == "edge"
+    ]
+    return msgspec.structs.replace(
+        status,
+        url=status.url or view.url,
+        nodes=[*status.nodes, *nodes],
+        edges=[*status.edges, *edges],
+        notes=[*status.notes, *view.troubles()],
+    )
 
 
 def overview(
@@ -183,6 +202,8 @@ def _hits(engines: Sequence[EngineFigures]) -> float | None:
 
 async def _engine(node: NodeStatus) -> EngineFigures | None:
     """Return the figures of the node's model; None where it has none or does not answer."""
+    if node.engine is not None:
+        return node.engine
     try:
         address = Address.parse(node.control)
         answer = msgspec.json.decode(await _get(address, "/status"), type=_NodeAnswer)

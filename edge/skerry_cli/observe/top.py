@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command, positive_seconds
+from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.instance import running
 from skerry_cli.home.state import Home, read_config
+from skerry_cli.observe.status import NOT_RUNNING, read_status, short_model
 from skerry_cli.output import complain, note, say
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from skerry_cli.home.control import Status
     from skerry_cli.observe.overview import NodeFigures, Overview, PoolView
 
 SECONDS = 1.0
@@ -27,7 +32,7 @@ def register(commands: Commands) -> None:
         "top",
         show,
         help="watch regions, pools, nodes and edges",
-        description="A live table of what runs. Ctrl-C ends it.",
+        description="A live table of what `skerry up` and the control plane run. Ctrl-C ends it.",
         example="skerry top --once",
     )
     top.add_argument("--once", action="store_true", help="print it once, for scripts and pipes")
@@ -46,47 +51,47 @@ def show(args: argparse.Namespace) -> int:
 
     home = Home.from_environ(os.environ)
     instance = running(home)
-    if instance is None or not instance.ready:
-        note("Skerry is not running. Start it with `skerry up`.")
+    if (instance is None and not control_runs(home)) or (instance and not instance.ready):
+        note(NOT_RUNNING)
         return 1
+    read = partial(read_status, home, instance)
     config = read_config(home)
     token = "" if config is None else config.api_token  # of an operator
     try:
         if args.once or args.json:
-            return asyncio.run(_once(instance.control, token, args.interval, as_json=args.json))
-        return asyncio.run(_watch(instance.control, token, args.interval))
+            return asyncio.run(_once(read, token, args.interval, as_json=args.json))
+        return asyncio.run(_watch(read, token, args.interval))
     except NoAnswer as error:
         return complain(f"{error}. `skerry down` stops it.")
 
 
-async def _once(control: str, token: str, interval: float, *, as_json: bool) -> int:
+async def _once(read: Callable[[], Status], token: str, interval: float, *, as_json: bool) -> int:
     """Two looks, so that there are rates."""
     import msgspec
     from rich.console import Console
 
     from skerry_cli.observe.overview import look
 
-    before = await look(control, token)
+    before = await look(read, token)
     await asyncio.sleep(interval)
-    overview = await look(control, token, before)
+    overview = await look(read, token, before)
     if as_json:
         say(msgspec.json.encode(overview).decode())
         return 0
-    console = Console()
-    Console(width=max(console.width, 120)).print(render(overview))
+    Console().print(render(overview))
     return 0
 
 
-async def _watch(control: str, token: str, interval: float) -> int:
+async def _watch(read: Callable[[], Status], token: str, interval: float) -> int:
     from rich.live import Live
 
     from skerry_cli.observe.overview import look
 
-    overview = await look(control, token)
+    overview = await look(read, token)
     with Live(render(overview), auto_refresh=False, screen=True) as live:
         while True:
             await asyncio.sleep(interval)
-            overview = await look(control, token, overview)
+            overview = await look(read, token, overview)
             live.update(render(overview), refresh=True)
 
 
@@ -95,7 +100,8 @@ def render(overview: Overview) -> Group:
     from rich.console import Group
 
     tables = [_pools(overview), _nodes(overview), _distances(overview)]
-    return Group(f"{overview.url}", *tables, *overview.notes)
+    apart = [each for table in tables for each in ("", table)]
+    return Group(f"{overview.url}", *apart, *overview.notes)
 
 
 def _pools(overview: Overview) -> Table:
@@ -103,8 +109,8 @@ def _pools(overview: Overview) -> Table:
                    ">tok/s")  # fmt: skip
     for pool in overview.pools:
         table.add_row(
-            pool.region, pool.role, pool.model, f"{pool.ready}/{pool.nodes}", str(pool.streams),
-            str(pool.waiting), *_figures(pool, pool.kv_used),
+            pool.region, pool.role, short_model(pool.model), f"{pool.ready}/{pool.nodes}",
+            str(pool.streams), str(pool.waiting), *_figures(pool, pool.kv_used),
         )  # fmt: skip
     return table
 
@@ -135,12 +141,14 @@ def _distances(overview: Overview) -> Table:
 
 def _table(*columns: str) -> Table:
     """Columns with a leading `>` are numbers."""
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+        if name[0] == ">":
+            table.add_column(name[1:], justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="ellipsis", min_width=len(name))
     return table
 
 

@@ -1,4 +1,4 @@
-"""Commands for the platform of this home: up, down, status, models, tokens.
+"""Commands for the platform of this home: up, down, env, models, tokens.
 
 May import composition, home.
 """

@@ -1,4 +1,4 @@
-"""`skerry down`, `skerry reload`, `skerry status` and `skerry env`."""
+"""`skerry down`, `skerry reload` and `skerry env`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skerry_cli.home.instance import Instance, running
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 
-DRAIN_SECONDS = 40.0  # more than the edge gives its streams to finish
+DRAIN_SECONDS = 220.0  # to drain in: as the unit and the container have it
 KILL_SECONDS = 10.0
 RELOAD_SECONDS = 120.0  # for edges to be replaced
 LOOK_SECONDS = 0.05  # a lock, or a process, cannot be waited for with a deadline
@@ -48,15 +48,6 @@ def register(commands: Commands) -> None:
         "other: streams that run finish where they are.",
         example="skerry reload",
     )
-    status = add_command(
-        commands,
-        "status",
-        show_status,
-        help="show what runs",
-        description="Show the platform's URL, its models and how many streams they serve.",
-        example="skerry status --json",
-    )
-    status.add_argument("--json", action="store_true", help="print one JSON object")
     add_command(
         commands,
         "env",
@@ -118,36 +109,6 @@ def reload(args: argparse.Namespace) -> int:
     except NoAnswer as error:
         return complain(str(error))
     say(f"Replaced: {', '.join(before)}. Streams that run finish where they are.")
-    return 0
-
-
-def show_status(args: argparse.Namespace) -> int:
-    from skerry_cli.home.control import NoAnswer, Status, ask_status
-
-    instance = running(Home.from_environ(os.environ))
-    status = Status(url="", edges=[], nodes=[])
-    if instance is not None and instance.ready:
-        try:
-            status = ask_status(instance.control)
-        except NoAnswer as error:
-            return complain(f"{error}. `skerry down` stops it.")
-    if args.json:
-        import msgspec
-
-        say(msgspec.json.encode(msgspec.structs.replace(status, notes=[])).decode())
-        return 0 if status.url else 1
-    if instance is None:
-        note("Skerry is not running. Start it with `skerry up`.")
-        return 1
-    if not status.url:
-        note(f"Skerry is starting (process {instance.pid}).")
-        return 1
-    say(f"{status.url}  (process {instance.pid})")
-    for node in status.nodes:
-        streams = "1 stream" if node.streams == 1 else f"{node.streams} streams"
-        say(f"  {node.model}  {node.state}, {streams}  [{node.id}, {node.role}, {node.region}]")
-    for line in status.notes:
-        note(line)
     return 0
 
 

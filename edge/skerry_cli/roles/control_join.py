@@ -5,22 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skerry_cli.arguments import Commands, add_command, count
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.platform_client import PlatformClient, PlatformError
+from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
 
-if TYPE_CHECKING:
-    import httpx
-
-ANSWER_SECONDS = 30.0
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 ROLES = ("prefill", "decode", "hybrid", "edge")
-
-
-class JoinCommandError(Exception):
-    """The control plane cannot be asked, or refuses; the message says why."""
 
 
 def register(actions: Commands) -> None:
@@ -104,8 +97,8 @@ def create_token(args: argparse.Namespace) -> int:
     else:
         values |= {"region": args.region, "roles": args.role or []}
     try:
-        made = _asked("POST", "/join_tokens", values)
-    except JoinCommandError as error:
+        made = _client().ask("POST", "/join_tokens", values)
+    except PlatformError as error:
         return complain(str(error))
     note(
         f"Join token {made['id']}, for {made['max_uses']} machines until {made['expires_at']}; "
@@ -117,8 +110,8 @@ def create_token(args: argparse.Namespace) -> int:
 
 def list_tokens(args: argparse.Namespace) -> int:
     try:
-        tokens = _all("/join_tokens")
-    except JoinCommandError as error:
+        tokens = _client().all("/join_tokens")
+    except PlatformError as error:
         return complain(str(error))
     say(f"{'ID':16}  {'FOR':24}  {'USES':11}  {'EXPIRES':24}  NAME")
     for each in tokens:
@@ -132,8 +125,8 @@ def list_tokens(args: argparse.Namespace) -> int:
 def delete_token(args: argparse.Namespace) -> int:
     id = args.id.split("_")[1] if args.id.startswith("skjoin_") else args.id
     try:
-        _asked("DELETE", f"/join_tokens/{_checked(id)}")
-    except JoinCommandError as error:
+        _client().ask("DELETE", f"/join_tokens/{_checked(id)}")
+    except PlatformError as error:
         return complain(str(error))
     say(f"Join token {id} is deleted.")
     return 0
@@ -141,8 +134,8 @@ def delete_token(args: argparse.Namespace) -> int:
 
 def list_machines(args: argparse.Namespace) -> int:
     try:
-        machines = _all("/machines")
-    except JoinCommandError as error:
+        machines = _client().all("/machines")
+    except PlatformError as error:
         return complain(str(error))
     say(f"{'ID':32}  {'KIND':4}  {'HOST':20}  {'SKERRY':8}  {'JOINED':24}  STATE")
     for each in machines:
@@ -156,15 +149,15 @@ def list_machines(args: argparse.Namespace) -> int:
 
 def revoke_machine(args: argparse.Namespace) -> int:
     try:
-        revoked = _asked("DELETE", f"/machines/{_checked(args.id)}")
+        revoked = _client().ask("DELETE", f"/machines/{_checked(args.id)}")
         say(f"Machine {args.id} is revoked.")
         token = revoked["join_token"]
-        if any(each["id"] == token and each["is_usable"] for each in _all("/join_tokens")):
+        if any(each["id"] == token and each["is_usable"] for each in _client().all("/join_tokens")):
             note(
                 f"With the join token {token} it can join anew: `skerry control token delete "
                 f"{token}`, unless others need it."
             )
-    except JoinCommandError as error:
+    except PlatformError as error:
         return complain(str(error))
     return 0
 
@@ -178,48 +171,12 @@ def duration(text: str) -> float:
 
 
 def _checked(id: str) -> str:
-    """To be part of a path. Raises JoinCommandError."""
+    """To be part of a path. Raises PlatformError."""
     if re.fullmatch(r"[A-Za-z0-9-]{1,256}", id) is None:
-        raise JoinCommandError(f"{id!r} is no id")
+        raise PlatformError(f"{id!r} is no id")
     return id
 
 
-def _all(path: str) -> list[dict[str, Any]]:
-    """Return every page of a collection. Raises JoinCommandError."""
-    items: list[dict[str, Any]] = []
-    after = ""
-    while True:
-        page = _asked("GET", f"{path}?limit=500&after={after}")
-        items += page["items"]
-        if page["next"] is None:
-            return items
-        after = page["next"]
-
-
-def _asked(method: str, path: str, values: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The answer of this home's control plane. Raises JoinCommandError."""
-    import httpx
-
-    config = read_config(Home.from_environ(os.environ))
-    if config is None or not config.control_url:
-        raise JoinCommandError("no control plane has run here; start one with `skerry control`")
-    url = f"{config.control_url}/control/v1{path}"
-    headers = {"authorization": f"Bearer {config.api_token}"}
-    is_sealed = url.startswith("https:")  # else it is loopback, and no proxy is to see the token
-    try:
-        answer = httpx.request(
-            method, url, json=values, headers=headers, timeout=ANSWER_SECONDS, trust_env=is_sealed
-        )
-    except httpx.HTTPError as error:
-        raise JoinCommandError(f"{config.control_url} does not answer: {error}") from None
-    if not answer.is_success:
-        raise JoinCommandError(_told(answer))
-    found: dict[str, Any] = answer.json() if answer.content else {}
-    return found
-
-
-def _told(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        return f"the control plane answers with HTTP status {answer.status_code}"
+def _client() -> PlatformClient:
+    """Return a client of this home's control plane. Raises PlatformError."""
+    return PlatformClient.of_home(Home.from_environ(os.environ))

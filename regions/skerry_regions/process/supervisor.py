@@ -80,6 +80,7 @@ class Supervised:
         self._health = health or HealthPolicy()
         self._backoff = Backoff(restarts or RestartPolicy(), rng or Random())
         self._clock = clock or asyncio.get_running_loop().time
+        self._started = self._clock()  # the last time
         self._sleep = sleep
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
@@ -94,7 +95,9 @@ class Supervised:
 
     @property
     def is_crash_loop(self) -> bool:
-        return self._backoff.is_crash_loop
+        """Whether it ends again and again, and has not run for long since."""
+        ran = self._clock() - self._started if self.state == "ready" else 0.0
+        return self._backoff.is_crash_loop and not self._backoff.is_steady(ran)
 
     async def wait_until_ready(self) -> None:
         """The first time. Raises FirstStartFailed."""
@@ -132,13 +135,13 @@ class Supervised:
 
     async def _keep_alive(self) -> None:
         while not self._stopping.is_set():
-            started = self._clock()
+            self._started = self._clock()
             self.state = "starting"
             await self._run_once()
             if self._stopping.is_set() or not self._ready.is_set():
                 return
             self.state = "failed"
-            delay = self._backoff.failed(self._clock() - started)
+            delay = self._backoff.failed(self._clock() - self._started)
             logger.warning(
                 "%s ended with status %s; starting it again in %.1f s",
                 self.spec.id, self.last_exit, delay,

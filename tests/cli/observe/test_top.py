@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from rich.console import Console
 
-from skerry_cli.home.control import EdgeStatus, NodeStatus, Status, answer_status
-from skerry_cli.observe.overview import EngineFigures, Overview, look, overview
+from skerry_cli.home.control import (
+    EdgeStatus,
+    EngineFigures,
+    NodeStatus,
+    Status,
+    answer_status,
+    ask_status,
+)
+from skerry_cli.observe.overview import Overview, look, overview
 from skerry_cli.observe.top import render
 
 pytestmark = pytest.mark.anyio
@@ -116,8 +124,8 @@ async def test_everybody_is_asked_and_silence_is_no_figure(tmp_path: Path) -> No
 
     try:
         async with answer_status(str(tmp_path / "control"), now):
-            seen = await look(str(tmp_path / "control"), TOKEN)
-            refused = await look(str(tmp_path / "control"), "another")
+            seen = await look(partial(ask_status, str(tmp_path / "control")), TOKEN)
+            refused = await look(partial(ask_status, str(tmp_path / "control")), "another")
     finally:
         for runner in runners:
             await runner.cleanup()

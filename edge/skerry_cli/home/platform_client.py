@@ -1,0 +1,154 @@
+"""A client of the control API, for commands: where it is, who asks, and its answers.
+
+By the environment, as the Terraform provider has it (`SKERRY_CONTROL_URL`, `SKERRY_API_TOKEN`,
+`SKERRY_CONTROL_CA_FILE`), else what the control plane of this home has written down.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from skerry_cli.home.state import Home, read_config
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_SECONDS = 30.0
+GLANCE_SECONDS = 2.0  # for `status` and `top`, which show the rest without it
+MAX_NAMED = 5  # of what is not ready, in sentences
+
+
+class PlatformError(Exception):
+    """The control plane cannot be asked, or refuses; the message says why."""
+
+
+class ControlView(Struct, frozen=True, kw_only=True):
+    """What a control plane says at one moment; the lists are resources as its API gives them."""
+
+    url: str
+    revision: int
+    observed_revision: int
+    regions: list[dict[str, Any]]
+    pools: list[dict[str, Any]]
+    edge_nodes: list[dict[str, Any]]
+    deployments: list[dict[str, Any]]
+    nodes: list[dict[str, Any]]
+
+    def troubles(self) -> list[str]:
+        """Return a sentence on each resource that is degraded."""
+        found = []
+        kinds = {"pool": self.pools, "edge node": self.edge_nodes}
+        for kind, resources in kinds.items():
+            for each in resources:
+                if each["status"]["phase"] == "degraded":
+                    why = "; ".join(each["message"] for each in each["status"]["conditions"])
+                    found.append(f"{kind} {each['id']} is degraded: {why}")
+        more = len(found) - MAX_NAMED
+        return found[:MAX_NAMED] + ([f"and {more} more are degraded"] if more > 0 else [])
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformClient:
+    """One control plane, and the token that asks it."""
+
+    url: str
+    token: str
+    ca_file: str | None = None
+    seconds: float = ANSWER_SECONDS
+
+    @classmethod
+    def from_environ(cls, home: Home, environ: Mapping[str, str]) -> PlatformClient:
+        """Return a client of what the environment names, else of this home's control plane.
+
+        The home's token goes to the home's URL only. Raises PlatformError, or StateError.
+        """
+        config = read_config(home)
+        ours = config.control_url if config is not None else ""
+        url = (environ.get("SKERRY_CONTROL_URL") or ours).rstrip("/")
+        if not url:
+            raise PlatformError(
+                "no control plane has run here: start one with `skerry up` or `skerry control`, or "
+                "set SKERRY_CONTROL_URL and SKERRY_API_TOKEN"
+            )
+        token = environ.get("SKERRY_API_TOKEN")
+        if not token and config is not None and url == ours:
+            token = config.api_token
+        if not token:
+            raise PlatformError(f"set SKERRY_API_TOKEN to a token of {url}")
+        return cls(url, token, environ.get("SKERRY_CONTROL_CA_FILE") or None)
+
+    @classmethod
+    def of_home(cls, home: Home) -> PlatformClient:
+        """Return a client of this home's control plane. Raises PlatformError, or StateError."""
+        return cls.from_environ(home, {})
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        values: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the answer; empty where it has no body. Raises PlatformError."""
+        import httpx
+
+        is_sealed = self.url.startswith("https:")  # else it is loopback: no proxy sees the token
+        trust: ssl.SSLContext | bool = True
+        try:
+            if is_sealed and self.ca_file is not None:
+                trust = ssl.create_default_context(cafile=self.ca_file)
+            answer = httpx.request(
+                method,
+                f"{self.url}/control/v1{path}",
+                json=values,
+                params=params,
+                headers={"authorization": f"Bearer {self.token}"},
+                timeout=self.seconds,
+                trust_env=is_sealed,
+                verify=trust,
+            )
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise PlatformError(f"{self.url} does not answer: {error}") from None
+        if not answer.is_success:
+            raise PlatformError(_refusal(answer))
+        found: dict[str, Any] = answer.json() if answer.content else {}
+        return found
+
+    def pages(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield every item of a collection. Raises PlatformError."""
+        asked = {"limit": "500"} | dict(params or {})
+        while True:
+            page = self.ask("GET", path, params=asked)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            asked["after"] = str(page["next"])
+
+    def all(self, path: str) -> list[dict[str, Any]]:
+        """Return every item of a collection. Raises PlatformError."""
+        return list(self.pages(path))
+
+    def view(self) -> ControlView:
+        """Return what is wanted and what runs. Raises PlatformError."""
+        status = self.ask("GET", "/status")
+        return ControlView(
+            url=self.url,
+            revision=status["revision"],
+            observed_revision=status["observed_revision"],
+            **{
+                name: self.all(f"/{name}")
+                for name in ("regions", "pools", "edge_nodes", "deployments", "nodes")
+            },
+        )
+
+
+def _refusal(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"the control plane answers with HTTP status {answer.status_code}"

@@ -1,0 +1,184 @@
+"""`skerry status`: what runs in this home, whoever started it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from skerry_cli.arguments import Commands, add_command
+from skerry_cli.home.instance import Instance, running
+from skerry_cli.home.state import Home
+from skerry_cli.output import complain, note, say, table
+
+if TYPE_CHECKING:
+    from skerry_cli.home.control import NodeStatus, Status
+    from skerry_cli.home.platform_client import ControlView
+
+NOT_RUNNING = "Skerry is not running. Start it with `skerry up`."
+
+
+def register(commands: Commands) -> None:
+    status = add_command(
+        commands,
+        "status",
+        show,
+        help="show what runs",
+        description="Show what `skerry up` runs, what the control plane runs, and what goes wrong.",
+        example="skerry status --json",
+    )
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def show(args: argparse.Namespace) -> int:
+    from skerry_cli.home.control import NoAnswer
+
+    home = Home.from_environ(os.environ)
+    instance = running(home)
+    try:
+        status = read_status(home, instance)
+    except NoAnswer as error:
+        return complain(f"{error}. `skerry down` stops it.")
+    is_running = bool(status.url or status.control)
+    if args.json:
+        import msgspec
+
+        say(msgspec.json.encode(msgspec.structs.replace(status, notes=[])).decode())
+        return 0 if is_running else 1
+    if instance is not None and not status.url:
+        note(f"Skerry is starting (process {instance.pid}).")
+        return 1
+    if not is_running:
+        note(NOT_RUNNING)
+        return 1
+    if instance is not None:
+        say(f"{status.url}  (process {instance.pid})")
+        say(_nodes(status.nodes))
+    if status.control is not None:
+        say(("\n" if instance is not None else "") + control_text(status.control))
+    for line in [*status.notes, *(status.control.troubles() if status.control else ())]:
+        note(line)
+    return 0
+
+
+def read_status(home: Home, instance: Instance | None) -> Status:
+    """Return what the platform's process says and what the control plane does, where they run.
+
+    Raises NoAnswer of the process; a control plane that does not answer is a note.
+    """
+    from msgspec.structs import replace
+
+    from skerry_cli.home.control import Status, ask_status
+    from skerry_cli.home.control_home import control_runs
+    from skerry_cli.home.platform_client import GLANCE_SECONDS, PlatformClient, PlatformError
+
+    status = Status(url="", edges=[], nodes=[])
+    if instance is not None:
+        if not instance.ready:
+            return status
+        status = ask_status(instance.control)
+    if not control_runs(home):
+        return status
+    try:
+        client = PlatformClient.of_home(home)
+        return replace(status, control=PlatformClient(
+            client.url, client.token, client.ca_file, GLANCE_SECONDS
+        ).view())  # fmt: skip
+    except PlatformError as error:
+        return replace(status, notes=[*status.notes, f"the control plane: {error}"])
+
+
+def short_model(model: str) -> str:
+    """Return a model's name without its publisher, for tables."""
+    return model.rpartition("/")[2]
+
+
+def _nodes(nodes: list[NodeStatus]) -> str:
+    rows = [
+        [node.id, node.state, str(node.streams), node.role, node.region, node.model]
+        for node in nodes
+    ]
+    return table(("*NODE", "STATE", ">STREAMS", "ROLE", "*REGION", "*MODEL"), rows)
+
+
+def control_text(view: ControlView) -> str:
+    """Return what a control plane wants and runs, as tables of 80 columns."""
+    seen = "" if view.observed_revision >= view.revision else f", done: {view.observed_revision}"
+    head = f"control plane {view.url}  (revision {view.revision}{seen})"
+    if not view.regions:
+        return f"{head}\nIt runs nothing: `skerry apply -f FILE` says what it should."
+    parts = [
+        resource_table(kind, resources)
+        for kind, resources in (
+            ("regions", view.regions),
+            ("pools", view.pools),
+            ("edge_nodes", view.edge_nodes),
+            ("deployments", view.deployments),
+        )
+        if resources
+    ]
+    rows = [
+        [
+            each["id"], each["state"], str(each["streams"]), str(each["pid"]),
+            "" if each["updated"] else "of an older spec",
+        ]
+        for each in view.nodes
+    ]  # fmt: skip
+    if rows:
+        parts.append(table(("*PROCESS", "STATE", ">STREAMS", ">PID", ""), rows))
+    return "\n\n".join([head, *parts])
+
+
+Cells = Callable[[dict[str, Any]], list[str]]
+COLUMNS: dict[str, tuple[tuple[str, ...], Cells]] = {
+    "regions": (
+        ("*REGION", "PHASE", ">NODES", "RESIDENCY"),
+        lambda each: [
+            each["id"], each["status"]["phase"],
+            f"{each['status']['ready_nodes']}/{each['status']['desired_nodes']}",
+            each["residency"],
+        ],
+    ),
+    "pools": (
+        ("*POOL", "PHASE", ">READY", "ROLE", "RUNNER", "*MODEL"),
+        lambda each: [
+            each["id"], each["status"]["phase"],
+            f"{each['status']['ready_replicas']}/{each['status']['desired_replicas']}",
+            each["role"], each["runner"], short_model(each["model"] or "-"),
+        ],
+    ),
+    "edge_nodes": (
+        ("*EDGE", "PHASE", "*REGION", "*URL"),
+        lambda each: [
+            each["id"], each["status"]["phase"], each["region"], each["status"]["url"] or "-",
+        ],
+    ),
+    "deployments": (
+        ("*DEPLOYMENT", "PHASE", "*MODEL", "*REGIONS"),
+        lambda each: [
+            each["id"], each["status"]["phase"], short_model(each["model"]),
+            ", ".join(each["status"]["regions"]) or "-",
+        ],
+    ),
+    "api_tokens": (
+        ("*TOKEN", "*NAME", "ROLE", "EXPIRES"),
+        lambda each: [
+            each["id"], each["name"], each["role"] or "-", each["expires_at"] or "never",
+        ],
+    ),
+    "dns_zones": (
+        ("*ZONE", "*NAMES"), lambda each: [each["id"], ", ".join(each["names"]) or "-"]
+    ),
+    "dns_records": (
+        ("*RECORD", ">TTL", "*VALUES"),
+        lambda each: [each["id"], str(each["ttl"]), ", ".join(each["values"])],
+    ),
+}  # fmt: skip
+"""Of each collection, the headers of its table, and a resource's cells."""
+
+
+def resource_table(collection: str, resources: list[dict[str, Any]]) -> str:
+    """Return resources of one collection as a table of 80 columns."""
+    headers, cells = COLUMNS[collection]
+    return table(headers, [cells(each) for each in resources])
