@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     from skerry_cli.observe import status, top, trace, usage
     from skerry_cli.platform import lifecycle, terraform, tokens, up
     from skerry_cli.platform.models import command as models
+    from skerry_cli.resources import commands as resources
     from skerry_cli.roles import control_plane, dns, edge, geo, node
 
     parser = argparse.ArgumentParser(
@@ -71,7 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    modules = (up, lifecycle, status, top, trace, usage, talk, models, tokens, batch, control_plane)
-    for module in (*modules, node, edge, dns, geo, terraform):
+    of_platform = (up, lifecycle, status, top, resources, terraform)
+    for module in (*of_platform, trace, usage, talk, models, tokens, batch):
+        module.register(commands)
+    for module in (control_plane, node, edge, dns, geo):
         module.register(commands)
     return parser

@@ -35,7 +35,7 @@ from skerry_cli.home.edge_tokens import EdgeTokens, caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.machine import default_threads
-from skerry_cli.home.parts import credentials, listen_at, read_topology, url_of
+from skerry_cli.home.parts import credentials, listen_at, url_of
 from skerry_cli.home.registries import open_registry
 from skerry_cli.home.state import Home, read_config, write_config
 from skerry_cli.output import note
@@ -46,8 +46,9 @@ from skerry_edge.reload import following
 from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.api.app import create_app
 from skerry_regions.control.api.requests import Control
-from skerry_regions.control.desired import from_topology
+from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.manifest import Manifest, ManifestError, load_manifest
 from skerry_regions.control.desired.migrations import NewerSchema
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
@@ -61,7 +62,6 @@ from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.registry import RegistryUnavailable
-from skerry_regions.topology.spec import Topology
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (
@@ -82,7 +82,7 @@ class ControlOptions:
 
 def serve_control(options: ControlOptions, home: Home) -> None:
     """Run the control plane until it is told to stop. Raises `CannotStart`."""
-    topology = read_topology(options.topology) if options.topology is not None else None
+    manifest = None if options.topology is None else _read(options.topology)
     patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
     try:
         with (
@@ -90,13 +90,21 @@ def serve_control(options: ControlOptions, home: Home) -> None:
             Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            runner.run(_serve(options, home, front, topology))
+            runner.run(_serve(options, home, front, manifest))
     except TROUBLES as error:
         raise CannotStart(str(error)) from None
 
 
+def _read(path: Path) -> Manifest:
+    """Raises `CannotStart`, which says where the file is wrong."""
+    try:
+        return load_manifest(path).value
+    except ManifestError as error:
+        raise CannotStart(str(error)) from None
+
+
 async def _serve(
-    options: ControlOptions, home: Home, front: Front, topology: Topology | None
+    options: ControlOptions, home: Home, front: Front, manifest: Manifest | None
 ) -> None:
     stop = stop_on_signals()
     starter = Starter(options.lifeline, stop)
@@ -109,7 +117,7 @@ async def _serve(
         stack.callback(registry.close)
         key = control_key(home)
         changes = Changes(store, EdgeTokens(tokens, account_id), key)
-        _write_down(topology, store, changes, account_id)
+        _write_down(manifest, store, changes, account_id)
         wake = asyncio.Event()
         models = ModelBook(home.root, wake.set)
         stack.push_async_callback(models.close)
@@ -199,12 +207,14 @@ def _account(home: Home, tokens: TokenStore, url: str, *, is_ours: bool) -> str:
     return config.account_id
 
 
-def _write_down(topology: Topology | None, store: Store, changes: Changes, account_id: str) -> None:
+def _write_down(manifest: Manifest | None, store: Store, changes: Changes, account_id: str) -> None:
     """Raises `CannotStart`."""
     try:
         changes.give_roles(account_id)
         changes.settle_tokens()
-        if topology is not None:
-            from_topology.apply(topology, store, changes)
+        if manifest is not None:
+            done = revisions.apply(manifest, store, actor=revisions.FILE, prunes=True)
+            if done.unused:
+                note(f"The control plane does nothing about {', '.join(done.unused)} of the file.")
     except ControlError as error:
         raise CannotStart(str(error)) from None

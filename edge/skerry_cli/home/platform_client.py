@@ -26,6 +26,12 @@ MAX_NAMED = 5  # of what is not ready, in sentences
 class PlatformError(Exception):
     """The control plane cannot be asked, or refuses; the message says why."""
 
+    def __init__(self, message: str, *, status: int = 0, field: str | None = None) -> None:
+        """`status` is that of HTTP, 0 of no answer; `field` names what is wrong of a body."""
+        super().__init__(message)
+        self.status = status
+        self.field = field
+
 
 class ControlView(Struct, frozen=True, kw_only=True):
     """What a control plane says at one moment; the lists are resources as its API gives them."""
@@ -115,7 +121,7 @@ class PlatformClient:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise PlatformError(f"{self.url} does not answer: {error}") from None
         if not answer.is_success:
-            raise PlatformError(_refusal(answer))
+            raise _refusal(answer)
         found: dict[str, Any] = answer.json() if answer.content else {}
         return found
 
@@ -147,8 +153,13 @@ class PlatformClient:
         )
 
 
-def _refusal(answer: httpx.Response) -> str:
+def _refusal(answer: httpx.Response) -> PlatformError:
     try:
-        return str(answer.json()["error"]["message"])
+        error = answer.json()["error"]
+        message, field = str(error["message"]), error.get("field")
     except (ValueError, LookupError, TypeError):
-        return f"the control plane answers with HTTP status {answer.status_code}"
+        return PlatformError(
+            f"the control plane answers with HTTP status {answer.status_code}",
+            status=answer.status_code,
+        )
+    return PlatformError(message, status=answer.status_code, field=field)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command
 from skerry_cli.home.instance import Instance, running
 from skerry_cli.home.state import Home
-from skerry_cli.output import complain, note, say, table
+from skerry_cli.output import complain, note, say
+from skerry_cli.tables import resource_table, table
 
 if TYPE_CHECKING:
     from skerry_cli.home.control import NodeStatus, Status
@@ -89,11 +89,6 @@ def read_status(home: Home, instance: Instance | None) -> Status:
         return replace(status, notes=[*status.notes, f"the control plane: {error}"])
 
 
-def short_model(model: str) -> str:
-    """Return a model's name without its publisher, for tables."""
-    return model.rpartition("/")[2]
-
-
 def _nodes(nodes: list[NodeStatus]) -> str:
     rows = [
         [node.id, node.state, str(node.streams), node.role, node.region, node.model]
@@ -128,57 +123,3 @@ def control_text(view: ControlView) -> str:
     if rows:
         parts.append(table(("*PROCESS", "STATE", ">STREAMS", ">PID", ""), rows))
     return "\n\n".join([head, *parts])
-
-
-Cells = Callable[[dict[str, Any]], list[str]]
-COLUMNS: dict[str, tuple[tuple[str, ...], Cells]] = {
-    "regions": (
-        ("*REGION", "PHASE", ">NODES", "RESIDENCY"),
-        lambda each: [
-            each["id"], each["status"]["phase"],
-            f"{each['status']['ready_nodes']}/{each['status']['desired_nodes']}",
-            each["residency"],
-        ],
-    ),
-    "pools": (
-        ("*POOL", "PHASE", ">READY", "ROLE", "RUNNER", "*MODEL"),
-        lambda each: [
-            each["id"], each["status"]["phase"],
-            f"{each['status']['ready_replicas']}/{each['status']['desired_replicas']}",
-            each["role"], each["runner"], short_model(each["model"] or "-"),
-        ],
-    ),
-    "edge_nodes": (
-        ("*EDGE", "PHASE", "*REGION", "*URL"),
-        lambda each: [
-            each["id"], each["status"]["phase"], each["region"], each["status"]["url"] or "-",
-        ],
-    ),
-    "deployments": (
-        ("*DEPLOYMENT", "PHASE", "*MODEL", "*REGIONS"),
-        lambda each: [
-            each["id"], each["status"]["phase"], short_model(each["model"]),
-            ", ".join(each["status"]["regions"]) or "-",
-        ],
-    ),
-    "api_tokens": (
-        ("*TOKEN", "*NAME", "ROLE", "EXPIRES"),
-        lambda each: [
-            each["id"], each["name"], each["role"] or "-", each["expires_at"] or "never",
-        ],
-    ),
-    "dns_zones": (
-        ("*ZONE", "*NAMES"), lambda each: [each["id"], ", ".join(each["names"]) or "-"]
-    ),
-    "dns_records": (
-        ("*RECORD", ">TTL", "*VALUES"),
-        lambda each: [each["id"], str(each["ttl"]), ", ".join(each["values"])],
-    ),
-}  # fmt: skip
-"""Of each collection, the headers of its table, and a resource's cells."""
-
-
-def resource_table(collection: str, resources: list[dict[str, Any]]) -> str:
-    """Return resources of one collection as a table of 80 columns."""
-    headers, cells = COLUMNS[collection]
-    return table(headers, [cells(each) for each in resources])

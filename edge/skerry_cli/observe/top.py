@@ -13,8 +13,9 @@ from skerry_cli.arguments import Commands, add_command, positive_seconds
 from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.instance import running
 from skerry_cli.home.state import Home, read_config
-from skerry_cli.observe.status import NOT_RUNNING, read_status, short_model
+from skerry_cli.observe.status import NOT_RUNNING, read_status
 from skerry_cli.output import complain, note, say
+from skerry_cli.tables import short_model
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -15,7 +15,7 @@ from skerry_cli.home.state import Config, Home, write_config
 from skerry_cli.observe.overview import overview, with_launched
 from skerry_cli.observe.status import control_text
 from skerry_cli.observe.top import render
-from skerry_cli.output import table
+from skerry_cli.tables import table
 
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 

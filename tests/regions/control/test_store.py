@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.regions.control.support import MODEL, Clock, Tokens, new
+from tests.regions.control.support import MODEL, Clock, new
 
-from skerry_regions.control.desired import from_topology
+from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.backup import BackupError, backup, restore
-from skerry_regions.control.desired.changes import Changes
+from skerry_regions.control.desired.manifest import parse_manifest
 from skerry_regions.control.desired.migrations import VERSION, NewerSchema, migrate, version_of
 from skerry_regions.control.desired.resources import POOL, REGION
 from skerry_regions.control.desired.store import Store
-from skerry_regions.topology.loading import parse_topology
 
 
 @pytest.fixture
@@ -150,10 +149,14 @@ warm_up:
 """
 
 
+def apply(text: str, store: Store) -> None:
+    manifest = parse_manifest(text.encode(), "topology").value
+    revisions.apply(manifest, store, actor="test", prunes=True)
+
+
 def test_a_topology_becomes_what_is_wanted(path: Path) -> None:
     store = opened(path)
-    changes = Changes(store, Tokens(), b"s" * 32)
-    from_topology.apply(parse_topology(TOPOLOGY.encode()), store, changes)
+    apply(TOPOLOGY, store)
     desired = store.desired
     assert [*desired.regions()] == ["fra", "gru"]
     assert [*desired.pools()] == ["fra-prefill", "gru-decode"]
@@ -162,12 +165,12 @@ def test_a_topology_becomes_what_is_wanted(path: Path) -> None:
     assert desired.deployments()["warm-up-0"].pools == ("fra-prefill", "gru-decode")
 
     revision = desired.revision
-    from_topology.apply(parse_topology(TOPOLOGY.encode()), store, changes)
+    apply(TOPOLOGY, store)
     assert store.desired.revision == revision, "the same file changes nothing"
 
     new(store, "pools", name="mine", region="fra", role="hybrid")
     less = TOPOLOGY.replace("kv_blocks: 64", "replicas: 3").partition("warm_up")[0]
-    from_topology.apply(parse_topology(less.encode()), store, changes)
+    apply(less, store)
     decode = store.desired.pools()["gru-decode"]
     assert (decode.replicas, decode.kv_blocks) == (3, None)
     assert store.desired.records["deployment", "warm-up-0"].deleting

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from skerry_regions.control.api import (
     dns_routes,
+    history_routes,
     machine_routes,
     platform,
     terraform_routes,
@@ -27,6 +28,7 @@ from skerry_regions.control.api.requests import (
 )
 from skerry_regions.control.api.resources import Resources
 from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceKind
+from skerry_regions.control.desired.revisions import Applied, RevisionEntry
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
 from skerry_regions.control.desired.views import DnsAnswer, NodeView, PlatformStatus
 from skerry_regions.control.errors import ERRORS, ControlError, ErrorBody
@@ -50,6 +52,9 @@ OBJECT: Schema = {"type": "object"}
 
 AFTER_ID = parameter("after", "query", TEXT, "`next` of the page before.")
 AFTER_SEQUENCE = AFTER_ID | {"schema": {"type": "integer", "minimum": 0}}
+BEFORE = parameter(
+    "before", "query", AFTER_SEQUENCE["schema"], "`next` of the page before: a revision."
+)
 LIMIT = parameter(
     "limit",
     "query",
@@ -168,6 +173,16 @@ def of_kind(kind: ResourceKind) -> Iterator[Operation]:
         )  # fmt: skip
 
 
+HISTORY: Schema = {
+    "type": "object",
+    "required": ["items", "next"],
+    "properties": {
+        "items": {"type": "array", "items": RevisionEntry},
+        "next": {"type": ["integer", "null"]},
+    },
+}
+
+
 async def openapi(request: Request) -> Response:
     """Answer with this table in OpenAPI."""
     return Response(_encoded_document(), media_type=JSON)
@@ -189,6 +204,22 @@ OPERATIONS: tuple[Operation, ...] = (
     page("/nodes", platform.nodes, "listNodes", "What runs", NodeView),
     page("/events", platform.events, "listEvents", "What happened", EventEntry, AFTER_SEQUENCE),
     page("/audit", platform.audit, "listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE),
+    operation(
+        "POST", f"{PREFIX}/apply", history_routes.apply, "applyManifest",
+        "Want what a manifest says, all of it or nothing", {200: Applied},
+        body={JSON: history_routes.ManifestRequest},
+    ),
+    operation(
+        "GET", f"{PREFIX}/history", history_routes.history, "listHistory",
+        "Revisions of what is wanted, newest first", {200: HISTORY}, BEFORE, LIMIT,
+        parameter("kind", "query", TEXT, "Of resources, such as pool."),
+        parameter("id", "query", TEXT, "Of one resource of the kind."),
+    ),
+    operation(
+        "POST", f"{PREFIX}/rollback", history_routes.rollback, "rollback",
+        "Want what was wanted after a revision, all of it or nothing", {200: Applied},
+        body={JSON: history_routes.RollbackRequest},
+    ),
     *(each for kind in KINDS for each in of_kind(kind)),
     operation(
         "GET", f"{PREFIX}/dns_zones/{{id}}/contents", dns_routes.contents, "getDnsZoneContents",

@@ -91,14 +91,15 @@ def idempotency_key_of(request: Request) -> str | None:
 
 
 def limit_of(request: Request) -> int:
-    return _number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
+    return number_of(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
 
 
 def sequence_of(request: Request) -> int:
-    return _number(request, "after", 0, 0, (1 << 63) - 1)
+    return number_of(request, "after", 0, 0, (1 << 63) - 1)
 
 
-def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+def number_of(request: Request, name: str, default: int, least: int, most: int) -> int:
+    """Return a query parameter within bounds. Raises Malformed."""
     text = request.query_params.get(name)
     if text is None:
         return default

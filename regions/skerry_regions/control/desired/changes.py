@@ -122,7 +122,7 @@ class Changes:
                 raise Conflict(f"{kind.name} {id!r} is being deleted")
             before = msgspec.to_builtins(record.spec)
             spec = spec_of(kind, _merged(before, patch))
-            changes = _differences(before, msgspec.to_builtins(spec))
+            changes = differences(before, msgspec.to_builtins(spec))
             for field in changes:
                 if field in kind.fixed:
                     raise Invalid(
@@ -149,7 +149,9 @@ class Changes:
             revision = writing.mark_deleting(record)
             if kind in NOTHING_RUNS:
                 writing.remove(kind, id)
-            writing.audit(actor, "delete", kind, id, revision, {})
+            fields = msgspec.to_builtins(record.spec).items()
+            was = {name: [value, None] for name, value in fields}
+            writing.audit(actor, "delete", kind, id, revision, was)
         if kind is API_TOKEN:
             self.settle_tokens()
 
@@ -271,7 +273,8 @@ def _merged(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that differ, as [before, after]."""
     names = [*after, *(name for name in before if name not in after)]
     return {
         name: [before.get(name), after.get(name)]

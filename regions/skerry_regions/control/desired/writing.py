@@ -36,23 +36,24 @@ class Writing:
 
     def __init__(self, database: sqlite3.Connection, desired: Desired, now: float) -> None:
         self._database = database
+        self._revision = 0  # of this transaction, once it has changed something
         self.desired = desired
         self.now = now
 
-    def put(self, kind: ResourceKind, id: str, spec: Spec) -> Record:
-        """Add a resource, or change its spec."""
+    def put(self, kind: ResourceKind, id: str, spec: Spec, *, revives: bool = False) -> Record:
+        """Add a resource, or change its spec; `revives`: one that was to go stays."""
         before = self.desired.get(kind, id)
         created_at = before.created_at if before is not None else self.now
         revision = self._next_revision()
         self._database.execute(
             "INSERT INTO resources VALUES (?, ?, ?, ?, ?, ?, 0) ON CONFLICT (kind, id) DO UPDATE"
             " SET spec = excluded.spec, revision = excluded.revision,"
-            " updated_at = excluded.updated_at",
-            (kind.name, id, msgspec.json.encode(spec), revision, created_at, self.now),
+            " updated_at = excluded.updated_at, deleting = deleting AND NOT ?",
+            (kind.name, id, msgspec.json.encode(spec), revision, created_at, self.now, revives),
         )
         return Record(
             kind=kind, id=id, spec=spec, revision=revision, created_at=created_at,
-            updated_at=self.now, deleting=before is not None and before.deleting,
+            updated_at=self.now, deleting=before is not None and before.deleting and not revives,
         )  # fmt: skip
 
     def mark_deleting(self, record: Record) -> int:
@@ -136,10 +137,12 @@ class Writing:
         return self._database.execute(statement, values).fetchall()
 
     def _next_revision(self) -> int:
-        (revision,) = self._database.execute(
-            "UPDATE counters SET value = value + 1 WHERE name = 'revision' RETURNING value"
-        ).fetchone()
-        return int(revision)
+        """Return the transaction's: all that it changes is one revision."""
+        if not self._revision:
+            (self._revision,) = self._database.execute(
+                "UPDATE counters SET value = value + 1 WHERE name = 'revision' RETURNING value"
+            ).fetchone()
+        return self._revision
 
     def _trim(self, table: str, sequence: int | None) -> None:
         if sequence and sequence % TRIM_EVERY == 0:

@@ -269,7 +269,8 @@ class Reconciler:
             for record in desired.of(kind):
                 if record.deleting and not self._is_in_use(kind, record.id, owners):
                     with self._store.writing() as writing:
-                        writing.remove(kind, record.id)
+                        if writing.desired.is_deleting(kind, record.id):  # and not wanted again
+                            writing.remove(kind, record.id)
 
     def _is_in_use(self, kind: ResourceKind, id: str, owners: set[str]) -> bool:
         if kind is not REGION:
@@ -285,8 +286,7 @@ class Reconciler:
             for process in self._observation.running.values()
             if process.state == "ready" and process.seconds > RestartPolicy().steady
         }
-        for owner in ready & self._failing.keys():
-            del self._failing[owner]
+        self._failing = {id: why for id, why in self._failing.items() if id not in ready}
         picture = Picture(
             desired=desired,
             groups=self._groups,

@@ -1,0 +1,86 @@
+"""Many changes at once over HTTP: applying a manifest, its history, and going back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry_regions.control.api.requests import (
+    actor_of,
+    body_of,
+    control_of,
+    json_answer,
+    limit_of,
+    number_of,
+)
+from skerry_regions.control.desired import revisions
+from skerry_regions.control.desired.manifest import Manifest
+from skerry_regions.control.desired.validation import converted, decode_object
+from skerry_regions.control.errors import ControlError, Invalid
+
+LAST = (1 << 62) - 1
+
+
+class ManifestRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to want. `prune`: what earlier manifests named and this one does not goes."""
+
+    manifest: Manifest
+    prune: bool = False
+    dry_run: bool = False  # only answer what would change
+
+
+class RollbackRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The revision to go back to; none: the one before the last change."""
+
+    revision: int | None = None
+    dry_run: bool = False
+
+
+async def apply(request: Request) -> Response:
+    """Want what a manifest says: all of it, or nothing."""
+    control, actor = control_of(request), actor_of(request)
+    asked: ManifestRequest = converted(ManifestRequest, decode_object(await body_of(request)))
+    try:
+        applied = await asyncio.to_thread(
+            lambda: revisions.apply(
+                asked.manifest, control.store, actor=actor, prunes=asked.prune,
+                dry_run=asked.dry_run,
+            )
+        )  # fmt: skip
+    except ControlError as error:
+        if error.field is None:
+            raise
+        raise type(error)(error.message, field=f"manifest.{error.field}") from None
+    control.changed()
+    return json_answer(applied)
+
+
+async def rollback(request: Request) -> Response:
+    """Want what was wanted after a revision: all of it, or nothing."""
+    control, actor = control_of(request), actor_of(request)
+    body = await body_of(request)
+    asked: RollbackRequest = converted(RollbackRequest, decode_object(body) if body else {})
+    if asked.revision is not None and asked.revision < 0:
+        raise Invalid("revision: from 0 up", field="revision")
+    applied = await asyncio.to_thread(
+        lambda: revisions.roll_back(
+            control.store, asked.revision, actor=actor, dry_run=asked.dry_run
+        )
+    )
+    control.changed()
+    return json_answer(applied)
+
+
+async def history(request: Request) -> Response:
+    """Answer with revisions, newest first."""
+    store, limit = control_of(request).store, limit_of(request)
+    before = number_of(request, "before", LAST, 0, LAST)
+    kind, id = (request.query_params.get(name, "") for name in ("kind", "id"))
+    entries = await asyncio.to_thread(
+        lambda: revisions.history(store, before=before, limit=limit, kind=kind, id=id)
+    )
+    next = entries[-1].revision if len(entries) == limit else None
+    return json_answer({"items": entries, "next": next})

@@ -1,0 +1,197 @@
+"""A YAML file of what is wanted: a topology's, and what only a control plane can.
+
+    regions:      [{name: fra, iata: FRA, draining: false}]
+    pools:        [{name: decode, region: fra, role: decode, max_replicas: 4}]
+    edges:        [{name: edge, region: fra, port: 8787}]
+    deployments:  [{name: chat, model: "@cf/…", pools: [fra-decode]}]
+
+All of it may be left out: what a file does not name stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from skerry_regions.control.desired.resources import (
+    DEPLOYMENT,
+    DNS_RECORD,
+    DNS_ZONE,
+    EDGE_NODE,
+    POOL,
+    REGION,
+    DeploymentSpec,
+    PoolSpec,
+    ResourceKind,
+    Spec,
+    new_id,
+)
+from skerry_regions.control.desired.validation import spec_of
+from skerry_regions.control.dns.checks import records_of
+from skerry_regions.control.dns.specs import DnsZoneSpec
+from skerry_regions.control.errors import ControlError, Invalid
+from skerry_regions.models import located_yaml
+from skerry_regions.topology.spec import (
+    EdgeSpec,
+    Emulate,
+    Link,
+    RouterSpec,
+    Steer,
+    TopologyRegion,
+    WarmUp,
+)
+from skerry_regions.topology.zone_spec import DnsSpec
+
+MAX_ENTRIES = 10_000  # of one section
+
+
+class ManifestRegion(TopologyRegion, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A region of a topology, which may drain."""
+
+    draining: bool = False
+
+
+class ManifestEdge(EdgeSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An edge of a topology, which may drain."""
+
+    draining: bool = False
+
+
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file wants."""
+
+    regions: Annotated[tuple[ManifestRegion, ...], Meta(max_length=1000)] = ()
+    pools: Annotated[tuple[PoolSpec, ...], Meta(max_length=MAX_ENTRIES)] = ()
+    edges: Annotated[tuple[ManifestEdge, ...], Meta(max_length=MAX_ENTRIES)] = ()
+    deployments: Annotated[tuple[DeploymentSpec, ...], Meta(max_length=MAX_ENTRIES)] = ()
+    warm_up: Annotated[tuple[WarmUp, ...], Meta(max_length=1024)] = ()
+    dns: DnsSpec | None = None
+    links: Annotated[tuple[Link, ...], Meta(max_length=100_000)] = ()
+    emulate: Emulate | None = None
+    steer: Steer | None = None
+    router: RouterSpec | None = None
+
+
+class ManifestError(ValueError):
+    """A file that cannot be used; the message begins with file and line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One resource that is wanted. `path` is where the file says so, such as `pools[1]`."""
+
+    kind: ResourceKind
+    id: str
+    spec: Spec
+    path: str
+
+    def located(self, error: ControlError) -> ControlError:
+        """Return the error with the place in the file."""
+        field = self.path if error.field is None else f"{self.path}.{error.field}"
+        return type(error)(error.message, field=field)
+
+
+def load_manifest(path: Path) -> located_yaml.Located[Manifest]:
+    """Read and check a YAML file. Raises ManifestError."""
+    try:
+        with path.open("rb") as file:
+            return parse_manifest(file.read(located_yaml.MAX_SIZE + 1), str(path))
+    except OSError as error:
+        raise ManifestError(f"cannot read {path}: {error.strerror}") from None
+
+
+def parse_manifest(data: bytes, name: str) -> located_yaml.Located[Manifest]:
+    """Check YAML from memory; `name` stands for the file in messages. Raises ManifestError."""
+    try:
+        document = located_yaml.parse(data, name, Manifest)
+    except located_yaml.YamlError as error:
+        raise ManifestError(str(error)) from None
+    try:
+        wishes(document.value)
+    except ControlError as error:
+        raise ManifestError(str(document.error(error.field or "", error.message))) from None
+    return document
+
+
+def wishes(manifest: Manifest) -> list[Wish]:
+    """Return the resources of a manifest, what others need first.
+
+    Raises Invalid for the first that cannot be, or that is there twice.
+    """
+    found: dict[tuple[str, str], Wish] = {}
+    for wish in _wishes(manifest):
+        if (wish.kind.name, wish.id) in found:
+            raise Invalid(f"{wish.kind.name} {wish.id!r} is there twice", field=wish.path)
+        found[wish.kind.name, wish.id] = wish
+    return list(found.values())
+
+
+def unused(manifest: Manifest) -> list[str]:
+    """Return what a control plane does not do of a manifest, as paths."""
+    sections = [name for name in ("links", "emulate", "steer", "router") if getattr(manifest, name)]
+    return sections + [
+        f"edges[{i}].{name}"
+        for i, edge in enumerate(manifest.edges)
+        for name, default in (("url", None), ("placement", "cost"))
+        if getattr(edge, name) != default
+    ]
+
+
+def _wishes(manifest: Manifest) -> Iterator[Wish]:
+    for i, region in enumerate(manifest.regions):
+        latitude, longitude = region.coordinates or (None, None)
+        values: dict[str, Any] = {
+            "name": region.name, "residency": region.residency, "draining": region.draining,
+            "iata": region.iata, "latitude": latitude, "longitude": longitude,
+        }  # fmt: skip
+        yield _wish(REGION, values, f"regions[{i}]")
+    for i, pool in enumerate(manifest.pools):
+        yield _wish(POOL, msgspec.to_builtins(pool), f"pools[{i}]")
+    for i, edge in enumerate(manifest.edges):
+        if edge.tls is not None:
+            raise Invalid(
+                "an edge of the control plane would serve in the clear: join one that has a "
+                "certificate (`skerry edge --join URL --tls-cert FILE --tls-key FILE`)",
+                field=f"edges[{i}].tls",
+            )
+        values = {
+            "name": edge.name, "region": edge.region, "host": edge.host, "port": edge.port,
+            "addresses": list(edge.addresses), "draining": edge.draining,
+        }  # fmt: skip
+        yield _wish(EDGE_NODE, values, f"edges[{i}]")
+    for i, deployment in enumerate(manifest.deployments):
+        yield _wish(DEPLOYMENT, msgspec.to_builtins(deployment), f"deployments[{i}]")
+    for i, warm_up in enumerate(manifest.warm_up):
+        pools = [new_id(pool) for pool in manifest.pools if pool.model == warm_up.model]
+        if not pools:
+            raise Invalid(f"no pool has the model {warm_up.model!r}", field=f"warm_up[{i}].model")
+        values = {"name": f"warm-up-{i}", "model": warm_up.model, "pools": pools}
+        values["system_prompts"] = warm_up.system_prompts
+        yield _wish(DEPLOYMENT, values, f"warm_up[{i}]")
+    if manifest.dns is not None:
+        yield from _dns(manifest.dns)
+
+
+def _dns(spec: DnsSpec) -> Iterator[Wish]:
+    zone = spec.zone.rstrip(".").lower()
+    values = {name: getattr(spec, name) for name in DnsZoneSpec.__struct_fields__ if name != "name"}
+    yield _wish(DNS_ZONE, {"name": zone} | msgspec.to_builtins(values), "dns")
+    for record in records_of(zone, spec.records):
+        yield _wish(DNS_RECORD, msgspec.to_builtins(record), "dns.records")
+
+
+def _wish(kind: ResourceKind, values: dict[str, Any], path: str) -> Wish:
+    """Without what is absent, and checked before anything is written."""
+    values = {name: value for name, value in values.items() if value is not None}
+    try:
+        spec = spec_of(kind, values)
+    except Invalid as error:
+        raise Invalid(
+            error.message, field=path if error.field is None else f"{path}.{error.field}"
+        ) from None
+    return Wish(kind=kind, id=new_id(spec), spec=spec, path=path)
