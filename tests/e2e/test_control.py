@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
 from tests.e2e.control_client import ControlClient, ControlPlane
 from tests.edge.gate.issuer import provider
 
@@ -180,8 +180,27 @@ def test_a_pool_of_none_wakes_for_a_request_and_sleeps_again(control: ControlPla
     events = control.get("events?kind=pool&id=iad-nap&limit=500")["items"]
     scaled = [event["message"] for event in events if event["reason"] == "Scaled"]
     assert scaled == ["from 0 to 1: 1 requests wait for a first node", "from 1 to 0: nothing to do"]
+    refused = ask_without_control_plane(control)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5"), refused.text
+    assert f"no node of {OWN} is being started" in refused.text
     for path in ("pools/iad-nap", "regions/iad"):
         assert control.http.delete(f"/{path}").status_code == 202
+
+
+def ask_without_control_plane(control: ControlPlane) -> httpx.Response:
+    """Ask for a model that has no node, while nobody can start one."""
+    url = control.get("edge_nodes/edge")["status"]["url"]
+    limits = control.skerry.home / "limits.yaml"
+    limits.write_text("hold_seconds: 0.5\n")
+    control.kill()
+    try:
+        return httpx.post(
+            f"{url}/client/v4/accounts/{control.account}/ai/run/{OWN}",
+            json=ASKED, headers={"authorization": f"Bearer {control.token}"}, timeout=SECONDS,
+        )  # fmt: skip
+    finally:
+        limits.unlink()
+        control.start()
 
 
 def test_a_region_in_use_cannot_be_removed(control: ControlPlane) -> None:

@@ -158,7 +158,11 @@ async def _serve(
         stack.callback(LoopWatch(metrics.loop_late.observe).close)
         waiting, serving = None, asyncio.Event()
         if options.holds:
-            region = waiting = WaitingRoom(region)
+            region = waiting = WaitingRoom(
+                region,
+                is_starting=lambda model: model in directory.starting,
+                hold_seconds=lambda: edge.admission.quotas.hold_seconds,
+            )
         pulse = EdgePulse(metrics, waiting, time.monotonic)
         steering = open_steering(
             topology,
@@ -182,7 +186,7 @@ async def _serve(
                 id=options.id,
                 region=options.region,
                 tokens=TokenStore(home.tokens),
-                edges=lambda: directory.num_edges,
+                edges=lambda: len(directory.edges),
                 residency=options.zone,
                 metrics=metrics,
                 report=report,

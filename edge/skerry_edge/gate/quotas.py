@@ -4,6 +4,7 @@
     tenants:                                    # in place of the above
       - {account: "89abcdef0123456789abcdef01234567", per_day: 5, per_month: 100}  # US$
       - {account: "0123456789abcdef0123456789abcdef", requests_per_minute: 3000}
+    hold_seconds: 30                            # for a model of which no node is being started
     models:
       - model: "@cf/huggingfacetb/smollm2-135m-instruct"
         every_tenant: {requests_per_minute: 60} # of this model, beside the tenant's own limits
@@ -29,6 +30,7 @@ from skerry_regions.models.catalog import Catalog
 
 MAX_RATE = 1e12  # per minute
 UNWRITTEN_SECONDS = 10.0
+HOLD_SECONDS = 30.0
 
 Rate = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 
@@ -90,6 +92,8 @@ class QuotaFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: Annotated[tuple[ModelAllowance, ...], Meta(max_length=10_000)] = ()
     unwritten_seconds: Annotated[float, Meta(ge=0, le=1e9)] = UNWRITTEN_SECONDS
     """For which whoever has a cap is served while the usage journal cannot be written."""
+    hold_seconds: Annotated[float, Meta(ge=0, le=86_400)] = HOLD_SECONDS
+    """That a request waits for a first node of its model while none is being started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,7 @@ class Quotas:
     tenants: dict[str, TenantAllowance] = field(default_factory=dict)  # by account id
     models: dict[str, ModelAllowance] = field(default_factory=dict)  # by catalog id
     unwritten_seconds: float = UNWRITTEN_SECONDS
+    hold_seconds: float = HOLD_SECONDS
 
     @property
     def limits_anything(self) -> bool:
@@ -155,4 +160,5 @@ def _checked(document: located_yaml.Located[QuotaFile], catalog: Catalog) -> Quo
         tenants=tenants,
         models=models,
         unwritten_seconds=document.value.unwritten_seconds,
+        hold_seconds=document.value.hold_seconds,
     )

@@ -110,6 +110,7 @@ class NodeProcess:
             incarnation=new_incarnation(),
             role=options.role,
             runner=options.runner,
+            model=options.model,
             state="starting",
         )
 
@@ -167,8 +168,8 @@ class NodeProcess:
         if isinstance(model, Engine):
             prompts = await unless(self._stop, on_thread(lambda: self._share(spec, files, model)))
             node.serve(spec.id, model, grammars_of(files, model), options.key)
-            warming = asyncio.ensure_future(warm_up(node, spec.id, prompts, progress))
-            await unless(self._stop, warming)
+            warming = warm_up(node, spec.id, prompts, progress)
+            await unless(self._stop, asyncio.ensure_future(warming))
         else:
             node.serve_encoder(spec.id, model)
         build = engine.runner.numeric_build if engine is not None else ""
@@ -212,10 +213,8 @@ class NodeProcess:
             if not engine.share(prompt):
                 logger.warning(
                     "prompt %d to warm up has %d tokens, less than a block of %d",
-                    number,
-                    len(prompt),
-                    BLOCK_SIZE,
-                )
+                    number, len(prompt), BLOCK_SIZE,
+                )  # fmt: skip
         return prompts
 
     async def _until_stopped(self, node: Node) -> None:
@@ -266,14 +265,14 @@ def _file_tier(options: NodeOptions) -> FileTierOptions | None:
 
 def _described(member: Member, engine: Engine) -> Member:
     """Return a member with what routers need to know of its engine."""
-    kv_format = engine.runner.kv_format
+    runner, form = engine.runner, engine.runner.kv_format
     return replace(
         member,
-        numeric_build=engine.runner.numeric_build,
-        kv_format=f"{kv_format.dtype}{list(kv_format.shape)}",
-        kv_bytes_per_token=kv_format.block_bytes / BLOCK_SIZE,
-        cache_tokens=engine.runner.num_blocks * BLOCK_SIZE,
-        batch_invariant=engine.runner.batch_invariant,
+        numeric_build=runner.numeric_build,
+        kv_format=f"{form.dtype}{list(form.shape)}",
+        kv_bytes_per_token=form.block_bytes / BLOCK_SIZE,
+        cache_tokens=runner.num_blocks * BLOCK_SIZE,
+        batch_invariant=runner.batch_invariant,
     )
 
 
@@ -288,9 +287,9 @@ def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, numeric_bui
 
 
 def _remove_sockets(options: NodeOptions) -> None:
-    for address in (options.address, options.transfer, options.control):
-        if address.path:
-            Path(address.path).unlink(missing_ok=True)
+    addresses = (options.address, options.transfer, options.control)
+    for path in (address.path for address in addresses if address.path):
+        Path(path).unlink(missing_ok=True)
 
 
 def _end_at_the_latest(seconds: float) -> None:

@@ -92,6 +92,7 @@ class Directory:
         self._poll_seconds = poll_seconds
         self._listener = listener
         self._read: list[Member] = []  # last, from the registry
+        self.starting: frozenset[str] = frozenset()  # models of nodes that are being started
         self._members: dict[str, Member] = {}
         self._links: dict[str, NodeLink] = {}
         self._peers: dict[str, tuple[Member, NodeLink]] = {}  # other edges of this region
@@ -110,10 +111,6 @@ class Directory:
     def edges(self) -> list[Member]:
         """Of all regions, by the registry's last word."""
         return [member for member in self._read if member.kind == "edge"]
-
-    @property
-    def num_edges(self) -> int:
-        return len(self.edges)
 
     def links(self) -> list[NodeLink]:
         return list(self._links.values())
@@ -160,6 +157,7 @@ class Directory:
         gateways = {member.id: member for member in members if self._is_gateway(member)}
         covered = self._covered(gateways)
         nodes = {member.id: member for member in members if member.kind == "node"}
+        self.starting = frozenset(n.model for n in nodes.values() if n.state == "starting")
         wanted = gateways | {
             id_: node for id_, node in nodes.items() if node.region not in covered and node.address
         }
@@ -293,6 +291,7 @@ class Directory:
                 logger.warning("the registry is away, its last word stands: %s", error)
             self._is_away = True
             self.apply(self._read)  # connections come and go all the same
+            self.starting = frozenset()  # it would not be seen when such a node is ready
 
 
 def _place(member: Member) -> tuple[str, str, str]:

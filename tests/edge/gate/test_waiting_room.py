@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skerry.errors import Overloaded, RequestTimeout
+from skerry.errors import Overloaded, RequestTimeout, Unavailable
 from skerry_edge.gate.waiting_room import WaitingRoom
 from skerry_regions.wire.client import TokenStream
 from skerry_regions.wire.protocol import Embed, Sampling, Submit
@@ -62,7 +62,7 @@ async def settled() -> None:
 
 async def test_a_request_waits_until_its_model_has_a_node() -> None:
     region, clock = Sleepy(), Clock()
-    room = WaitingRoom(region, clock=clock)
+    room = WaitingRoom(region, is_starting=lambda model: True, clock=clock)
     asked = asyncio.create_task(room.generate(submit()))
     other = asyncio.create_task(
         room.embed(
@@ -90,7 +90,7 @@ async def test_a_model_with_a_node_is_not_waited_for() -> None:
 
 async def test_the_deadline_ends_the_wait() -> None:
     clock = Clock()
-    room = WaitingRoom(Sleepy(), clock=clock)
+    room = WaitingRoom(Sleepy(), is_starting=lambda model: True, clock=clock)
     asked = asyncio.create_task(room.generate(submit(seconds_left=7200.0)))
     await settled()
     clock.now += 7200.0
@@ -102,7 +102,9 @@ async def test_the_deadline_ends_the_wait() -> None:
 async def test_the_deadline_is_as_far_as_the_caller_set_it() -> None:
     region, clock = Sleepy(), Clock()
     asked = asyncio.create_task(
-        WaitingRoom(region, clock=clock).generate(submit(seconds_left=7200.0))
+        WaitingRoom(region, is_starting=lambda model: True, clock=clock).generate(
+            submit(seconds_left=7200.0)
+        )
     )
     await settled()
     clock.now += 7199.0
@@ -121,3 +123,29 @@ async def test_no_more_than_a_room_full_wait() -> None:
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     assert room.held == {}, "who goes away makes room"
+
+
+async def test_nobody_is_held_for_long_while_no_node_is_started() -> None:
+    """By a control plane that is away, for instance."""
+    clock, starting = Clock(), {"m"}
+    room = WaitingRoom(
+        Sleepy(), is_starting=lambda model: model in starting, hold_seconds=lambda: 30.0,
+        clock=clock,
+    )  # fmt: skip
+    embed = Embed(stream=1, request_id="e", model="n", texts=[[1]], pooling="cls", normalize=True)
+    asked = asyncio.create_task(room.generate(submit(seconds_left=7200.0)))
+    other = asyncio.create_task(room.embed(embed))
+    await asyncio.sleep(0.12)
+    clock.now += 29.0
+    await asyncio.sleep(0.12)
+    assert room.held == {"m": 1, "n": 1}
+    clock.now += 1.0
+    with pytest.raises(Unavailable, match="no node of n is being started") as refused:
+        await other
+    assert (refused.value.status, refused.value.retry_after) == (503, 5.0)
+    assert not asked.done(), "its node loads"
+    starting.clear()
+    clock.now += 30.0
+    with pytest.raises(Unavailable):
+        await asked
+    assert room.held == {}

@@ -136,6 +136,23 @@ async def test_nodes_come_and_go(tmp_path: Path) -> None:
     await directory.close()
 
 
+async def test_models_that_are_being_started_are_known(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    directory = Directory(registry, hello("edge"), region="here", poll_seconds=0.01)
+    loading = Member(id="a", kind="node", region="far", model=MODEL, state="starting")
+    registry.announce(loading)
+    await registry.was_read()
+    assert directory.starting == {MODEL}
+    assert not directory.links(), "it listens nowhere yet"
+    registry.is_away = True
+    await until(lambda: not directory.starting)
+    registry.is_away = False
+    await until(lambda: bool(directory.starting))
+    registry.announce(replace(loading, state="draining"))
+    await until(lambda: not directory.starting)
+    await directory.close()
+
+
 async def test_the_last_word_stands_while_the_registry_is_away(tmp_path: Path) -> None:
     node = RunningNode("a", tmp_path)
     await node.listen()
