@@ -57,7 +57,8 @@ def root_digest(model_key: bytes, cache_key: bytes) -> Digest:
 
 
 def chain_digests(parent: Digest, token_ids: Int32, cache_key: bytes) -> list[Digest]:
-    """Digests of the full blocks of `token_ids` i32[n], the first of which follows `parent`."""
+    """Return digests of the full blocks of `token_ids` i32[n], the first of which follows
+    `parent`."""
     data = np.ascontiguousarray(token_ids, dtype="<u4").tobytes()
     block_bytes = 4 * BLOCK_SIZE
     digests = []
@@ -77,7 +78,7 @@ def tail_digest(parent: Digest, token_ids: Int32, cache_key: bytes) -> Digest:
 
 
 def blocks_for(num_tokens: int) -> int:
-    """Blocks that hold the KV of `num_tokens` tokens."""
+    """Return blocks that hold the KV of `num_tokens` tokens."""
     return -(-num_tokens // BLOCK_SIZE)
 
 
@@ -119,12 +120,12 @@ class BlockPool:
 
     @property
     def num_idle(self) -> int:
-        """Blocks that `allocate` can hand out: free and cached ones."""
+        """Return blocks that `allocate` can hand out: free and cached ones."""
         return len(self._idle) + len(self._idle_pinned)
 
     @property
     def num_cached(self) -> int:
-        """Idle blocks that still hold a prefix."""
+        """Return idle blocks that still hold a prefix."""
         return self._idle_sealed
 
     @property
@@ -163,7 +164,7 @@ class BlockPool:
         return block
 
     def match(self, digests: Iterable[Digest]) -> int:
-        """How many of the leading digests are sealed here. Takes no reference."""
+        """Return how many of the leading digests are sealed here. Takes no reference."""
         count = 0
         for digest in digests:
             if digest not in self._sealed:
@@ -172,7 +173,8 @@ class BlockPool:
         return count
 
     def acquire(self, digests: Sequence[Digest]) -> list[int]:
-        """Blocks of the longest sealed run of leading digests, each with a reference more."""
+        """Return blocks of the longest sealed run of leading digests, each with a reference
+        more."""
         blocks = [self._sealed[digest] for digest in digests[: self.match(digests)]]
         for block in blocks:
             if self._refs[block] == 0:
@@ -241,13 +243,14 @@ class BlockPool:
                 self._idle[block] = None
 
     def cached_blocks(self) -> Iterator[tuple[int, Digest]]:
-        """Idle blocks that hold a prefix, and what; the last to be forgotten first."""
+        """Yield idle blocks that hold a prefix, and what; the last to be forgotten first."""
         for block in chain(reversed(self._idle_pinned), reversed(self._idle)):
             if (digest := self._digest[block]) is not None:
                 yield block, digest
 
     def sealed_digests(self) -> list[Digest]:
-        """Every digest that can be matched now: the snapshot that `drain_changes` continues."""
+        """Return every digest that can be matched now: the snapshot that `drain_changes`
+        continues."""
         return list(self._sealed)
 
     def drain_changes(self) -> CacheChanges:

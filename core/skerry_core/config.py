@@ -189,22 +189,22 @@ class ModelConfig:
 
     @property
     def rotated(self) -> int:
-        """Dimensions of each head that are rotated."""
+        """Return dimensions of each head that are rotated."""
         return self.rotary_dim or self.head_dim
 
     @property
     def ropes(self) -> list[RopeConfig]:
-        """The distinct rotary embeddings of layers, in their order."""
+        """Return the distinct rotary embeddings of layers, in their order."""
         return list(dict.fromkeys(each.rope for each in self.layers if each.rope is not None))
 
     @property
     def windows(self) -> list[int | None]:
-        """The distinct windows of layers, in their order."""
+        """Return the distinct windows of layers, in their order."""
         return list(dict.fromkeys(layer.window for layer in self.layers))
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What the model has beyond a plain Llama."""
+        """Return what the model has beyond a plain Llama."""
         ropes, windows = self.ropes, self.windows
         has: dict[Feature, bool] = {
             "biases of q, k and v": self.attention_bias,

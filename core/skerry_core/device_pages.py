@@ -106,7 +106,7 @@ class DevicePage:
 
     @property
     def view(self) -> Any:
-        """u8[n], see `Device.view`; not to outlive the page."""
+        """Return u8[n], see `Device.view`; not to outlive the page."""
         return self._pages.device.view(self._address, len(self))
 
     def fill(self, source: int) -> None:

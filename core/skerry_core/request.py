@@ -63,7 +63,7 @@ class Request(Protocol):
 
     @property
     def output_ids(self) -> Sequence[int]:
-        """Tokens that an earlier attempt has emitted; generation goes on after them."""
+        """Return tokens that an earlier attempt has emitted; generation goes on after them."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class Request(Protocol):
 
     @property
     def cache_key(self) -> bytes:
-        """The tenant's derived key (<= 64 bytes) of the block digests."""
+        """Return the tenant's derived key (<= 64 bytes) of the block digests."""
         ...
 
     @property
@@ -89,12 +89,12 @@ class Request(Protocol):
 
     @property
     def pin_seconds(self) -> float:
-        """Seconds that the prompt's blocks stay cached, while there is room."""
+        """Return seconds that the prompt's blocks stay cached, while there is room."""
         ...
 
     @property
     def prompt_logprobs(self) -> int | None:
-        """k: logprobs of the prompt's tokens are handed out; bypasses prefix reuse."""
+        """Return k: logprobs of the prompt's tokens are returned; bypasses prefix reuse."""
         ...
 
 
@@ -118,7 +118,7 @@ class EngineUsage(Protocol):
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt, at most prompt_tokens - 1."""
+        """Return those of the prompt, at most prompt_tokens - 1."""
         ...
 
     @property
@@ -135,22 +135,22 @@ class EngineUsage(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Seconds of its life in the engine, on the clock."""
+        """Return seconds of its life in the engine, on the clock."""
         ...
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens computed, of prompt or transcript; again after a preemption."""
+        """Return tokens computed, of prompt or transcript; again after a preemption."""
         ...
 
     @property
     def prefill_steps(self) -> int:
-        """Chunks that those came in."""
+        """Return chunks that those came in."""
         ...
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens made in steps of their own, or of several at once by speculation."""
+        """Return tokens made in steps of their own, or of several at once by speculation."""
         ...
 
     @property

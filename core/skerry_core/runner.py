@@ -144,7 +144,7 @@ class OverlappingRunner(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Whether `launch` returns before the step is computed."""
+        """Return whether `launch` returns before the step is computed."""
         ...
 
     def launch(self, batch: ForwardBatch) -> None:

@@ -59,22 +59,22 @@ class SamplingParams(Protocol):
 
     @property
     def top_p(self) -> float:
-        """(0, 1]"""
+        """Return a share in (0, 1]."""
         ...
 
     @property
     def top_k(self) -> int:
-        """0 is off."""
+        """Return how many tokens; 0 is off."""
         ...
 
     @property
     def min_p(self) -> float:
-        """[0, 1]; relative to the most likely token."""
+        """Return a share in [0, 1]; relative to the most likely token."""
         ...
 
     @property
     def typical_p(self) -> float:
-        """(0, 1]; 1 is off."""
+        """Return a share in (0, 1]; 1 is off."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class SamplingParams(Protocol):
 
     @property
     def seed(self) -> int:
-        """64 bits, unsigned."""
+        """Return 64 bits, unsigned."""
         ...
 
     @property
@@ -104,17 +104,17 @@ class SamplingParams(Protocol):
 
     @property
     def logit_bias(self) -> Sequence[tuple[int, float]]:
-        """(token id, added to its logit)"""
+        """Return pairs (token id, added to its logit)."""
         ...
 
     @property
     def logprobs(self) -> int | None:
-        """None: none; k: the chosen token's and the k most likely tokens'."""
+        """Return None for none; k: the chosen token's and the k most likely tokens'."""
         ...
 
     @property
     def max_tokens(self) -> int:
-        """Output tokens, those of an earlier attempt included."""
+        """Return output tokens, those of an earlier attempt included."""
         ...
 
     @property
@@ -190,7 +190,7 @@ def sample(logits: Float32, sampling: SamplingBatch) -> StepResult:
 
 
 def clean(logits: Float32) -> Float32:
-    """Logits with NaN as -inf and +inf as the largest float32."""
+    """Return logits with NaN as -inf and +inf as the largest float32."""
     return np.where(np.isnan(logits), np.float32(-np.inf), np.minimum(logits, MAX_LOGIT))
 
 
@@ -272,7 +272,7 @@ def choose(adjusted: Float32, sample: np.void) -> int:
 
 
 def weights(x: Float32) -> Int64:
-    """e^x, for x <= 0, in fixed point: i64, 1.0 is `WEIGHT_ONE`, ties to even."""
+    """Return e^x, for x <= 0, in fixed point: i64, 1.0 is `WEIGHT_ONE`, ties to even."""
     e = reference_math.exp_f32(x).astype(np.float64)
     return np.rint(e * WEIGHT_ONE).astype(np.int64)
 

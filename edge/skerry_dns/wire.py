@@ -60,7 +60,7 @@ class Subnet:
         return 1 if self.network.version == 4 else 2
 
     def option(self, scope: int) -> bytes:
-        """The option that answers it: family, source and address exactly as asked."""
+        """Return the option that answers it: family, source and address exactly as asked."""
         source = self.network.prefixlen
         address = self.network.network_address.packed[: (source + 7) // 8]
         return struct.pack("!HBB", self.family, source, scope) + address
@@ -117,7 +117,7 @@ def parse(wire: bytes) -> Query:
 
 
 def _name(wire: bytes, at: int) -> tuple[list[bytes], int]:
-    """Labels of an uncompressed name, and where it ends. Raises ValueError."""
+    """Return labels of an uncompressed name, and where it ends. Raises ValueError."""
     labels: list[bytes] = []
     start = at
     while True:
@@ -133,7 +133,7 @@ def _name(wire: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def _edns(wire: bytes, at: int, records: int) -> Edns | None:
-    """The OPT record among `records` additional ones, which must end with the packet."""
+    """Return the OPT record among `records` additional ones, which must end with the packet."""
     if records > MAX_RECORDS:
         raise ValueError("too many records")
     found: Edns | None = None

@@ -52,7 +52,7 @@ class JSONBytes(Response):
 
 
 def envelope(result: bytes, messages: Sequence[ApiMessage] = ()) -> bytes:
-    """The success envelope around an encoded result."""
+    """Return the success envelope around an encoded result."""
     told = encode(messages)
     return b'{"result":' + result + b',"success":true,"errors":[],"messages":' + told + b"}"
 
@@ -74,7 +74,7 @@ def error_response(exc: SkerryError, encode: EncodeError, request_id: str) -> JS
 
 
 def native_error(exc: SkerryError, request_id: str) -> bytes:
-    """The Workers AI failure envelope, in upstream's key order for the kind of error."""
+    """Return the Workers AI failure envelope, in upstream's key order for the kind of error."""
     if isinstance(exc, API_LAYER):
         errors = [ApiMessage(exc.message, exc.number)]
         if isinstance(exc, NotFound):
@@ -86,12 +86,12 @@ def native_error(exc: SkerryError, request_id: str) -> bytes:
 
 
 def native_error_event(exc: SkerryError, request_id: str) -> bytes:
-    """The failure envelope as an event of a stream."""
+    """Return the failure envelope as an event of a stream."""
     return b"event: error\ndata: " + native_error(exc, request_id) + b"\n\n"
 
 
 def binding_error(exc: SkerryError, request_id: str) -> bytes:
-    """What a Worker's `env.AI` turns into an `InferenceUpstreamError`."""
+    """Return what a Worker's `env.AI` turns into an `InferenceUpstreamError`."""
     description = f"{exc.message} ({request_id})"
     return encode(BindingError(exc.number, exc.message, "AiError", description))
 
@@ -121,7 +121,7 @@ def anthropic_error(exc: SkerryError, request_id: str) -> bytes:
 
 
 def retry_headers(exc: SkerryError) -> dict[str, str]:
-    """What tells a client's retry loop when to come back, or not to."""
+    """Return what tells a client's retry loop when to come back, or not to."""
     headers = {}
     if isinstance(exc, CapacityError | QuotaExceeded):
         if exc.retry_after is not None:
@@ -173,5 +173,5 @@ OPENAI = Dialect(wrap=_bare, error_event=openai_error_event, tail=False)
 
 
 def page_info(count: int, page: int, per_page: int, total: int) -> dict[str, Any]:
-    """`result_info` of a listed page."""
+    """Return `result_info` of a listed page."""
     return {"count": count, "page": page, "per_page": per_page, "total_count": total}

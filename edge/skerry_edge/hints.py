@@ -15,7 +15,8 @@ MAX_PIN_SECONDS = 24 * 3600
 
 
 def affinity_of(headers: Mapping[str, str], tenant: str) -> bytes:
-    """The tenant's session, 16 bytes; empty when the caller names none. Any value will do."""
+    """Return the tenant's session, 16 bytes; empty when the caller names none. Any value will
+    do."""
     value = headers.get(AFFINITY_HEADER)
     if not value:
         return b""
@@ -23,7 +24,7 @@ def affinity_of(headers: Mapping[str, str], tenant: str) -> bytes:
 
 
 def pin_of(headers: Mapping[str, str]) -> float:
-    """Seconds that the prompt's blocks are to stay cached. Raises `InvalidInput`."""
+    """Return seconds that the prompt's blocks are to stay cached. Raises `InvalidInput`."""
     value = headers.get(PIN_HEADER)
     if value is None:
         return 0.0

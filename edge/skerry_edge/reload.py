@@ -95,7 +95,7 @@ def _stamps(followed: Followed) -> list[Stamp]:
 
 
 def _stamp(path: Path) -> Stamp:
-    """What changes with a file's content; None when there is no file."""
+    """Return what changes with a file's content; None when there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -126,19 +126,19 @@ class AsyncAI(Client):
         stream: bool = False,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """As `AI.run`, with an `AsyncStream` in place of a `Stream`."""
+        """Run a model as `AI.run` does, with an `AsyncStream` in place of a `Stream`."""
         outcome = await self._drive(self._run(model, inputs, stream, options))
         return AsyncStream(outcome.response) if isinstance(outcome, Streamed) else outcome
 
     async def batch(
         self, model: str, requests: Iterable[Mapping[str, Any]], **options: Unpack[CallOptions]
     ) -> AsyncBatch:
-        """As `AI.batch`."""
+        """See `AI.batch`."""
         queue = self._queue(model, options)
         return AsyncBatch(model, await self._drive(submit(queue, requests)), queue, self._drive)
 
     def find_batch(self, model: str, id: str, **options: Unpack[CallOptions]) -> AsyncBatch:
-        """As `AI.find_batch`."""
+        """See `AI.find_batch`."""
         return AsyncBatch(model, id, self._queue(model, options), self._drive)
 
     async def models(
@@ -149,13 +149,13 @@ class AsyncAI(Client):
         author: str | None = None,
         **options: Unpack[CallOptions],
     ) -> list[Model]:
-        """As `AI.models`."""
+        """See `AI.models`."""
         filters = {"search": search, "task": task, "author": author}
         models: list[Model] = await self._drive(self._models(filters, options))
         return models
 
     async def schema(self, model: str, **options: Unpack[CallOptions]) -> ModelSchema:
-        """As `AI.schema`."""
+        """See `AI.schema`."""
         schema: ModelSchema = await self._drive(self._schema(model, options))
         return schema
 

@@ -124,7 +124,7 @@ class Batch:
         return status
 
     def wait(self, timeout: float | None = None) -> list[BatchAnswer]:
-        """The answers, in the order of the requests, once all are there.
+        """Return the answers, in the order of the requests, once all are there.
 
         Raises `RequestTimeout` after `timeout` seconds; the platform goes on with the batch.
         """
@@ -132,7 +132,7 @@ class Batch:
         return answers
 
     def __iter__(self) -> Iterator[BatchAnswer]:
-        """The answers, once all are there."""
+        """Return the answers, once all are there."""
         return iter(self.wait())
 
 
@@ -160,11 +160,11 @@ class AsyncBatch:
         return status
 
     async def wait(self, timeout: float | None = None) -> list[BatchAnswer]:  # noqa: ASYNC109
-        """As `Batch.wait`."""
+        """See `Batch.wait`."""
         answers: list[BatchAnswer] = await self._drive(ask_until_done(self._ask, self.id, timeout))
         return answers
 
     async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
-        """The answers, once all are there."""
+        """Yield the answers, once all are there."""
         for answer in await self.wait():
             yield answer

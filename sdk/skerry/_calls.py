@@ -91,7 +91,7 @@ class Client:
         event_id: str | None = None,
         request_timeout: float | None = None,
     ) -> Self:
-        """This client with a gateway's options on each call, over the same connections.
+        """Return this client with a gateway's options on each call, over the same connections.
 
         `cache_ttl` and `request_timeout` are in seconds; see `Gateway`. Raises `InvalidInput` for
         what no header can carry.
@@ -180,7 +180,7 @@ class Client:
 
 
 def _timeout(seconds: float) -> httpx.Timeout:
-    """`seconds` for every wait, but connecting has a bound of its own."""
+    """Return `seconds` for every wait, but connecting has a bound of its own."""
     if not seconds > 0:
         raise ValueError(f"timeout must be positive, got {seconds}")
     return httpx.Timeout(seconds, connect=min(seconds, CONNECT_TIMEOUT))

@@ -81,7 +81,7 @@ def resolve(
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """`config.json` under SKERRY_HOME, by default `~/.skerry`."""
+    """Return `config.json` under SKERRY_HOME, by default `~/.skerry`."""
     home = environ.get("SKERRY_HOME")
     return (Path(home) if home else Path.home() / ".skerry") / "config.json"
 
@@ -130,7 +130,7 @@ def _is_base_url(url: str) -> bool:
 
 
 def _one_word(name: str, value: str) -> str:
-    """`value` when it can stand in a header or a path. The value itself is never shown."""
+    """Return `value` when it can stand in a header or a path. The value itself is never shown."""
     word = value.strip()
     if not word.isascii() or not word.isprintable() or " " in word or "/" in word:
         raise NotConfigured(f"{name} holds characters that no {name} has. {HOW_TO_CONFIGURE}")

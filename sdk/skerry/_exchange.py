@@ -97,7 +97,7 @@ def run_call(
     headers: Mapping[str, str],
     query: Mapping[str, str],
 ) -> HttpCall:
-    """The call of `/ai/run/{model}`. Raises `InvalidInput` for what cannot be sent."""
+    """Return the call of `/ai/run/{model}`. Raises `InvalidInput` for what cannot be sent."""
     content, content_type = encode_inputs(inputs, stream=stream)
     # Proxies hold compressed bytes back until they have enough of them.
     encoding = "identity" if stream else "gzip, deflate"
@@ -137,7 +137,7 @@ def _url(settings: Settings, path: str, query: Mapping[str, str]) -> str:
 def _headers(
     settings: Settings, own: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Of every call, then of this kind of call, then what the caller gave."""
+    """Return headers of every call, then of this kind of call, then what the caller gave."""
     return {
         "authorization": f"Bearer {settings.api_token}",
         "user-agent": f"skerry-python/{__version__}",

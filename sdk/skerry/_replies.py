@@ -142,7 +142,7 @@ def transport_error(exc: httpx.RequestError, base_url: str) -> SkerryError:
 
 
 def _envelope_error(content: Result) -> tuple[int | None, str | None]:
-    """`errors[0]` of the native envelope, or an event's own `code` and `message`."""
+    """Return `errors[0]` of the native envelope, or an event's own `code` and `message`."""
     errors_field: Any = content.get("errors")
     listed = isinstance(errors_field, list) and errors_field and isinstance(errors_field[0], Result)
     source: Result = errors_field[0] if listed else content
@@ -177,7 +177,8 @@ def _class_of_status(status: int | None) -> type[SkerryError]:
 
 
 def _clean(message: str, request: str | None) -> str:
-    """Without the dialect's `AiError: ` in front (once or twice) and request id at the end."""
+    """Return it without the dialect's `AiError: ` in front (once or twice) and request id at the
+    end."""
     while message.startswith("AiError: "):
         message = message.removeprefix("AiError: ")
     return message.removesuffix(f" ({request})")

@@ -53,7 +53,8 @@ class Chunk(Result):
 
     @property
     def response(self) -> str:
-        """This chunk's text, "" when it has none, whichever of the two families the model is of.
+        """Return this chunk's text, "" when it has none, whichever of the two families the model is
+        of.
 
         Native models send `response`, which some platforms leave out or send as a bare JSON number
         or boolean because the token's text happened to be one. Chat models send `choices`.

@@ -33,7 +33,8 @@ class RetryPolicy:
 
 
 def next_delay(policy: RetryPolicy, error: SkerryError, attempt: int, rng: Rng) -> float | None:
-    """Seconds to wait before attempt `attempt + 1` (0 is the first try); None: raise `error`."""
+    """Return seconds to wait before attempt `attempt + 1` (0 is the first try); None: raise
+    `error`."""
     if attempt >= policy.max_retries or not error.retryable:
         return None
     backoff = rng() * min(policy.cap, policy.base * 2.0 ** min(attempt, 32))
@@ -45,7 +46,7 @@ def next_delay(policy: RetryPolicy, error: SkerryError, attempt: int, rng: Rng) 
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds the platform asks to wait; None when it does not say, or says nonsense.
+    """Return seconds the platform asks to wait; None when it does not say, or says nonsense.
 
     `retry-after-ms` wins over `retry-after`, which holds seconds or an HTTP date (RFC 9110,
     section 10.2.3). `headers` has lower-case keys; `now` is in Unix seconds.

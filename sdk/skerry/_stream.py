@@ -40,7 +40,7 @@ class ChunkReader(Protocol):
         ...
 
     def finish(self) -> Iterator[Chunk]:
-        """The body has ended. Raises `ConnectionFailed` when it was cut short."""
+        """Take in that the body has ended. Raises `ConnectionFailed` when it was cut short."""
         ...
 
 

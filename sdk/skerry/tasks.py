@@ -98,14 +98,15 @@ class TextGeneration(Result):
 
     @property
     def response(self) -> Any:
-        """The text; from a native model in JSON mode, the value itself."""
+        """Return the text; from a native model in JSON mode, the value itself."""
         if "response" in self:
             return self["response"]
         return self._message()["content"]
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls that the model asks for, their arguments parsed; those that are whole."""
+        """Return the calls that the model asks for, their arguments parsed; those that are
+        whole."""
         if "choices" not in self:
             return [ToolCall(call) for call in self.get("tool_calls") or ()]
         whole: list[ToolCall] = []

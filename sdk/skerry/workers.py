@@ -74,7 +74,7 @@ class ReadableStream:
         return self
 
     async def read(self) -> JsDict:
-        """`done` and `value`: the next bytes, or None at the end."""
+        """Return `done` and `value`: the next bytes, or None at the end."""
         try:
             return JsDict(done=False, value=await anext(self._pieces))
         except StopAsyncIteration:

@@ -104,7 +104,7 @@ class BertFile:
 
     @property
     def num_classes(self) -> int:
-        """Of the head for classification; 0 when there is none."""
+        """Return those of the head for classification; 0 when there is none."""
         tensor = self._tensors.get(f"{_HEADS[self.config.model_type][1]}.weight")
         return 0 if tensor is None else tensor.shape[0]
 

@@ -43,18 +43,19 @@ class EncoderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def first_position(self) -> int:
-        """Of a sequence's first token: RoBERTa counts from behind the padding's id."""
+        """Return that of a sequence's first token: RoBERTa counts from behind the padding's id."""
         counts_padding = self.model_type in ("roberta", "xlm-roberta")
         return (self.pad_token_id or 0) + 1 if counts_padding else 0
 
     @property
     def max_tokens(self) -> int:
-        """Of one sequence, special tokens included."""
+        """Return those of one sequence, special tokens included."""
         return self.max_position_embeddings - self.first_position
 
     @property
     def parts(self) -> int:
-        """How many parts of a sequence the model tells apart by an embedding of their own."""
+        """Return how many parts of a sequence the model tells apart by an embedding of their
+        own."""
         return 2 if self.type_vocab_size >= 2 else 1
 
 

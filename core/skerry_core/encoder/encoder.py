@@ -82,7 +82,7 @@ class Encoder:
 
     @property
     def num_classes(self) -> int:
-        """Of the model's head for classification; 0 when it has none."""
+        """Return those of the model's head for classification; 0 when it has none."""
         return self._file.num_classes
 
     def encode(

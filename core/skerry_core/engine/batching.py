@@ -156,8 +156,8 @@ def _set_targets(samples: np.ndarray[tuple[int], np.dtype[np.void]], row: Planne
 
 
 def _allowed(rows: ListOf[PlannedRow], num_samples: int) -> UInt32:
-    """Masks u32[S, W] of the samples that make a token under a grammar; all ones elsewhere, and
-    u32[S, 0] where there is none."""
+    """Return masks u32[S, W] of the samples that make a token under a grammar; all ones elsewhere,
+    and u32[S, 0] where there is none."""
     masks: list[tuple[int, UInt32]] = []
     sample = 0
     for row in rows:
@@ -174,8 +174,8 @@ def _allowed(rows: ListOf[PlannedRow], num_samples: int) -> UInt32:
 
 
 def _starts(lengths: Iterable[int], num_samples: int) -> Int32:
-    """Running sums, from 0: where each sample's entries start and the last one's end. Without any
-    lengths all are 0."""
+    """Return running sums, from 0: where each sample's entries start and the last one's end.
+    Without any lengths all are 0."""
     starts = [0]
     for length in lengths:
         starts.append(starts[-1] + length)

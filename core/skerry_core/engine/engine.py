@@ -168,7 +168,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do anything."""
+        """Return whether `step` would do anything."""
         return bool(self._sequences or self._ended or self.exports.open or self._under_way)
 
     # --- the heartbeat ---------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Engine:
         return outputs
 
     def _lives(self, sequence: Sequence) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return self._sequences.get(sequence.id) is sequence
 
     def _end_early(

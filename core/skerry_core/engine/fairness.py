@@ -23,7 +23,7 @@ class FairShare:
         self._departed: OrderedDict[str, float] = OrderedDict()  # oldest departure first
 
     def enter(self, tenant: str) -> None:
-        """One more request of the tenant."""
+        """Count one more request of the tenant."""
         self._requests[tenant] = self._requests.get(tenant, 0) + 1
         if tenant not in self._service:
             earned = self._departed.pop(tenant, 0.0)
@@ -33,7 +33,7 @@ class FairShare:
                 self._newcomers.add(tenant)
 
     def leave(self, tenant: str) -> None:
-        """One request less."""
+        """Count one request less."""
         self._requests[tenant] -= 1
         if self._requests[tenant]:
             return

@@ -141,5 +141,5 @@ class Tally:
 
 
 def _attended(start: int, num_tokens: int) -> float:
-    """Pairs (query, key) of causal attention of `num_tokens` tokens after `start`."""
+    """Return pairs (query, key) of causal attention of `num_tokens` tokens after `start`."""
     return num_tokens * (start + (num_tokens + 1) / 2)

@@ -54,7 +54,7 @@ class KVExchange:
         sequence.kv = ()  # let go of the bytes
 
     def adopt_blocks(self, names: list[Digest], blocks: Iterable[KVBlock]) -> KVBlock | None:
-        """As `adopt`, of a prompt whose blocks have these names, in order; return the open block.
+        """Adopt blocks of a prompt whose blocks have these names, in order; return the open block.
 
         Blocks that do not fit, by space, shape or the range of their dtype, or that were spoilt on
         their way, are computed again. None of them pushes out another, or what stands before it in

@@ -108,7 +108,8 @@ class OutputBuilder:
         return token_id, finish_reason(sequence), None
 
     def _logprob_of(self, result: StepResult, sample: int, k: int, token_id: int) -> TokenLogprob:
-        """Logprobs of the token that was taken, which need not be the one that was sampled."""
+        """Return logprobs of the token that was taken, which need not be the one that was
+        sampled."""
         told = _logprob(result, sample, k)
         if result.token_ids[sample] == token_id:
             return told
@@ -125,6 +126,6 @@ def _end_without_a_token(sequence: Sequence) -> tuple[FinishReason, str | None]:
 
 
 def _logprob(result: StepResult, sample: int, k: int | None) -> TokenLogprob:
-    """Logprobs of a sample's token and of its k most likely tokens."""
+    """Return logprobs of a sample's token and of its k most likely tokens."""
     ids, logprobs = result.top_ids[sample, :k].tolist(), result.top_logprobs[sample, :k].tolist()
     return float(result.logprobs[sample]), list(zip(ids, logprobs, strict=True))

@@ -123,7 +123,7 @@ class Scheduler:
     # --- one step --------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> list[PlannedRow]:
-        """Rows of the next step, their blocks allocated; empty when nothing can run.
+        """Return rows of the next step, their blocks allocated; empty when nothing can run.
 
         `now` (seconds) becomes the start time of sequences that get their first place. The caller
         computes the rows and then calls `settle`.
@@ -265,7 +265,8 @@ class Scheduler:
         return self._pool.acquire(sequence.prefix_digests(self._names))
 
     def _needed(self, sequence: Sequence, num_matched: int) -> int:
-        """Idle blocks that rule 6 asks for: its own, those of prompts in work, one each to grow."""
+        """Return idle blocks that rule 6 asks for: its own, those of prompts in work, one each to
+        grow."""
         needed = blocks_for(sequence.num_tokens) - num_matched
         for priority, own in self._classes.items():
             if priority <= sequence.priority:

@@ -59,7 +59,7 @@ class SecondTierStatistics:
 def open_file(
     path: Path, runner: ModelRunner, *, model_key: bytes, capacity_bytes: int
 ) -> FileTier:
-    """A file for blocks of this runner. Raises FileTierError."""
+    """Return a file for blocks of this runner. Raises FileTierError."""
     from skerry_core.kv.file_tier import FileTier  # not for nodes that have no file
 
     identity = repr((model_key, runner.numeric_build, runner.kv_format))
@@ -106,11 +106,11 @@ class SecondTier:
         self.is_empty = not len(file)  # nothing was ever kept: there is nothing to look for
 
     def __contains__(self, digest: Digest) -> bool:
-        """Whether `restore` would find the block, as far as is known without reading it."""
+        """Return whether `restore` would find the block, as far as is known without reading it."""
         return digest in self._pending or digest in self._file
 
     def digests(self) -> list[Digest]:
-        """What the file holds: the snapshot that `drain_changes` continues."""
+        """Return what the file holds: the snapshot that `drain_changes` continues."""
         return self._file.digests()
 
     def drain_changes(self) -> CacheChanges:
@@ -120,7 +120,7 @@ class SecondTier:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second at which blocks have come back of late, adoption included."""
+        """Return bytes per second at which blocks have come back of late, adoption included."""
         return 1 / (self._read_pace + self._adopt_pace)
 
     def statistics(self) -> SecondTierStatistics:
@@ -200,7 +200,7 @@ class SecondTier:
         self._adopt_pace += LEARNING_RATE * (sample - self._adopt_pace)
 
     def _wanted(self, pool: BlockPool, digests: Sequence[Digest]) -> tuple[list[Digest], int]:
-        """Blocks to read, and how many blocks of the prompt then need no computing."""
+        """Return blocks to read, and how many blocks of the prompt then need no computing."""
         resident = end = pool.match(digests)
         room = self._max_restored - self._queued - len(self._restored)
         room = min(room, pool.num_idle)

@@ -203,17 +203,17 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the token that it made last is left to run."""
+        """Return whether only the token that it made last is left to run."""
         return self.num_tokens - self.num_computed == 1 and self.num_tokens > self.prompt_tokens
 
     @property
     def is_complete(self) -> bool:
-        """Whether no token may follow the last one: it ends as soon as that is known."""
+        """Return whether no token may follow the last one: it ends as soon as that is known."""
         return self.output_tokens >= self.sampling.max_tokens
 
     @property
     def awaits_mask(self) -> bool:
-        """Whether its next token cannot be chosen yet."""
+        """Return whether its next token cannot be chosen yet."""
         return self.matcher is not None and self.matcher.mask is None
 
     @property

@@ -67,24 +67,26 @@ class PlannedRow:
 
     @property
     def starts_inside_block(self) -> bool:
-        """Whether it goes on from an open block that came along and is to be written first."""
+        """Return whether it goes on from an open block that came along and is to be written
+        first."""
         return self.is_admission and self.start % BLOCK_SIZE > 0
 
     @property
     def is_placed(self) -> bool:
-        """Whether its sequence still has the blocks that it was computed in."""
+        """Return whether its sequence still has the blocks that it was computed in."""
         return self.sequence.preemptions == self.num_preemptions
 
     @property
     def is_foreseeable(self) -> bool:
-        """Whether the sequence's next row can be planned before this one's token is known."""
+        """Return whether the sequence's next row can be planned before this one's token is
+        known."""
         sequence = self.sequence
         needs_token = sequence.matcher is not None or sequence.has_penalties
         return not (needs_token or sequence.exports_kv or self.num_targets or self.num_drafts)
 
     @property
     def end(self) -> int:
-        """Position after the last computed token that stays."""
+        """Return the position after the last computed token that stays."""
         return self.start + self.num_tokens - self.num_drafts + self.num_accepted
 
 
@@ -98,7 +100,7 @@ class LaunchedStep:
 
     @property
     def is_foreseeable(self) -> bool:
-        """Whether the next step can be planned before this one is computed."""
+        """Return whether the next step can be planned before this one is computed."""
         return all(row.is_foreseeable for row in self.rows)
 
     def expect(self, lives: Callable[[Sequence], bool]) -> None:

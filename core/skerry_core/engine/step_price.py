@@ -28,7 +28,7 @@ class StepPrice:
 
     @property
     def per_token(self) -> float:
-        """Seconds; before the first step only its ratio to `of` means something."""
+        """Return seconds; before the first step only its ratio to `of` means something."""
         if not self._num_seen:
             return 1.0
         guess = self._s / (self._n + _BASE_TOKENS)
@@ -37,18 +37,18 @@ class StepPrice:
         return min(max(covariance / variance, 0.25 * guess), self._s / self._n)
 
     def of(self, num_tokens: int) -> float:
-        """Seconds of a step of so many tokens."""
+        """Return seconds of a step of so many tokens."""
         if not self._num_seen:
             return num_tokens + _BASE_TOKENS
         return max(self._s + (num_tokens - self._n) * self.per_token, num_tokens * _FLOOR)
 
     @property
     def per_prompt_token(self) -> float:
-        """Seconds that a step takes longer for a token of a prompt."""
+        """Return seconds that a step takes longer for a token of a prompt."""
         return self._prompt_seconds / self._prompt_tokens
 
     def chunk(self, num_streams: int, gap_seconds: float) -> int:
-        """Tokens of prompts that a step may take on beside so many streams.
+        """Return tokens of prompts that a step may take on beside so many streams.
 
         As many as make it last `gap_seconds`, or, where streams alone take more than half of that,
         twice as long as without.

@@ -78,7 +78,7 @@ class Worker(WorkerThread):
             return restoring
 
     def _restored(self, sequence: Sequence, future: Future[tuple[KVBlock, ...]]) -> None:
-        """On the reader's thread: queue the sequence, with what was found."""
+        """Queue the sequence with what was found. On the reader's thread."""
         kv: tuple[KVBlock, ...] = ()
         if not future.cancelled():
             if (error := future.exception()) is None:
@@ -111,7 +111,7 @@ class Worker(WorkerThread):
                 self._wake.notify()
 
     def statistics(self) -> Statistics:
-        """Figures of now. Never waits for the step in progress."""
+        """Return figures of now. Never waits for the step in progress."""
         return self._engine.statistics()
 
     # --- on the engine's thread ------------------------------------------------------------------

@@ -42,8 +42,8 @@ class Grammar(Protocol):
 
     @property
     def source(self) -> str:
-        """A JSON schema, a regular expression (Rust's syntax, anchored at both ends), or EBNF in
-        Lark's or in GBNF's notation."""
+        """Compile a JSON schema, a regular expression (Rust's syntax, anchored at both ends), or
+        EBNF in Lark's or in GBNF's notation."""
         ...
 
 
@@ -148,12 +148,12 @@ class Matcher:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no text can follow: the output is whole."""
+        """Return whether no text can follow: the output is whole."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     @property
     def is_accepting(self) -> bool:
-        """Whether the output is whole as it stands; more may follow."""
+        """Return whether the output is whole as it stands; more may follow."""
         return self._matcher.is_accepting()
 
     def advance(self, token_id: int) -> None:

@@ -32,7 +32,7 @@ class _Rotary:
 
     @property
     def original_context(self) -> int:
-        """Tokens of the context that the model was first trained with."""
+        """Return tokens of the context that the model was first trained with."""
         key = "original_max_position_embeddings"
         for metadata in (self.section, self.model):
             if metadata.has(key):

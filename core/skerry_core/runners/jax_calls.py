@@ -30,7 +30,7 @@ class CompiledCall:
 
     @property
     def tokens(self) -> Int32:
-        """i32[b, length]: indices into the batch's tokens."""
+        """Return i32[b, length]: indices into the batch's tokens."""
         tokens: Int32 = np.add(self.starts[:, None], np.arange(self.length), dtype=np.int32)
         return tokens
 
@@ -54,7 +54,7 @@ class Buckets:
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Rows, tokens of each, and blocks of its table, of every call that there may be."""
+        """Return rows, tokens of each, and blocks of its table, of every call that there may be."""
         calls = [*((rows, 1) for rows in self.rows), *((1, count) for count in self.tokens)]
         return [(*call, width) for call in calls for width in self.tables]
 

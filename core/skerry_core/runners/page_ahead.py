@@ -53,7 +53,7 @@ class PageAhead:
 
     @property
     def num_bytes(self) -> int:
-        """That were brought in."""
+        """Return how many were brought in."""
         return self._done - self._first
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class Answers:
     _known: dict[object, int] = field(default_factory=dict[object, int])
 
     def add(self, turns: Sequence[Template], *, rate_name: int = 0, whole: int = IS_WHOLE) -> int:
-        """The row of an answer that is given in turns; `whole` as in `tables.WHOLE`."""
+        """Return the row of an answer that is given in turns; `whole` as in `tables.WHOLE`."""
         key = tuple(turns), rate_name, whole
         if (known := self._known.get(key)) is None:
             row = self.put(turns, rate_name=rate_name, whole=whole)
@@ -54,12 +54,12 @@ class Answers:
         return tuple(head)
 
     def append(self, row: Row) -> int:
-        """Its number."""
+        """Return its number."""
         self._rows.append(row)
         return self._start(0) + len(self._rows) - 1
 
     def arrays(self) -> Arrays:
-        """All rows, bodies and pointers, those of `after` first."""
+        """Return all rows, bodies and pointers, those of `after` first."""
         rows = np.array(self._rows, np.int32).reshape(-1, ANSWER_COLUMNS)
         bodies = np.frombuffer(bytes(self._bodies), np.uint8)
         pointers = np.array(self._pointers, np.int32)

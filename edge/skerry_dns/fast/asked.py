@@ -125,7 +125,7 @@ def _read(packet: Bytes, labels: Int64s, lowered: Bytes) -> Asked:
 
 @compiled
 def _read_name(packet: Bytes, labels: Int64s, lowered: Bytes) -> tuple[int, int]:
-    """Number of labels and where the name ends; an end of -1 for what is no name."""
+    """Return the number of labels and where the name ends; an end of -1 for what is no name."""
     at = HEADER
     count = 0
     while at < packet.size:
@@ -187,7 +187,7 @@ def _is_subnet(packet: Bytes, at: int, length: int) -> bool:
 
 @compiled
 def _has_tsig(packet: Bytes) -> bool:
-    """Whether type TSIG and class ANY stand somewhere in it."""
+    """Return whether type TSIG and class ANY stand somewhere in it."""
     for at in range(HEADER, packet.size - 3):
         if packet[at + 1] == TSIG and u16(packet, at) == TSIG and u16(packet, at + 2) == ANY_CLASS:
             return True

@@ -31,7 +31,7 @@ class ClientKinds:
         self._by_contents: dict[object, int] = {}
 
     def number(self, client: ClientOrigin, example: Address) -> int:
-        """The same for clients that are alike."""
+        """Return the same for clients that are alike."""
         contents = client.location, client.region, client.zone, frozenset(client.rtt.items())
         if (known := self._by_contents.get(contents)) is not None:
             return known

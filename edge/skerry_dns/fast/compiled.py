@@ -23,7 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """A function that runs without the GIL and without Python objects; nothing may be allocated.
+    """Return a function that runs without the GIL and without Python objects; nothing may be
+    allocated.
 
     It is inlined wherever it is called: a call would pass each of a table's hundred fields.
     """
@@ -36,7 +37,7 @@ _memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, ty
 
 @compiled
 def u16(data: Bytes, at: int) -> int:
-    """The big-endian number of two bytes."""
+    """Return the big-endian number of two bytes."""
     return wide(data[at]) << 8 | wide(data[at + 1])
 
 
@@ -56,7 +57,7 @@ def copy(target: Bytes, at: int, source: Bytes, start: int, count: int) -> int:
 
 @compiled
 def u64(data: Bytes, at: int, count: int) -> np.uint64:
-    """`count` (up to 8) bytes as a little-endian number."""
+    """Return `count` (up to 8) bytes as a little-endian number."""
     value = np.uint64(0)
     for i in range(count):
         value |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -65,7 +66,8 @@ def u64(data: Bytes, at: int, count: int) -> np.uint64:
 
 @compiled
 def top64(data: Bytes, at: int, count: int) -> np.uint64:
-    """The first 64 bits of a big-endian number of which `count` bytes are there, the rest zero."""
+    """Return the first 64 bits of a big-endian number of which `count` bytes are there, the rest
+    zero."""
     value = np.uint64(0)
     for i in range(min(count, 8)):
         value |= np.uint64(data[at + i]) << np.uint64(56 - 8 * i)

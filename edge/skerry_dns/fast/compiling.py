@@ -79,8 +79,8 @@ def read_contents(
 
 
 def orders_of(contents: Contents, state: State) -> Generator[None, None, tuple[Order, ...]]:
-    """Of each kind of clients and each slot of it, as regions are now: what `contents` are answered
-    by from now on."""
+    """Compute, of each kind of clients and each slot of it, as regions are now: what `contents` are
+    answered by from now on."""
     places = contents.source.places
     places.state = state
     orders: list[Order] = []
@@ -97,8 +97,8 @@ def make_table(
     generation: int,
     is_current: Callable[[], bool] = lambda: True,
 ) -> Generator[None, None, Table | None]:
-    """Contents as the orders of regions have them be. None when `orders` are no more those that
-    `contents` are answered by, which `is_current` says; what is rendered by then is kept."""
+    """Return contents as the orders of regions have them be. None when `orders` are no more those
+    that `contents` are answered by, which `is_current` says; what is rendered by then is kept."""
     responder = contents.source
     numbers = {order: number for number, order in enumerate(dict.fromkeys(orders))}
     num_slots = responder.places.num_slots

@@ -16,7 +16,7 @@ NONE, OLD, YOUNG = 0, 1, 2  # not ours, ours, and ours without need of a new one
 
 @compiled
 def cookie_age(secret: UInt64s, cookie: Bytes, address: Bytes, now: int) -> int:
-    """What a cookie is that came from `address` (4 or 16 bytes) at Unix time `now`."""
+    """Return what a cookie is that came from `address` (4 or 16 bytes) at Unix time `now`."""
     if cookie.size != WHOLE or cookie[CLIENT] != VERSION:
         return NONE
     made = 0

@@ -66,11 +66,11 @@ class FastPath:
         self._workers.clear()
 
     def events(self) -> dict[str, int]:
-        """Since the start, by name."""
+        """Return counts since the start, by name."""
         return dict(zip(EVENTS, self._sums(), strict=False))
 
     def answers(self) -> dict[int, int]:
-        """Since the start, by code."""
+        """Return counts since the start, by code."""
         return {code: count for code, count in enumerate(self._sums()[RCODES:]) if count}
 
     def _sums(self) -> list[int]:
@@ -127,7 +127,7 @@ class FastPath:
             contents = await self._read_beside(contents)
 
     def _take_limits(self) -> None:
-        """Those of the responder, where it has been given others."""
+        """Take the responder's limits, where it has been given others."""
         if self._responder.limits is not self._limits:
             self._limits = self._responder.limits
             limits = make_limits(self._limits)
@@ -143,8 +143,8 @@ class FastPath:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _read_beside(self, before: Contents) -> Contents:
-        """What is served now. That takes seconds for a large zone: answers are those of `before`
-        meanwhile, by the state of regions."""
+        """Return what is served now. That takes seconds for a large zone: answers are those of
+        `before` meanwhile, by the state of regions."""
         self.current.clear()
         reading = asyncio.create_task(_apart(read_contents(self._responder, before)))
         try:
@@ -159,7 +159,7 @@ class FastPath:
         return contents.source.version == self._responder.version
 
     async def _follow_state(self, contents: Contents) -> None:
-        """Another table, where the state of regions has led to other orders."""
+        """Make another table, where the state of regions has led to other orders."""
         state = self._responder.places.state
         if state is self._state and self._orders:
             return

@@ -16,7 +16,7 @@ SLOTS_PER_NAME = 4
 def index_names(
     names: Iterable[bytes], spans: Iterable[tuple[int, ...]]
 ) -> tuple[Bytes, Int32s, Int32s]:
-    """Names side by side, entries, and slots."""
+    """Return names side by side, entries, and slots."""
     wires = list(names)
     every = np.frombuffer(b"".join(wires), np.uint8).copy()
     starts = list(itertools.accumulate(map(len, wires), initial=0))
@@ -34,7 +34,7 @@ def index_names(
 
 
 def _hash(wire: bytes) -> np.uint64:
-    """As `find_name` computes it: label by label from the root."""
+    """Hash a name as `find_name` does: label by label from the root."""
     name = np.frombuffer(wire, np.uint8)
     starts = []
     at = 0

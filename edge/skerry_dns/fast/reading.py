@@ -100,7 +100,7 @@ class ZoneReading:
     def _beneath(
         self, zone: Zone, name: Name, under: Name | None, rdtype: int, rate: int
     ) -> Choice:
-        """For names below one, that do not exist."""
+        """Return the choice for names below one, that do not exist."""
         rows = []
         for variant in variants_of(self._responder, name):
             template, whole = self._under(zone, under, rdtype, variant)
@@ -111,8 +111,8 @@ class ZoneReading:
     def _under(
         self, zone: Zone, under: Name | None, rdtype: int, variant: Variant
     ) -> tuple[Template, int]:
-        """An answer, and whether it is whole (`tables.WHOLE`): signatures that cover a name which
-        the asker made up are made when it is asked for."""
+        """Return an answer, and whether it is whole (`tables.WHOLE`): signatures that cover a name
+        which the asker made up are made when it is asked for."""
         if under is None:
             return UNKNOWN, IS_LEFT
         render = partial(_render, self._responder, rdtype, self._somebody, variant)
@@ -172,8 +172,8 @@ def variants_of(responder: Responder, name: Name) -> tuple[Variant, ...]:
 
 
 def _asked_types(zone: Zone, name: Name) -> set[int]:
-    """Types for which the answer may be another than for all others: those that the name or the
-    end of its aliases has."""
+    """Return types for which the answer may be another than for all others: those that the name or
+    the end of its aliases has."""
     types: set[int] = set()
     for _ in range(MAX_ALIASES + 1):
         if not name.is_subdomain(zone.origin):

@@ -60,7 +60,7 @@ class Scratch(NamedTuple):
 
 
 def make_scratch() -> Scratch:
-    """Of one worker."""
+    """Allocate the memory of one worker."""
     return Scratch(np.zeros(128, np.int64), np.zeros(256, np.uint8), np.zeros(COUNTERS, np.int64))
 
 
@@ -146,7 +146,7 @@ def _answer(
 def _find_answer(
     packet: Bytes, asked: Asked, sender: Sender, table: Table, entry: int, exact: bool
 ) -> tuple[int, int]:
-    """A row of the table's answers, and the scope of an answer by place."""
+    """Return a row of the table's answers, and the scope of an answer by place."""
     if asked.version:
         return tables.BADVERS_ROW, 0
     if asked.type == NXNAME:  # of proofs only (RFC 9824, 3.5)
@@ -176,7 +176,7 @@ def _find_answer(
 
 @compiled
 def _limit(asked: Asked, query_bytes: int, known: bool) -> int:
-    """Bytes that the answer may have."""
+    """Return bytes that the answer may have."""
     payload = asked.payload if asked.edns else PLAIN_PAYLOAD
     limit = min(max(payload, PLAIN_PAYLOAD), UDP_PAYLOAD)
     if known:
@@ -201,7 +201,7 @@ def _sender(slot: Bytes) -> Sender:
 
 @compiled
 def _bits(address: np.uint64, is_ipv4: bool) -> np.uint64:
-    """The /24 or /56 around an address, and which of the two it is: `network_bits` of
+    """Return the /24 or /56 around an address, and which of the two it is: `network_bits` of
     `skerry_regions.geo.shares`."""
     if is_ipv4:
         return address >> np.uint64(40)
@@ -210,7 +210,7 @@ def _bits(address: np.uint64, is_ipv4: bool) -> np.uint64:
 
 @compiled
 def _subnet(packet: Bytes, asked: Asked) -> np.uint64:
-    """The network of the client subnet, and the one bit that tells it from none: 0."""
+    """Return the network of the client subnet, and the one bit that tells it from none: 0."""
     if asked.subnet == 0 or packet[asked.subnet + 2] == 0:
         return np.uint64(0)
     address = top64(packet, asked.subnet + 4, asked.subnet_length - 4)
@@ -226,7 +226,7 @@ def _judge(keys: Keys, sender: Sender, subnet: np.uint64, kind: np.uint64, now: 
 
 @compiled
 def _is_own(slot: Bytes, own: Bytes) -> bool:
-    """Whether it claims to be this socket's own: it would be answered for ever."""
+    """Return whether it claims to be this socket's own: it would be answered for ever."""
     first, size = (2, 6) if wide(slot[0]) == INET else (2, 22)
     for i in range(first, first + size):
         if slot[i] != own[i] and not (size == 22 and 4 <= i < 8):  # flow labels say nothing

@@ -76,7 +76,7 @@ class DatagramBatch(NamedTuple):
 
 
 def make_batch() -> DatagramBatch:
-    """All that never changes is written here, once."""
+    """Write all that never changes, once."""
     slots, outs = np.zeros((WIDTH, SLOT), np.uint8), np.zeros((WIDTH, LARGEST), np.uint8)
     receiving, sending = np.zeros((WIDTH, 8), np.int64), np.zeros((WIDTH, 8), np.int64)
     receiving_vectors, sending_vectors = np.zeros((2, WIDTH, 2), np.int64)

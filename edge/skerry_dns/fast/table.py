@@ -74,7 +74,7 @@ class Table(NamedTuple):
 
 
 def empty_table() -> Table:
-    """One that leaves everything to the slow path."""
+    """Return one that leaves everything to the slow path."""
     none, flat = np.zeros((0, 0), np.int32), np.zeros(0, np.int32)
     nothing = np.zeros(0, np.uint8)
     blocks = Blocks(flat, np.zeros(0, np.uint64), flat, flat)
@@ -86,7 +86,7 @@ def empty_table() -> Table:
 
 @compiled
 def hashed(start: np.uint64, name: Bytes, at: int) -> np.uint64:
-    """The hash of a name by that of its parent: one label, with its length, goes in."""
+    """Return the hash of a name by that of its parent: one label, with its length, goes in."""
     value = start
     for i in range(at, at + 1 + wide(name[at])):
         value = (value ^ np.uint64(name[i])) * PRIME
@@ -95,7 +95,7 @@ def hashed(start: np.uint64, name: Bytes, at: int) -> np.uint64:
 
 @compiled
 def slot_of(value: np.uint64, slots: int) -> int:
-    """Where a hash is looked for first."""
+    """Return where a hash is looked for first."""
     return wide((value ^ value >> np.uint64(32)) & np.uint64(slots - 1))
 
 
@@ -103,7 +103,7 @@ def slot_of(value: np.uint64, slots: int) -> int:
 def find_name(
     table: Table, name: Bytes, length: int, labels: Int64s, count: int
 ) -> tuple[int, int, np.uint64]:
-    """The longest part of a name that exists: its entry (-1: nothing of ours), and where it
+    """Return the longest part of a name that exists: its entry (-1: nothing of ours), and where it
     begins; and the hash of the whole name."""
     value, found, start = SEED, -1, 0
     for i in range(count - 1, -1, -1):
@@ -134,7 +134,7 @@ def _probe(table: Table, value: np.uint64, name: Bytes, start: int, end: int) ->
 
 @compiled
 def find_choice(table: Table, entry: int, exact: bool, rdtype: int) -> int:
-    """Which of a name's choices is for a type."""
+    """Return which of a name's choices is for a type."""
     first = wide(table.entries[entry, EXACT if exact else BELOW])
     last = first + wide(table.entries[entry, EXACT_COUNT if exact else BELOW_COUNT]) - 1
     for row in range(first, last):
@@ -145,7 +145,7 @@ def find_choice(table: Table, entry: int, exact: bool, rdtype: int) -> int:
 
 @compiled
 def find_block(blocks: Blocks, address: np.uint64) -> int:
-    """The block that holds the address with these first 64 bits."""
+    """Return the block that holds the address with these first 64 bits."""
     high = wide(address >> np.uint64(48))
     low, top = wide(blocks.firsts[high]), wide(blocks.firsts[high + 1])
     while low < top:

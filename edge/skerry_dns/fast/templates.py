@@ -41,7 +41,7 @@ class Template:
 
 
 def of_name(name: dns.name.Name, render: Render) -> Template:
-    """For queries of exactly this name."""
+    """Return the template for queries of exactly this name."""
     wire = render(name)
     _, flags, _, answer, authority, additional = HEADER.unpack_from(wire)
     length = len(name.to_wire() or b"")
@@ -50,8 +50,8 @@ def of_name(name: dns.name.Name, render: Render) -> Template:
 
 
 def unused(name: dns.name.Name, exists: Callable[[dns.name.Name], bool]) -> dns.name.Name | None:
-    """A name under this one that does not exist, nor those that `below` tries; None where there is
-    no room for one."""
+    """Return a name under this one that does not exist, nor those that `below` tries; None where
+    there is no room for one."""
     for size in range(1, MAX_LABEL - max(MOVED)):
         under = _under(name, size)
         if under is None:
@@ -62,7 +62,8 @@ def unused(name: dns.name.Name, exists: Callable[[dns.name.Name], bool]) -> dns.
 
 
 def below(under: dns.name.Name, render: Render) -> Template:
-    """For queries of every name that does not exist, with the parent that `under` (`unused`) has.
+    """Return the template for queries of every name that does not exist, with the parent that
+    `under` (`unused`) has.
 
     Raises `NotATemplate`.
     """

@@ -136,7 +136,7 @@ class Workers:
 
 
 def _sockaddr(udp: socket.socket) -> bytes:
-    """Its own address as `recvmmsg` would write it."""
+    """Return its own address as `recvmmsg` would write it."""
     name = udp.getsockname()
     packed = socket.inet_pton(udp.family, name[0].partition("%")[0])
     head = struct.pack("=H", udp.family) + struct.pack("!H", name[1])
@@ -146,7 +146,7 @@ def _sockaddr(udp: socket.socket) -> bytes:
 
 
 def _address(slot: bytes) -> tuple[Any, ...]:
-    """A sender, as `sendto` takes it."""
+    """Return a sender, as `sendto` takes it."""
     (port,) = struct.unpack_from("!H", slot, 2)
     if slot[0] == INET:
         return socket.inet_ntop(socket.AF_INET, slot[4:8]), port
@@ -155,7 +155,7 @@ def _address(slot: bytes) -> tuple[Any, ...]:
 
 
 def is_supported() -> bool:
-    """Whether this machine is one whose structures `serving` knows."""
+    """Return whether this machine is one whose structures `serving` knows."""
     return os.uname().sysname == "Linux" and struct.calcsize("P") == 8 and _is_little_endian()
 
 

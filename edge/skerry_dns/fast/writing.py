@@ -41,7 +41,7 @@ def write_answer(
     now: float,
     out: Bytes,
 ) -> int:
-    """The answer in a row of the table; its length. `secret` is that of cookies."""
+    """Return the answer in a row of the table; its length. `secret` is that of cookies."""
     answer = table.answers[row]
     rcode = wide(answer[tables.RCODE])
     flags = QR | u16(packet, 2) & (RD | CD) | rcode & 0xF
@@ -69,7 +69,7 @@ def write_answer(
 
 @compiled
 def _put_body(out: Bytes, at: int, table: Table, row: int, name_length: int) -> int:
-    """The records, with pointers into the question moved to where this question has them."""
+    """Return the records, with pointers into the question moved to where this question has them."""
     answer = table.answers[row]
     end = copy(
         out,
@@ -137,7 +137,7 @@ def _put_opt(
 
 @compiled
 def options_length(asked: Asked, rcode: int, server_id: int) -> int:
-    """Bytes of the OPT record that `_put_opt` writes."""
+    """Return bytes of the OPT record that `_put_opt` writes."""
     if not asked.edns:
         return 0
     length = OPT_HEADER
@@ -149,7 +149,7 @@ def options_length(asked: Asked, rcode: int, server_id: int) -> int:
 
 @compiled
 def write_bare(packet: Bytes, rcode: int, out: Bytes) -> int:
-    """A header with nothing but a code; its length."""
+    """Return a header with nothing but a code; its length."""
     out[0], out[1] = packet[0], packet[1]
     put_u16(out, 2, QR | u16(packet, 2) & 0x7800 | u16(packet, 2) & RD | rcode)
     for i in range(4, HEADER):

@@ -26,12 +26,13 @@ class Cookies:
         self.secret = secret
 
     def make(self, client_cookie: bytes, address: Address, now: int) -> bytes:
-        """The full cookie: 8 bytes of the client's and 16 of ours. `now` is Unix time."""
+        """Return the full cookie: 8 bytes of the client's and 16 of ours. `now` is Unix time."""
         prefix = client_cookie + struct.pack("!BxxxI", 1, now & 0xFFFFFFFF)
         return prefix + siphash(self.secret, prefix + address.packed)
 
     def valid(self, cookie: bytes, address: Address, now: int) -> bool:
-        """Whether a cookie of ours came back from the address that it was made for, in time."""
+        """Return whether a cookie of ours came back from the address that it was made for, in
+        time."""
         if len(cookie) != 24 or cookie[8] != 1:
             return False
         made = int.from_bytes(cookie[12:16], "big")

@@ -10,7 +10,7 @@ IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # of Linux; Python has no names for 
 
 
 def bound(host: Any, family: int, *, is_shared: bool) -> socket.socket:
-    """A socket at a name of this family. Raises OSError.
+    """Return a socket at a name of this family. Raises OSError.
 
     Several may be at a name that `is_shared`. What is sent is never fragmented, whatever forged
     messages say of the way (RFC 9715): answers are no longer than every way of IPv6 takes, and for

@@ -23,7 +23,7 @@ class DnsMetrics:
         self._server = server
 
     def families(self) -> list[Metric]:
-        """All of them, for an exposition."""
+        """Return all of them, for an exposition."""
         return [
             ReadCounter(
                 "skerry_dns_answers_total",
@@ -103,6 +103,6 @@ class DnsMetrics:
         }
 
     def _regions(self, named: frozenset[str], value: float) -> Numbers:
-        """`value` for those that are named, the other one for the rest."""
+        """Return `value` for those that are named, the other one for the rest."""
         regions = self._server.responder.places.regions
         return {(name,): value if name in named else 1.0 - value for name in regions}

@@ -112,7 +112,7 @@ class DnsServer:
         self._transports.clear()
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> Frames | None:
-        """Messages that answer a query; None when no answer is due."""
+        """Return messages that answer a query; None when no answer is due."""
 
         def answer(query: bytes) -> bytes | None:
             return self.responder.respond(query, address, stream=stream)
@@ -125,7 +125,7 @@ class DnsServer:
         return None if plain is None else iter([plain])
 
     def _respond_once(self, query: bytes, host: str) -> bytes | None:
-        """What one datagram is answered with."""
+        """Return what one datagram is answered with."""
         return next(self.respond(query, _address(host), stream=False) or iter(()), None)
 
     async def close(self) -> None:
@@ -241,7 +241,7 @@ class _Stream(asyncio.Protocol):
             self._send()
 
     def _send(self) -> None:
-        """One message of a transfer; the next one after others had their turn, and while the
+        """Send one message of a transfer; the next one after others had their turn, and while the
         client reads."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._sending is None or self._is_full:
@@ -268,7 +268,7 @@ class _Stream(asyncio.Protocol):
             self._timer = loop.call_later(self._server.limits.idle_seconds, self._leave)
 
     def _leave(self) -> None:
-        """Nothing came, or what was sent is not being read, and then closing would not end."""
+        """Abort: nothing came, or what was sent is not read, and then closing would not end."""
         if self._transport is not None:
             (self._transport.abort if self._is_full else self._transport.close)()
 

@@ -17,7 +17,7 @@ MAX_BYTES = 65_535
 
 
 def reply_to(asked: wire.Query) -> dns.message.Message:
-    """With nothing in it but the question."""
+    """Return a reply with nothing in it but the question."""
     message = dns.message.QueryMessage(id=asked.id)
     message.flags = dns.flags.Flag.QR
     if asked.recursion_desired:
@@ -35,14 +35,14 @@ def reply_to(asked: wire.Query) -> dns.message.Message:
 
 
 def bare(refused: wire.Refused) -> bytes:
-    """A header, which says why there is no more."""
+    """Return a header, which says why there is no more."""
     flags = dns.flags.QR | refused.opcode << 11 | refused.rcode
     flags |= dns.flags.RD if refused.recursion_desired else 0
     return wire.HEADER.pack(refused.id, flags, 0, 0, 0, 0)
 
 
 def cut(message: dns.message.Message) -> dns.message.Message:
-    """The same answer with nothing in it but TC=1: come back over TCP."""
+    """Return the same answer with nothing in it but TC=1: come back over TCP."""
     message.answer.clear()
     message.authority.clear()
     message.additional.clear()
@@ -57,19 +57,19 @@ def turn(message: dns.message.Message, turns: int) -> None:
 
 
 def _turned(rrset: dns.rrset.RRset, turns: int) -> list[dns.rrset.RRset]:
-    """Its records one by one, as sets of several are shuffled when they are written."""
+    """Return its records one by one, as sets of several are shuffled when they are written."""
     first = turns % len(rrset)
     records = [*rrset[first:], *rrset[:first]]
     return [dns.rrset.from_rdata(rrset.name, rrset.ttl, record) for record in records]
 
 
 def to_wire(message: dns.message.Message) -> bytes:
-    """Bytes, however long: by itself `to_wire` stops at the UDP size that OPT states."""
+    """Return bytes, however long: by itself `to_wire` stops at the UDP size that OPT states."""
     return message.to_wire(max_size=MAX_BYTES)
 
 
 def option(code: int, data: bytes) -> dns.edns.GenericOption:
-    """Of an OPT record."""
+    """Return an option of an OPT record."""
     return dns.edns.GenericOption(dns.edns.OptionType.make(code), data)
 
 
@@ -79,7 +79,8 @@ def dnssec_flag(asked: wire.Query) -> int:
 
 
 def rate_name(message: dns.message.Message) -> dns.name.Name:
-    """What a flood has in common: the name asked for, or the zone whose names do not exist."""
+    """Return what a flood has in common: the name asked for, or the zone whose names do not
+    exist."""
     if message.rcode() == dns.rcode.NXDOMAIN and message.authority:
         return message.authority[0].name
     if message.rcode() == dns.rcode.REFUSED:

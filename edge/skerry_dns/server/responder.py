@@ -95,11 +95,12 @@ class Responder:
         self.version += 1  # for whoever keeps what this answered
 
     def snapshot(self) -> Responder:
-        """One that goes on answering from what is served now; limits and counters are shared."""
+        """Return one that goes on answering from what is served now; limits and counters are
+        shared."""
         return copy.copy(self)
 
     def respond(self, query: bytes, address: Address, *, stream: bool) -> bytes | None:
-        """The answer to one query from `address`, or None when none is due.
+        """Return the answer to one query from `address`, or None when none is due.
 
         Over a `stream` (TCP) an answer may have 65,535 bytes and costs no budget: the sender has
         shown that it receives at its address.
@@ -142,11 +143,11 @@ class Responder:
         return self._lookup.places
 
     def zone_of(self, name: dns.name.Name) -> Zone | None:
-        """The zone with the longest origin above `name`."""
+        """Return the zone with the longest origin above `name`."""
         return self._lookup.zone_of(name)
 
     def is_signed(self, name: dns.name.Name) -> bool:
-        """Whether answers for a name have signatures for those who ask for them."""
+        """Return whether answers for a name have signatures for those who ask for them."""
         zone = self.zone_of(name)
         return zone is not None and zone.origin in self._signed
 
@@ -161,8 +162,8 @@ class Responder:
         slot: int = 0,
         turn: int = 0,
     ) -> bytes:
-        """The whole answer to somebody at `address`, with neither id nor OPT, and no limits: for
-        whoever keeps answers and completes them per query. Clients are of a `slot` of `Places`.
+        """Return the whole answer to somebody at `address`, with neither id nor OPT, and no limits:
+        for whoever keeps answers and completes them per query. Clients are of a `slot` of `Places`.
 
         Records of a set are in their own order, turned by `turn`. (Otherwise it is any order.)
         """
@@ -174,7 +175,7 @@ class Responder:
         return messages.to_wire(reply.message)
 
     def _wants_proof(self, reply: LookupReply, asked: wire.Query) -> bool:
-        """Whether signatures are to be made that cover a name which the asker made up."""
+        """Return whether signatures are to be made that cover a name which the asker made up."""
         if asked.edns is None or not asked.edns.dnssec_ok:
             return False
         zone, found = reply.zone, reply.found
@@ -186,7 +187,8 @@ class Responder:
     def _judge_proof(
         self, message: dns.message.Message, asked: wire.Query, address: Address, *, known: bool
     ) -> Verdict:
-        """Whether to make one: never for who may not be there, as it is five times its query."""
+        """Return whether to make one: never for who may not be there, as it is five times its
+        query."""
         if message.rcode() == dns.rcode.NXDOMAIN and asked.edns and not asked.edns.compact_ok:
             message.set_rcode(dns.rcode.NOERROR)  # as a compact proof has it
         if not known:
@@ -195,7 +197,7 @@ class Responder:
         return Verdict.SEND if is_allowed else Verdict.DROP
 
     def _sign(self, reply: LookupReply, asked: wire.Query, now: float) -> None:
-        """For those who ask for signatures, in zones that have a key."""
+        """Sign for those who ask for signatures, in zones that have a key."""
         if asked.edns is None or not asked.edns.dnssec_ok:
             return
         if reply.zone is None or reply.found is None:
@@ -243,7 +245,7 @@ class Responder:
         message.set_rcode(rcode)  # its upper bits live in the OPT record
 
     def _cookie(self, cookie: bytes, address: Address, now: float) -> bytes:
-        """The asker's own while it is young, else a new one."""
+        """Return the asker's own while it is young, else a new one."""
         if self.cookies.valid(cookie, address, int(now)):
             made = int.from_bytes(cookie[12:16], "big")
             if int(now) - made < RENEWAL:
@@ -273,7 +275,8 @@ class Responder:
     def _limited(
         self, answer: bytes, address: Address, stream: bool, rcode: dns.rcode.Rcode
     ) -> bytes | None:
-        """An answer of a header only: as large as its query at most, so never cut, but counted."""
+        """Return an answer of a header only: as large as its query at most, so never cut, but
+        counted."""
         if stream or self.limits.judge(address, int(rcode), self._clock()) is Verdict.SEND:
             self.counters.answers[dns.rcode.to_text(rcode)] += 1
             return answer

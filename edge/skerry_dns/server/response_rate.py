@@ -51,6 +51,6 @@ class ResponseRate:
 
 
 def network_of(address: Address) -> int:
-    """The /24 or /56 around an address, which one attacker's target cannot leave."""
+    """Return the /24 or /56 around an address, which one attacker's target cannot leave."""
     keep = 24 if isinstance(address, ipaddress.IPv4Address) else 56
     return int(address) >> (address.max_prefixlen - keep)

@@ -42,7 +42,7 @@ class ZoneLookup:
         self._by_origin = {zone.origin.canonicalize(): zone for zone in zones}
 
     def zone_of(self, name: dns.name.Name) -> Zone | None:
-        """The zone with the longest origin above `name`."""
+        """Return the zone with the longest origin above `name`."""
         at = name.canonicalize()
         while True:
             if zone := self._by_origin.get(at):
@@ -52,7 +52,7 @@ class ZoneLookup:
             at = at.parent()
 
     def answer(self, asked: wire.Query, address: Address, slot: int | None = None) -> LookupReply:
-        """For somebody at `address`, of the client's own slot unless one is given."""
+        """Answer somebody at `address`, of the client's own slot unless one is given."""
         message = messages.reply_to(asked)
         if asked.edns is not None and asked.edns.version != 0:
             message.set_rcode(dns.rcode.BADVERS)

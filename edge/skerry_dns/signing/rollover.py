@@ -45,14 +45,14 @@ class Rollover(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def done_at(self) -> float | None:
-        """None while it is not confirmed."""
+        """Return when it is done, in Unix seconds; None while it is not confirmed."""
         if self.confirmed_at is None:
             return None
         return max(self.confirmed_at, self.signs_at) + RETIRE_SECONDS
 
 
 def stage_at(rollover: Rollover | None, now: float) -> Stage:
-    """`now` is Unix seconds."""
+    """Return the stage at `now` (Unix seconds)."""
     if rollover is None:
         return Stage.ALONE
     if now < rollover.signs_at:

@@ -23,7 +23,7 @@ Sign = Callable[[dns.rrset.RRset], dns.rrset.RRset]
 def signed_transfer(
     records: Iterator[dns.rrset.RRset], origin: dns.name.Name, sign: Sign
 ) -> Iterator[dns.rrset.RRset]:
-    """What `Zone.transferred` gives, from SOA to SOA, with signatures and the chain."""
+    """Yield what `Zone.transferred` gives, from SOA to SOA, with signatures and the chain."""
     zone = dns.zone.Zone(origin, relativize=False)
     soa = next(records)
     with zone.writer() as writer:

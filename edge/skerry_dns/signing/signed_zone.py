@@ -42,7 +42,7 @@ class SignedZone:
         return self._signer.renew(now, limit)
 
     def sign(self, rrset: dns.rrset.RRset, now: float, *, passing: bool = False) -> dns.rrset.RRset:
-        """The RRSIG set of a record set; see `Signer.sign`."""
+        """Return the RRSIG set of a record set; see `Signer.sign`."""
         signatures = self._signer.sign(rrset, now, passing=passing)
         if self._beside is not None and rrset.rdtype in KEY_SETS:
             for signature in self._beside.sign(rrset, now):
@@ -52,7 +52,7 @@ class SignedZone:
     def transferred(
         self, further: Sequence[dns.rrset.RRset], now: float
     ) -> Iterator[dns.rrset.RRset]:
-        """What a secondary gets: `Zone.transferred`, signed."""
+        """Return what a secondary gets: `Zone.transferred`, signed."""
         records = self.zone.transferred(further)
         return signed_transfer(records, self.zone.origin, lambda rrset: self.sign(rrset, now))
 
@@ -92,7 +92,7 @@ class SignedZone:
             yield self.sign(rrset, now, passing=passing)
 
     def _denial(self, found: Found, rdtype: int) -> dns.rrset.RRset | None:
-        """The NSEC record of what was found, where something is missing."""
+        """Return the NSEC record of what was found, where something is missing."""
         match found.kind:
             case Kind.NXDOMAIN:
                 types = {dns.rdatatype.NXNAME}

@@ -37,7 +37,7 @@ class ZoneKey:
 
     @property
     def tag(self) -> int:
-        """The key tag (RFC 4034, appendix B)."""
+        """Return the key tag (RFC 4034, appendix B)."""
         return dns.dnssec.key_id(self.dnskey)
 
     @classmethod
@@ -79,7 +79,7 @@ class ZoneKey:
         return cls(private)
 
     def ds(self, origin: dns.name.Name) -> str:
-        """The DS record that belongs into the parent zone, as a line of a zone file."""
+        """Return the DS record that belongs into the parent zone, as a line of a zone file."""
         return f"{origin} IN DS {dns.dnssec.make_ds(origin, self.dnskey, 'SHA256')}"
 
     def records(self, origin: dns.name.Name) -> list[str]:
@@ -96,5 +96,5 @@ class ZoneKey:
 
     @property
     def dnskey_line(self) -> str:
-        """As in a zone file."""
+        """Return it as in a zone file."""
         return f"@ {TTL} IN DNSKEY {self.dnskey}"

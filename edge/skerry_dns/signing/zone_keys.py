@@ -32,7 +32,7 @@ class ZoneKeys:
 
     @property
     def tags(self) -> tuple[int, ...]:
-        """Of the keys, the one that signs records first."""
+        """Return the tags of the keys, the one that signs records first."""
         return tuple(key.tag for key in (self.signing, self.beside) if key is not None)
 
     def records(self, origin: dns.name.Name) -> list[str]:
@@ -50,7 +50,7 @@ class KeyFiles:
         self.rollover_path = path.with_name(f"{path.name}.rollover")
 
     def at(self, now: float) -> ZoneKeys | None:
-        """None where there is no key."""
+        """Return the keys of a folder; None where there is none."""
         rollover = self.rollover()
         if rollover is None:
             return ZoneKeys(Stage.ALONE, ZoneKey.load(self.path)) if self.path.exists() else None
@@ -64,12 +64,12 @@ class KeyFiles:
         return ZoneKeys(stage, new, beside=old)
 
     def _new(self, rollover: Rollover) -> ZoneKey:
-        """It stands in the old one's place where `finish` was cut off."""
+        """Return the new key, which stands in the old one's place where `finish` was cut off."""
         path = self.next_path if self.next_path.exists() else self.path
         return self._key(path, rollover.new_tag)
 
     def _key(self, path: Path, tag: int) -> ZoneKey:
-        """The files come one by one from another server, and may be of different rollovers."""
+        """Check that a key is of this rollover: files come one by one from another server."""
         key = ZoneKey.load(path)
         if key.tag != tag:
             raise KeyUnusable(
@@ -82,7 +82,7 @@ class KeyFiles:
         return stage_at(self.rollover(), now)
 
     def rollover(self) -> Rollover | None:
-        """None while there is one key."""
+        """Return the rollover; None while there is one key."""
         try:
             with self.rollover_path.open("rb") as file:
                 return msgspec.json.decode(file.read(MAX_BYTES), type=Rollover)
@@ -104,7 +104,7 @@ class KeyFiles:
         return new
 
     def confirm(self, now: float) -> Rollover:
-        """The parent has the new key's DS record."""
+        """Note that the parent has the new key's DS record."""
         rollover = self.rollover()
         if rollover is None:
             raise KeyUnusable("no key is on its way: `skerry dns keys roll` draws one")

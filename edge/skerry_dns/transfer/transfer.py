@@ -54,7 +54,8 @@ class Transfers:
         self._key = key
 
     def respond(self, query: bytes, answer: Respond, *, stream: bool) -> Frames | None:
-        """Messages that answer a signed query, or None when it is not signed and so not for us.
+        """Return messages that answer a signed query, or None when it is not signed and so not for
+        us.
 
         `answer` is asked for all that is no transfer. Checks the time of the signature.
         """
@@ -135,7 +136,7 @@ class Transfers:
 
 
 def notification(zone: Zone, key: dns.tsig.Key) -> dns.message.Message:
-    """What tells a secondary that there is a new serial (RFC 1996)."""
+    """Return what tells a secondary that there is a new serial (RFC 1996)."""
     message = dns.message.make_query(zone.origin, dns.rdatatype.SOA)
     message.flags = dns.flags.Flag.AA
     message.set_opcode(dns.opcode.NOTIFY)
@@ -160,7 +161,8 @@ def _batches(rrsets: Iterator[dns.rrset.RRset]) -> Iterator[list[dns.rrset.RRset
 
 
 def _is_current(theirs: dns.rrset.RRset, ours: dns.rrset.RRset) -> bool:
-    """Whether the SOA record that a query for changes carries is ours or a newer one (RFC 1982)."""
+    """Return whether the SOA record that a query for changes carries is ours or a newer one (RFC
+    1982)."""
     known, served = theirs[0], ours[0]
     if not isinstance(known, SOA) or not isinstance(served, SOA):
         return False
@@ -168,7 +170,7 @@ def _is_current(theirs: dns.rrset.RRset, ours: dns.rrset.RRset) -> bool:
 
 
 def _without_signature(asked: dns.message.Message) -> bytes:
-    """The query as it is read elsewhere, where no compressed name is taken."""
+    """Return the query as it is read elsewhere, where no compressed name is taken."""
     bare = copy.copy(asked)
     bare.tsig = None
     return bare.to_wire(max_size=MAX_MESSAGE)

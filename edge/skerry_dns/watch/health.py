@@ -56,7 +56,7 @@ class HealthWatch:
         self.watch(probes, HealthSpec())
 
     def watch(self, probes: Mapping[str, Probe], spec: HealthSpec) -> None:
-        """From now on these. What is known of regions that stay is kept."""
+        """Watch these from now on. What is known of regions that stay is kept."""
         self._spec = spec
         self._probes = probes
         self._regions = kept_states(self._regions, probes, spec)

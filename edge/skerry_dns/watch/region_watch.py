@@ -49,7 +49,7 @@ class RegionWatch:
         self.watch(edges, HealthSpec())
 
     def watch(self, edges: Mapping[str, Sequence[AskEdge]], spec: HealthSpec) -> None:
-        """From now on these. What is known of regions that stay is kept."""
+        """Watch these from now on. What is known of regions that stay is kept."""
         self._spec = spec
         self._edges = edges
         self._calm = kept_states(self._calm, edges, spec)
@@ -94,7 +94,7 @@ class RegionWatch:
 
 
 def _networks(reported: Mapping[str, Mapping[str, float]]) -> ClientRtts:
-    """By network; what is none is left out."""
+    """Return them by network; what is none is left out."""
     found: dict[Network, Mapping[str, float]] = {}
     for text, known in reported.items():
         try:

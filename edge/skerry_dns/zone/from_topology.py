@@ -18,12 +18,12 @@ REFRESH, RETRY, EXPIRE = 7200, 900, 1_209_600  # seconds; for secondaries
 
 
 def origin_of(spec: DnsSpec) -> dns.name.Name:
-    """The zone's name. Raises `ZoneError`."""
+    """Return the zone's name. Raises `ZoneError`."""
     return _named(spec.zone, dns.name.root)
 
 
 def zone_of(spec: DnsSpec, places: Places, serial: int, further: Sequence[str] = ()) -> Zone:
-    """The zone of a topology's `dns` section, with `further` records. Raises `ZoneError`."""
+    """Return the zone of a topology's `dns` section, with `further` records. Raises `ZoneError`."""
     origin = origin_of(spec)
     contact = spec.contact if "." in spec.contact else f"{spec.contact}.{origin}"
     lines = [

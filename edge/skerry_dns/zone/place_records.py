@@ -24,7 +24,7 @@ def answer(
     slot: int = 0,
     ttl: int = DEFAULT_TTL,
 ) -> dns.rrset.RRset | None:
-    """Records of one geo name; None when the client's regions have none of this type.
+    """Return records of one geo name; None when the client's regions have none of this type.
 
     A and AAAA: all addresses of the best region, so both lead there or, where it has none of a
     family, nowhere else. HTTPS: one record per region with TLS, in their order, so that a client
@@ -42,7 +42,7 @@ def answer(
 def everywhere(
     places: Places, owner: dns.name.Name, ttl: int = DEFAULT_TTL
 ) -> list[dns.rrset.RRset]:
-    """A, AAAA and HTTPS of all regions together, for servers that know no places."""
+    """Return A, AAAA and HTTPS of all regions together, for servers that know no places."""
     found: list[tuple[str, list[str]]] = [
         (kind, [each for name in places.regions for each in places.addresses(name, version)])
         for version, kind in ((4, "A"), (6, "AAAA"))
@@ -54,8 +54,8 @@ def everywhere(
 
 
 def lines_of_regions(places: Places, names: Sequence[dns.name.Name], ttl: int) -> Iterator[str]:
-    """Addresses of each region with TLS under a name of its own, as lines of a zone file: what
-    HTTPS records lead to."""
+    """Yield addresses of each region with TLS under a name of its own, as lines of a zone file:
+    what HTTPS records lead to."""
     for region in places.regions:
         if places.https_port(region) is None:
             continue
@@ -84,7 +84,7 @@ def _services(places: Places, owner: dns.name.Name, regions: Sequence[str]) -> l
 
 
 def _target(region: str, owner: dns.name.Name) -> dns.name.Name:
-    """In lower case, whatever case the owner was asked for in: signatures cover it as it is."""
+    """Return it in lower case, however the owner was asked for: signatures cover it as it is."""
     return dns.name.Name((region.encode(), *owner.canonicalize().labels))
 
 

@@ -100,7 +100,7 @@ class Zone:
                 raise ZoneError(f"{name} is answered by place, and has a static {kind} too")
 
     def _names(self) -> frozenset[Name]:
-        """Every name that exists, those between a record and the origin too."""
+        """Return every name that exists, those between a record and the origin too."""
         names: set[Name] = {self.origin.canonicalize()}
         for name in (*self._zone.nodes, *self._geo):
             walk = name.canonicalize()
@@ -110,7 +110,8 @@ class Zone:
         return frozenset(names)
 
     def _make_negative_soa(self) -> dns.rrset.RRset:
-        """The SOA as negative answers carry it: for min(TTL, MINIMUM) seconds (RFC 2308, 5)."""
+        """Return the SOA as negative answers carry it: for min(TTL, MINIMUM) seconds (RFC 2308,
+        5)."""
         rdataset = self._zone.get_rdataset(self.origin, dns.rdatatype.SOA)
         if rdataset is None:
             raise ZoneError(f"zone {self.origin}: no SOA record")
@@ -119,7 +120,8 @@ class Zone:
         return rrset
 
     def find(self, name: Name, rdtype: int) -> Found:
-        """What there is for `name`, which must be in the zone; owners keep the case of `name`."""
+        """Return what there is for `name`, which must be in the zone; owners keep the case of
+        `name`."""
         if cut := self._delegation(name, rdtype):
             return cut
         answer: list[dns.rrset.RRset] = []
@@ -145,15 +147,15 @@ class Zone:
 
     @property
     def names(self) -> frozenset[Name]:
-        """Every name that exists, in lower case: those that only lead to others too."""
+        """Return every name that exists, in lower case: those that only lead to others too."""
         return self._exists
 
     def has_name(self, name: Name) -> bool:
-        """Whether it exists by itself, without a wildcard."""
+        """Return whether it exists by itself, without a wildcard."""
         return name.canonicalize() in self._exists
 
     def types(self, name: Name) -> set[dns.rdatatype.RdataType]:
-        """Types of records that this zone answers for a name, which may be a wildcard's."""
+        """Return types of records that this zone answers for a name, which may be a wildcard's."""
         source = self._source(name)
         node = None if source is None else self._zone.get_node(source)
         types = set() if node is None else {each.rdtype for each in node.rdatasets}
@@ -162,7 +164,7 @@ class Zone:
         return types | GEO_TYPES if name.canonicalize() in self._geo else types
 
     def transferred(self, further: Sequence[dns.rrset.RRset] = ()) -> Iterator[dns.rrset.RRset]:
-        """What a secondary gets: SOA, all other static records and `further` ones, SOA."""
+        """Yield what a secondary gets: SOA, all other static records and `further` ones, SOA."""
         soa = [_rrset(self.origin, each) for each in self._rdatasets(self.origin) if _is_soa(each)]
         yield from soa
         for name in self._zone.nodes:
@@ -177,14 +179,14 @@ class Zone:
         return [] if node is None else list(node.rdatasets)
 
     def authoritative(self) -> Iterator[dns.rrset.RRset]:
-        """All static records that are this zone's own: no cuts, no glue."""
+        """Yield all static records that are this zone's own: no cuts, no glue."""
         for name, node in self._zone.nodes.items():
             for rdataset in node.rdatasets:
                 if self._delegation(name, rdataset.rdtype) is None:
                     yield _rrset(name, rdataset)
 
     def _source(self, name: Name) -> Name | None:
-        """Where the records of `name` stand: there, or at a wildcard; None: no such name.
+        """Return where the records of `name` stand: there, or at a wildcard; None: no such name.
 
         The wildcard is `*.E`, E being the closest encloser that exists (RFC 4592).
         """
@@ -195,7 +197,8 @@ class Zone:
         return wildcard if wildcard.canonicalize() in self._exists else None
 
     def _delegation(self, name: Name, rdtype: int) -> Found | None:
-        """The highest zone cut on the way to `name`. A cut's own DS is the parent's to answer."""
+        """Return the highest zone cut on the way to `name`. A cut's own DS is the parent's to
+        answer."""
         for at in reversed([name, *_parents(name)]):
             if at == self.origin or not at.is_subdomain(self.origin):
                 continue
@@ -211,7 +214,7 @@ class Zone:
         return None
 
     def _addresses_of(self, rdataset: dns.rdataset.Rdataset) -> list[dns.rrset.RRset]:
-        """Addresses of the hosts that NS records name, as far as this zone has them."""
+        """Return addresses of the hosts that NS records name, as far as this zone has them."""
         result: list[dns.rrset.RRset] = []
         if rdataset.rdtype != dns.rdatatype.NS:
             return result

@@ -65,7 +65,7 @@ class ZoneAnswers:
         )
 
     def _zone_of(self, name: dns.name.Name) -> str:
-        """The one with the longest name above `name`."""
+        """Return the one with the longest name above `name`."""
         at = name.canonicalize()
         zones = self._store.desired.dns_zones()
         while len(at.labels) > 1:

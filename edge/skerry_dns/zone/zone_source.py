@@ -44,7 +44,7 @@ class ZoneSource:
     kept: Path
 
     def last(self) -> Topology | None:
-        """As it was kept. None when there is nothing that can be used."""
+        """Return it as it was kept. None when there is nothing that can be used."""
         try:
             return decode_topology(self.kept.read_bytes())
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class ZoneSource:
                 await sleep(LOOK_SECONDS)
 
     async def _look(self, client: httpx.AsyncClient, etag: str, adopt: Adopt) -> str:
-        """The etag of what is adopted now."""
+        """Return the etag of what is adopted now."""
         url = f"{self.url}/control/v1/dns_zones/{self.zone}/contents"
         document = bytearray()
         try:

@@ -34,7 +34,7 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,
 
 
 def origins_from(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The origins listed in SKERRY_CORS_ORIGINS, separated by commas; `*` is every page.
+    """Return the origins listed in SKERRY_CORS_ORIGINS, separated by commas; `*` is every page.
 
     Raises ValueError for what is not an origin.
     """
@@ -48,7 +48,7 @@ def origins_from(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def middleware(origins: Sequence[str]) -> list[Middleware]:
-    """What answers preflights and marks answers, or nothing when no page may call."""
+    """Return what answers preflights and marks answers, or nothing when no page may call."""
     if not origins:
         return []
     return [

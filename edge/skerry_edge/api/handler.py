@@ -71,7 +71,7 @@ class EdgeRequest(Request):
 
     @property
     def content(self) -> bytes:
-        """The body, once it was read."""
+        """Return the body, once it was read."""
         return self._content
 
     async def read(self, limit: int) -> bytes:
@@ -245,7 +245,7 @@ def _patience(fields: Mapping[str, str]) -> float:
 
 
 async def begin(request: Request, *jobs: Job) -> Choices:
-    """`start` the jobs, for as long as the client waits for it (see `attended`)."""
+    """Start the jobs, for as long as the client waits for it (see `attended`)."""
     known = admitted(request)
     starting = start(known.edge, jobs, known.answer_headers, repeats_of(request))
     return await attended(request, jobs[0].caller, starting)

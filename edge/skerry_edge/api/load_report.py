@@ -28,7 +28,7 @@ class RecentLatency:
         self._readings: deque[tuple[float, Counts]] = deque([(clock(), {})])
 
     def p95(self) -> dict[str, float]:
-        """Seconds, as fine as the buckets are; without labels that saw nothing."""
+        """Return seconds, as fine as the buckets are; without labels that saw nothing."""
         now, counts = self._clock(), self._histogram.buckets()
         while len(self._readings) > 1 and now - self._readings[1][0] >= WINDOW_SECONDS:
             self._readings.popleft()

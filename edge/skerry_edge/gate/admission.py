@@ -111,7 +111,7 @@ class Admission:
 
     @property
     def num_requests(self) -> int:
-        """Requests that are in."""
+        """Return requests that are in."""
         return self._num_places
 
     @property
@@ -120,7 +120,7 @@ class Admission:
 
     @property
     def quotas(self) -> Quotas:
-        """The limits in force."""
+        """Return the limits in force."""
         return self._quotas
 
     def hold_to(self, quotas: Quotas) -> None:
@@ -240,7 +240,7 @@ class Admission:
     def _kept(
         self, tenant: str, model: str, now: float
     ) -> list[tuple[tuple[str, str], AllowanceUse]]:
-        """The meters of what limits a request, up to date with the limits of now."""
+        """Return the meters of what limits a request, up to date with the limits of now."""
         edges = max(1, self._edges())
         kept = []
         for key, allowance in self._quotas.of(tenant, model):

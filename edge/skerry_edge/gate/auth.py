@@ -36,7 +36,8 @@ async def authenticated(scope: Scope, tokens: TokenStore, logins: Logins | None)
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The token of a request: `Authorization: Bearer`, or `x-api-key` as Anthropic's clients send.
+    """Return the token of a request: `Authorization: Bearer`, or `x-api-key` as Anthropic's clients
+    send.
 
     None when there is none or more than one of the header that counts.
     """

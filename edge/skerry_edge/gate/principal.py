@@ -53,5 +53,5 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What logs, usage and running requests call it."""
+        """Return what logs, usage and running requests call it."""
         return self.login or self.token_id

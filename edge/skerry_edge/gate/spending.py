@@ -58,13 +58,13 @@ class Hold:
 
 
 def dollars(price: Price, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
-    """What a request costs. `cached_tokens` are part of the prompt's."""
+    """Return what a request costs. `cached_tokens` are part of the prompt's."""
     computed = (prompt_tokens - cached_tokens) * price.prompt
     return (computed + cached_tokens * price.cached + output_tokens * price.output) / 1e6
 
 
 def periods_at(now: float) -> tuple[Period, Period]:
-    """The UTC day and month of a moment in Unix seconds."""
+    """Return the UTC day and month of a moment in Unix seconds."""
     moment = datetime.fromtimestamp(now, UTC)
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     first = (moment.replace(day=1) + timedelta(days=32)).replace(
@@ -101,7 +101,8 @@ class Spending:
             raise
 
     def _give_back(self, reserving: asyncio.Future[Hold]) -> None:
-        """Of a request that was cancelled while its money was being set aside."""
+        """Give back what a request reserved that was cancelled while its money was being set
+        aside."""
         if not reserving.cancelled() and reserving.exception() is None:
             self.settle(reserving.result(), 0.0)
 
@@ -167,7 +168,7 @@ def _add(hold: Hold, amount: int, database: sqlite3.Connection) -> None:
 
 
 def _noted(hold: Hold, settling: Future[None]) -> None:
-    """A reservation that cannot be settled stays, as after a crash."""
+    """Log a reservation that cannot be settled: it stays, as after a crash."""
     if (error := settling.exception()) is not None:
         payers = ", ".join(hold.payers)
         logger.error("%s: what a request did cost was not noted: %s", payers, error)

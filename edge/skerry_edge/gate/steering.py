@@ -77,7 +77,7 @@ class Steering:
 
     @property
     def is_draining(self) -> bool:
-        """Whether clients are to go elsewhere, because this edge is about to stop."""
+        """Return whether clients are to go elsewhere, because this edge is about to stop."""
         return self._is_draining
 
     def drain(self) -> None:
@@ -85,8 +85,8 @@ class Steering:
         self._is_draining = True
 
     def elsewhere(self, address: Address, zone: str | None) -> Elsewhere | None:
-        """Where a client should rather go, if not here. A request that is bound to a residency
-        zone, or a client that is, gets no edge outside of it."""
+        """Return where a client should rather go, if not here. A request that is bound to a
+        residency zone, or a client that is, gets no edge outside of it."""
         client, _ = self._places.locate(address)
         zones = {bound for bound in (zone, client.zone) if bound is not None}
         edges = [edge for edge in self._others() if zones <= {edge.residency}]
@@ -100,7 +100,7 @@ class Steering:
         return Elsewhere(best.region, self._urls.get(best.id) or best.address)
 
     def _others(self) -> list[Member]:
-        """Edges that are ready, those of this region first."""
+        """Return edges that are ready, those of this region first."""
         ready = [
             member
             for member in self._members()
@@ -156,7 +156,7 @@ def _elsewhere(steering: Steering, scope: Scope, residency: str | None) -> Elsew
 
 
 def may_go_anywhere(scope: Scope) -> bool:
-    """Whether any edge would do the same with this request."""
+    """Return whether any edge would do the same with this request."""
     path, query = scope["path"], scope.get("query_string", b"")
     if scope["method"] != "POST" or b"queueRequest" in query:
         return False
@@ -166,7 +166,7 @@ def may_go_anywhere(scope: Scope) -> bool:
 
 
 def hops_of(scope: Scope) -> int:
-    """How often a request was sent on, as it says itself; what cannot be read counts as too
+    """Return how often a request was sent on, as it says itself; what cannot be read counts as too
     often."""
     query = scope.get("query_string", b"").decode("latin-1")
     told = [value for name, value in parse_qsl(query, keep_blank_values=True) if name == HOPS]
@@ -177,7 +177,7 @@ def hops_of(scope: Scope) -> int:
 
 
 def moved(scope: Scope, elsewhere: Elsewhere) -> Response:
-    """307 to the same request at another edge, which will not send it on."""
+    """Return a 307 to the same request at another edge, which will not send it on."""
     query = scope.get("query_string", b"").decode("latin-1")
     hop = f"{HOPS}={hops_of(scope) + 1}"
     location = f"{elsewhere.url}{_target(scope)}?{f'{query}&' if query else ''}{hop}"
@@ -187,13 +187,13 @@ def moved(scope: Scope, elsewhere: Elsewhere) -> Response:
 
 
 def _target(scope: Scope) -> str:
-    """The path as it came, with its escapes."""
+    """Return the path as it came, with its escapes."""
     raw: bytes | None = scope.get("raw_path")
     return raw.decode("latin-1") if raw else quote(scope["path"])
 
 
 def alt_svc(elsewhere: Elsewhere) -> bytes:
-    """The header's value (RFC 7838)."""
+    """Return the header's value (RFC 7838)."""
     parts = urlsplit(elsewhere.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = parts.hostname or ""

@@ -34,12 +34,12 @@ class Bucket:
         self.per_minute = per_minute
 
     def left(self, now: float) -> float:
-        """What is in it; less than 0 while a debt is being paid off."""
+        """Return what is in it; less than 0 while a debt is being paid off."""
         gained = (now - self._at) * self.per_minute / WINDOW_SECONDS
         return min(self.per_minute, self._level + gained)
 
     def wait(self, amount: float, now: float) -> float:
-        """Seconds until `amount` may be taken; 0 when it may be taken now.
+        """Return seconds until `amount` may be taken; 0 when it may be taken now.
 
         More than the bucket holds may be taken of a full one, and leaves it in debt: else it could
         never be.

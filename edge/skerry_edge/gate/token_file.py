@@ -64,7 +64,8 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grant(self) -> Grant:
-        """What it may do by itself. The scope `admin` of earlier versions is a developer's."""
+        """Return what it may do by itself. The scope `admin` of earlier versions is a
+        developer's."""
         is_admin = "admin" in self.scopes
         return Grant(
             role="developer" if is_admin and self.role is None else self.role,

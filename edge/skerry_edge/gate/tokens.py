@@ -176,23 +176,24 @@ class TokenStore:
             return len(found)
 
     def is_live(self, token_id: str) -> bool:
-        """Whether the token works now."""
+        """Return whether the token works now."""
         return self.principal(token_id) is not None
 
     def principal(self, token_id: str) -> Principal | None:
-        """Whom a token stands for now. None when it was revoked or has expired."""
+        """Return whom a token stands for now. None when it was revoked or has expired."""
         return self._principal(self._records.last_good(), token_id)
 
     def records(self) -> list[TokenRecord]:
-        """Every token's record, oldest first."""
+        """Return every token's record, oldest first."""
         return list(self._records.read().values())
 
     def has(self, token_id: str) -> bool:
-        """Whether there is a record of it, expired or not. Raises TokenStoreError."""
+        """Return whether there is a record of it, expired or not. Raises TokenStoreError."""
         return token_id in self._records.read()
 
     def authenticate(self, token: str) -> Principal | None:
-        """Whose token this is, or None. Takes equally long for every wrong token of a known id."""
+        """Return whose token this is, or None. Takes equally long for every wrong token of a known
+        id."""
         if len(token) > MAX_TOKEN_LENGTH:
             return None
         records = self._records.last_good()
@@ -243,7 +244,7 @@ class TokenStore:
     def _lineage(
         self, records: Mapping[str, TokenRecord], token_id: str
     ) -> list[TokenRecord] | None:
-        """A token and its ancestors, nearest first; None where one of them works no more."""
+        """Return a token and its ancestors, nearest first; None where one of them works no more."""
         found: list[TokenRecord] = []
         next_id: str | None = token_id
         while next_id is not None:
@@ -267,7 +268,7 @@ class TokenStore:
 
 
 def _above(token_id: str, records: Mapping[str, TokenRecord]) -> list[str]:
-    """Ids of a token's ancestors."""
+    """Return ids of a token's ancestors."""
     found: list[str] = []
     record = records.get(token_id)
     while record is not None and record.parent is not None and record.parent not in found:

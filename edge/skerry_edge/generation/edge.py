@@ -77,7 +77,7 @@ class Edge:
             raise ValueError(f"the edge's secret must have 32 to 64 bytes, got {len(self.secret)}")
 
     def spec(self, name: str) -> ModelSpec:
-        """The model of an id or alias, if it is served here.
+        """Return the model of an id or alias, if it is served here.
 
         Raises `ModelNotFound`, or `Unavailable` for one that was left out at the start.
         """
@@ -93,7 +93,7 @@ class Edge:
         return spec
 
     def served(self, name: str) -> tuple[ModelSpec, TextModel]:
-        """A served model that makes text. Raises `ModelNotFound` or `TaskNotSupported`."""
+        """Return a served model that makes text. Raises `ModelNotFound` or `TaskNotSupported`."""
         spec = self.spec(name)
         if spec.id not in self.texts:
             message = f"The model {spec.id} is for {spec.task}; it makes no text."
@@ -101,18 +101,18 @@ class Edge:
         return spec, self.texts[spec.id]
 
     def encoder(self, name: str) -> tuple[ModelSpec, EncoderText]:
-        """A served model that embeds text. Raises `ModelNotFound` or `TaskNotSupported`."""
+        """Return a served model that embeds text. Raises `ModelNotFound` or `TaskNotSupported`."""
         spec = self.spec(name)
         if spec.id not in self.encoders or spec.embedding is None:
             raise TaskNotSupported(f"The model {spec.id} makes no embeddings.", param="model")
         return spec, self.encoders[spec.id]
 
     def served_specs(self) -> list[ModelSpec]:
-        """The models served here, in the catalog's order."""
+        """Return the models served here, in the catalog's order."""
         return [spec for spec in self.catalog if spec.id in self.texts or spec.id in self.encoders]
 
     def cache_key(self, tenant: str, zone: str | None = None) -> bytes:
-        """The tenant's key of KV block digests: nobody else can name, or time, its prefixes.
+        """Return the tenant's key of KV block digests: nobody else can name, or time, its prefixes.
 
         Requests bound to a zone have a key of their own, so that what they left in caches is
         nothing that an unbound request could find or fetch.

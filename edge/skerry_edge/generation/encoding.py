@@ -138,14 +138,14 @@ async def _encoded_batch(
 
 
 def _batches(texts: Texts, width: int) -> Iterator[Texts]:
-    """What one message each can carry there and back."""
+    """Yield parts of the texts that one message each can carry there and back."""
     size = min(MAX_TEXTS, MAX_VECTOR_BYTES // (FLOAT_BYTES * width))
     for start in range(0, len(texts.ids), size):
         yield Texts(texts.ids[start : start + size], texts.second_starts[start : start + size])
 
 
 def floats(vector: bytes) -> array[float]:
-    """A vector's numbers."""
+    """Return a vector's numbers."""
     values = array("f", vector)
     if sys.byteorder == "big":
         values.byteswap()
@@ -216,7 +216,8 @@ async def tokenised_pairs(
 
 
 async def _inline_or_at_desk(desk: TenantDesk, chars: int, work: Callable[[], T]) -> T:
-    """At the desk if it takes long, so that one request cannot hold up the streams of others."""
+    """Work at the desk if it takes long, so that one request cannot hold up the streams of
+    others."""
     return work() if chars <= INLINE_CHARS else await desk.run(work)
 
 

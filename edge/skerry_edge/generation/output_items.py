@@ -57,11 +57,11 @@ class OutputItems:
         return changes
 
     def close(self) -> list[Change]:
-        """At the end: an answer without any item has an empty text."""
+        """Close what is open, at the end: an answer without any item has an empty text."""
         return [] if self.all else [self._add_text("", [])]
 
     def message(self) -> Message:
-        """The answer as a turn of a conversation."""
+        """Return the answer as a turn of a conversation."""
         texts = [item.text for item in self.all if isinstance(item, TextItem)]
         calls: list[dict[str, Any]] = [
             {

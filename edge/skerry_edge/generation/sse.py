@@ -186,7 +186,7 @@ def _part(data: bytes) -> dict[str, object]:
 def interruption(
     exc: TimeoutError | asyncio.CancelledError, *, retryable: bool = True
 ) -> SkerryError:
-    """Why an answer was broken off, when it was not the client's doing.
+    """Return why an answer was broken off, when it was not the client's doing.
 
     Not `retryable` when it was the caller's own deadline: nobody waits for a second try.
     """
@@ -197,7 +197,7 @@ def interruption(
 
 
 def _as_skerry_error(exc: BaseException) -> SkerryError:
-    """What the client is told of a failure in mid-stream."""
+    """Return what the client is told of a failure in mid-stream."""
     match exc:
         case SkerryError():
             return exc

@@ -34,7 +34,7 @@ class SizedBody:
         return not self._left
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """What of `data` is the body's, and what lies behind its end."""
+        """Return what of `data` is the body's, and what lies behind its end."""
         part, rest = data[: self._left], data[self._left :]
         self._left -= len(part)
         return part, rest
@@ -53,7 +53,8 @@ class ChunkedBody:
         self.is_whole = False
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """What the chunks in `data` hold, and what lies behind the last. Raises `BodyRefused`."""
+        """Return what the chunks in `data` hold, and what lies behind the last. Raises
+        `BodyRefused`."""
         self._buffer += data
         content = bytearray()
         while not self.is_whole and (self._take_data(content) or self._take_line()):
@@ -72,7 +73,7 @@ class ChunkedBody:
         return bool(part)
 
     def _take_line(self) -> bool:
-        """Whether there was a whole one."""
+        """Return whether there was a whole one."""
         if self._left:
             return False
         end = self._buffer.find(b"\r\n", 0, MAX_LINE + 2)

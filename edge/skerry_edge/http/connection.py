@@ -108,7 +108,8 @@ class GuardedProtocol(asyncio.Protocol):
             self._receive_head(data)
 
     def eof_received(self) -> bool:
-        """Whether the connection stays open: the client sends no more, and may wait for answers."""
+        """Return whether the connection stays open: the client sends no more, and may wait for
+        answers."""
         exchange = self._is_answering
         if self._is_refused or exchange is None or self._body is not None:
             return False  # nothing that came is whole
@@ -128,7 +129,7 @@ class GuardedProtocol(asyncio.Protocol):
 
     @property
     def default_fields(self) -> list[tuple[bytes, bytes]]:
-        """Of each answer."""
+        """Return the fields of each answer."""
         return cast(list[tuple[bytes, bytes]], self._server_state.default_headers)
 
     def write(self, data: bytes) -> None:
@@ -140,12 +141,12 @@ class GuardedProtocol(asyncio.Protocol):
             await self._is_writable.wait()
 
     def resume_reading(self) -> None:
-        """The body so far was read."""
+        """Read on: the body so far was read."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def answered(self) -> None:
-        """The answer is out: the next request's turn, or the end."""
+        """Go on to the next request, or close: the answer is out."""
         self._server_state.total_requests += 1
         self.resume_reading()
         if self._exchange is not None and not self._exchange.keeps_alive:
@@ -154,7 +155,7 @@ class GuardedProtocol(asyncio.Protocol):
             self._expect_next()
 
     def fail(self) -> None:
-        """There will be no answer, or no more of it."""
+        """Refuse: there will be no answer, or no more of it."""
         self._refuse(FAILED)
 
     def give_up(self) -> None:
@@ -183,7 +184,7 @@ class GuardedProtocol(asyncio.Protocol):
 
     @property
     def _is_answering(self) -> Exchange | None:
-        """The exchange in progress."""
+        """Return the exchange in progress."""
         exchange = self._exchange
         return None if exchange is None or exchange.is_complete else exchange
 
@@ -213,7 +214,7 @@ class GuardedProtocol(asyncio.Protocol):
                 self._transport.close()  # likewise
 
     def _begin(self, head: Head) -> None:
-        """The application's turn; it reads the body as it comes."""
+        """Let the application answer; it reads the body as it comes."""
         scope = request_scope(self._scope, head, self._app_state)
         exchange = self._exchange = Exchange(self, head, scope)
         exchange.keeps_alive = head.keeps_alive and not self._is_last
@@ -249,7 +250,7 @@ class GuardedProtocol(asyncio.Protocol):
         return rest
 
     def _expect_next(self) -> None:
-        """The exchange is over. What came ahead begins the next one."""
+        """Wait for the next request; what came ahead begins it."""
         self._table.wait(self)
         self._timers.set("idle", self._limits.idle_seconds, self._close_idle)
         if not self._heads.is_empty:

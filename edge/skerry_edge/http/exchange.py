@@ -148,7 +148,7 @@ class Exchange:
             self._connection.answered()
 
     def _write(self, data: bytes) -> None:
-        """In one system call, which costs more than all that was done for it."""
+        """Write in one system call, which costs more than all that was done for it."""
         data, self._unsent = self._unsent + data, b""
         if data:
             self._connection.write(data)

@@ -99,7 +99,7 @@ def check_partial(head: bytes, limits: Limits) -> Refusal | None:
 
 
 def read_head(head: bytes, limits: Limits) -> Head | Refusal:
-    """A whole head, from the request line to the blank line inclusive."""
+    """Return a whole head, from the request line to the blank line inclusive."""
     if refusal := check_partial(head[: -len(b"\r\n")], limits):
         return refusal
     request_line, *lines = head[: -len(BLANK_LINE)].split(b"\r\n")
@@ -154,7 +154,8 @@ def _members(fields: list[tuple[bytes, bytes]], name: bytes) -> set[bytes]:
 
 
 def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]] | Refusal:
-    """Names and values; those that say whom a message is for and where it ends, at most once."""
+    """Return names and values; those that say whom a message is for and where it ends, at most
+    once."""
     fields: list[tuple[bytes, bytes]] = []
     seen: set[bytes] = set()
     for line in lines:
@@ -173,8 +174,8 @@ def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]] | Refusal:
 
 
 def _body_size(named: dict[bytes, bytes], version: bytes, limit: int) -> int | Refusal | None:
-    """Bytes of the body, None of one in chunks. Refuses what two servers in a row could read in two
-    ways (RFC 9112, 3.2 and 6.3)."""
+    """Return bytes of the body, None of one in chunks. Refuses what two servers in a row could read
+    in two ways (RFC 9112, 3.2 and 6.3)."""
     host, length = named.get(b"host"), named.get(b"content-length")
     if host is None and version != b"1.0":
         return malformed("The header field 'host' is missing.")

@@ -37,7 +37,7 @@ def body_too_large(limit: int) -> Refusal:
 
 
 def refusal_response(refusal: Refusal) -> bytes:
-    """A whole HTTP/1.1 response."""
+    """Return a whole HTTP/1.1 response."""
     body = msgspec.json.encode(
         {
             "errors": [{"message": refusal.message, "code": refusal.number}],

@@ -99,7 +99,7 @@ class EdgeServer(uvicorn.Server):
             task.cancel()
 
     def retire(self) -> None:
-        """A successor accepts at the same socket: finish what runs, however long it takes."""
+        """Finish what runs, however long it takes: a successor accepts at the same socket."""
         self._is_retiring = True
         self.should_exit = True
         if self.started:  # now: uvicorn looks at `should_exit` only ten times a second

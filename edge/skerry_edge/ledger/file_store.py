@@ -110,7 +110,8 @@ class FileStore:
     def _begin(
         self, tenant: str, id: str, filename: str, purpose: Purpose, residency: str | None
     ) -> int:
-        """A file of nobody, to be filled; its number. It expires soon in case nobody ends it."""
+        """Make a file without an owner, to be filled; return its number. It expires soon, in case
+        it is never ended."""
         now = self._wall_clock()
         with self._file.transaction() as database:
             database.execute("DELETE FROM files WHERE expires <= ?", (now,))
@@ -170,7 +171,7 @@ class FileStore:
         purpose: Purpose,
         size: int = 0,
     ) -> None:
-        """Whether a file of `size` bytes may come to a tenant's others. Raises as `put`."""
+        """Check that a file of `size` bytes may come to a tenant's others. Raises as `put`."""
         if purpose != "batch":
             return
         if size > self._max_file_bytes:
@@ -203,7 +204,7 @@ class FileStore:
         limit: int = 100,
         newest_first: bool = True,
     ) -> list[StoredFile]:
-        """A tenant's files in order of their making, those that follow the file `after`."""
+        """Return a tenant's files in order of their making, those that follow the file `after`."""
         comparison, order = ("<", "DESC") if newest_first else (">", "ASC")
         with self._file.reading() as database:
             rows = database.execute(
@@ -216,7 +217,7 @@ class FileStore:
         return [_stored(row) for row in rows]
 
     def piece(self, tenant: str, id: str, position: int) -> bytes | None:
-        """One piece of a file's content; None behind the last one."""
+        """Return one piece of a file's content; None behind the last one."""
         with self._file.reading() as database:
             row = database.execute(
                 "SELECT data FROM pieces JOIN files ON files.number = file"
@@ -235,7 +236,7 @@ class FileStore:
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of one size."""
+    """Yield the same bytes in pieces of one size."""
     held = bytearray()
     for chunk in chunks:
         held += chunk

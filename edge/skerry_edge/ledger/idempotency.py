@@ -54,7 +54,7 @@ class IdempotencyKey(Struct, frozen=True):
     request: bytes  # digest of path, query, model, residency zone and body
 
     def seed(self, secret: bytes, tenant: str) -> int:
-        """63 bits, the same wherever the secret is."""
+        """Return 63 bits, the same wherever the secret is."""
         data = f"{tenant}\0{self.key}".encode()
         digest = hashlib.blake2b(data, key=secret, digest_size=8, person=b"idempotent seed")
         return int.from_bytes(digest.digest()) >> 1
@@ -131,7 +131,7 @@ class IdempotencyKeys:
         row: tuple[str, str, bytes, str, float, bytes],
         now: float,
     ) -> tuple[bytes, str, bytes]:
-        """The request that has the key now: its digest, its id and its defaults."""
+        """Return the request that has the key now: its digest, its id and its defaults."""
         tenant, key, *_ = row
         database.execute("DELETE FROM keys WHERE expires <= ?", (now,))
         database.execute(

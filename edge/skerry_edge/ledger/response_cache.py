@@ -79,7 +79,8 @@ class CachePolicy(Struct, frozen=True):
 
 
 def policy_of(headers: Mapping[str, str], default_ttl: int | None = None) -> CachePolicy | None:
-    """None: the cache is not asked. `default_ttl` is the operator's, None for none.
+    """Return what the headers ask of the cache; None: nothing. `default_ttl` is the operator's,
+    None for none.
 
     Raises `InvalidInput` for a header that is out of range.
     """
@@ -108,7 +109,7 @@ def _ttl(given: str | None, default: int | None) -> int | None:
 
 
 def key_of(*parts: object) -> bytes:
-    """The name of whatever these parts say: plain data and wire structs."""
+    """Return the name of whatever these parts say: plain data and wire structs."""
     return blake2b(_encode(parts), digest_size=KEY_BYTES, person=b"skerry answer").digest()
 
 
@@ -135,7 +136,7 @@ class ResponseCache:
         self._clock = clock
 
     async def find(self, tenant: str, key: bytes) -> StoredAnswer | None:
-        """The answer under a key, unless it expired or had to go."""
+        """Return the answer under a key, unless it expired or had to go."""
         values = (tenant, key, self._clock())
         reading = self._database.read(lambda database: _find(database, values))
         try:

@@ -71,7 +71,7 @@ class ResponseStore:
         return await asyncio.to_thread(self._put, tenant, id, _encode(stored))
 
     async def get(self, tenant: str, id: str) -> StoredResponse | None:
-        """A tenant's response, unless it expired or had to go."""
+        """Return a tenant's response, unless it expired or had to go."""
         document = await asyncio.to_thread(self._get, tenant, id)
         return None if document is None else _decoder.decode(document)
 

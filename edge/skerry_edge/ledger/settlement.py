@@ -23,12 +23,12 @@ class ChoiceUsage:
 
     @property
     def phases(self) -> PhaseUsage | None:
-        """What its engines said; None before they did."""
+        """Return what its engines said; None before they did."""
         return self._usage
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt that were not computed."""
+        """Return tokens of the prompt that were not computed."""
         return 0 if self._usage is None else self._usage.cached_tokens
 
     def placed(self, stream: TokenStream) -> None:

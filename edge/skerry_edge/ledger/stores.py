@@ -25,7 +25,7 @@ class Stores:
 
     @classmethod
     def in_folder(cls, folder: Path, *, edge: str, cache_ttl: int | None = None) -> Stores:
-        """Files that the edges of a zone may share; `edge` is the id of this one."""
+        """Return files that the edges of a zone may share; `edge` is the id of this one."""
         return cls(
             cache=ResponseCache(folder / "answers.db"),
             cache_ttl=cache_ttl,
@@ -41,7 +41,7 @@ class Stores:
 
 
 def cache_ttl_from(environ: Mapping[str, str]) -> int | None:
-    """The operator's default. Raises ValueError."""
+    """Return the operator's default. Raises ValueError."""
     given = environ.get(CACHE_TTL_VARIABLE, "").strip()
     if not given:
         return None

@@ -48,7 +48,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.dollars / tokens * 1e6 if tokens else None
 
     def described(self) -> str:
-        """In a few lines, for people."""
+        """Describe it in a few lines, for people."""
         return (
             f"{self.name}: {self.requests} requests, {self.prompt_tokens} prompt tokens "
             f"({self.cached_tokens} cached), {self.output_tokens} output tokens\n"
@@ -70,7 +70,7 @@ def _price(dollars: float | None) -> str:
 def run_of(
     database: sqlite3.Connection, name: str, *, nodes: int, node_hour: float, since: float
 ) -> Run:
-    """What a journal has of the requests since then. Raises sqlite3.Error."""
+    """Return what a journal has of the requests since then. Raises sqlite3.Error."""
     row = database.execute(
         "SELECT COALESCE(MAX(settled) - MIN(admitted), 0), COUNT(*),"
         " COALESCE(SUM(outcome <> 'completed'), 0), COALESCE(SUM(prompt_tokens), 0),"
@@ -88,7 +88,7 @@ def run_of(
 
 
 def differences(first: Run, second: Run) -> list[str]:
-    """Why two runs are not the same load, if they are not."""
+    """Return why two runs are not the same load, if they are not."""
     found = []
     for what in ("requests", "prompt_tokens", "output_tokens"):
         one, other = getattr(first, what), getattr(second, what)

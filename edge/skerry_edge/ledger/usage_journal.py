@@ -63,7 +63,7 @@ class UsageEntry:
         self._is_settled = False
 
     def settle(self, outcome: Outcome, amount: Amount) -> None:
-        """The request has ended. Idempotent, and returns at once."""
+        """Settle the request, which has ended. Idempotent, and returns at once."""
         if not self._is_settled:
             self._is_settled = True
             self._journal.settle(self, outcome, amount)
@@ -160,7 +160,7 @@ class UsageJournal:
 
     @property
     def seconds_unwritten(self) -> float:
-        """For how long nothing could be written; 0 while all is well."""
+        """Return for how many seconds nothing could be written; 0 while all is well."""
         since = self._failing_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -244,7 +244,7 @@ class UsageJournal:
         return batch
 
     def _open(self) -> sqlite3.Connection:
-        """The file; rows of this edge's dead predecessors are settled with what is known."""
+        """Return the file; rows of this edge's dead predecessors are settled with what is known."""
         database = open_database(self.path, (SCHEMA,), is_durable=False, busy_seconds=BUSY_SECONDS)
         with transaction(database, "BEGIN"):
             database.execute(SETTLE_DEAD, (self._clock(), self._edge, self._life))

@@ -68,7 +68,7 @@ class Totals(Struct, kw_only=True):
 
 
 def dimensions_of(text: str) -> tuple[Dimension, ...]:
-    """`model,day` as dimensions. Raises ValueError that says what there is."""
+    """Return `model,day` as dimensions. Raises ValueError that says what there is."""
     names = tuple(filter(None, (name.strip() for name in text.split(","))))
     if unknown := [name for name in names if name not in DIMENSIONS]:
         raise ValueError(f"{unknown[0][:40]!r} is none of {', '.join(DIMENSIONS)}")
@@ -99,7 +99,8 @@ def totals(
     since: float = 0.0,
     tenant: str | None = None,
 ) -> list[Totals]:
-    """Sums of the requests admitted since then, in the order of their keys; of all, or a tenant's.
+    """Return sums of the requests admitted since then, in the order of their keys; of all, or a
+    tenant's.
 
     Without dimensions one line, even of nothing. Raises sqlite3.Error.
     """
@@ -119,7 +120,7 @@ def totals(
 
 
 def _line(figures: dict[str, Any]) -> Totals:
-    """Sums of nothing are NULL in SQL."""
+    """Return sums of which those of no rows, which are NULL in SQL, are 0."""
     figures = {name: 0 if value is None else value for name, value in figures.items()}
     cost = figures["prompt_cost"] + figures["cached_cost"] + figures["output_cost"]
     return Totals(**figures, cost=cost)
@@ -127,7 +128,7 @@ def _line(figures: dict[str, Any]) -> Totals:
 
 @contextlib.contextmanager
 def reading(path: Path, seconds: float = math.inf) -> Generator[sqlite3.Connection]:
-    """A journal that others may be writing. Raises sqlite3.Error; what is read for longer than
+    """Open a journal that others may be writing. Raises sqlite3.Error; what is read for longer than
     `seconds` fails with the code SQLITE_INTERRUPT.
     """
     end = time.monotonic() + seconds
@@ -139,8 +140,8 @@ def reading(path: Path, seconds: float = math.inf) -> Generator[sqlite3.Connecti
 
 @contextlib.contextmanager
 def journals(paths: Sequence[Path], since: float = 0.0) -> Generator[sqlite3.Connection]:
-    """Several journals as one table, of the requests admitted since then. A request that is in two
-    of them (its retry came to another edge) counts once, as it was completed.
+    """Open several journals as one table, of the requests admitted since then. A request that is in
+    two of them (its retry came to another edge) counts once, as it was completed.
 
     Raises sqlite3.Error for a file that is no journal.
     """

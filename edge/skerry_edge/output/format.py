@@ -38,7 +38,7 @@ class OutputFormat:
 
 
 def output_format(request: FormatRequest) -> OutputFormat | None:
-    """The format that a request asks for; None is free text.
+    """Return the format that a request asks for; None is free text.
 
     Raises `InvalidInput`, naming the field, for one that is not supported or not alone.
     """
@@ -57,7 +57,7 @@ def output_format(request: FormatRequest) -> OutputFormat | None:
 
 
 def json_schema(schema: object, path: str) -> OutputFormat:
-    """Output that is valid by a schema. Raises `InvalidInput`."""
+    """Return output that is valid by a schema. Raises `InvalidInput`."""
     source = json.dumps(checked(schema, path), ensure_ascii=False)
     return OutputFormat(_grammar("json_schema", source, path), is_json=True)
 
@@ -79,7 +79,8 @@ def _response_format(asked: dict[str, Any] | None) -> OutputFormat | None:
 
 
 def _enveloped(value: object) -> tuple[object, str]:
-    """The schema itself: as Workers AI has it, or inside OpenAI's `{name, strict, schema}`."""
+    """Return the schema itself: as Workers AI has it, or inside OpenAI's `{name, strict,
+    schema}`."""
     path = "response_format.json_schema"
     if isinstance(value, dict) and isinstance(value.get("schema"), dict):
         return value["schema"], f"{path}.schema"

@@ -70,7 +70,7 @@ class Branches:
         return self._objects_overlap(branches, objects) if described else None
 
     def _objects_overlap(self, branches: Sequence[Schema], group: list[int]) -> int | None:
-        """As `_overlap_in`, for branches that are all objects."""
+        """Compute `_overlap_in` for branches that are all objects."""
         waiting = [(group, frozenset[str]())]
         overlaps: list[int] = []
         while waiting:

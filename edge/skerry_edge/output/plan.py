@@ -52,7 +52,7 @@ class OutputPlan:
 
     @property
     def parsed(self) -> Family | None:
-        """How calls in the output are written, where there may be any."""
+        """Return how calls in the output are written, where there may be any."""
         return self.family if self.box is not None and self.box.choice != "none" else None
 
 

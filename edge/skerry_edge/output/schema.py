@@ -46,7 +46,7 @@ _ANYTHING: Final[Schema] = {}  # where a reference leads nowhere
 
 
 def checked(schema: object, path: str) -> Schema:
-    """A copy of a schema in the form that grammars take.
+    """Return a copy of a schema in the form that grammars take.
 
     Raises `InvalidInput`, naming the path, for what cannot be enforced.
     """
@@ -130,7 +130,7 @@ class _Checker:
             ) from None
 
     def _resolved(self, schema: object) -> Schema:
-        """A schema without references at its top."""
+        """Return a schema without references at its top."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
                 return _ANYTHING
@@ -164,7 +164,7 @@ class _Checker:
 
 
 def _check_plain(keyword: str, value: Any, path: Path) -> None:
-    """Keywords whose value is no schema."""
+    """Check keywords whose value is no schema."""
     if keyword in _NUMBERS:
         _expect(isinstance(value, int | float) and not isinstance(value, bool), path, "a number")
     elif keyword in _COUNTS:
@@ -192,7 +192,8 @@ _OPEN: Final = frozenset(  # beside which an object may have, or needs, other pr
 
 
 def _is_closable(schema: Schema) -> bool:
-    """Whether an object with the declared properties and no others is all that one could want."""
+    """Return whether an object with the declared properties and no others is all that one could
+    want."""
     properties = schema.get("properties")
     return (
         isinstance(properties, dict)
@@ -202,7 +203,7 @@ def _is_closable(schema: Schema) -> bool:
 
 
 def _holds(value: object, *keywords: str) -> bool:
-    """Whether any of these keys is anywhere inside."""
+    """Return whether any of these keys is anywhere inside."""
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -218,7 +219,7 @@ def _holds(value: object, *keywords: str) -> bool:
 
 
 def _is_harmless(keyword: str, value: object) -> bool:
-    """Whether a keyword says nothing with this value."""
+    """Return whether a keyword says nothing with this value."""
     return keyword in _HARMLESS and value == _HARMLESS[keyword]
 
 

@@ -14,7 +14,7 @@ from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 def tool_grammar(
     family: Family, box: Toolbox, wanted: OutputFormat | None = None
 ) -> GrammarSpec | None:
-    """What the output may be: calls, or text, or what `wanted` says in its place.
+    """Return what the output may be: calls, or text, or what `wanted` says in its place.
 
     Raises `InvalidInput` when all of it is too long, or for a format that is not JSON.
     """
@@ -51,7 +51,7 @@ def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[st
 
 
 def _calls(family: Family, *, several: bool) -> str:
-    """The rule of calls that stand together."""
+    """Return the rule of calls that stand together."""
     if family.is_list:
         more = ' (", " call)*' if several else ""
         return f'calls: <[{family.mark_id}]> ("[" | " [") call{more} "]"'

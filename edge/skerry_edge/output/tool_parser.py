@@ -63,12 +63,12 @@ class ToolParser:
         self.num_calls = 0
 
     def push(self, text: str) -> tuple[str, list[CallDelta]]:
-        """Text and parts of calls that are certain after this piece."""
+        """Return text and parts of calls that are certain after this piece."""
         self._buffer += text
         return self._read(is_last=False)
 
     def finish(self) -> tuple[str, list[CallDelta]]:
-        """What was held back, when nothing follows."""
+        """Return what was held back, when nothing follows."""
         text, deltas = self._read(is_last=True)
         return text if self.num_calls or self._in_call else text + self._space, deltas
 
@@ -86,7 +86,7 @@ class ToolParser:
         return text, deltas
 
     def _read_text(self, *, is_last: bool) -> str:
-        """Text up to the next call, or to what may become one."""
+        """Return text up to the next call, or to what may become one."""
         mark = self._family.trigger or CALL_OPENING
         at = self._buffer.find(mark)
         if at >= 0 and self._may_call(at):
@@ -102,11 +102,12 @@ class ToolParser:
         return text
 
     def _may_call(self, at: int) -> bool:
-        """Whether a call may start there; without a mark of its own only at the very start."""
+        """Return whether a call may start there; without a mark of its own only at the very
+        start."""
         return bool(self._family.trigger) or (at == 0 and not self._has_spoken)
 
     def _spoken(self, text: str) -> str:
-        """Text that is told now; whitespace waits for what follows."""
+        """Return text that is told now; whitespace waits for what follows."""
         if not text:
             return ""
         if not text.strip() and not self._has_spoken:
@@ -118,7 +119,7 @@ class ToolParser:
         return text
 
     def _read_head(self, deltas: list[CallDelta]) -> None:
-        """The name, once the whole of it is there."""
+        """Read the name, once the whole of it is there."""
         start, key = self._buffer.lstrip(), f', "{self._family.arguments_key}": '
         if self._family.is_list:
             start = start.removeprefix("," if self._has_siblings else "[").lstrip()
@@ -160,7 +161,7 @@ class _Arguments:
         self.is_whole = False
 
     def take(self, text: str) -> int:
-        """How many of these characters belong to it."""
+        """Return how many of these characters belong to it."""
         for index, character in enumerate(text):
             if self._in_string:
                 self._in_string = self._escaped or character != '"'
@@ -178,6 +179,6 @@ class _Arguments:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that `mark` starts with."""
+    """Return the length of the longest end of `text` that `mark` starts with."""
     longest = min(len(text), len(mark) - 1)
     return next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)

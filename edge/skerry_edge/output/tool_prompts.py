@@ -40,7 +40,8 @@ EXAMPLE = (
 def with_tools(
     family: Family, messages: Sequence[Message], box: Toolbox | None
 ) -> tuple[list[Message], list[dict[str, Any]] | None]:
-    """Messages as the model's template can lay them out, and the tools that it lays out itself."""
+    """Return messages as the model's template can lay them out, and the tools that it lays out
+    itself."""
     tools = box.shown if box is not None else ()
     messages = [_modern(message) for message in messages]
     if family.is_templated:
@@ -54,7 +55,8 @@ def with_tools(
 
 
 def _modern(message: Message) -> Message:
-    """`function_call` and the role `function`, as OpenAI had them before tools, in today's form."""
+    """Return `function_call` and the role `function`, as OpenAI had them before tools, in today's
+    form."""
     if message.function_call is not None:
         call = {"type": "function", "function": message.function_call}
         message = msgspec.structs.replace(message, tool_calls=[call], function_call=None)
@@ -64,7 +66,8 @@ def _modern(message: Message) -> Message:
 
 
 def _with_ids(messages: Sequence[Message], length: int) -> list[Message]:
-    """For templates that want an id of so many letters and digits with each call and each result.
+    """Return messages for templates that want an id of so many letters and digits with each call
+    and each result.
 
     Ids of another form are hashed to theirs; results without one answer the calls in their order.
     """
@@ -85,7 +88,7 @@ def _with_ids(messages: Sequence[Message], length: int) -> list[Message]:
 
 
 def _nested(call: dict[str, Any], index: int, length: int) -> dict[str, Any]:
-    """A call with its function as an object of its own, and an id of the right length."""
+    """Return a call with its function as an object of its own, and an id of the right length."""
     nested = call.get("function")
     function = (
         nested
@@ -137,7 +140,7 @@ def _result(message: Message) -> str:
 
 
 def _with_calls(message: Message) -> Message:
-    """An assistant's turn whose calls are part of its text."""
+    """Return an assistant's turn whose calls are part of its text."""
     if not message.tool_calls:
         return message
     parts = [content_text(message)] if message.content else []
@@ -146,7 +149,8 @@ def _with_calls(message: Message) -> Message:
 
 
 def _call(call: dict[str, Any]) -> str:
-    """A call as the model wrote it, from either style: nested with text, or flat with an object."""
+    """Return a call as the model wrote it, from either style: nested with text, or flat with an
+    object."""
     nested = call.get("function")
     function = nested if isinstance(nested, dict) else call
     name = json.dumps(function.get("name"), ensure_ascii=False)

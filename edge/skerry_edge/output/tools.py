@@ -48,19 +48,19 @@ class Family:
     id_length: int | None = None  # calls' ids are so many letters and digits
 
     def new_id(self) -> str:
-        """An id for a call."""
+        """Return an id for a call."""
         if self.id_length is None:
             return f"call_{secrets.token_hex(12)}"
         return "".join(secrets.choice(_ID_LETTERS) for _ in range(self.id_length))
 
     def head(self, tool: str) -> str:
-        """What a call of `tool` starts with, up to its arguments."""
+        """Return what a call of `tool` starts with, up to its arguments."""
         name, key = json.dumps(tool, ensure_ascii=False), self.arguments_key
         return f'{{"name": {name}, "{key}": '
 
     @property
     def trigger(self) -> str:
-        """What no text may hold: from here on it is a call."""
+        """Return what no text may hold: from here on it is a call."""
         return self.begin.strip()
 
 
@@ -93,7 +93,7 @@ MISTRAL = Family(
 def family_of(
     chat_template: str | None, control_id: Callable[[str], int | None] = lambda _: None
 ) -> Family:
-    """How the model behind a template was trained to call tools; `TAUGHT` when it was not.
+    """Return how the model behind a template was trained to call tools; `TAUGHT` when it was not.
 
     `control_id` knows the model's control tokens.
     """
@@ -120,7 +120,7 @@ class Tool:
     parameters: Schema  # as grammars take them
 
     def described(self) -> dict[str, Any]:
-        """As templates and prompts show it."""
+        """Describe it as templates and prompts show it."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -139,7 +139,7 @@ class Toolbox:
 
     @property
     def shown(self) -> tuple[Tool, ...]:
-        """Those that the model is told of."""
+        """Return those that the model is told of."""
         return () if self.choice == "none" else self.tools
 
 
@@ -154,7 +154,8 @@ class ToolRequest(Protocol):
 
 
 def toolbox(request: ToolRequest) -> Toolbox | None:
-    """What a request offers; None when it offers nothing. Raises `InvalidInput` with the path."""
+    """Return what a request offers; None when it offers nothing. Raises `InvalidInput` with the
+    path."""
     field = "tools" if request.tools else "functions"
     given = request.tools or request.functions or []
     choice_field = "tool_choice" if request.tool_choice is not None else "function_call"
@@ -180,7 +181,7 @@ def toolbox(request: ToolRequest) -> Toolbox | None:
 
 
 def _tool(given: dict[str, Any], path: str) -> Tool:
-    """A tool in any form: OpenAI's, nested, or flat as Workers AI and Responses have it."""
+    """Return a tool in any form: OpenAI's, nested, or flat as Workers AI and Responses have it."""
     kind = given.get("type", "function")
     if kind != "function":
         raise invalid_tools(f"{path}.type", f"only functions are supported, got {str(kind)[:40]!r}")
@@ -211,7 +212,7 @@ def _tool(given: dict[str, Any], path: str) -> Tool:
 
 
 def _choice(choice: str | dict[str, Any] | None, path: str) -> tuple[Choice, str | None]:
-    """What may be called: the kind of choice, and the one tool that is named."""
+    """Return what may be called: the kind of choice, and the one tool that is named."""
     match choice:
         case None | "auto":
             return "auto", None

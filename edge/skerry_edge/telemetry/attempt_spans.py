@@ -102,7 +102,7 @@ def _add_phases(trace: Trace, parent: str, node: str, timeline: Timeline, since:
 
 
 def _figures(phase: Phase) -> Attributes:
-    """What the phase has besides its place in time; zeros are left out."""
+    """Return what the phase has besides its place in time; zeros are left out."""
     figures = asdict(phase)
     for name in ("name", "start", "seconds"):
         del figures[name]

@@ -36,5 +36,5 @@ class ClientRtts:
         self._rtts.add(str(network), HERE, seconds)
 
     def report(self) -> dict[str, float]:
-        """Seconds, by network."""
+        """Return seconds, by network."""
         return self._rtts.to(HERE)

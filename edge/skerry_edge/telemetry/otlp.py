@@ -31,14 +31,14 @@ class OTLPNotInstalled(Exception):
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
-    """Whether the environment asks for spans by OTLP."""
+    """Return whether the environment asks for spans by OTLP."""
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     exporter = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp"
     return not is_disabled and exporter == "otlp" and any(environ.get(each) for each in ENDPOINTS)
 
 
 def open_exporter(edge: str, region: str) -> OTLPExporter:
-    """An exporter as the process's environment configures it. Raises `OTLPNotInstalled`."""
+    """Return an exporter as the process's environment configures it. Raises `OTLPNotInstalled`."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -71,7 +71,8 @@ class OTLPExporter:
 
 
 def readable_spans(record: TraceRecord, resource: Resource) -> Iterator[ReadableSpan]:
-    """A trace's spans as the SDK exports them. Wall-clock times are made here, for people."""
+    """Return a trace's spans as the SDK exports them. Wall-clock times are made here, for
+    people."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
@@ -103,7 +104,7 @@ def readable_spans(record: TraceRecord, resource: Resource) -> Iterator[Readable
 def _attributes(
     span: Span, request: TraceRecord | None
 ) -> dict[str, str | bool | int | float | list[str]]:
-    """Names of our own under `skerry.`; where OpenTelemetry has a name, that one."""
+    """Return names of our own under `skerry.`; where OpenTelemetry has a name, that one."""
     attributes = {f"skerry.{name}": value for name, value in span.attributes.items()}
     if span.candidates:
         attributes["skerry.candidates"] = [_explained(each) for each in span.candidates]
@@ -115,7 +116,7 @@ def _attributes(
 
 
 def _explained(candidate: Candidate) -> str:
-    """`p0>d1 0.412300 = queue 0.100200 + prefill 0.290100`, in seconds."""
+    """Return `p0>d1 0.412300 = queue 0.100200 + prefill 0.290100`, in seconds."""
     terms = " + ".join(f"{name} {seconds:.6f}" for name, seconds in candidate.terms.items())
     return f"{candidate.path} {candidate.seconds:.6f} = {terms or '0'}"
 

@@ -97,7 +97,7 @@ class TraceStore:
 
     @property
     def num_bytes(self) -> int:
-        """About what the finished ones take."""
+        """Return about what the finished ones take."""
         return self._bytes
 
     def __len__(self) -> int:

@@ -88,11 +88,11 @@ class Trace:
 
     @property
     def traceresponse(self) -> str:
-        """Where the answer was made, for the caller: `traceparent`'s form, with our span."""
+        """Return where the answer was made, for the caller: `traceparent`'s form, with our span."""
         return self.context.traceparent
 
     def offset(self, moment: float) -> float:
-        """Seconds since the request's header, of a moment of the edge's clock."""
+        """Return seconds since the request's header, of a moment of the edge's clock."""
         return moment - self.started
 
     def now(self) -> float:
@@ -131,7 +131,7 @@ class Trace:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Return about how many bytes it takes."""
         return SPAN_BYTES * (len(self._spans) + SPANS_ADDED_LATER * len(self._later))
 
     def seconds_of(self, name: str) -> list[tuple[str, float]]:
@@ -182,7 +182,7 @@ class Trace:
 
 
 def current() -> Trace | None:
-    """The trace of the request that this task works on."""
+    """Return the trace of the request that this task works on."""
     return _current.get()
 
 

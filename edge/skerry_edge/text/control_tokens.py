@@ -39,7 +39,7 @@ class Guard:
         self._tails = tuple({text[i:] for text in texts for i in range(1, len(text))})
 
     def mark(self, text: str) -> str:
-        """`text` in a form in which no part of it is, or helps to make, a control token."""
+        """Return `text` in a form in which no part of it is, or helps to make, a control token."""
         if MARK in text:
             text = text.replace(MARK, MARK + _ESCAPE)
         if self._whole.search(text):
@@ -51,7 +51,7 @@ class Guard:
         return text
 
     def mark_all(self, value: Any, depth: int = 0) -> Any:
-        """A copy of plain data (as JSON has it) with every string marked, keys included.
+        """Return a copy of plain data (as JSON has it) with every string marked, keys included.
 
         Raises ValueError when it is nested too deeply.
         """
@@ -71,8 +71,8 @@ def _broken(match: re.Match[str]) -> str:
 
 
 def dropping_marks(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer that drops marks after it looked for control tokens, and before anything else;
-    for the rest it is as the given one, whose vocabulary it shares."""
+    """Return a tokenizer that drops marks after it looked for control tokens, and before anything
+    else; for the rest it is as the given one, whose vocabulary it shares."""
     added = tokenizer.get_added_tokens_decoder()
     twin = Tokenizer(tokenizer.model)
     twin.pre_tokenizer = tokenizer.pre_tokenizer

@@ -36,14 +36,15 @@ class TokenBytes:
         self._visible: dict[int, bytes] = {}
 
     def of(self, token_id: int) -> bytes:
-        """Bytes of a token, control tokens as they are written; none for an id without a token."""
+        """Return bytes of a token, control tokens as they are written; none for an id without a
+        token."""
         data = self._known.get(token_id)
         if data is None:
             data = self._known[token_id] = self._compute(token_id)
         return data
 
     def visible(self, token_id: int) -> bytes:
-        """As `of`, but nothing for control tokens."""
+        """Return what `of` does, but nothing for control tokens."""
         data = self._visible.get(token_id)
         if data is None:
             added = self._added.get(token_id)
@@ -79,11 +80,11 @@ class Detokenizer:
         self._strip_space = strip_space
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that is certain after these tokens."""
+        """Return the text that is certain after these tokens."""
         return self._decode(b"".join(map(self._tokens.visible, token_ids)), final=False)
 
     def flush(self) -> str:
-        """At the end: an unfinished character as U+FFFD. The detokenizer may then start anew."""
+        """Return an unfinished character as U+FFFD, at the end. It may then be used again."""
         return self._decode(b"", final=True)
 
     def _decode(self, data: bytes, *, final: bool) -> str:

@@ -33,7 +33,7 @@ class EncoderText:
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
     def room_beside(self, query: str) -> int:
-        """Tokens that are left for the second text of a pair; may be negative."""
+        """Return tokens that are left for the second text of a pair; may be negative."""
         used = len(self._whole.encode(query, add_special_tokens=False).ids)
         return self.max_tokens - self._pair_marks - used
 
@@ -57,7 +57,7 @@ def _second_part(types: list[int]) -> int:
 
 
 def _plain(files: ModelFiles) -> Tokenizer:
-    """The tokenizer without the lengths and the padding that its file may state."""
+    """Return the tokenizer without the lengths and the padding that its file may state."""
     tokenizer = Tokenizer.from_file(str(files.tokenizer))
     tokenizer.no_truncation()
     tokenizer.no_padding()

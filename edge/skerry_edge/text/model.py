@@ -140,8 +140,9 @@ class TextModel:
         return Prompt(text)
 
     def render_prompt(self, prompt: str, *, raw: bool = False) -> Prompt:
-        """The `prompt` of a request: a user's turn, or with `raw` the text as it stands, in which
-        the caller writes the model's control tokens. A model without a template takes all as raw.
+        """Return the `prompt` of a request: a user's turn, or with `raw` the text as it stands, in
+        which the caller writes the model's control tokens. A model without a template takes all as
+        raw.
 
         Raises as `render` does.
         """
@@ -188,18 +189,18 @@ class TextModel:
             self.check_length(num_tokens)
 
     def control_id(self, text: str) -> int | None:
-        """The id of a control token; None where the model has no such one."""
+        """Return the id of a control token; None where the model has no such one."""
         id_: int | None = self._tokenizer.token_to_id(text)
         return id_ if id_ in self._control_ids else None
 
     # --- ids to text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes one token stands for; control tokens as they are written."""
+        """Return the bytes one token stands for; control tokens as they are written."""
         return self._tokens.of(token_id)
 
     def detokenizer(self) -> Detokenizer:
-        """A detokenizer for one stream of output."""
+        """Return a detokenizer for one stream of output."""
         return Detokenizer(self._tokens, strip_space=self._strip_space)
 
 
@@ -216,8 +217,8 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _turn(message: Message | Mapping[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: content is one string, absent fields are absent, and the
-    arguments of tool calls are objects."""
+    """Return a message as templates expect it: content is one string, absent fields are absent, and
+    the arguments of tool calls are objects."""
     fields = msgspec.to_builtins(message)
     turn = {key: value for key, value in fields.items() if value is not None}
     content = turn.get("content", "")

@@ -80,7 +80,7 @@ def _is_plain_turn(message: Message) -> bool:
 
 
 def content_text(message: Message) -> str:
-    """A message's content as one string; parts are joined by line breaks."""
+    """Return a message's content as one string; parts are joined by line breaks."""
     if isinstance(message.content, list):
         return "\n".join(part.text for part in message.content)
     return message.content or ""
@@ -158,7 +158,7 @@ async def tokenised(
 
 
 def _chars(message: Message) -> int:
-    """Characters that a template may lay out: of the content, and of calls that were made."""
+    """Return how many characters a template may lay out: of the content and of calls."""
     return len(content_text(message)) + plain_chars(message.tool_calls)
 
 
@@ -197,7 +197,7 @@ def output_limit(
     limits: Limits,
     param: str = "max_tokens",
 ) -> int:
-    """How many tokens may be generated. Raises `PromptTooLong` or `InvalidInput`, with numbers."""
+    """Return how many tokens may be generated. Raises `PromptTooLong` or `InvalidInput`."""
     room = spec.context_window - prompt_tokens
     if room < 1:
         raise PromptTooLong(
@@ -223,7 +223,7 @@ def output_limit(
 
 
 def output_floor(asked: int | None, limit: int) -> int:
-    """How many tokens must be generated, of at most `limit`. Raises `InvalidInput`."""
+    """Return how many tokens must be generated, of at most `limit`. Raises `InvalidInput`."""
     if (asked or 0) > limit:
         raise InvalidInput(
             f"Bad input: min_tokens ({asked}) exceeds max_tokens ({limit})", param="min_tokens"
@@ -264,7 +264,7 @@ def sampling(
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    """A request's `stop`, in either form."""
+    """Return a request's `stop`, in either form."""
     if stop is None:
         return ()
     return (stop,) if isinstance(stop, str) else tuple(stop)

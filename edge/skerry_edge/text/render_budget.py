@@ -70,8 +70,8 @@ class RenderBudget:
             self.charge(size)
 
     def charge_printed(self, value: object, *, indent: int = 0) -> None:
-        """As `charge_size`, for a value that becomes text: refuses all but plain data, since what
-        another object prints has no known bound."""
+        """Pay as by `charge_size` for a value that becomes text: refuses all but plain data, since
+        what another object prints has no known bound."""
         if isinstance(value, str):
             self.charge(1 + len(value))
             return

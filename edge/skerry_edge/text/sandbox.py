@@ -87,7 +87,7 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
         return self.from_string(_Metering().visit(tree))
 
     def wrap_str_format(self, value: Any) -> None:
-        """No `str.format`: a field's width is a length that nobody paid for."""
+        """Allow no `str.format`: a field's width is a length that nobody paid for."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):
@@ -99,7 +99,7 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """As `map` calls one by a name that the template gives: none of the payments."""
+        """Call one as `map` does, by a name that the template gives: none of the payments."""
         if name in PAYMENTS:
             raise TemplateRuntimeError(f"No filter named {name!r}.")
         return super().call_filter(name, *args, **kwargs)
@@ -178,8 +178,8 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _result_size(operator: str, left: Any, right: Any) -> int:
-    """Size of an operation's result. Raises `SecurityError` for one of no use in templates, or on
-    integers whose product or quotient would take long."""
+    """Return the size of an operation's result. Raises `SecurityError` for one of no use in
+    templates, or on integers whose product or quotient would take long."""
     if operator == "+":
         both = isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES)
         return 1 + (len(left) + len(right) if both else 0)

@@ -31,11 +31,11 @@ class StopMatcher:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found."""
+        """Return whether a stop string was found."""
         return self.matched is not None
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that may be sent now, and whether a stop string was completed.
+        """Return text that may be sent now, and whether a stop string was completed.
 
         The stop string itself is never part of the text; after it everything is dropped.
         """
@@ -58,7 +58,7 @@ class StopMatcher:
         return seen[:sent], False
 
     def flush(self) -> str:
-        """At the end of the stream: what was held back, since no stop string can follow."""
+        """Return what was held back, at the stream's end: no stop string can follow."""
         held, self._held, self._state = self._held, "", 0
         return held
 

@@ -90,7 +90,7 @@ class ChatTemplate:
 
 
 def _characters(value: object) -> int:
-    """Characters of all strings in plain data."""
+    """Return characters of all strings in plain data."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):

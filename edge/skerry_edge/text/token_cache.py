@@ -45,7 +45,7 @@ class Borders:
         self._takes_space = {token.content for token in tokens if token.lstrip}
 
     def cut(self, text: str, least: int) -> Iterator[str]:
-        """The parts of a text: each has `least` characters or more, except the last."""
+        """Yield the parts of a text: each has `least` characters or more, except the last."""
         start = 0
         for token in self._tokens.finditer(text):
             if token.start() - start >= least and token[0] not in self._takes_space:
@@ -76,7 +76,7 @@ class PrefixMemory:
         return self._num_bytes
 
     def encode(self, text: TextModel, tenant: str, prompt: str) -> list[int]:
-        """The ids of `text.encode(prompt)`, computed as far as they are not remembered.
+        """Return the ids of `text.encode(prompt)`, computed as far as they are not remembered.
 
         Raises as `encode` does; a prompt that is too long is given up where that shows.
         """
@@ -112,7 +112,7 @@ class PrefixMemory:
                 self._forget_oldest(next(iter(self._tenants)))
 
     def _forget_oldest(self, tenant: str) -> None:
-        """Of a tenant's parts; a tenant without parts is forgotten as well."""
+        """Forget the oldest of a tenant's parts; a tenant without parts is forgotten as well."""
         parts = self._tenants[tenant]
         self._num_bytes -= parts.forget_oldest()
         if not parts.num_bytes:
@@ -133,7 +133,7 @@ class _Parts:
         return ids
 
     def remember(self, name: bytes, ids: array[int]) -> int:
-        """Bytes that it takes; none when another thread was faster."""
+        """Return bytes that it takes; none when another thread was faster."""
         if name in self._known:
             return 0
         self._known[name] = ids
@@ -141,7 +141,7 @@ class _Parts:
         return _size(ids)
 
     def forget_oldest(self) -> int:
-        """Bytes that it gives back."""
+        """Return bytes that it gives back."""
         _, ids = self._known.popitem(last=False)
         self.num_bytes -= _size(ids)
         return _size(ids)

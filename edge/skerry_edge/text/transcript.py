@@ -62,7 +62,7 @@ class Transcript:
 
     @property
     def matched_stop(self) -> str | None:
-        """The stop string that ended the text."""
+        """Return the stop string that ended the text."""
         return self._matcher.matched if self._matcher is not None else None
 
     def push(
@@ -86,7 +86,7 @@ class Transcript:
         return text, self._entries_before(self._sent)
 
     def finish(self) -> tuple[str, list[wire.TokenLogprob]]:
-        """What was still held back when no more tokens come."""
+        """Return what was still held back when no more tokens come."""
         if self.stopped:
             self.offsets = []
             return "", []
@@ -96,7 +96,8 @@ class Transcript:
         return text, self._entries_before(None if not self.stopped else self._sent)
 
     def _visible(self, ids: Sequence[int]) -> Sequence[int]:
-        """Without the stop token, which ends the answer and is not part of its text."""
+        """Return the ids without the stop token, which ends the answer and is not part of its
+        text."""
         return ids[:-1] if ids and ids[-1] in self._stop_token_ids else ids
 
     def _let_go(self, text: str) -> str:
@@ -119,7 +120,8 @@ class Transcript:
 def token_logprob(
     vocabulary: Vocabulary, token_id: int, logprobs: TokenLogprob
 ) -> wire.TokenLogprob:
-    """The log-probabilities of a token and of the likeliest ones in its place, with their text."""
+    """Return the log-probabilities of a token and of the likeliest ones in its place, with their
+    text."""
     chosen, top = logprobs
     data = vocabulary.token_bytes(token_id)
     likeliest = [_top(vocabulary, *each) for each in top]

@@ -10,7 +10,8 @@ MIN_MATCH, MAX_MATCH = 3, 8  # tokens that must, and that may at most, have occu
 
 
 def find_match(tokens: Int32) -> tuple[int, int]:
-    """The place after an earlier occurrence of the last tokens i32[n], and how many they are.
+    """Return the place after an earlier occurrence of the last tokens i32[n], and how many they
+    are.
 
     The longest match up to `MAX_MATCH` tokens, the latest of several; (0, 0) when it is shorter
     than `MIN_MATCH`. Microseconds for a few thousand tokens, without an index to keep.
@@ -30,5 +31,6 @@ def find_match(tokens: Int32) -> tuple[int, int]:
 
 
 def followers(tokens: Int32, place: int, count: int) -> Int32:
-    """The `count` tokens from `place` on, over and over when they end: a loop is gone through."""
+    """Return the `count` tokens from `place` on, over and over when they end: a loop is gone
+    through."""
     return np.resize(tokens[place:], count)

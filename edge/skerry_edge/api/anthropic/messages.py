@@ -111,7 +111,7 @@ async def _job(edge: Edge, asked: MessagesRequest, caller: Caller) -> Job:
 
 
 def _opening(message: InputMessage) -> str:
-    """The beginning of the answer, which the caller wrote."""
+    """Return the beginning of the answer, which the caller wrote."""
     if isinstance(message.content, str):
         return message.content
     if not all(isinstance(block, TextBlock) for block in message.content):
@@ -141,7 +141,8 @@ def _chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> Ch
 
 
 def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    """A tool as chat completions have it. Anthropic's own, which it runs itself, are refused."""
+    """Return a tool as chat completions have it. Anthropic's own, which it runs itself, are
+    refused."""
     if tool.get("type") not in (None, "custom"):
         raise InvalidInput(
             f"Bad input: {place}.type: only tools of the caller's own are supported",
@@ -169,7 +170,8 @@ def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
 
 
 def _turns(message: InputMessage) -> list[Message]:
-    """A message in OpenAI's form: results of tools are turns of their own, before the text."""
+    """Return a message in OpenAI's form: results of tools are turns of their own, before the
+    text."""
     if isinstance(message.content, str):
         return [Message(message.role, message.content)]
     results = [

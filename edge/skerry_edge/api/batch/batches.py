@@ -137,7 +137,7 @@ def _known(record: BatchRecord | None) -> BatchRecord:
 
 
 def _window(text: str, longest_hours: int) -> float:
-    """Seconds of a window such as `24h`. Raises `InvalidInput`."""
+    """Return seconds of a window such as `24h`. Raises `InvalidInput`."""
     hours = int(text.removesuffix("h"))
     if hours > longest_hours:
         raise InvalidInput(
@@ -162,7 +162,7 @@ async def _shown(batches: Batches, record: BatchRecord) -> BatchObject:
 
 
 def _files(batches: Batches, record: BatchRecord) -> tuple[str | None, str | None]:
-    """Ids of the output and the error file, if they are there."""
+    """Return ids of the output and the error file, if they are there."""
     if record.closed_at is None:
         return None, None
     output, error = file_id(record.id, "output"), file_id(record.id, "error")
@@ -174,7 +174,7 @@ def _files(batches: Batches, record: BatchRecord) -> tuple[str | None, str | Non
 
 
 def batch_object(record: BatchRecord, output: str | None, error: str | None) -> BatchObject:
-    """A batch as OpenAI's clients know it."""
+    """Return a batch as OpenAI's clients know it."""
     meta = _meta_decoder.decode(record.meta)
     status = _status(record, meta)
     ended, closed = _seconds(record.ended_at), _seconds(record.closed_at)

@@ -49,7 +49,7 @@ class Defer:
 
 
 def judge(answered: Answered, claim: Claim, longest_pause: float, jitter: float) -> Settle | Defer:
-    """What an answer means for its item; `jitter` is in [0, 1)."""
+    """Return what an answer means for its item; `jitter` is in [0, 1)."""
     status = answered.reply.status
     if status in BUSY_STATUSES:
         asked = answered.headers.get("retry-after", "1")
@@ -96,7 +96,7 @@ class Dispatcher:
 
     @property
     def room(self) -> int:
-        """How many more items may be claimed now."""
+        """Return how many more items may be claimed now."""
         interactive = max(0, self._in_progress() - len(self._running))
         most = self._limits.max_in_flight - self._limits.interactive_weight * interactive
         return 0 if self._clock() < self._paused_until else max(0, most - len(self._running))

@@ -120,7 +120,7 @@ async def delete(request: Request) -> Response:
 
 
 def list_query(request: Request) -> ListQuery:
-    """`after` and `limit` of a list. Raises `InvalidInput`."""
+    """Return `after` and `limit` of a list. Raises `InvalidInput`."""
     limit = whole_number(request.query_params.get("limit") or str(DEFAULT_LIMIT), 1, MAX_LIMIT)
     if limit is None:
         raise InvalidInput(f"Bad input: limit: a number from 1 to {MAX_LIMIT}", param="limit")

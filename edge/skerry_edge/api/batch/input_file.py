@@ -104,7 +104,7 @@ class InputFile:
 
 
 def _lines(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """Lines without their ends. Raises BadLine for one that is too long."""
+    """Yield lines without their ends. Raises BadLine for one that is too long."""
     held = b""
     for chunk in chunks:
         *whole, held = (held + chunk).split(b"\n")

@@ -29,7 +29,7 @@ FAILURES: dict[ItemState, LineFailure] = {
 
 
 def file_id(batch: str, content: Content) -> str:
-    """The id of a batch's file, whether there is one or not."""
+    """Return the id of a batch's file, whether there is one or not."""
     return f"file-{hashlib.blake2b(f'{batch}/{content}'.encode(), digest_size=12).hexdigest()}"
 
 

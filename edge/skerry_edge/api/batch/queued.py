@@ -72,7 +72,7 @@ _usage_decoder = msgspec.json.Decoder(WithUsage)
 
 
 def is_asked(request: Request, options: RunOptions | None) -> bool:
-    """Whether the caller wants to come back for the answer."""
+    """Return whether the caller wants to come back for the answer."""
     if options is not None and options.queue_request:
         return True
     return request.query_params.get("queueRequest", "").lower() == "true"
@@ -143,7 +143,7 @@ async def _report(
 async def _answers(
     batches: Batches, record: BatchRecord, before: bytes, after: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """The answers page by page, so that a long batch is never in memory as a whole."""
+    """Yield the answers page by page, so that a long batch is never in memory as a whole."""
     yield before + b'{"responses":['
     usage, last, comma = QueuedUsage(), -1, b""
     while page := await asyncio.to_thread(batches.queue.results, record.id, after=last, limit=PAGE):

@@ -22,13 +22,13 @@ _decoder = msgspec.json.Decoder(Fields)
 
 
 def fields_of(body: bytes | Raw) -> Fields:
-    """The fields of a request. Raises `InvalidJSON` or `InvalidInput`."""
+    """Return the fields of a request. Raises `InvalidJSON` or `InvalidInput`."""
     return decode(_decoder, bytes(body))
 
 
 def payload_of(fields: Fields, spec: ModelSpec, temperature: float) -> bytes:
-    """The request as it will be sent: one for text gets a seed where it brings none, and today's
-    defaults of the model, else the dialect's `temperature`.
+    """Return the request as it will be sent: one for text gets a seed where it brings none, and
+    today's defaults of the model, else the dialect's `temperature`.
 
     Raises `InvalidInput` for a stream, which nobody would read.
     """

@@ -26,7 +26,7 @@ _decoder = msgspec.json.Decoder(Target)
 
 
 def target_of(request: Request, path: str, *, residency: str | None = None) -> str:
-    """The target of items submitted by `request`, as the queue keeps it.
+    """Return the target of items submitted by `request`, as the queue keeps it.
 
     Bound to the zone of what the items were made of, `residency`, or else to the request's own.
     """

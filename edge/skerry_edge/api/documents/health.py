@@ -37,7 +37,7 @@ async def ready(request: Request) -> Response:
 
 
 def _names(edge: Edge, model: str) -> tuple[str, ...]:
-    """The id of a model and its aliases."""
+    """Return the id of a model and its aliases."""
     try:
         return (model, *edge.catalog.resolve(model).aliases)
     except ModelNotFound:  # of a node whose catalog has more

@@ -112,7 +112,7 @@ def _matches(name: str, spec: ModelSpec, search: str, task: str, author: str) ->
 
 
 def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
-    """One model as upstream lists it: property values are strings, prices a list."""
+    """Return one model as upstream lists it: property values are strings, prices a list."""
     return {
         "id": str(uuid.uuid5(uuid.NAMESPACE_URL, name)),
         "source": 1,

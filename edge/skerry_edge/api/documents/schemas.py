@@ -38,7 +38,8 @@ async def model_schema(request: Request) -> Response:
 
 
 def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
-    """The input of `/ai/run/{model}`, with the model's own default and bound of `max_tokens`."""
+    """Return the input of `/ai/run/{model}`, with the model's own default and bound of
+    `max_tokens`."""
     if spec.embedding is not None:
         schema = struct_schema(wire.EmbeddingsInput)
         schema["properties"]["pooling"]["default"] = spec.embedding.pooling
@@ -62,7 +63,7 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
 
 
 def output_schema(spec: ModelSpec) -> dict[str, Any]:
-    """The result that `/ai/run/{model}` gives, without its envelope."""
+    """Return the result that `/ai/run/{model}` gives, without its envelope."""
     if spec.embedding is not None:
         return struct_schema(wire.EmbeddingsOutput)
     if spec.classification is not None:
@@ -75,7 +76,7 @@ def output_schema(spec: ModelSpec) -> dict[str, Any]:
 
 
 def struct_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """A struct's schema with itself at the top; what it refers to is under `$defs`."""
+    """Return a struct's schema with itself at the top; what it refers to is under `$defs`."""
     schema = msgspec.json.schema(kind)
     definitions = schema.pop("$defs")
     top: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])

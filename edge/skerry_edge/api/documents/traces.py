@@ -11,7 +11,7 @@ from skerry_edge.envelopes import JSONBytes, envelope
 
 
 async def show_trace(request: Request) -> Response:
-    """A trace that this edge remembers, of a request of the caller's own account.
+    """Return a trace that this edge remembers, of a request of the caller's own account.
 
     Raises `PermissionDenied` without a role, and `NotFound` for another account's too.
     """

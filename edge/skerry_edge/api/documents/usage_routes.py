@@ -24,7 +24,8 @@ READ_SECONDS = 2.0  # that a report may be read
 
 
 async def usage(request: Request) -> Response:
-    """Sums of the account's requests since `since`, one for each value of the dimensions `by`."""
+    """Return sums of the account's requests since `since`, one for each value of the dimensions
+    `by`."""
     edge = edge_of(request)
     tenant = principal_of(request).account_id
     journal = edge.stores.journal
@@ -55,7 +56,8 @@ async def usage(request: Request) -> Response:
 
 @asynccontextmanager
 async def _turn(journal: UsageJournal) -> AsyncGenerator[None]:
-    """One report is read at a time, and soon after what was told before it is on disk.
+    """Wait for a turn: one report is read at a time, and soon after what was told before it is on
+    disk.
 
     No thread waits for either. Raises `Overloaded`.
     """

@@ -69,8 +69,8 @@ async def run(
     dialect: Dialect,
     options: RunOptions | None = None,
 ) -> Response:
-    """`/ai/run` of a model whose answers are chat completions: enveloped, or a stream with the
-    Workers AI tail. `options` are in place of those in the body."""
+    """Answer `/ai/run` of a model whose answers are chat completions: enveloped, or a stream with
+    the Workers AI tail. `options` are in place of those in the body."""
     asked = decode(_run_decoder, body)
     asked.options = options or asked.options
     if (asked.prompt is None) == (not asked.messages):
@@ -218,7 +218,8 @@ def _message(text: str, calls: Calls, answer: Answer) -> AssistantMessage:
 async def _events(
     choices: Choices, num_choices: int, answer: Answer, *, include_usage: bool, tail: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Events of an OpenAI stream, one write per step; `tail` adds Workers AI's own last event.
+    """Yield events of an OpenAI stream, one write per step; `tail` adds Workers AI's own last
+    event.
 
     What is the same in every chunk is encoded once. With usage asked for, every chunk but the last
     has `"usage": null`, and the last has no choices.

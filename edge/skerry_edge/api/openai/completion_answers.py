@@ -50,7 +50,7 @@ class ChoiceWriter:
         self._output_start = 0  # characters before the output
 
     def write(self, piece: Piece) -> tuple[str, CompletionLogprobs | None]:
-        """What a piece adds."""
+        """Return what a piece adds."""
         logprobs = CompletionLogprobs([], [], [], []) if self._with_logprobs else None
         text = self._echo(logprobs) if self._to_echo else ""
         if logprobs is not None:
@@ -64,7 +64,7 @@ class ChoiceWriter:
         return text + (piece.text if self.with_output else ""), logprobs
 
     def _echo(self, logprobs: CompletionLogprobs | None) -> str:
-        """The prompt's text; its first token has no logprob."""
+        """Return the prompt's text; its first token has no logprob."""
         self._to_echo = False
         spelled, offsets = self._spell()
         text = spelled if self._prompt.text is None else self._prompt.text
@@ -81,7 +81,7 @@ class ChoiceWriter:
         return text
 
     def _spell(self) -> tuple[str, list[int]]:
-        """The prompt's tokens as text, and where in it each begins."""
+        """Return the prompt's tokens as text, and where in it each begins."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         pieces, offsets, length = [], [], 0
         for token_id in self._prompt.ids:
@@ -93,7 +93,7 @@ class ChoiceWriter:
 
 
 def token_name(data: bytes) -> str:
-    """A token as a key that no other token has: part of a character is written in hex."""
+    """Return a token as a key that no other token has: part of a character is written in hex."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -108,7 +108,7 @@ def _add(logprobs: CompletionLogprobs, entry: TokenLogprob, offset: int) -> None
 
 
 def _likeliest(entry: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens, and the token itself when it is not one of them."""
+    """Return the likeliest tokens, and the token itself when it is not one of them."""
     likeliest = {token_name(bytes(top.bytes)): top.logprob for top in entry.top_logprobs}
     return likeliest | {token_name(bytes(entry.bytes)): entry.logprob}
 
@@ -157,7 +157,7 @@ def _usage(choices: Choices, writers: Sequence[ChoiceWriter]) -> TokenUsage:
 async def events(
     choices: Choices, writers: Sequence[ChoiceWriter], head: Completion, *, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    """One event per piece. With usage asked for, the last chunk has it and no choices."""
+    """Yield one event per piece. With usage asked for, the last chunk has it and no choices."""
     chunk = msgspec.structs.replace(head, usage=None) if include_usage else head
     async for index, piece in choices.pieces():
         text, logprobs = writers[index].write(piece)

@@ -159,7 +159,8 @@ def _job(
 def prompts_given(
     prompt: str | Sequence[str | int | list[int]], param: str = "prompt"
 ) -> list[str | list[int]]:
-    """The prompts of a request: `"…"`, `["…", …]`, `[1, 2]` (one prompt) or `[[1, 2], …]`."""
+    """Return the prompts of a request: `"…"`, `["…", …]`, `[1, 2]` (one prompt) or `[[1, 2],
+    …]`."""
     if isinstance(prompt, str):
         return [prompt]
     token_ids = [each for each in prompt if isinstance(each, int)]

@@ -39,7 +39,7 @@ async def run(
     body: bytes,
     dialect: Dialect,
 ) -> Response:
-    """`/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
+    """Answer `/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
     asked = decode(_input_decoder, body)
     caller = caller_of(request)
     texts = [asked.text] if isinstance(asked.text, str) else asked.text

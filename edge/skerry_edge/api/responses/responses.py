@@ -102,7 +102,7 @@ async def delete(request: Request) -> Response:
 
 
 async def _job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
-    """What chat completions make of it; what they refuse is told by the names used here."""
+    """Return what chat completions make of it; what they refuse is told by the names used here."""
     try:
         return await chat_job(edge, asked, caller)
     except RequestError as exc:
@@ -117,7 +117,7 @@ async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
 
 
 async def _previous(edge: Edge, tenant: str, asked: ResponsesRequest) -> StoredResponse | None:
-    """The response that is gone on from. Raises `InvalidInput` when it is not there."""
+    """Return the response that is gone on from. Raises `InvalidInput` when it is not there."""
     if (previous := asked.previous_response_id) is None:
         return None
     stored = await _stored(edge, tenant, previous)

@@ -55,14 +55,14 @@ class Draft:
         return OutputMessage(f"msg_{identity}" + (f"-{index}" if index else ""), status, content)
 
     def output(self, status: Status) -> list[OutputMessage | FunctionCall]:
-        """All items; only the last one can be incomplete."""
+        """Return all items; only the last one can be incomplete."""
         last = len(self.items.all) - 1
         return [
             self.item(i, status if i == last else "completed") for i in range(len(self.items.all))
         ]
 
     async def finish(self, last: Piece, usage: TokenUsage) -> bytes:
-        """The whole answer, encoded, and stored if it is to be."""
+        """Return the whole answer, encoded, and stored if it is to be."""
         status = _status(last)
         ran_out = status == "incomplete"
         response = msgspec.structs.replace(
@@ -79,7 +79,8 @@ class Draft:
         return encoded
 
     async def _store(self, encoded: bytes) -> bool:
-        """False when it could not be kept: the answer says so, and is worth more than its copy."""
+        """Store it; False when it could not be kept: the answer says so, and is worth more than its
+        copy."""
         if self.edge.responses is None:
             return False
         turns = [*self.conversation, self.items.message()]
@@ -139,7 +140,7 @@ class Events:
 
 
 async def events_of(choices: Choices, draft: Draft, events: Events) -> AsyncGenerator[bytes, None]:
-    """The typed events of each item, one write per step.
+    """Yield the typed events of each item, one write per step.
 
     The last one is `response.completed` also for an answer that ran out of tokens, whose `status`
     says so: OpenAI's own clients take no other event for the end of an answer.

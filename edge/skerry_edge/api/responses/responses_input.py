@@ -20,7 +20,7 @@ WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
 
 
 def turns_of(asked: ResponsesRequest) -> list[Message]:
-    """The turns that the request brings."""
+    """Return the turns that the request brings."""
     refuse_unsupported(
         {
             "background": asked.background,
@@ -32,7 +32,8 @@ def turns_of(asked: ResponsesRequest) -> list[Message]:
 
 
 def _turns(given: str | Sequence[InputItem]) -> list[Message]:
-    """The input's items as messages; calls of tools in a row are one turn of the assistant's."""
+    """Return the input's items as messages; calls of tools in a row are one turn of the
+    assistant's."""
     if isinstance(given, str):
         return [Message("user", given)]
     turns: list[Message] = []
@@ -114,7 +115,7 @@ def chat_request(asked: ResponsesRequest, conversation: Sequence[Message]) -> Ch
 
 
 def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    """A tool as chat completions have it: what it is lies one level deeper."""
+    """Return a tool as chat completions have it: what it is lies one level deeper."""
     if tool.get("type", "function") != "function":
         raise InvalidInput(
             f"Bad input: {place}.type: only functions are supported", param=f"{place}.type"
@@ -131,7 +132,7 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | 
 
 
 def _response_format(given: TextFormat | None) -> dict[str, Any] | None:
-    """`text.format` as chat completions have it: the schema one level deeper."""
+    """Return `text.format` as chat completions have it: the schema one level deeper."""
     if given is None:
         return None
     if given.type != "json_schema":

@@ -42,7 +42,7 @@ async def run(
     body: bytes,
     dialect: Dialect,
 ) -> Response:
-    """Labels in the model's order, or contexts with the best first."""
+    """Return labels in the model's order, or contexts with the best first."""
     caller = caller_of(request)
     result: RankingOutput | list[LabelScore]
     if _classification(spec).ranks:
@@ -91,7 +91,7 @@ async def _ranking(
 async def _scores(
     request: Request, spec: ModelSpec, texts: Texts, caller: Caller
 ) -> list[list[float]]:
-    """A score from 0 to 1 per label, of each text."""
+    """Return a score from 0 to 1 per label, of each text."""
     classification = _classification(spec)
     form = Form(kind="classes", width=len(classification.labels))
     encoded = await vectors(request, caller, spec, texts, form)

@@ -157,7 +157,8 @@ async def _prompt_ids(
     plan: OutputPlan | None,
     tenant: str,
 ) -> list[int]:
-    """`prompt` is a user's turn and `messages` a conversation, unless `raw` wants bare text."""
+    """Return the prompt's ids: `prompt` is a user's turn and `messages` a conversation, unless
+    `raw` wants bare text."""
     if (asked.prompt is None) == (asked.messages is None):
         got = "neither" if asked.prompt is None else "both"
         raise InvalidInput(
@@ -202,7 +203,8 @@ def _json_value(text: str) -> msgspec.Raw:
 
 
 async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
-    """Events of a native stream; the last one carries the usage, `[DONE]` in the same write."""
+    """Yield events of a native stream; the last one carries the usage, `[DONE]` in the same
+    write."""
     calls: Calls | None = None
     async for _, piece in choices.pieces():
         event = _chunk_event(piece.text) if piece.text else b""

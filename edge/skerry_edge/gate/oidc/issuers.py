@@ -72,7 +72,7 @@ class LoginGrant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def grant(self) -> Grant:
-        """What the caller may do, in the words of API tokens."""
+        """Return what the caller may do, in the words of API tokens."""
         return Grant(
             role=self.role,
             scopes=SCOPES_OF[self.role] if self.scopes is None else self.scopes,
