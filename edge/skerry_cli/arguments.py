@@ -15,6 +15,7 @@ else:
     Commands = argparse.Action  # generic for type checkers only
 
 from skerry.runners import FloatsForm
+from skerry_regions.known_hosts import hosts_of
 from skerry_regions.zones import GLOBAL, is_zone
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -88,6 +89,14 @@ def zone(text: str) -> str:
     if not is_zone(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a zone's name, such as eu")
     return text
+
+
+def known_hosts(text: str) -> frozenset[str]:
+    """Return names and addresses that commas separate."""
+    try:
+        return hosts_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def port(text: str) -> int:

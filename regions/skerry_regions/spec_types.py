@@ -12,6 +12,9 @@ Size = Annotated[str, Meta(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$"
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
 IPAddress = Annotated[str, Meta(max_length=45)]
+HostName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$|^[0-9A-Fa-f:.]{2,45}$")
+]
 DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 UtcSecond = Annotated[
     str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")

@@ -324,6 +324,7 @@ def deployed(
     log_prompts: bool = False,
     report: Callable[[], RegionReport] = RegionReport,
     logins: Logins | None = None,
+    hosts: frozenset[str] = frozenset(),
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`."""
     tokens = TokenStore(folder / "tokens.json")
@@ -336,6 +337,7 @@ def deployed(
         residency=zone,
         tokens=tokens,
         logins=logins,
+        hosts=hosts,
         secret=b"s" * 32,
         limits=limits,
         admission=Admission(max_requests=limits.max_requests) if admission is None else admission,

@@ -17,6 +17,7 @@ from skerry_cli.home.parts import (
     Installation,
     InstalledModel,
     cors_origins,
+    edge_hosts,
     load_encoder_texts,
     load_texts,
     open_batches,
@@ -84,6 +85,7 @@ async def assembled(
     region: str,
     tokens: TokenStore,
     edges: Callable[[], int] = lambda: 1,
+    hosts: frozenset[str] = frozenset(),
     **more: Any,
 ) -> AsyncGenerator[Edge]:
     """Give the edge `id` of a `region` that `client` reaches, one of `edges` that share limits.
@@ -120,6 +122,7 @@ async def assembled(
             responses=ResponseStore(home.responses),
             batches=open_batches(home),
             stores=stores,
+            hosts=hosts | edge_hosts(),
             cors_origins=cors_origins(),
             traces=TraceStore(id),
             export=export,

@@ -59,6 +59,7 @@ from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
+from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.registry import RegistryUnavailable
@@ -76,6 +77,7 @@ class ControlOptions:
     where: Where
     topology: Path | None  # to want
     owns: bool  # end what it started, when it ends
+    known_hosts: frozenset[str] = frozenset()  # names that it is reached by, beside its address
     join: tuple[str, int] | None = None  # host and port where machines join
     lifeline: int | None  # descriptor that a supervisor gave us
 
@@ -158,6 +160,7 @@ async def _serve(
             authenticate=authenticate,
             denials=Denials(store, time.monotonic),
             account_id=account_id,
+            hosts=options.known_hosts | {host_of(options.where.host)},
             changed=wake.set,
             joining=joining,
         )

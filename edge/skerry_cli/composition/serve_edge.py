@@ -39,6 +39,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_regions.address import Address
 from skerry_regions.geo.region_report import RegionReport
+from skerry_regions.known_hosts import host_of
 from skerry_regions.models.problems import LeftOut
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.process.emulation import through_relays
@@ -52,6 +53,7 @@ from skerry_regions.region.plain_placers import Rule, by_rule
 from skerry_regions.region.region_figures import queue_seconds, region_rtts
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member, Registry
+from skerry_regions.topology.spec import Topology
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
@@ -187,6 +189,7 @@ async def _serve(
                 region=options.region,
                 tokens=TokenStore(home.tokens),
                 edges=lambda: len(directory.edges),
+                hosts=edge_names(topology, options.id),
                 residency=options.zone,
                 metrics=metrics,
                 report=report,
@@ -206,6 +209,12 @@ async def _serve(
             retire=retire,
             linger=None if steering is None else lingering(steering, announcer),
         )
+
+
+def edge_names(topology: Topology | None, id: str) -> frozenset[str]:
+    """Return what a topology says that an edge answers to."""
+    edges = () if topology is None else topology.edges
+    return frozenset(host_of(host) for edge in edges if edge.name == id for host in edge.hosts)
 
 
 def _report(

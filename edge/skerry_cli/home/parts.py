@@ -28,6 +28,7 @@ from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.template import TemplateError
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
+from skerry_regions.known_hosts import hosts_of
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import LeftOut, ModelProblem, UnsupportedTemplate
@@ -36,6 +37,7 @@ from skerry_regions.models.store import ModelStore
 from skerry_regions.topology.loading import TopologyError, load_topology
 from skerry_regions.topology.spec import Topology
 
+HOSTS_VARIABLE = "SKERRY_EDGE_HOSTS"
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
 
 
@@ -156,6 +158,14 @@ def cors_origins() -> tuple[str, ...]:
         return cors.origins_from(os.environ)
     except ValueError as error:
         raise CannotStart(str(error)) from None
+
+
+def edge_hosts() -> frozenset[str]:
+    """Names that edges answer to, from the environment; none: to all. Raises `CannotStart`."""
+    try:
+        return hosts_of(os.environ.get(HOSTS_VARIABLE, ""))
+    except ValueError as error:
+        raise CannotStart(f"{HOSTS_VARIABLE}: {error}") from None
 
 
 def open_stores(home: Home, edge: str) -> Stores:

@@ -6,7 +6,15 @@ import argparse
 import os
 from pathlib import Path
 
-from skerry_cli.arguments import Commands, add_command, add_tls, is_half_tls, port, tls_of
+from skerry_cli.arguments import (
+    Commands,
+    add_command,
+    add_tls,
+    is_half_tls,
+    known_hosts,
+    port,
+    tls_of,
+)
 from skerry_cli.home.control_home import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -38,6 +46,13 @@ def register(commands: Commands) -> None:
         "--port", type=port, default=DEFAULT_PORT, help="0 takes a free one (default: %(default)s)"
     )
     add_tls(control, note="needed beyond loopback")
+    control.add_argument(
+        "--known-host",
+        type=known_hosts,
+        default=frozenset[str](),
+        metavar="NAME,…",
+        help="names that it is reached by, beside --host and loopback's; all others are refused",
+    )
     control.add_argument(
         "--topology", type=Path, metavar="FILE", help="want what this YAML file describes"
     )
@@ -101,6 +116,7 @@ def start(args: argparse.Namespace) -> int:
         where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
         topology=args.topology,
         owns=args.own,
+        known_hosts=args.known_host,
         join=None if args.join_host is None else (args.join_host, args.join_port),
         lifeline=args.lifeline_fd,
     )

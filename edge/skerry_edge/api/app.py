@@ -36,7 +36,7 @@ from skerry_edge.api.batch.service import dispatching
 from skerry_edge.api.handler import EdgeRequest
 from skerry_edge.api.operations import OPERATIONS, errors_of
 from skerry_edge.envelopes import error_response
-from skerry_edge.gate.auth import authenticated
+from skerry_edge.gate.auth import authenticated, check_host
 from skerry_edge.gate.inside import InsideCall
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
@@ -168,6 +168,8 @@ class Rim:
         """Let the request in, and have its operation answer it. Raises what refuses it."""
         edge, given = self._edge, scope["headers"]
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in given[::-1]}
+        if edge.hosts and inside is None:
+            check_host(scope, fields, edge.hosts)
         principal = await self._principal(scope, inside)
         zone = None
         if principal is not None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from skerry.errors import AuthenticationError, NotFound
+from skerry.errors import AuthenticationError, NotFound, RequestError
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.known_hosts import MISDIRECTED, host_of, is_known_host
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
     from starlette.types import Scope
 
+PROBES = frozenset({"/healthz", "/readyz"})  # which ask a process, by whatever name
 ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
 
 
@@ -33,6 +35,15 @@ async def authenticated(scope: Scope, tokens: TokenStore, logins: Logins | None)
         raise AuthenticationError("Authentication error")
     check_account(scope["path"], principal)
     return principal
+
+
+def check_host(scope: Scope, fields: Mapping[str, str], hosts: frozenset[str]) -> None:
+    """Raise RequestError for a request to a name that is none of the edge's."""
+    if scope["path"] in PROBES:
+        return
+    host, own = fields.get("host", ""), (scope.get("server") or ("",))[0]
+    if not is_known_host(host, hosts, own):
+        raise RequestError(f"This edge is not {host_of(host)[:253]!r}.", http_status=MISDIRECTED)
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -60,6 +60,7 @@ class Edge:
     stores: Stores = field(default_factory=Stores)
     desk: Desk = field(default_factory=Desk)
     planner: OutputPlanner = field(default_factory=OutputPlanner)
+    hosts: frozenset[str] = frozenset()  # that it answers to, beside its address; empty: to all
     cors_origins: tuple[str, ...] = ()  # web pages that may call
     ailment: Callable[[], str | None] = lambda: None  # what is wrong with engines in this process
     metrics: EdgeMetrics = field(default_factory=EdgeMetrics)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from skerry_regions.address import Address, AddressError, is_loopback
+from skerry_regions.known_hosts import is_known_host
 from skerry_regions.prometheus import CONTENT_TYPE, Metric, exposition
 
 MAX_HEADER = 8192  # bytes
@@ -56,7 +57,7 @@ class MetricsPage:
     def _answer(self, header: bytes) -> Response:
         request, *fields = header.decode("latin-1").split("\r\n")
         hosts = [value.strip() for name, _, value in map(_split, fields) if name == "host"]
-        if len(hosts) != 1 or not is_loopback(_without_port(hosts[0])):
+        if len(hosts) != 1 or not is_known_host(hosts[0]):
             return "421 Misdirected Request", b"unknown host\n"
         if request.split(" ")[:2] != ["GET", "/metrics"]:
             return "404 Not Found", b"there is nothing but GET /metrics\n"
@@ -66,8 +67,3 @@ class MetricsPage:
 def _split(field: str) -> tuple[str, str, str]:
     name, colon, value = field.partition(":")
     return name.lower(), colon, value
-
-
-def _without_port(host: str) -> str:
-    name, _, port = host.rpartition(":")
-    return (name if port.isdecimal() and name else host).strip("[]")

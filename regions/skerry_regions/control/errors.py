@@ -44,6 +44,12 @@ class Malformed(ControlError):
     type, status = "malformed", 400
 
 
+class Misdirected(ControlError):
+    """A name that is none of the control plane's: what a page resolves to it, say."""
+
+    type, status = "misdirected", 421
+
+
 class Unauthorized(ControlError):
     """No token, or a wrong one."""
 

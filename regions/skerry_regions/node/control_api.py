@@ -20,6 +20,7 @@ from aiohttp import web
 
 from skerry_core.engine.figures import Statistics
 from skerry_regions.address import Address, AddressError, is_loopback
+from skerry_regions.known_hosts import comes_from_page, is_known_host
 from skerry_regions.node.canary import Canary
 from skerry_regions.prometheus import CONTENT_TYPE, Metric, exposition
 from skerry_regions.registry import Member
@@ -97,16 +98,14 @@ def _json(body: object, status: int = 200) -> web.Response:
 @web.middleware
 async def _known_host(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse names that only a hostile DNS points here."""
-    host = request.host.rpartition(":")[0] if ":" in request.host else request.host
-    if not is_loopback(host.strip("[]")):
+    if not is_known_host(request.host):
         return _json({"status": "unknown host"}, status=421)
     return await handler(request)
 
 
 @web.middleware
 async def _no_page(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse changes that a web page asks for; no program but a browser sends these headers."""
-    fetched_by = request.headers.get("Sec-Fetch-Site", "none")
-    if request.method == "POST" and ("Origin" in request.headers or fetched_by != "none"):
+    """Refuse changes that a web page asks for."""
+    if request.method == "POST" and comes_from_page(request.headers):
         return _json({"status": "not for web pages"}, status=403)
     return await handler(request)

@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from skerry.runners import FloatsForm, RunnerName
-from skerry_regions.spec_types import IPAddress, Latitude, Longitude, Name, Size
+from skerry_regions.spec_types import HostName, IPAddress, Latitude, Longitude, Name, Size
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.topology.airports import AIRPORTS
 from skerry_regions.topology.zone_spec import DnsSpec
@@ -93,6 +93,8 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$", max_length=300)] | None = None
     """What clients of this machine are told, where host and port are not what they should use."""
     tls: TLSFiles | None = None
+    hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()
+    """Names that it answers to, beside its address and loopback's; none: to all."""
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -119,6 +119,7 @@ class Api:
             zones=zones,
             answer_dns=ZoneAnswers(self.store, zones, lambda: self.ready_regions),
             account_id=ACCOUNT,
+            hosts=frozenset({"control"}),
             changed=self._changed,
             joining=_joining(folder, self.store),
         )

@@ -24,10 +24,12 @@ from skerry_regions.control.errors import (
     ControlError,
     Forbidden,
     HiddenResource,
+    Misdirected,
     Unauthorized,
     UnknownResource,
     UnsupportedMethod,
 )
+from skerry_regions.known_hosts import comes_from_page, host_of, is_known_host
 from skerry_regions.operations import public_paths, routes
 
 
@@ -52,13 +54,27 @@ class ControlAuthentication:
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_public(scope["path"]):
+        if scope["type"] == "http":
             try:
-                scope["caller"] = await self._caller(scope)
+                self._check_sender(scope)
+                if not self._is_public(scope["path"]):
+                    scope["caller"] = await self._caller(scope)
             except ControlError as error:
                 await _note_denied(self._control, scope, error)
                 return await refusal(error)(scope, receive, send)
         await self._app(scope, receive, send)
+
+    def _check_sender(self, scope: Scope) -> None:
+        """Raise Misdirected for a foreign `Host`, Forbidden for a change that a page asks for."""
+        headers = {name.decode("latin-1"): it.decode("latin-1") for name, it in scope["headers"]}
+        host, own = headers.get("host", ""), (scope.get("server") or ("",))[0]
+        if not is_known_host(host, self._control.hosts, own):
+            raise Misdirected(
+                f"The control plane is not {host_of(host)[:253]!r}: start it with `--known-host`, "
+                "if that is a name of it."
+            )
+        if scope["method"] in CHANGING and comes_from_page(headers):
+            raise Forbidden("Web pages change nothing here.")
 
     def _is_public(self, path: str) -> bool:
         return path in self._public or path.startswith(STATES)  # Terraform sends no bearer token

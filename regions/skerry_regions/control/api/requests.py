@@ -39,6 +39,7 @@ class Control:
     zones: ZoneBook
     answer_dns: AnswerDns
     account_id: str  # of the platform
+    hosts: frozenset[str] = frozenset()  # that it answers to, beside loopback's and its address
     changed: Callable[[], None]  # told on the event loop after each write
     joining: Joining | None = None  # of a control plane that takes machines
 
