@@ -263,7 +263,7 @@ class BlockPool:
 
     def _note(self, digest: Digest, *, sealed: bool) -> None:
         if self._changes.get(digest) is (not sealed):
-            del self._changes[digest]  # back to what the last drain told
+            del self._changes[digest]  # back to what the last drain reported
         else:
             self._changes[digest] = sealed
 

@@ -1,8 +1,8 @@
 """KV blocks on a device, between processes of one host: in memory that both can reach.
 
-A process allocates memory of its own on its device, cuts it into pages of one block, and tells
+A process allocates memory of its own on its device, cuts it into pages of one block, and gives
 others its handle; who can open that copies pages at the device's speed. A random mark at the start
-tells the memory from whatever another host has under that handle.
+distinguishes the memory from whatever another host has under that handle.
 
 A page belongs to what holds it. When nothing does any more its place is free: exactly once, and
 on whichever thread that happens. So pages bound what either end has on its device; what finds none

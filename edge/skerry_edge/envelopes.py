@@ -121,7 +121,7 @@ def anthropic_error(exc: SkerryError, request_id: str) -> bytes:
 
 
 def retry_headers(exc: SkerryError) -> dict[str, str]:
-    """Return what tells a client's retry loop when to come back, or not to."""
+    """Return headers by which a client's retry loop knows when to come back, or not to."""
     headers = {}
     if isinstance(exc, CapacityError | QuotaExceeded):
         if exc.retry_after is not None:

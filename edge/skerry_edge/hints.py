@@ -1,4 +1,4 @@
-"""What callers may tell of a prompt's future, so that its KV is where the next request finds it."""
+"""What callers may say of a prompt's future, so that its KV is where the next request finds it."""
 
 from __future__ import annotations
 

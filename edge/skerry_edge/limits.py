@@ -35,7 +35,7 @@ class Limits:
     prompt_chars_per_token: int = 32  # longer texts cannot fit the context: refused untokenised
 
     # The whole edge.
-    max_requests: int = 1024  # in progress at once; beyond it callers are told to come back
+    max_requests: int = 1024  # in progress at once; beyond it callers are to come back
     drain_seconds: int = 30  # streams may finish this long after SIGTERM
     retire_seconds: float = 2.0  # a successor serves: idle connections may ask once more so long
 

@@ -1,7 +1,7 @@
 """Configuration that changes while it is used: files that are read again when they change.
 
-Looked at every second, and at once on SIGHUP. A file that cannot be used is told once, and what was
-read before stays.
+Looked at every second, and at once on SIGHUP. A file that cannot be used is logged once, and what
+was read before stays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a reply means: a result out of its envelope, or the error that it tells of. No I/O here."""
+"""What a reply means: a result out of its envelope, or the error in it. No I/O here."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def raise_if_failed(content: Result, request: str | None) -> None:
 
 
 def error_from(status: int, headers: Mapping[str, str], body: bytes, now: float) -> SkerryError:
-    """Return the error that a reply outside 2xx tells of; `now` (Unix seconds) is for
+    """Return the error that a reply outside 2xx stands for; `now` (Unix seconds) is for
     HTTP dates."""
     content: Any = None
     if is_json(media_type(headers)):

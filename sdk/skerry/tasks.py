@@ -186,7 +186,8 @@ class ModelSchema(Result):
 
 
 def typed(content: Any) -> Any:
-    """Return a reply's content as the result of its task, told by its shape; else as it is."""
+    """Return a reply's content as the result of its task, recognised by its shape; else as it
+    is."""
     match content:
         case {"shape": list(), "data": list()}:
             return Embeddings(content)

@@ -89,7 +89,7 @@ class ReadableStream:
 
 
 class Ai:
-    """The binding. Its `last…` properties tell of the call that ended last."""
+    """The binding. Its `last…` properties describe the call that ended last."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class EncoderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> int:
-        """Return how many parts of a sequence the model tells apart by an embedding of their
+        """Return how many parts of a sequence the model distinguishes by an embedding of their
         own."""
         return 2 if self.type_vocab_size >= 2 else 1
 

@@ -150,7 +150,7 @@ class BatchBuilder:
 
 
 def _set_targets(samples: np.ndarray[tuple[int], np.dtype[np.void]], row: PlannedRow) -> None:
-    """Have samples tell logprobs of prompt tokens, which are there already."""
+    """Have samples return logprobs of prompt tokens, which are there already."""
     samples["target"] = row.sequence.tokens[samples["position"]]
     samples["num_logprobs"] = row.sequence.request.prompt_logprobs or 0
 

@@ -1,4 +1,4 @@
-"""All blocks of addresses that `Places.locate` tells apart, as arrays."""
+"""All blocks of addresses that `Places.locate` distinguishes, as arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCKS_AT_ONCE = 200  # between yields: a few milliseconds
 
 
 class TooManyBlocks(Exception):
-    """Clients are told apart so finely that they do not fit."""
+    """Clients are distinguished so finely that they do not fit."""
 
 
 class ClientKinds:

@@ -21,7 +21,7 @@ from skerry_dns.server.responder import Responder
 from skerry_regions.geo.places import State
 
 LOOK_SECONDS = 0.2  # between looks whether something has changed
-ANEW_SECONDS = 6 * 3600.0  # signatures are made anew long before they end: so is what has them
+ANEW_SECONDS = 6 * 3600.0  # signatures are renewed long before they end: so is what has them
 EVENTS = ("received", "sent", "ignored", "dropped", "slow", "slow_lost", "unsent")
 
 Address = tuple[int, Any]  # family and a socket's name
@@ -103,13 +103,13 @@ class FastPath:
                 )
             for each in workers:
                 each.start()
-        except Exception:  # what came to sockets that nobody reads would be lost
+        except Exception:  # what came to sockets that are not read would be lost
             await asyncio.gather(*(each.close() for each in workers))
             raise
         self._workers = workers
 
     def _leave_everything(self) -> None:
-        """To the slow path, from now on: nobody keeps the workers' table current any more."""
+        """Leave all to the slow path: the workers' table is not kept current any more."""
         self.current.clear()
         self._generation += 1
         table = empty_table()._replace(generation=np.array([self._generation]))
@@ -192,7 +192,8 @@ async def _apart(work: Generator[None, None, T]) -> T:
 
 
 async def _on_a_thread(work: Callable[[], None]) -> None:
-    """Unlike with `asyncio.to_thread`, nobody waits for its end when the process ends."""
+    """Run it on a thread that, unlike `asyncio.to_thread`'s, the process's end does not wait
+    for."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 

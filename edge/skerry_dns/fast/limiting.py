@@ -1,6 +1,6 @@
 """Response rate limiting, as `skerry_dns.server.response_rate` does it.
 
-The table is shared by all workers and nobody locks it: of two answers counted at the same moment
+The table is shared by all workers without a lock: of two answers counted at the same moment
 one may be forgotten.
 """
 

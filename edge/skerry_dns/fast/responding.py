@@ -210,7 +210,8 @@ def _bits(address: np.uint64, is_ipv4: bool) -> np.uint64:
 
 @compiled
 def _subnet(packet: Bytes, asked: Asked) -> np.uint64:
-    """Return the network of the client subnet, and the one bit that tells it from none: 0."""
+    """Return the network of the client subnet, and the one bit that distinguishes it from none:
+    0."""
     if asked.subnet == 0 or packet[asked.subnet + 2] == 0:
         return np.uint64(0)
     address = top64(packet, asked.subnet + 4, asked.subnet_length - 4)

@@ -1,4 +1,4 @@
-"""What the fast path knows: arrays that nobody changes once they are made, and looking things up.
+"""What the fast path knows: arrays that do not change once they are made, and looking things up.
 
 Names are hashed label by label from the root, so that one walk over a query's name finds the
 longest part of it that exists: the name itself, or the closest encloser of one that does not.

@@ -72,7 +72,8 @@ class DnsServer:
         transfers: Transfers | None = None,
         fast: FastAnswers | None = None,
     ) -> None:
-        """Without `transfers` nobody gets a zone. `fast` answers over UDP, where there is one."""
+        """Without `transfers` no zone is transferred. `fast` answers over UDP, where there is
+        one."""
         self.responder = responder
         self.transfers = transfers
         self.fast = fast
@@ -149,7 +150,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._own = (str(host), int(port))
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        # Nobody sends from port 0, and a packet "from ourselves" would be answered for ever.
+        # No client sends from port 0, and a packet "from ourselves" would be answered for ever.
         if self._transport is None or addr[1] == 0 or addr[:2] == self._own:
             return
         for answer in self._server.respond(data, _address(addr[0]), stream=False) or ():

@@ -43,7 +43,7 @@ class ResponseLimits:
     def judge(
         self, address: Address, kind: int, now: float, subnet: wire.Subnet | None = None
     ) -> Verdict:
-        """Count one answer. `kind` tells answers apart (a hash of name and code)."""
+        """Count one answer. `kind` distinguishes answers (a hash of name and code)."""
         if self._is_exempt(address):
             return Verdict.SEND
         if subnet is None or subnet.network.prefixlen == 0:

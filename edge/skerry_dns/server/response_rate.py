@@ -37,7 +37,7 @@ class ResponseRate:
         self._limited = array.array("L", [0]) * slots
 
     def judge(self, address: Address, kind: int, now: float) -> Verdict:
-        """Count one answer. `kind` tells answers apart (a hash of name and code)."""
+        """Count one answer. `kind` distinguishes answers (a hash of name and code)."""
         slot = hash((network_of(address), kind)) % len(self._balance)
         earned = (now - self._updated[slot]) * self.per_second
         balance = min(self._balance[slot] + earned, self.per_second) - 1.0

@@ -1,7 +1,7 @@
 """What DNSSEC adds to an answer: signatures, and compact proofs that something is not there.
 
 RFC 9824: a name that does not exist is answered as one that has nothing but an NSEC record, whose
-types say so (NXNAME); that record spans no other name, so nobody can walk the zone, and it takes
+types say so (NXNAME); that record spans no other name, so the zone cannot be walked, and it takes
 one signature. An answer from a wildcard is signed as if its name stood in the zone.
 """
 

@@ -22,7 +22,7 @@ from skerry_dns.signing.zone_key import ZoneKey
 LIFETIME = 7 * 86_400  # seconds that a signature is good for …
 JITTER = 43_200  # … less up to this, so that not all end at once …
 SKEW = 3600  # … from this long ago on: validators' clocks may be behind
-RENEWAL = LIFETIME // 2  # left when it is made anew …
+RENEWAL = LIFETIME // 2  # left when it is renewed …
 LEAST_LEFT = 86_400  # … and the least with which it is still given out
 MAX_LASTING = 65_536
 MAX_PASSING = 4096
@@ -51,7 +51,7 @@ class Signer:
         return dns.rrset.from_rdata(rrset.name, rrset.ttl, known[1])
 
     def renew(self, now: float, limit: int) -> int:
-        """Make up to `limit` lasting signatures anew that are in the second half of their life."""
+        """Renew up to `limit` lasting signatures that are in the second half of their life."""
         due = [key for key, (_, made) in self._lasting.items() if made.expiration - now < RENEWAL]
         for key in due[:limit]:
             rrset, _ = self._lasting[key]

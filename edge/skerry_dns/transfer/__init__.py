@@ -1,1 +1,1 @@
-"""Zones for secondaries, and telling them of changes. May import zone and wire."""
+"""Zones for secondaries, and notifying them of changes. May import zone and wire."""

@@ -1,4 +1,4 @@
-"""Telling secondaries of a new serial, until each has heard it."""
+"""Notifies secondaries of a new serial, until each has acknowledged it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def notify(
     targets: Sequence[Target],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Tell all, at the same time. Who does not answer is told again some times, and then left to
+    """Notify all, at the same time. Who does not answer is notified again some times, then left to
     find out by itself: secondaries look every two hours (the zone's refresh)."""
     await asyncio.gather(*(_notify(zone, key, target, sleep) for target in targets))
 
@@ -44,7 +44,7 @@ async def _notify(
         if attempt:
             await sleep(PAUSE * 2 ** (attempt - 1))
         try:
-            message = notification(zone, key)  # anew: its signature has the time in it
+            message = notification(zone, key)  # again: its signature has the time in it
             answer = await dns.asyncquery.udp(message, address, timeout=TIMEOUT, port=port)
         except (dns.exception.DNSException, OSError) as error:
             reason = str(error) or type(error).__name__

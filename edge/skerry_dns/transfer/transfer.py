@@ -136,7 +136,7 @@ class Transfers:
 
 
 def notification(zone: Zone, key: dns.tsig.Key) -> dns.message.Message:
-    """Return what tells a secondary that there is a new serial (RFC 1996)."""
+    """Return the NOTIFY for a secondary that there is a new serial (RFC 1996)."""
     message = dns.message.make_query(zone.origin, dns.rdatatype.SOA)
     message.flags = dns.flags.Flag.AA
     message.set_opcode(dns.opcode.NOTIFY)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Hysteresis:
-    """The state of one region. It starts as up, so that a restart of DNS moves nobody."""
+    """The state of one region. It starts as up, so that a restart of DNS moves no client."""
 
     spec: HealthSpec
     up: bool = True
@@ -46,7 +46,7 @@ Probe = Callable[[], Awaitable[bool]]
 
 
 class HealthWatch:
-    """Probes regions and tells which are down, whenever that changes."""
+    """Probes regions and reports which are down, whenever that changes."""
 
     def __init__(
         self, probes: Mapping[str, Probe], changed: Callable[[frozenset[str]], None]

@@ -30,7 +30,7 @@ Rtts = Mapping[str, Mapping[str, float]]  # seconds, by source and region
 
 
 class RegionWatch:
-    """Asks edges, and tells which regions are busy and how far regions are from each other."""
+    """Queries edges, and reports which regions are busy and how far regions are from each other."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RegionWatch:
         tell_clients: Callable[[ClientRtts], None] = lambda rtts: None,
     ) -> None:
         """`edges` are those of each region. Round trips to clients are asked for every
-        `CLIENT_ROUNDS` rounds, and told then."""
+        `CLIENT_ROUNDS` rounds, and reported then."""
         self._tell = tell
         self._tell_clients = tell_clients
         self._rounds = 0

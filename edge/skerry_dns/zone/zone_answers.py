@@ -21,7 +21,7 @@ from skerry_regions.geo.places import Places, State
 from skerry_regions.geo.ranking import ClientOrigin
 from skerry_regions.topology.loading import TopologyError, decode_topology
 
-SERIAL = 1  # nobody is shown it
+SERIAL = 1  # no client is shown it
 
 
 class ZoneAnswers:

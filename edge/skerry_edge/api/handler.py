@@ -231,7 +231,8 @@ def key_of(request: Request) -> IdempotencyKey | None:
 
 
 def _patience(fields: Mapping[str, str]) -> float:
-    """Return the seconds that the caller waits for the answer to begin, as it told AI Gateway.
+    """Return the seconds that the caller waits for the answer to begin, as AI Gateway's header
+    says.
 
     Raises `InvalidInput`.
     """

@@ -1,4 +1,4 @@
-"""What an edge tells of itself in the registry: latencies of the last minute, and who waits."""
+"""What an edge reports of itself in the registry: latencies of the last minute, and who waits."""
 
 from __future__ import annotations
 

@@ -79,9 +79,9 @@ class Place:
 class Admission:
     """The places and allowances of one edge. Lives on one event loop.
 
-    `edges` tells how many edges share the limits: each lets in its part, so that all of them keep
+    `edges` returns how many edges share the limits: each lets in its part, so that all of them keep
     to the whole without asking each other. Beyond `max_requests`, an eighth as many places are for
-    tenants that have none, so that one tenant's flood shuts nobody out.
+    tenants that have none, so that one tenant's flood shuts no other out.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Admission:
         spending: Spending | None = None,
         unwritten: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Without `spending` nothing can have caps; `unwritten` tells for how many seconds the
+        """Without `spending` nothing can have caps; `unwritten` returns for how many seconds the
         usage journal could not be written."""
         self._unwritten = unwritten
         self._quotas = quotas or Quotas()
@@ -267,7 +267,7 @@ class Admission:
 
 
 def _refused(tenant: str, model: str, limit: str, wait: float) -> SkerryError:
-    """Return what a tenant is told: its own limit; of what all share, only that it is busy."""
+    """Return the tenant's error: its own limit; of what all share, only that it is busy."""
     if not tenant:
         return Overloaded(BUSY, retry_after=wait)
     of = f" for {model}" if model else ""

@@ -10,7 +10,7 @@
         every_tenant: {requests_per_minute: 60} # of this model, beside the tenant's own limits
         all_tenants: {concurrency: 64}          # of this model, by everybody together
 
-Mistakes are told with file, line and key.
+Mistakes are reported with file, line and key.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _checked(document: located_yaml.Located[QuotaFile], catalog: Catalog) -> Quo
     for i, model in enumerate(document.value.models):
         try:
             id = catalog.resolve(model.model).id
-        except ModelNotFound:  # its limits would hold for nobody, and nobody would see it
+        except ModelNotFound:  # its limits would hold for no tenant, unnoticed
             raise document.error(f"models[{i}].model", f"no model {model.model!r}") from None
         if id in models:
             raise document.error(f"models[{i}].model", f"{id} is there twice")

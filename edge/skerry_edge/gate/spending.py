@@ -87,7 +87,8 @@ class Spending:
     async def reserve(self, budgets: tuple[Budget, ...], dollars: float) -> Hold:
         """Set the most that a request can cost aside, in each of the budgets or in none.
 
-        Raises `QuotaExceeded` when a cap has no room for it, or `Unavailable` when nobody can tell.
+        Raises `QuotaExceeded` when a cap has no room for it, or `Unavailable` when that is not
+        known.
         """
         now = self._wall_clock()
         work = functools.partial(self._reserve, budgets, _nano(dollars), now)

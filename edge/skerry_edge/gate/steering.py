@@ -1,4 +1,5 @@
-"""Clients that are nearer to another edge, or whose edge is about to stop, are told so over HTTP.
+"""Clients that are nearer to another edge, or whose edge is about to stop, are redirected over
+HTTP.
 
 DNS sends a client to a region, and learns late that it was wrong: resolvers keep answers, and some
 hide where their clients are. The edge sees the client's own address. By policy it
@@ -95,7 +96,7 @@ class Steering:
             return None
         nearer = self._seconds(self._region, client) - self._seconds(best.region, client)
         must_go = self._is_draining or not zones <= {self._zone}
-        if not must_go and not nearer > self.policy.margin:  # nan: nobody knows where it is
+        if not must_go and not nearer > self.policy.margin:  # nan: where it is is not known
             return None
         return Elsewhere(best.region, self._urls.get(best.id) or best.address)
 

@@ -97,7 +97,7 @@ class Generation:
         except SkerryError as exc:
             self._fail(exc.code, is_ours=not isinstance(exc, RequestError))
             raise
-        except Exception:  # a bug of ours, which nobody pays for
+        except Exception:  # a bug of ours, which is not charged
             self._fail(InternalError.code, is_ours=True)
             raise
         finally:

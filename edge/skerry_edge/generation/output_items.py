@@ -1,4 +1,4 @@
-"""An answer as a list of items, texts and calls of tools, in dialects that tell them one by one."""
+"""An answer as a list of items, texts and calls of tools, in dialects that send them one by one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Server-sent events over ASGI: one write per step, comments while silent, failures as events.
 
 After the first byte the status line is gone: an error can only be an event, and its absence of
-`[DONE]` tells clients that the stream broke. A client that goes away cancels the work: uvicorn
+`[DONE]` shows clients that the stream broke. A client that goes away cancels the work: uvicorn
 reports it to `receive`, so somebody has to be listening there all the time.
 """
 
@@ -188,7 +188,7 @@ def interruption(
 ) -> SkerryError:
     """Return why an answer was broken off, when it was not the client's doing.
 
-    Not `retryable` when it was the caller's own deadline: nobody waits for a second try.
+    Not `retryable` when it was the caller's own deadline: it waits for no second try.
     """
     if isinstance(exc, TimeoutError):
         message = "The request's deadline passed before the answer was complete."
@@ -197,7 +197,7 @@ def interruption(
 
 
 def _as_skerry_error(exc: BaseException) -> SkerryError:
-    """Return what the client is told of a failure in mid-stream."""
+    """Return what the client is sent of a failure in mid-stream."""
     match exc:
         case SkerryError():
             return exc

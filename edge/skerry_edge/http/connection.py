@@ -285,7 +285,7 @@ class GuardedProtocol(asyncio.Protocol):
         self._timers.cancel("head", "body", "idle")
         logger.info("refused a connection: %d %s", refusal.status, refusal.message)
         if exchange := self._is_answering:
-            exchange.cut_off()  # the application is told, and can no longer answer
+            exchange.cut_off()  # the application sees it, and can no longer answer
             if exchange.has_begun:
                 self._transport.abort()
                 return

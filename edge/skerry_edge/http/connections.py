@@ -2,8 +2,9 @@
 
 A network (a /24 of IPv4, a /56 of IPv6) that holds more than its share gives first; else whoever
 has waited longest for its client: between two requests, or for a head that does not come. What is
-being answered is never given up. When nobody can give, a few places are left for probes of health,
-the newest of which displaces the oldest: whoever took them all and says nothing shuts nobody out.
+being answered is never given up. When none can give, a few places are left for probes of health,
+the newest of which displaces the oldest: one client that took them all and says nothing shuts no
+other out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from skerry_edge.http.round_trip import round_trip
 if TYPE_CHECKING:
     from skerry_edge.http.connection import GuardedProtocol
 
-HIGH_WATER = 64 * 1024  # bytes of a body that nobody has read; beyond, the client is held up
+HIGH_WATER = 64 * 1024  # bytes of a body that is not read; beyond, the client is held up
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _STATUS_LINES = {
@@ -42,11 +42,11 @@ class Exchange:
         self._is_body_whole = False
         self._news = asyncio.Event()  # for `receive`
         self._is_chunked = self._has_body = False
-        self._owed: int | None = None  # bytes, of a body whose size was told
+        self._owed: int | None = None  # bytes, of a body whose size was stated
         self._unsent = b""  # the head, for as long as the body may come with it
         self.keeps_alive = head.keeps_alive  # else the connection ends with the answer
         self.has_begun = self.is_complete = False  # the answer
-        self.is_cut_off = False  # nobody is there to answer
+        self.is_cut_off = False  # there is no client to answer
 
     async def run(self, app: ASGIApp) -> None:
         """Have the application answer; the connection ends with an answer that is not whole."""
@@ -72,7 +72,7 @@ class Exchange:
             self._connection.write(CONTINUE)
 
     def cut_off(self) -> None:
-        """Tell the application that the client is gone."""
+        """Signal the application that the client is gone."""
         self.is_cut_off = True
         self._news.set()
 
@@ -114,7 +114,7 @@ class Exchange:
         if self._is_chunked:
             fields.append((b"transfer-encoding", b"chunked"))
         if self._expects_continue and not self._is_body_whole:
-            self.keeps_alive = False  # nobody knows whether the client sends its body now
+            self.keeps_alive = False  # it is not known whether the client sends its body now
         if not self.keeps_alive:
             fields.append((b"connection", b"close"))
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])

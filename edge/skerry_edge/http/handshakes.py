@@ -1,6 +1,6 @@
 """TLS handshakes that count: each takes one of the listener's places, and only so long.
 
-A server made by `loop.create_server` tells nobody of a connection before its handshake is done, and
+A server made by `loop.create_server` reports no connection before its handshake is done, and
 gives it a minute: whoever opens many and says nothing would take every file that the process may
 open, beyond all limits.
 """

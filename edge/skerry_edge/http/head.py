@@ -37,7 +37,7 @@ class Head:
     fields: list[tuple[bytes, bytes]]  # names in lower case, values without the space around them
     body_size: int | None  # bytes; None: it comes in chunks
     keeps_alive: bool  # the client may ask again on this connection
-    expects_continue: bool  # the client sends its body when it is told to
+    expects_continue: bool  # the client sends its body after a 100 Continue
 
 
 class HeadReader:

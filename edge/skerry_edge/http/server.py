@@ -122,7 +122,7 @@ class EdgeServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _let_clients_go(self) -> None:
-        """Answer what idle connections still send, and tell them that it is the last: closing one
+        """Answer what idle connections still send, and say that it is the last: closing one
         at once would lose the request that is on its way."""
         for _ in range(math.ceil(self._limits.retire_seconds / RETIRE_TICK_SECONDS)):
             if not self._finish_connections():
@@ -178,7 +178,7 @@ async def serve(
     `limits.drain_seconds`, then they are cancelled. After `retire`, which says that a successor
     accepts at the same socket, they may finish however long they take (unless it is stopped as
     well), and idle connections are closed after one more answer. Requests are taken until `linger`
-    returns, which is called when it is told to stop. `ready(host, port)` is called once connections
+    returns, which is called when it is to stop. `ready(host, port)` is called once connections
     are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
     only on the main thread; a second one ends the lingering, a second SIGINT the drain. Meant for
     uvloop: `uvloop.run(serve(…))`.

@@ -29,7 +29,7 @@ class Certificate:
         self._cert = cert
         self._key = key
         self._current = self._load()
-        # Chosen anew for every connection: a context that was loaded twice would go on showing the
+        # Chosen again for every connection: a context that was loaded twice would go on showing the
         # old certificate to clients that prefer its kind of key.
         self.context = self._load()
         self.context.sni_callback = self._choose

@@ -61,7 +61,7 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 class FileStore:
-    """Files by tenant and id; nobody finds another tenant's."""
+    """Files by tenant and id; none finds another's."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 The seed of such a request, unless its body has one, is derived from tenant and key: every edge of a
 cluster computes the same answer, with nothing asked of any other. An edge that still has the
 answer gives that. What is kept for a day is a hash of the request, so that a key that is used for
-something else is told, the request's row in the usage journal, so that it is counted once, and the
-model's defaults of the time, with which it is computed again.
+something else is refused, the request's row in the usage journal, so that it is counted once, and
+the model's defaults of the time, with which it is computed again.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ async def open_repeat(
 ) -> Repeat:
     """Look for an answer, and use the request's key. Raises `IdempotencyMismatch`.
 
-    `secret` is the edge's, of which seeds are derived; `headers` get what became of the cache.
+    `secret` is the edge's, of which seeds are derived; `headers` get the cache's status.
     """
     caller = jobs[0].caller
     row, defaults = await claim(stores, caller, policy, _encode(_defaults_of(jobs[0])))

@@ -5,8 +5,8 @@
     cf-aig-cache-key: my-key      in place of what was asked, within the tenant and the model
 
 What is kept is the region's part of an answer: token ids and log-probabilities, step by step. It is
-told anew by the dialect that asks, so a stream comes as a stream with the same text in the same
-steps, under an id and a time of its own.
+written again by the dialect of the request, so a stream comes as a stream with the same text in the
+same steps, under an id and a time of its own.
 
 Kept are answers that would come out the same again: at temperature 0, or with a seed that the
 caller gave. A caller who names the key says that any answer under it will do.
@@ -114,7 +114,7 @@ def key_of(*parts: object) -> bytes:
 
 
 class ResponseCache:
-    """Answers by tenant and key, on disk; nobody finds another tenant's.
+    """Answers by tenant and key, on disk; none finds another's.
 
     A cache that cannot be used finds nothing and keeps nothing: no request fails for it.
     """

@@ -44,7 +44,7 @@ _decoder = msgspec.json.Decoder(StoredResponse)
 
 
 class ResponseStore:
-    """Stored responses by tenant and id; nobody finds another tenant's.
+    """Stored responses by tenant and id; none finds another's.
 
     The file is opened when it is first needed. Calls run on threads, one at a time, and raise
     `Unavailable` when the file cannot be used.

@@ -34,7 +34,7 @@ class Stores:
         )
 
     def close(self) -> None:
-        """Write what is still to be written. Blocks; nothing may be told to a store after it."""
+        """Write what is still to be written. Blocks; nothing may be given to a store after it."""
         for store in (self.cache, self.idempotency, self.journal):
             if store is not None:
                 store.close()

@@ -5,7 +5,7 @@
 
 A row is one request, whatever happened to it: a stream that went on elsewhere after a failure is
 settled once, and a retry with the same `Idempotency-Key` has the row of the first attempt. Rows are
-written by a thread, in batches: what an edge was told within its last few milliseconds dies with
+written by a thread, in batches: what an edge was given within its last few milliseconds dies with
 it. Prices stand in the row, so a later price does not change what was.
 """
 
@@ -54,7 +54,7 @@ _Statement = tuple[str, _Values]
 
 
 class UsageEntry:
-    """The row of one request. `progress` tells the output tokens so far, from any thread."""
+    """The row of one request. `progress` returns the output tokens so far, from any thread."""
 
     def __init__(self, journal: UsageJournal, id: str, progress: Callable[[], int]) -> None:
         self.id = id
@@ -88,7 +88,7 @@ class UsageJournal:
         """`clock` gives Unix seconds: rows outlive the process."""
         self.path = path
         self._edge = edge
-        self._life = secrets.token_hex(8)  # tells this process from its predecessors
+        self._life = secrets.token_hex(8)  # distinguishes this process from its predecessors
         self._keep_seconds = keep_seconds
         self._max_rows = max_rows
         self._clock = clock
@@ -141,7 +141,7 @@ class UsageJournal:
         self._put((SETTLE, values), (CLOSE, values))
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all that was told is on disk; for threads other than the event loop's.
+        """Wait until all entries are on disk; for threads other than the event loop's.
 
         False when it is not by then.
         """
@@ -152,7 +152,7 @@ class UsageJournal:
         return True
 
     def written(self) -> Future[None]:
-        """Done when all that was told is on disk."""
+        """Return a future that is done when all entries are on disk."""
         written: Future[None] = Future()
         self._waiting.append(written)
         self._wake.set()
@@ -165,7 +165,7 @@ class UsageJournal:
         return 0.0 if since is None else time.monotonic() - since
 
     def close(self) -> None:
-        """Write what was told, and end the thread; what still runs is settled as aborted later."""
+        """Write what is left, and end the thread; what still runs is settled as aborted later."""
         self._closing = True
         self._wake.set()
         self._writer.join(CLOSE_SECONDS)

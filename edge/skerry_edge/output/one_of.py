@@ -1,8 +1,8 @@
 """Whether at most one branch of a schema's `oneOf` can match: it is then `anyOf`.
 
-Branches are told apart by their types, by the constants that they list, or by a property that each
-of them requires and whose constants differ. Constants are looked up by hash, so the work grows with
-the schema and not with the pairs of its branches.
+Branches are distinguished by their types, by the constants that they list, or by a property that
+each of them requires and whose constants differ. Constants are looked up by hash, so the work grows
+with the schema and not with the pairs of its branches.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Final
 
 Schema = dict[str, Any]
-Constant = tuple[str, Hashable]  # its kind, and what tells it from others of the kind
+Constant = tuple[str, Hashable]  # its kind, and what distinguishes it from others of the kind
 Constants = frozenset[Constant]
 
 TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
-MAX_BY_PAIRS: Final = 16  # branches that no property of all tells apart are compared one by one
+MAX_BY_PAIRS: Final = 16  # branches that no property of all distinguishes are compared one by one
 
 
 class BranchOverlap(Exception):
@@ -27,14 +27,15 @@ class BranchOverlap(Exception):
 
 
 class Branches:
-    """Tells the branches of one schema's `oneOf`s apart. `resolve` follows references."""
+    """Distinguishes the branches of one schema's `oneOf`s. `resolve` follows references."""
 
     def __init__(self, resolve: Callable[[object], Schema]) -> None:
         self._resolve = resolve
         self._listed: dict[int, Constants | None] = {}  # by id of a schema, which lives longer
 
     def check(self, branches: Sequence[object]) -> None:
-        """Raise `BranchOverlap` for the first branch that is not told apart from those before."""
+        """Raise `BranchOverlap` for the first branch that is not distinguished from those
+        before."""
         found = [self._resolve(branch) for branch in branches]
         kinds = [self._kinds(branch) for branch in found]
         together = [

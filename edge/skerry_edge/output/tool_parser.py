@@ -54,7 +54,7 @@ class ToolParser:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._buffer = ""  # not yet told apart
+        self._buffer = ""  # not yet distinguished
         self._space = ""  # whitespace that is text only if more text follows
         self._has_spoken = False  # text came
         self._in_call = False
@@ -107,7 +107,7 @@ class ToolParser:
         return bool(self._family.trigger) or (at == 0 and not self._has_spoken)
 
     def _spoken(self, text: str) -> str:
-        """Return text that is told now; whitespace waits for what follows."""
+        """Return text that is sent now; whitespace waits for what follows."""
         if not text:
             return ""
         if not text.strip() and not self._has_spoken:

@@ -27,7 +27,7 @@ For each function call, return a JSON object with function name and arguments wi
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""  # as NousResearch's Hermes and Qwen2.5 are prompted
-# A small model does not do what it is told, but what it has seen done.
+# A small model does not do what instructions say, but what it has seen done.
 EXAMPLE = (
     Message("user", "What time is it in Rome?"),
     Message(

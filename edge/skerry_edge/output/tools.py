@@ -139,7 +139,7 @@ class Toolbox:
 
     @property
     def shown(self) -> tuple[Tool, ...]:
-        """Return those that the model is told of."""
+        """Return those that the model is shown."""
         return () if self.choice == "none" else self.tools
 
 

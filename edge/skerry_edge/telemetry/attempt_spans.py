@@ -1,11 +1,11 @@
 """Attempts of a stream as spans: where it was sent and why, and what its nodes did there.
 
     generate ─┬─ route      the router's choice among its candidates
-              └─ attempt ─┬─ queue, prefill, decode …   as the nodes told them
+              └─ attempt ─┬─ queue, prefill, decode …   as the nodes reported them
                           └─ hand-over                  KV on its way from one node to the other
 
-A node tells its phases in seconds since the stream reached it. They are placed on the edge's clock
-half the network's time after the attempt began; what is wrong with that is less than one way.
+A node reports its phases in seconds since the stream reached it. They are placed on the edge's
+clock half the network's time after the attempt began; what is wrong with that is less than one way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skerry_regions.region.attempt_record import AttemptRecord
 from skerry_regions.routing.placement import Placement
 
 SPAN_NAMES = {"send": "hand-over", "receive": "await KV"}  # the other phases keep their names
-SHORTEST_TERM = 5e-7  # seconds; a smaller term of a route's cost is not told
+SHORTEST_TERM = 5e-7  # seconds; a smaller term of a route's cost is left out
 
 
 def add_attempts(trace: Trace, parent: str, records: Sequence[AttemptRecord], now: float) -> None:

@@ -110,7 +110,7 @@ class ChoiceTelemetry:
                 self._trace.add_later(lambda trace: add_attempts(trace, id, attempts, now))
 
     def _attempts(self) -> Sequence[AttemptRecord]:
-        """Return where it ran; nothing when that is not told."""
+        """Return where it ran; nothing when that is not known."""
         return self._stream.attempts if isinstance(self._stream, AttemptedStream) else ()
 
 

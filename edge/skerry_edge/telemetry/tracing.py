@@ -2,7 +2,7 @@
 
 A trace is written per request and per phase, never per token. It has names, numbers and ids; no
 text of a prompt or an answer. The request that a task works on is found by `current`, so that
-whoever has a phase to tell, or a log line, needs no parameter for it.
+what has a phase to report, or a log line, needs no parameter for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TraceRecord(Struct, frozen=True, kw_only=True):
-    """A trace as it is kept, told and exported."""
+    """A trace as it is kept, shown and exported."""
 
     request_id: str
     trace_id: str

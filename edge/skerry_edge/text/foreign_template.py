@@ -1,4 +1,4 @@
-"""Chat templates that come with files nobody vouches for: rendered where they may be killed."""
+"""Chat templates that come with unverified files: rendered where they may be killed."""
 
 from __future__ import annotations
 

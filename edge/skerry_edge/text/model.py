@@ -51,7 +51,7 @@ class TextModel:
         now: Callable[[], datetime] = datetime.now,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`is_foreign` says that its template comes with files that nobody vouches for, and is
+        """`is_foreign` says that its template comes with unverified files, and is
         rendered where it may be killed; `now` is what templates may ask for; `clock` bounds how
         long they may run.
 

@@ -87,7 +87,7 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
         return self.from_string(_Metering().visit(tree))
 
     def wrap_str_format(self, value: Any) -> None:
-        """Allow no `str.format`: a field's width is a length that nobody paid for."""
+        """Allow no `str.format`: a field's width is a length that was not paid for."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):

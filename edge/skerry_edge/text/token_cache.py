@@ -2,7 +2,8 @@
 
 A prompt is cut where a control token stands, `<|im_start|>` for instance: tokenizers cut there
 themselves before they do anything else, so the ids of the parts, one after the other, are the ids
-of the whole. Parts are remembered by tenant: how long a prompt takes tells nobody what others sent.
+of the whole. Parts are remembered by tenant: how long a prompt takes reveals nothing of what others
+sent.
 
     system … | user … | assistant … | user …      parts: each until it has `PART_CHARS` or more
     └─ known ─┘└─ known ──────────┘└ tokenised ┘

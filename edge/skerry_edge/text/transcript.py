@@ -45,7 +45,7 @@ class Transcript:
         stops: Sequence[str] = (),
         tells_stop_token: bool = False,
     ) -> None:
-        """`tells_stop_token`: its logprobs are told, though it has no text."""
+        """`tells_stop_token`: its logprobs are returned, though it has no text."""
         self.num_tokens = 0
         self.stopped = False
         self.offsets: list[int] = []

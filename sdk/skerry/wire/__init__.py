@@ -120,7 +120,7 @@ class TextGenerationChunk(Struct, omit_defaults=True):
 
     response: str
     tool_calls: list[NativeToolCall] | UnsetType = UNSET
-    p: str | UnsetType = UNSET  # padding of random length, so that event sizes tell nothing
+    p: str | UnsetType = UNSET  # padding of random length, so that event sizes reveal nothing
     usage: TokenUsage | UnsetType = UNSET
 
 

@@ -32,7 +32,7 @@ class Acceptance:
         return accepted / (self._tested[kind] + _PRIOR_WEIGHT)
 
     def note(self, match: int, num_drafts: int, num_accepted: int) -> None:
-        """Count a draft that has run. What came after its first wrong token tells nothing."""
+        """Count a draft that has run. What came after its first wrong token says nothing."""
         kind = _kind(match)
         self._accepted[kind] = _KEPT * self._accepted[kind] + num_accepted
         self._tested[kind] = _KEPT * self._tested[kind] + min(num_accepted + 1, num_drafts)

@@ -1,6 +1,6 @@
 """Anthropic's dialect: `/messages`, whole or as a stream of its typed events.
 
-A request becomes that of a chat completion and is prepared as one; what comes back is told in
+A request becomes that of a chat completion and is prepared as one; what comes back is written in
 Anthropic's words. When the last message is the assistant's, the answer continues it.
 """
 

@@ -77,7 +77,7 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`models` are those that can be asked now, `in_progress` the requests of this edge, its
-        items among them. `close_out` is called on a thread, again if it fails. `count` is told the
+        items among them. `close_out` is called on a thread, again if it fails. `count` is given the
         model and the outcome of each attempt."""
         self._queue = batches.queue
         self._limits = batches.limits
@@ -106,7 +106,7 @@ class Dispatcher:
         while not self._stopping:
             try:
                 await self._turn()
-            except SkerryError as error:  # the store cannot be used; leases tell the others
+            except SkerryError as error:  # the store cannot be used; leases show the others
                 logger.warning("batches wait: %s", error)
                 self._leads = False
             except Exception:  # a bug, which must not stop the others' batches for good

@@ -3,7 +3,7 @@
     {"requests": [{…, "external_reference": "a"}, …]}  ─▶ {"status": "queued", "request_id": …}
     {"request_id": …}  ─▶ {"status": "queued" | "running"}, at the end {"responses": […], "usage"}
 
-A body with neither is one request. What is wrong with a request is told in its own answer.
+A body with neither is one request. What is wrong with a request is said in its own answer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def is_asked(request: Request, options: RunOptions | None) -> bool:
 async def answer(
     request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
 ) -> Response:
-    """Queue requests for a model, or tell what came of them."""
+    """Queue requests for a model, or return their answers."""
     principal = principal_of(request)
     batches, tenant = batches_of(edge.batches), principal.account_id
     asked = decode(_body_decoder, body)

@@ -30,7 +30,7 @@ def payload_of(fields: Fields, spec: ModelSpec, temperature: float) -> bytes:
     """Return the request as it will be sent: one for text gets a seed where it brings none, and
     today's defaults of the model, else the dialect's `temperature`.
 
-    Raises `InvalidInput` for a stream, which nobody would read.
+    Raises `InvalidInput` for a stream, which would not be read.
     """
     if not _is_absent(fields, "stream", FALSE):
         raise InvalidInput("Bad input: stream: nobody reads the stream of a queued request",

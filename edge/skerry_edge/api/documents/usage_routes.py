@@ -19,7 +19,7 @@ from skerry_edge.ledger.usage_report import dimensions_of, reading, since_of, to
 
 DEFAULT_SINCE = "30d"
 TURN_SECONDS = 5.0  # that a request waits for others' reports
-FLUSH_SECONDS = 0.5  # that it waits for what was told before it
+FLUSH_SECONDS = 0.5  # that it waits for what was reported before it
 READ_SECONDS = 2.0  # that a report may be read
 
 
@@ -56,8 +56,8 @@ async def usage(request: Request) -> Response:
 
 @asynccontextmanager
 async def _turn(journal: UsageJournal) -> AsyncGenerator[None]:
-    """Wait for a turn: one report is read at a time, and soon after what was told before it is on
-    disk.
+    """Wait for a turn: one report is read at a time, and soon after what was reported before it is
+    on disk.
 
     No thread waits for either. Raises `Overloaded`.
     """

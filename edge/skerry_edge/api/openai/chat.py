@@ -121,7 +121,7 @@ class Answer:
     created: int  # Unix seconds
     model: str  # as the caller named it
     with_logprobs: bool
-    is_legacy: bool  # calls are told as `function_call`, to a request with `functions`
+    is_legacy: bool  # calls are sent as `function_call`, to a request with `functions`
 
     def reason(self, reason: FinishReason) -> FinishReason:
         return "function_call" if self.is_legacy and reason == "tool_calls" else reason

@@ -1,7 +1,7 @@
 """Texts to vectors, in both dialects: `/ai/run/{model}` and OpenAI's `/v1/embeddings`.
 
 A text that is longer than the model takes is an error, unless `truncate_inputs` is set: a vector of
-half a text is a wrong answer that nobody sees.
+half a text is a wrong answer that is not noticed.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ async def delete(request: Request) -> Response:
 
 
 async def _job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
-    """Return what chat completions make of it; what they refuse is told by the names used here."""
+    """Return what chat completions make of it; what they refuse is reported by the names used
+    here."""
     try:
         return await chat_job(edge, asked, caller)
     except RequestError as exc:

@@ -56,7 +56,7 @@ from skerry_edge.text.prompts import (
 )
 from skerry_regions.models.catalog import ModelSpec
 
-# Events of one token would tell its length to who watches the encrypted stream.
+# Events of one token would reveal its length to who watches the encrypted stream.
 PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 
