@@ -45,7 +45,7 @@ def add_command(
 
 
 def add_residency(parser: argparse.ArgumentParser, *, of: str = "its region") -> None:
-    """`of` says whose zone is meant."""
+    """Add `--residency`; `of` says whose zone is meant."""
     parser.add_argument(
         "--residency",
         type=zone,
@@ -65,7 +65,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tls(parser: argparse.ArgumentParser, *, note: str) -> None:
-    """`--tls-cert` and `--tls-key`; `note` is what else to know of the certificate."""
+    """Add `--tls-cert` and `--tls-key`; `note` is what else to know of the certificate."""
     parser.add_argument(
         "--tls-cert",
         type=Path,
@@ -147,7 +147,7 @@ def days_or_hours(text: str) -> int:
 
 
 def byte_size_or_none(text: str) -> int:
-    """As `byte_size`; 0 for `none`."""
+    """Parse as `byte_size` does; 0 for `none`."""
     return 0 if text.strip().lower() == "none" else byte_size(text)
 
 

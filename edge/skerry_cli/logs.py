@@ -31,7 +31,7 @@ LogForm = Literal["text", "json"]
 
 
 def configure_logging(form: LogForm | None = None) -> None:
-    """A person at a terminal sees warnings; whatever collects stderr otherwise gets everything.
+    """Show warnings to a person at a terminal; whatever collects stderr otherwise gets everything.
 
     `form` says which of the two it is, where the operator does.
     """

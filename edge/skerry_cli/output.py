@@ -6,13 +6,13 @@ import sys
 
 
 def say(text: str) -> None:
-    """A line of the command's answer."""
+    """Print a line of the command's answer."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal, not part of the answer."""
+    """Print a line for the person at the terminal, not part of the answer."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

@@ -40,11 +40,11 @@ class StartReporter(Protocol):
     """Where `skerry up` tells how far it is. Called from any thread."""
 
     def progress(self, what: str, share: float) -> None:
-        """`share` of `what` is done, 0 to 1."""
+        """Report that `share` of `what` is done, 0 to 1."""
         ...
 
     def ready(self, report: dict[str, Any]) -> None:
-        """The platform serves: `url`, `account_id`, `api_token`, `models`."""
+        """Report that the platform serves: `url`, `account_id`, `api_token`, `models`."""
         ...
 
 
@@ -93,7 +93,7 @@ class JSONLines:
             logger.info("%s", what)
 
     def close(self) -> None:
-        """Nothing to take down."""
+        """Do nothing: there is nothing to take down."""
 
 
 class LineReporter:
@@ -121,7 +121,7 @@ class Lines:
             note(f"{what} …")
 
     def close(self) -> None:
-        """Nothing to take down."""
+        """Do nothing: there is nothing to take down."""
 
 
 class Bars:

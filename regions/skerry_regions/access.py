@@ -50,7 +50,8 @@ class Grant(Struct, frozen=True, kw_only=True):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the holder could make themselves more than they are with another's token."""
+        """Return whether the holder could make themselves more than they are with another's
+        token."""
         bounds = (self.residency, self.models, self.per_day, self.per_month, self.expires_at)
         return self.role != "operator" or any(bound is not None for bound in bounds)
 
@@ -112,5 +113,5 @@ def allows_model(patterns: Iterable[str], names: Iterable[str]) -> bool:
 
 
 def _covers(pattern: str, name: str) -> bool:
-    """`name` may be a pattern, too."""
+    """Return whether it covers `name`, which may be a pattern, too."""
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

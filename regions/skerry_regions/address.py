@@ -38,7 +38,7 @@ class Address:
         raise AddressError(f"{text!r} is neither unix:/path nor tcp:host:port")
 
     def advertised(self, host: str) -> Address:
-        """As others reach it: at `host`, where one is given and it is no unix socket."""
+        """Return it as others reach it: at `host`, where one is given and it is no unix socket."""
         return replace(self, host=host) if host and not self.path else self
 
     def __str__(self) -> str:

@@ -55,13 +55,13 @@ class PrefixPublisher:
         self._changed: dict[bytes, None] = {}  # in order; the final tier is what counts
 
     def sealed(self, digests: Iterable[bytes], tier: Tier = "memory") -> None:
-        """The node now holds these blocks, in this tier."""
+        """Note that the node now holds these blocks, in this tier."""
         for digest in digests:
             self._held[digest] = tier
             self._change(digest)
 
     def evicted(self, digests: Iterable[bytes]) -> None:
-        """The node no longer holds these blocks, in no tier."""
+        """Note that the node no longer holds these blocks, in no tier."""
         for digest in digests:
             self._held.pop(digest, None)
             self._change(digest)
@@ -78,11 +78,11 @@ class PrefixPublisher:
 
     @property
     def position(self) -> tuple[int, int]:
-        """(incarnation, seq) of the last delta; goes with every heartbeat."""
+        """Return (incarnation, seq) of the last delta; goes with every heartbeat."""
         return self._incarnation, self._seq
 
     def delta(self) -> PrefixDelta | None:
-        """The changes since the last delta (at most `MAX_DELTA`; call again), or None."""
+        """Return the changes since the last delta (at most `MAX_DELTA`; call again), or None."""
         if not self._changed:
             return None
         digests = list(islice(self._changed, MAX_DELTA))
@@ -99,7 +99,7 @@ class PrefixPublisher:
         )
 
     def snapshot(self) -> PrefixSnapshot:
-        """Everything held, as of the last delta or later (pending changes follow as deltas).
+        """Return everything held, as of the last delta or later (pending changes follow as deltas).
 
         Beyond `MAX_SNAPSHOT` blocks of a tier the newest are told.
         """

@@ -23,7 +23,8 @@ def create_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _draft(path: Path, content: bytes) -> Generator[str]:
-    """The content beside where it is to be, on disk; gone in the end (mkstemp's mode is 0600)."""
+    """Write the content beside where it is to be, on disk; gone in the end (mkstemp's mode is
+    0600)."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -67,7 +67,7 @@ class Level(Metric):
 
     @property
     def value(self) -> int:
-        """The number now."""
+        """Return the number now."""
         return self._value
 
     def change(self, by: int) -> None:

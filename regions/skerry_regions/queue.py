@@ -91,7 +91,7 @@ class BatchRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> int:
-        """Items that are not done and may still be."""
+        """Return items that are not done and may still be."""
         return 0 if self.ending else self.total - self.succeeded - self.failed
 
 
@@ -153,11 +153,12 @@ class Queue(Protocol):
         self, *, tenant: str | None = None, kind: str | None = None,
         after: str | None = None, limit: int = 100,
     ) -> list[BatchRecord]:  # fmt: skip
-        """Batches of a tenant, or of all, newest first; those older than the batch `after`."""
+        """Return batches of a tenant, or of all, newest first; those older than the batch
+        `after`."""
         ...
 
     def results(self, batch: str, *, after: int = -1, limit: int = 100) -> list[ItemResult]:
-        """Items of a batch that are done, by index, beginning behind index `after`."""
+        """Return items of a batch that are done, by index, beginning behind index `after`."""
         ...
 
     def cancel(self, tenant: str, id: str) -> BatchRecord | None:
@@ -199,7 +200,7 @@ class Queue(Protocol):
         ...
 
     def tend(self) -> None:
-        """What time brings: late batches expire, items that lost every attempt are dead, results
+        """Do what time brings: late batches expire, items that lost every attempt are dead, results
         that were kept long enough are pruned."""
         ...
 
@@ -208,11 +209,11 @@ class Queue(Protocol):
         ...
 
     def ended(self, limit: int = 10) -> list[BatchRecord]:
-        """Batches that ended and are not closed, oldest first."""
+        """Return batches that ended and are not closed, oldest first."""
         ...
 
     def close_batch(self, id: str) -> None:
-        """What had to follow a batch's end is done."""
+        """Note that what had to follow a batch's end is done."""
         ...
 
     def close(self) -> None: ...

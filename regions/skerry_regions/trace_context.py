@@ -34,12 +34,12 @@ class TraceContext(Struct, frozen=True, kw_only=True):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the caller records this trace."""
+        """Return whether the caller records this trace."""
         return bool(self.flags & SAMPLED)
 
     @property
     def traceparent(self) -> str:
-        """The header's value."""
+        """Return the header's value."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
     def child(self) -> TraceContext:
@@ -58,7 +58,7 @@ def new_context() -> TraceContext:
 
 
 def new_span_id() -> str:
-    """Not zero, which is no id. Nobody has to be unable to guess it."""
+    """Return an id that is not zero, which is none. It need not be unguessable."""
     return f"{random.getrandbits(64) or 1:016x}"
 
 

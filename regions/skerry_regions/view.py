@@ -61,7 +61,8 @@ class NodeState(Struct, frozen=True, kw_only=True):
 
     @property
     def offers_prefill(self) -> bool:
-        """Whether it prefills for other nodes; every node can prefill what it decodes itself."""
+        """Return whether it prefills for other nodes; every node can prefill what it decodes
+        itself."""
         return self.role != "decode"
 
 
@@ -72,7 +73,7 @@ class ViewWatcher(Protocol):
         """A node was added, or is another than before."""
 
     def node_removed(self, node_id: str) -> None:
-        """A node is gone."""
+        """Note that a node is gone."""
 
     def link_changed(self, source: str, target: str) -> None:
         """Take in that a link was measured again."""
@@ -101,7 +102,7 @@ class View:
         self._watchers.append(watcher)
 
     def link(self, source: str, target: str) -> LinkSpeed:
-        """Between two regions, in either direction; defaults when nothing is known."""
+        """Return that between two regions, in either direction; defaults when nothing is known."""
         known = self._links.get((source, target) if source <= target else (target, source))
         return known or (LOCAL_LINK if source == target else UNKNOWN_LINK)
 
@@ -132,5 +133,5 @@ class View:
 
 
 def _ordered(a: str, b: str) -> tuple[str, str]:
-    """A link is the same in either direction."""
+    """Return both in order: a link is the same in either direction."""
     return (a, b) if a <= b else (b, a)

@@ -36,7 +36,7 @@ async def configured(
     certificate: Certificate | None = None,
     unwritten: Callable[[], float] = lambda: 0.0,
 ) -> AsyncGenerator[Admission]:
-    """The admission of one of `edges` edges; while entered, it follows the files.
+    """Yield the admission of one of `edges` edges; while entered, it follows the files.
 
     Raises `CannotStart` for files that cannot be used. Afterwards such a file changes nothing.
     """

@@ -26,7 +26,8 @@ STOP_SECONDS = 90.0  # it drains what it has started: edges, then nodes
 
 @contextlib.contextmanager
 def control_listener(home: Home) -> Generator[socket.socket]:
-    """Where the control plane is to listen: as the last time, if that is free. On loopback."""
+    """Yield where the control plane is to listen: as the last time, if that is free. On
+    loopback."""
     config = read_config(home)
     before = urlsplit(config.control_url).port if config is not None else None
     try:

@@ -57,7 +57,7 @@ NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
 
 
 def keep_topology(path: Path, sockets: SocketFolder) -> None:
-    """For edges, which read it whenever they are started again."""
+    """Keep it for edges, which read it whenever they are started again."""
     shutil.copyfile(path, _topology_file(sockets))
 
 
@@ -103,7 +103,7 @@ class Fleet:
         self._dns: FleetDns | None = None
 
     async def start(self) -> None:
-        """Nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
+        """Start nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
         for relay in self._relays:
             await relay.listen()
         self._placed_file().write_bytes(msgspec.json.encode(self._placed()))
@@ -115,7 +115,7 @@ class Fleet:
             self._dns = FleetDns(self._dns_server(), self._supervise)
 
     async def renew_edges_on(self, renew: asyncio.Event) -> None:
-        """Each time the event is set, replace every edge, one after the other."""
+        """Replace every edge, one after the other, each time the event is set."""
         while True:
             await renew.wait()
             renew.clear()
@@ -126,7 +126,7 @@ class Fleet:
         self._edges.retire()
 
     async def stop(self) -> None:
-        """Edges first: they finish their streams while the nodes still compute. Idempotent.
+        """Stop edges first: they finish their streams while the nodes still compute. Idempotent.
 
         DNS goes with them: other servers of the zone see that they are gone.
         """
@@ -201,7 +201,7 @@ class Fleet:
         return self._process(place.id, command, Address.parse(control))
 
     def _placed(self) -> list[Member]:
-        """Return where everybody is, for edges that no registry tells."""
+        """Return where all processes are, for edges without a registry."""
         nodes = [
             Member(
                 id=place.id,

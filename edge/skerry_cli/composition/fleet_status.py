@@ -38,7 +38,8 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 def node_status(
     place: NodePlace, process: Supervised, answer: NodeAnswer | None, control: str
 ) -> NodeStatus:
-    """The supervisor knows whether it lives; the node itself what it does."""
+    """Return a node's status: the supervisor knows whether it lives, the node itself what it
+    does."""
     known = answer.node if answer is not None and answer.node.pid == process.pid else None
     draining = process.state == "ready" and known is not None and known.state == "draining"
     return NodeStatus(

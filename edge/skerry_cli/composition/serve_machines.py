@@ -95,7 +95,7 @@ async def machines(
 
 
 def _credentials(home: Home) -> Credentials:
-    """As the files of the home are now."""
+    """Return them as the files of the home are now."""
     try:
         tokens = home.tokens.read_bytes()
     except FileNotFoundError:

@@ -108,6 +108,6 @@ async def _serve(
 
 
 def _forget_registry(home: Home) -> None:
-    """What an earlier run wrote tells nothing about this one."""
+    """Forget what an earlier run wrote: it says nothing about this one."""
     for path in home.run.glob(f"{home.registry.name}*"):
         path.unlink(missing_ok=True)

@@ -21,7 +21,8 @@ def open_steering(
     zone: str,
     members: Callable[[], Iterable[Member]],
 ) -> Steering | None:
-    """None without a policy. Raises `CannotStart` for country data that cannot be used."""
+    """Return the steering; None without a policy. Raises `CannotStart` for country data that cannot
+    be used."""
     if topology is None or topology.steer is None:
         return None
     from skerry_cli.home.geo_sources import open_known_places  # all others need no DNS library

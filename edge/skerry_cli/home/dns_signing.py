@@ -44,7 +44,7 @@ def keygen(zone: str, home: Home) -> None:
 
 @contextlib.contextmanager
 def told() -> Generator[None]:
-    """What is wrong with a key, or missing for it, as `CannotStart`."""
+    """Raise what is wrong with a key, or missing for it, as `CannotStart`."""
     try:
         from skerry_dns.signing.zone_key import KeyUnusable
     except ImportError:
@@ -80,7 +80,8 @@ def _has_key_files(path: Path) -> bool:
 
 
 def sign_zone(zone: Zone, keys: ZoneKeys, now: float, before: SignedZone | None) -> SignedZone:
-    """With its static records signed, as far as they are not in the zone `before`."""
+    """Return the zone with its static records signed, as far as they are not in the zone
+    `before`."""
     from skerry_dns.signing.signed_zone import SignedZone
 
     signed = SignedZone(zone, keys.signing, keys.beside)

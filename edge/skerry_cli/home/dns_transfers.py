@@ -81,7 +81,8 @@ def transfers_of(
     signed: SignedZone | None,
     now: float,
 ) -> Transfers:
-    """Of a zone: names that are answered by place go out with the addresses of all regions.
+    """Return those of a zone: names that are answered by place go out with the addresses of all
+    regions.
 
     A signed one goes out as it is signed at `now` (Unix seconds).
     """

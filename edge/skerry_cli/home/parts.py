@@ -68,7 +68,7 @@ class Installation:
 
 
 def sentence(left_out: LeftOut) -> str:
-    """Return what a person is told of a model that is left out."""
+    """Return the sentence on a model that is left out."""
     return (
         f"{left_out.model} is left out, because {left_out.reason}: {left_out.detail}. "
         f"`skerry models remove {left_out.model}` takes it out of the catalog."

@@ -80,7 +80,7 @@ class Home:
 
     @property
     def stores(self) -> Path:
-        """Where what requests leave behind is kept: a folder of its own for each zone."""
+        """Return where what requests leave behind is kept: a folder of its own for each zone."""
         return self.root if self.zone == GLOBAL else self.root / "zones" / self.zone
 
     @property
@@ -119,12 +119,12 @@ class Home:
 
     @property
     def geo_data(self) -> Path:
-        """Which countries addresses are in."""
+        """Return which countries addresses are in."""
         return self.root / "geo" / "country.mmdb"
 
     @property
     def cloud_ranges(self) -> Path:
-        """Where cloud providers publish that their addresses are."""
+        """Return where cloud providers publish that their addresses are."""
         return self.geo_data.with_name("clouds.msgpack.gz")
 
     def kept_zone(self, zone: str) -> Path:
@@ -133,7 +133,7 @@ class Home:
 
     @property
     def steer_token(self) -> Path:
-        """By which DNS servers of this home read what edges report."""
+        """Return the file of the token by which DNS servers of this home read what edges report."""
         return self.root / "dns" / "steer.token"
 
     @property
@@ -142,7 +142,7 @@ class Home:
 
     @property
     def issuers(self) -> Path:
-        """Whose logins count beside API tokens."""
+        """Return whose logins count beside API tokens."""
         return self.root / "issuers.yaml"
 
     @property
@@ -159,7 +159,7 @@ class Home:
 
     @property
     def known_models(self) -> Path:
-        """Which models nodes announced."""
+        """Return which models nodes announced."""
         return self.root / "known_models.json"
 
     @property
@@ -208,7 +208,7 @@ class Home:
 
 
 def read_config(home: Home) -> Config | None:
-    """None when no `skerry up` has run yet. Raises `StateError` for a damaged file."""
+    """Return it; None when no `skerry up` has run yet. Raises `StateError` for a damaged file."""
     return read_record(home.config, Config)
 
 

@@ -194,7 +194,7 @@ def _pool(key: tuple[str, str, str], nodes: Sequence[NodeFigures]) -> PoolView:
 
 
 def _hits(engines: Sequence[EngineFigures]) -> float | None:
-    """Of all prompt tokens so far, the share found in a cache."""
+    """Return, of all prompt tokens so far, the share found in a cache."""
     found = sum(engine.cache_hit_tokens for engine in engines)
     ran = sum(engine.computed_tokens - engine.output_tokens for engine in engines)
     return found / (found + ran) if found + ran > 0 else None

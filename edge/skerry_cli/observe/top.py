@@ -67,7 +67,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 async def _once(read: Callable[[], Status], token: str, interval: float, *, as_json: bool) -> int:
-    """Two looks, so that there are rates."""
+    """Look twice, so that there are rates."""
     import msgspec
     from rich.console import Console
 
@@ -141,7 +141,7 @@ def _distances(overview: Overview) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """Columns with a leading `>` are numbers."""
+    """Return a table; columns with a leading `>` are numbers."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -49,7 +49,7 @@ def _bounds(record: TokenRecord) -> list[str]:
 
 
 def _spent(home: Home, records: list[TokenRecord]) -> dict[str, list[str]]:
-    """Of each capped token: `[US$ 0.12 of 5 this day]`."""
+    """Return for each capped token: `[US$ 0.12 of 5 this day]`."""
     capped = [each for each in records if not each.caps.is_unlimited]
     if not capped:
         return {}

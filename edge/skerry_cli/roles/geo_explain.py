@@ -46,7 +46,7 @@ def _where(client: ClientOrigin) -> str:
 
 
 def _source(topology: Topology, address: Address, known: KnownPlaces | None) -> str:
-    """Whose word that is."""
+    """Return whose word that is."""
     spec = topology.dns
     if (net := net_of(topology, address)) is not None:
         return f"`nets`: {net}"

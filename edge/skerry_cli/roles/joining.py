@@ -40,7 +40,7 @@ class CannotJoin(Exception):
 
 
 def add_join(parser: argparse.ArgumentParser, *, decides: str) -> None:
-    """`--join` and its options; `decides` is what the control plane says, and is not given."""
+    """Add `--join` and its options; `decides` is what the control plane says, and is not given."""
     group = parser.add_argument_group(
         "on a machine of its own",
         f"The control plane at URL says {decides}. The first start spends a join token (`skerry "
@@ -62,7 +62,7 @@ def add_join(parser: argparse.ArgumentParser, *, decides: str) -> None:
 
 
 def given_options(args: argparse.Namespace, defaults: Mapping[str, object]) -> str:
-    """Of these options those that were given, as they are written."""
+    """Return of these options those that were given, as they are written."""
     given = [name for name, default in defaults.items() if getattr(args, name) != default]
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
@@ -128,7 +128,7 @@ def assigned(link: ControlLink, type_: type[T]) -> T:
 
 
 def host_towards(url: str) -> str:
-    """This machine's address on the way to the control plane. Raises CannotJoin."""
+    """Return this machine's address on the way to the control plane. Raises CannotJoin."""
     parts = urlsplit(url)
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
@@ -197,11 +197,11 @@ class OrderedRestart:
 
     @property
     def is_to_renew(self) -> bool:
-        """Whether it restarts when it has drained."""
+        """Return whether it restarts when it has drained."""
         return self._is_ordered and not self._is_cancelled
 
     def started(self, stop: Callable[[], None]) -> None:
-        """`stop` drains what serves; from any thread."""
+        """Note what serves: `stop` drains it; from any thread."""
         self._stop = stop
 
     def take(self, order: str) -> None:
@@ -210,7 +210,7 @@ class OrderedRestart:
             self._stop()
 
     def cancel(self) -> None:
-        """Its operator stops it: then it ends, also where it drains by order already."""
+        """End it: its operator stops it, also where it drains by order already."""
         self._is_cancelled = True
 
 

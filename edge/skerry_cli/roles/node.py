@@ -135,7 +135,7 @@ def start(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace, home: Home) -> int:
-    """As the command line says."""
+    """Start as the command line says."""
     if missing := [f"--{name}" for name in ("id", "model", "address") if not getattr(args, name)]:
         return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
     configure_logging()

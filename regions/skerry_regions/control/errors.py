@@ -34,7 +34,7 @@ class ControlError(Exception):
         self.field = field
 
     def body(self) -> bytes:
-        """Of the answer, as JSON."""
+        """Return that of the answer, as JSON."""
         return msgspec.json.encode(ErrorBody(ErrorDetail(self.type, self.message, self.field)))
 
 

@@ -93,7 +93,7 @@ class NatsRegistry:
             self._loop.close()
 
     def _run(self, call: Callable[[NatsConnection], Coroutine[Any, Any, T]]) -> T:
-        """A connection that failed is not used again: the next call opens another."""
+        """Run a call. A connection that failed is not used again: the next call opens another."""
         with self._lock:
             try:
                 return self._wait(self._called(call))
@@ -175,7 +175,7 @@ class NatsConnection:
         raise TimeoutError(f"{member_id} is written by too many at once")
 
     async def members(self) -> list[Member]:
-        """As of all that was written before the call."""
+        """Return them as of all that was written before the call."""
         await self._seen_up_to((await self._bucket.status()).stream_info.state.last_seq)
         now = self._clock()
         living = [member for member, until in self._seen.values() if until > now]
@@ -188,8 +188,8 @@ class NatsConnection:
         await _close(self._client)
 
     async def _get(self, key: str) -> tuple[int, int] | None:
-        """Revision and incarnation of a record that is there; the least incarnation of one that
-        cannot be read."""
+        """Return revision and incarnation of a record that is there; the least incarnation of one
+        that cannot be read."""
         try:
             entry = await self._bucket.get(key)
         except KeyNotFoundError:
@@ -225,7 +225,8 @@ class NatsConnection:
         self._revision = max(self._revision, entry.revision or 0)
 
     def _read(self, entry: KeyValue.Entry) -> MemberRecord | None:
-        """None of one that another version of Skerry wrote: the others are there all the same."""
+        """Read a record; None of one that another version of Skerry wrote: the others are there all
+        the same."""
         try:
             record = self._decoder.decode(entry.value or b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -254,7 +255,7 @@ async def _close(client: Client) -> None:
 
 
 async def _end_tasks() -> None:
-    """The client leaves some of its own running."""
+    """End tasks of the client, which leaves some of its own running."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -262,7 +263,7 @@ async def _end_tasks() -> None:
 
 
 def _key(member_id: str) -> str:
-    """Ids may have characters that keys may not."""
+    """Return the key of an id, which may have characters that keys may not."""
     return member_id.encode().hex()
 
 
@@ -275,4 +276,4 @@ def _written(key: str) -> str:
 
 
 async def _ignore(error: Exception) -> None:
-    """What goes wrong in the background shows at the next call."""
+    """Ignore it: what goes wrong in the background shows at the next call."""

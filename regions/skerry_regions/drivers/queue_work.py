@@ -152,7 +152,8 @@ class QueueWork(QueueFile):
             database.executemany("DELETE FROM batches WHERE number = ?", old)
 
     def _bury_lost(self, database: sqlite3.Connection) -> None:
-        """Items whose last attempt's lease lapsed: their worker died each time, or was cut off."""
+        """Bury items whose last attempt's lease lapsed: their worker died each time, or was cut
+        off."""
         lost = database.execute(
             "UPDATE items SET state = 'dead', owner = NULL WHERE state = 'waiting' AND due <= ?"
             " AND attempts >= ? AND batch IN (SELECT number FROM batches WHERE ended IS NULL)"

@@ -43,7 +43,8 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """Committed at its end, undone by an exception. Raises `Unavailable` when the file fails.
+        """Open a transaction, committed at its end, undone by an exception. Raises `Unavailable`
+        when the file fails.
 
         It excludes writers of other processes from the start, so what is read stays true.
         """
@@ -133,7 +134,7 @@ def write_ahead(database: sqlite3.Connection, busy_seconds: float) -> None:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
-    """Committed at its end, undone by an exception."""
+    """Open a transaction, committed at its end, undone by an exception."""
     database.execute(begin)
     try:
         yield

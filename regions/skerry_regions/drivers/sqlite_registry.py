@@ -38,7 +38,7 @@ def boot_clock() -> float:
 
 
 def boot_id() -> str:
-    """Names this boot of the machine."""
+    """Return what names this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -98,7 +98,8 @@ class SqliteRegistry:
             self._disconnect()
 
     def _read(self, id_: str, record: bytes) -> Member | None:
-        """None of one that another version of Skerry wrote: the others are there all the same."""
+        """Read a record; None of one that another version of Skerry wrote: the others are there all
+        the same."""
         try:
             member = self._decoder.decode(record)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

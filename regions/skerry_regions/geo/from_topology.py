@@ -21,7 +21,7 @@ HTTPS_PORT = 443
 def places_of(
     topology: Topology, elsewhere: Whereabouts | None = None, *, guesses: bool = True
 ) -> Places:
-    """Regions with the public addresses of their edges, and what is known of clients.
+    """Return regions with the public addresses of their edges, and what is known of clients.
 
     `elsewhere` is asked for clients in none of the `nets`. With `guesses` those of whom nothing is
     known count as clients of the default region.
@@ -54,7 +54,7 @@ def places_of(
 
 
 def overrides_of(topology: Topology) -> Overrides:
-    """What the topology's `dns` section says of countries and autonomous systems."""
+    """Return what the topology's `dns` section says of countries and autonomous systems."""
     spec = topology.dns
     origins = _Origins(topology)
     countries: dict[str, ClientOrigin] = {}
@@ -69,7 +69,7 @@ def overrides_of(topology: Topology) -> Overrides:
 
 
 def net_of(topology: Topology, address: Address) -> str | None:
-    """The one of the `nets` that says where an address is: the longest around it."""
+    """Return the one of the `nets` that says where an address is: the longest around it."""
     nets = topology.dns.nets if topology.dns is not None else ()
     around = [net for net in nets if address in widened(_network(net))]
     return max(around, key=lambda net: _network(net).prefixlen).net if around else None
@@ -81,7 +81,8 @@ def _addresses_in(topology: Topology, region: str) -> tuple[Address, ...]:
 
 
 def _https_port(topology: Topology, region: str) -> int | None:
-    """Where all edges of a region that clients reach take HTTP over TLS; None where they do not."""
+    """Return where all edges of a region that clients reach take HTTP over TLS; None where they do
+    not."""
     ports = {
         _tls_port(edge)
         for edge in topology.edges
@@ -91,7 +92,7 @@ def _https_port(topology: Topology, region: str) -> int | None:
 
 
 def _tls_port(edge: EdgeSpec) -> int | None:
-    """By its own TLS, or by that of the URL at which others are told to call it."""
+    """Return the port by its own TLS, or by that of the URL at which others call it."""
     if edge.url is not None and edge.url.startswith("https://"):
         with contextlib.suppress(ValueError):  # what is no port cannot be told
             return urlsplit(edge.url).port or HTTPS_PORT
@@ -99,7 +100,8 @@ def _tls_port(edge: EdgeSpec) -> int | None:
 
 
 def public_addresses(edge: EdgeSpec) -> list[Address]:
-    """Where clients reach an edge: as written, else where it listens when that is an address."""
+    """Return where clients reach an edge: as written, else where it listens when that is an
+    address."""
     if edge.addresses:
         return [ipaddress.ip_address(each) for each in edge.addresses]
     try:
@@ -131,7 +133,7 @@ class _Origins:
 
 
 def _written_rtts(topology: Topology) -> dict[str, dict[str, float]]:
-    """What `links` say, by region; from a region to itself it is next to nothing."""
+    """Return what `links` say, by region; from a region to itself it is next to nothing."""
     rtts = {region.name: {region.name: LOCAL_LINK.rtt} for region in topology.regions}
     for link in topology.links:
         a, b = link.between

@@ -91,7 +91,7 @@ def _place(record: Mapping[str, object]) -> GeoPlace:
 
 
 def _location(record: Mapping[str, object]) -> Location | None:
-    """Coordinates, as numbers or as text."""
+    """Return coordinates, as numbers or as text."""
     degrees: list[float] = []
     for name, most in (("latitude", 90.0), ("longitude", 180.0)):
         value = record.get(name)

@@ -33,7 +33,7 @@ class MeasuredRtt:
             self._means.popitem(last=False)
 
     def to(self, region: str) -> dict[str, float]:
-        """Seconds to a region, by source, where enough is known."""
+        """Return seconds to a region, by source, where enough is known."""
         return {
             source: math.exp(mean)
             for (source, end), (count, mean) in self._means.items()
@@ -41,7 +41,7 @@ class MeasuredRtt:
         }
 
     def of(self, source: str) -> dict[str, float]:
-        """Seconds to each region that enough is known of."""
+        """Return seconds to each region that enough is known of."""
         return {
             region: math.exp(mean)
             for (start, region), (count, mean) in self._means.items()

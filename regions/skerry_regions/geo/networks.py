@@ -60,7 +60,8 @@ class Networks(Generic[T]):
         node.value = value
 
     def find(self, address: Address) -> tuple[T | None, int]:
-        """Value of an address, None where no prefix holds it, and bits of the block around it."""
+        """Return the value of an address, None where no prefix holds it, and bits of the block
+        around it."""
         node = self._roots[address.version]
         bits, width = int(address), address.max_prefixlen
         value = node.value

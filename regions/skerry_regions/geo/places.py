@@ -72,12 +72,12 @@ class Places:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Those that have addresses, as the topology orders them."""
+        """Return those that have addresses, as the topology orders them."""
         return tuple(self._sites)
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """Regions that have addresses, as the topology orders them."""
+        """Return regions that have addresses, as the topology orders them."""
         return tuple(self._sites.values())
 
     @property
@@ -86,11 +86,11 @@ class Places:
         return 1 if self._spread is None else SLOTS
 
     def slot(self, address: Address) -> int:
-        """In which of them an address is."""
+        """Return in which of them an address is."""
         return 0 if self._spread is None else slot_of(address)
 
     def order(self, client: ClientOrigin, slot: int = 0) -> list[str]:
-        """Regions for a client, best first."""
+        """Return regions for a client, best first."""
         state, client = self.state, self.measured(client)
         candidates = [
             RegionCandidate(
@@ -107,7 +107,7 @@ class Places:
         return rank(candidates, client, chain)
 
     def measured(self, client: ClientOrigin) -> ClientOrigin:
-        """With round trips of the region that it is at, where those are known."""
+        """Return it with round trips of the region that it is at, where those are known."""
         rtts = self.state.rtts.get(client.region or "")
         return replace(client, rtt={**client.rtt, **rtts}) if rtts else client
 
@@ -124,8 +124,8 @@ class Places:
         return names, num_nearest(left, client, self._spread)
 
     def moved_by(self, rtts: ClientRtts) -> ClientRtts:
-        """Of measured round trips those by which another region is the nearest one than by what is
-        stated of a network. What an operator has written down of one stays."""
+        """Return those measured round trips by which another region is the nearest one than by what
+        is stated of a network. What an operator has written down of one stays."""
         elsewhere, regions = self._elsewhere, self._region_specs()
         moved: dict[Network, Mapping[str, float]] = {}
         for network, known in rtts.items():
@@ -140,7 +140,8 @@ class Places:
         return moved
 
     def tells_apart_like(self, other: Places) -> bool:
-        """Whether `locate`, `slot` and `likeness` say the same of everybody as those of `other`."""
+        """Return whether `locate`, `slot` and `likeness` say the same of everybody as those of
+        `other`."""
         return (
             self._elsewhere is other._elsewhere
             and self._nets == other._nets
@@ -150,7 +151,8 @@ class Places:
         )
 
     def locate(self, address: Address) -> tuple[ClientOrigin, int]:
-        """What is known of a client, and the bits of the block that all of it is true for."""
+        """Return what is known of a client, and the bits of the block that all of it is true
+        for."""
         client, scope = self._clients.find(address)
         longest = MAX_SCOPE[address.version]
         if client is None and self._elsewhere is not None:
@@ -162,11 +164,11 @@ class Places:
         return [site.region for site in self._sites.values()]
 
     def https_port(self, name: str) -> int | None:
-        """Where a region's edges take HTTP over TLS; None where they do not."""
+        """Return where a region's edges take HTTP over TLS; None where they do not."""
         return self._sites[name].https_port
 
     def addresses(self, name: str, version: int) -> list[str]:
-        """Of a region's edges, those of one family."""
+        """Return addresses of a region's edges, those of one family."""
         addresses = self._sites[name].addresses
         return [str(address) for address in addresses if address.version == version]
 
@@ -176,13 +178,14 @@ def _nearest(regions: Sequence[TopologyRegion], client: ClientOrigin) -> str:
 
 
 def _first_of_block(address: Address, bits: int) -> Address:
-    """The lowest address of the block: all in it get the same answer."""
+    """Return the lowest address of the block: all in it get the same answer."""
     host_bits = address.max_prefixlen - bits
     return type(address)(int(address) >> host_bits << host_bits)
 
 
 def _widened(clients: Mapping[Network, ClientOrigin]) -> dict[Network, ClientOrigin]:
-    """Who is there by the whole block that caches hold goes before who is in a part of it."""
+    """Return clients by the whole block that caches hold: that goes before who is in a part of
+    it."""
     result: dict[Network, ClientOrigin] = {}
     for network, client in clients.items():
         if widened(network) != network:

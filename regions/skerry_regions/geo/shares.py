@@ -81,7 +81,7 @@ def _picked(near: Sequence[RegionCandidate], slot: int) -> RegionCandidate:
 
 
 def _draw(candidate: RegionCandidate, slot: int) -> float:
-    """An exponential race: the order is random, and heavier regions tend to come first."""
+    """Draw from an exponential race: the order is random, heavier regions tend to come first."""
     if not candidate.weight:
         return math.inf
     value = int.from_bytes(_hashed(candidate.region.name, slot)[:8], "big")

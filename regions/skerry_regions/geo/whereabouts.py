@@ -39,7 +39,7 @@ class PlaceSource(Protocol):
     built_at: float  # Unix seconds
 
     def place(self, address: Address) -> tuple[GeoPlace | None, int]:
-        """What it says, and the bits of the block that it says it of."""
+        """Return what it says, and the bits of the block that it says it of."""
         ...
 
 
@@ -47,12 +47,12 @@ class SystemSource(Protocol):
     """Says which autonomous system announces an address."""
 
     def number(self, address: Address) -> tuple[int | None, int]:
-        """Its number, and the bits of the block that this is true for."""
+        """Return its number, and the bits of the block that this is true for."""
         ...
 
 
 def is_old(source: PlaceSource, now: float) -> bool:
-    """Whether addresses have moved since a source was made. `now` is Unix seconds."""
+    """Return whether addresses have moved since a source was made. `now` is Unix seconds."""
     return now - source.built_at > OLD_SECONDS
 
 
@@ -60,11 +60,11 @@ class Whereabouts(Protocol):
     """Tells where addresses are that nobody has written down."""
 
     def find(self, address: Address) -> tuple[ClientOrigin | None, int]:
-        """What is known of an address, and the bits of the block that it is true for."""
+        """Return what is known of an address, and the bits of the block that it is true for."""
         ...
 
     def stated(self, address: Address) -> tuple[ClientOrigin | None, int]:
-        """The same without what was measured."""
+        """Return the same without what was measured."""
         ...
 
 
@@ -100,7 +100,7 @@ class KnownPlaces:
         return KnownPlaces(self.sources, self._overrides, self._systems, measured)
 
     def find(self, address: Address) -> tuple[ClientOrigin | None, int]:
-        """What is known of an address, and the bits of the block that it is true for."""
+        """Return what is known of an address, and the bits of the block that it is true for."""
         origin, bits = self.stated(address)
         rtts, finer = self._rtts.find(address)
         if rtts is not None:
@@ -109,7 +109,7 @@ class KnownPlaces:
         return origin, max(bits, finer)
 
     def stated(self, address: Address) -> tuple[ClientOrigin | None, int]:
-        """The same without what was measured."""
+        """Return the same without what was measured."""
         bits = 0
         if self._systems is not None and self._overrides.systems:
             number, bits = self._systems.number(address)
@@ -124,7 +124,7 @@ class KnownPlaces:
         return self._origin(place.location), bits
 
     def place(self, address: Address) -> tuple[GeoPlace | None, PlaceSource | None, int]:
-        """What the first source says that knows the address, and which one that is."""
+        """Return what the first source says that knows the address, and which one that is."""
         bits = 0
         for source in self.sources:
             place, finer = source.place(address)
@@ -134,16 +134,16 @@ class KnownPlaces:
         return None, None, bits
 
     def system(self, address: Address) -> int | None:
-        """The autonomous system that an override counts for, if one does."""
+        """Return the autonomous system that an override counts for, if one does."""
         number = None if self._systems is None else self._systems.number(address)[0]
         return number if number in self._overrides.systems else None
 
     def overrides_country(self, country: str) -> bool:
-        """Whether the operator says where its clients are."""
+        """Return whether the operator says where its clients are."""
         return country in self._overrides.countries
 
     def _origin(self, location: Location | None) -> ClientOrigin | None:
-        """One object for all clients of a place."""
+        """Return one object for all clients of a place."""
         if location is None:
             return None
         origin = self._origins.get(location)

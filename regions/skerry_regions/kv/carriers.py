@@ -43,12 +43,12 @@ class LentMemory:
 
     @property
     def shared(self) -> SharedMemory | None:
-        """Memory of the host to offer."""
+        """Return memory of the host to offer."""
         return None if self._slots is None else self._slots.where
 
     @property
     def device(self) -> DeviceMemory | None:
-        """Memory of the device to offer."""
+        """Return memory of the device to offer."""
         pages = self._pages
         return None if pages is None else DeviceMemory(pages.handle, pages.mark, pages.num_bytes)
 
@@ -122,7 +122,7 @@ class PeerMemory:
         return self._view is not None
 
     def open_device(self, memory: DeviceMemory, own: DevicePages | None) -> bool:
-        """As `open`; what is read goes to pages of one's own."""
+        """Open as `open` does; what is read goes to pages of one's own."""
         self._close_peer()
         if own is not None:
             with suppress(OSError):

@@ -104,7 +104,7 @@ class KVConnector:
 
     @property
     def num_shares(self) -> int:
-        """Shares under way."""
+        """Return shares under way."""
         return len(self._shares)
 
     def end_shares(self) -> None:
@@ -125,7 +125,8 @@ class KVConnector:
 
     @cached_property
     def _pages(self) -> DevicePages | None:
-        """Memory of the device, for what comes and what is sent; None where it cannot be had."""
+        """Return memory of the device, for what comes and what is sent; None where it cannot be
+        had."""
         runner = self._engine.runner
         if not isinstance(runner, PageMover):
             return None

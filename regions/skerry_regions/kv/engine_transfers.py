@@ -39,7 +39,7 @@ class PromptTransfer:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Blocks that left so far, and their bytes."""
+        """Return blocks that left so far, and their bytes."""
         return self._transfer.sent
 
     def when_over(self, callback: Callable[[bool], None]) -> None:
@@ -80,7 +80,7 @@ class CacheTransfer:
         self._transfer.when_over(lambda _: self._close())
 
     def when_over(self, callback: Callable[[bool], None]) -> None:
-        """As `PromptTransfer.when_over`."""
+        """See `PromptTransfer.when_over`."""
         self._transfer.when_over(callback)
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ class CacheTransfer:
             self._transfer.finish(None)
 
     def _copied(self, blocks: tuple[KVBlock, ...], is_last: bool) -> None:
-        """On the engine's thread."""
+        """Take what was copied, on the engine's thread."""
         self._loop.call_soon_threadsafe(self._pass_on, blocks, is_last)
 
     def _pass_on(self, blocks: tuple[KVBlock, ...], is_last: bool) -> None:

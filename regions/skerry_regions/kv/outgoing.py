@@ -71,7 +71,7 @@ class OutgoingTransfer:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Blocks that left so far, and their bytes."""
+        """Return blocks that left so far, and their bytes."""
         num_sent = self._sender.num_sent
         return num_sent, num_sent * self._sender.offer.block_bytes
 
@@ -81,12 +81,12 @@ class OutgoingTransfer:
         return self._lent.pages
 
     def seal(self, digest: Digest, block: Payload, checksum: int | None = None) -> None:
-        """A block's bytes are final; they leave within the peer's credit."""
+        """Send a block's bytes, which are final; they leave within the peer's credit."""
         self._sender.seal(digest, block, checksum)
         self._flush()
 
     def finish(self, first_token: FirstToken | None) -> None:
-        """No more blocks come."""
+        """Note that no more blocks come."""
         self._sender.finish(first_token)
         self._flush()
 
@@ -112,7 +112,7 @@ class OutgoingTransfer:
             self._transport.close()
 
     def _end(self) -> None:
-        """Nothing more is sent."""
+        """End: nothing more is sent."""
         self._lent.release()
         self._sender.close()
 

@@ -130,7 +130,7 @@ class TransferReceiver:
         return None if data is None else (incoming.offer, data, incoming.checksums.get(digest))
 
     def take(self, transfer: int, digest: Digest) -> None:
-        """A block has its place already: free its staging. Unknown ones are ignored."""
+        """Free the staging of a block that has its place already. Unknown ones are ignored."""
         incoming = self._incoming.get(transfer)
         if incoming is not None and digest in incoming.complete:
             incoming.complete[digest] = None
@@ -236,7 +236,8 @@ class TransferReceiver:
         return [Ack(segment.transfer, segment.digest)]
 
     def _receive_copied(self, incoming: _Incoming, block: Copied) -> list[Control | Arrived]:
-        """Nobody has looked at it: it is nothing without the checksum by which its engine will."""
+        """Take a copied block, which is nothing without the checksum by which its engine will judge
+        it."""
         offer = incoming.offer
         if offer is None or block.digest not in incoming.checksums:
             return [self._refuse(block.transfer, "a page without its checksum")]

@@ -46,14 +46,15 @@ class TransferSender:
         self.outcome: Committed | TransferRefused | None = None
 
     def reconnect(self) -> Offer:
-        """A new connection: forget what was under way and offer again."""
+        """Forget what was under way and offer again, on a new connection."""
         self._needed = None
         self._in_flight.clear()
         self._commit_sent = False
         return self.offer
 
     def seal(self, digest: Digest, block: Payload, checksum: int | None = None) -> None:
-        """A block's bytes are final. Raises ValueError on a block that was not offered."""
+        """Note that a block's bytes are final. Raises ValueError on a block that was not
+        offered."""
         if digest not in self.offer.digests:
             raise ValueError(f"block {digest.hex()} is not part of transfer {self.offer.transfer}")
         if len(block) != self.offer.block_bytes:
@@ -64,18 +65,18 @@ class TransferSender:
                 self._checksums[digest] = checksum
 
     def finish(self, first_token: FirstToken | None = None) -> None:
-        """No more blocks will be sealed."""
+        """Note that no more blocks will be sealed."""
         self._finished = True
         self._first_token = first_token
 
     def close(self) -> None:
-        """The transfer is over: let go of its blocks, and take no more."""
+        """Let go of the transfer's blocks, and take no more: it is over."""
         self._is_closed = True
         self._waiting.clear()
 
     @property
     def needed(self) -> list[Digest]:
-        """Blocks that the peer lacks, as far as it has said, in the order of the offer."""
+        """Return blocks that the peer lacks, as far as it has said, in the order of the offer."""
         return [digest for digest in self.offer.digests if digest in (self._needed or ())]
 
     def receive(self, frame: Frame) -> None:

@@ -89,7 +89,7 @@ class TransferServer:
 
     @property
     def num_early(self) -> int:
-        """Offers that wait for their request."""
+        """Return offers that wait for their request."""
         return len(self._early)
 
     @property
@@ -133,7 +133,7 @@ class TransferServer:
         await asyncio.sleep(0)
 
     def receive(self, frame: Frame | Copied, link: _IncomingLink) -> list[Control]:
-        """Answers to one frame. Raises TransferError when the peer is to be dropped.
+        """Return answers to one frame. Raises TransferError when the peer is to be dropped.
 
         The edge tells both nodes at once: the offer may be here before the request that it is for.
         """
@@ -219,7 +219,7 @@ class TransferServer:
         self._links.add(link)
 
     def discard(self, link: _IncomingLink) -> None:
-        """A connection is lost: its senders come back soon, or never."""
+        """Discard a connection that is lost: its senders come back soon, or never."""
         self._links.discard(link)
         self._early = {id_: held for id_, held in self._early.items() if held[1] is not link}
         for transfer, carrier in self._carriers.items():

@@ -126,5 +126,5 @@ class Blobs:
 
 
 def disk_free(path: Path) -> int:
-    """Bytes that a user may still write to the disk of `path`."""
+    """Return bytes that a user may still write to the disk of `path`."""
     return shutil.disk_usage(path).free

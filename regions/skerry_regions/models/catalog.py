@@ -93,7 +93,8 @@ class Classification(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def is_independent(self) -> bool:
-        """Each label has a score of its own: a sigmoid. Otherwise they share 1: a softmax."""
+        """Return whether each label has a score of its own: a sigmoid. Otherwise they share 1: a
+        softmax."""
         return self.multi_label or self.ranks
 
 
@@ -144,12 +145,12 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def is_encoder(self) -> bool:
-        """Whether it reads texts and makes none."""
+        """Return whether it reads texts and makes none."""
         return self.task != "text-generation"
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return bytes of all files."""
         return sum(file.size for file in self.files)
 
 
@@ -184,7 +185,7 @@ class Catalog:
 
     @classmethod
     def load(cls, home: Path | None = None) -> Catalog:
-        """The packaged catalog, and that of `home` (SKERRY_HOME) over it when it has one.
+        """Return the packaged catalog, and that of `home` (SKERRY_HOME) over it when it has one.
 
         Raises `CatalogError`.
         """
@@ -219,7 +220,7 @@ class Catalog:
         return cls(models.values())
 
     def resolve(self, name: str) -> ModelSpec:
-        """The model of an id or alias. Raises `ModelNotFound`."""
+        """Return the model of an id or alias. Raises `ModelNotFound`."""
         if spec := self.names.get(name):
             return spec
         shown = name if len(name) <= 200 else name[:200] + "…"
@@ -235,7 +236,7 @@ class Catalog:
 
 
 def operator_catalog(home: Path) -> Path:
-    """Where an operator's own models are written."""
+    """Return where an operator's own models are written."""
     return home / "catalog.yaml"
 
 

@@ -82,7 +82,7 @@ _NORMALIZED_TO_NFC: Final = {"qwen2", "deepseek-r1-qwen"}
 
 
 def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:
-    """`tokenizer.json` of a GGUF header, and its token form. Raises `GGUFError`."""
+    """Return the `tokenizer.json` of a GGUF header, and its token form. Raises `GGUFError`."""
     model = metadata.get("tokenizer.ggml.model")
     if model == "gpt2":
         return _byte_level_bpe(metadata), "byte_level"
@@ -92,7 +92,7 @@ def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:
 
 
 def control_tokens(metadata: dict[str, Value]) -> dict[str, int]:
-    """Text and id of the tokens that users' text must never turn into."""
+    """Return the text and id of tokens that users' text must never turn into."""
     control = {}
     for id_, (text, kind) in enumerate(zip(_tokens(metadata), _token_types(metadata), strict=True)):
         if kind in (UNKNOWN, CONTROL) or (kind == USER_DEFINED and text in STOP_TEXTS):
@@ -199,7 +199,8 @@ def _sentencepiece_bpe(metadata: dict[str, Value]) -> Json:
 
 
 def _added_tokens(metadata: dict[str, Value]) -> list[Json]:
-    """Tokens found as whole strings before BPE: control tokens (special) and user-defined ones."""
+    """Return tokens found as whole strings before BPE: control tokens (special) and user-defined
+    ones."""
     tokens, types = _tokens(metadata), _token_types(metadata)
     control = control_tokens(metadata)
     return [
@@ -245,7 +246,7 @@ def _merges(metadata: dict[str, Value], vocab: dict[str, int]) -> list[tuple[str
 
 
 def _scored_merges(metadata: dict[str, Value]) -> list[tuple[str, str]]:
-    """Every way to make a token of two others, best score of the result first.
+    """Return every way to make a token of two others, best score of the result first.
 
     SentencePiece merges the neighbours whose union has the best score, so the score is the rank.
     """
@@ -285,7 +286,8 @@ def _post_processor(metadata: dict[str, Value]) -> Json | None:
 
 
 def adds_bos(metadata: dict[str, Value]) -> bool:
-    """Whether plain text starts with BOS: stated, or by the habit of the tokenizer's family."""
+    """Return whether plain text starts with BOS: stated, or by the habit of the tokenizer's
+    family."""
     by_family = (
         metadata.get("tokenizer.ggml.model") == "llama"
         or metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS_FIRST

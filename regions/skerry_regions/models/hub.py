@@ -66,7 +66,7 @@ class Repository(Struct, frozen=True, rename={"commit": "sha", "files": "sibling
 
     @property
     def license(self) -> str:
-        """As its card states it; nothing if it does not."""
+        """Return it as its card states it; nothing if it does not."""
         licences = [tag.partition(":")[2] for tag in self.tags if tag.startswith("license:")]
         return licences[0] if licences else ""
 
@@ -83,7 +83,7 @@ class Location:
 
     @property
     def shown(self) -> str:
-        """Without what is secret of it."""
+        """Return it without what is secret."""
         url = httpx.URL(self.url)
         return f"{url.scheme}://{url.netloc.decode()}{url.path}"
 
@@ -109,7 +109,7 @@ class HubClient:
         self.client.close()
 
     def repository(self, name: str, revision: str) -> Repository:
-        """What a repository has at a branch, tag or commit. Raises `PullError`."""
+        """Return what a repository has at a branch, tag or commit. Raises `PullError`."""
         path = f"/api/models/{quote(name)}/revision/{quote(revision, safe='')}"
         data = self._get(path, {"blobs": "true"}, name, MAX_DOCUMENT)
         try:
@@ -121,7 +121,7 @@ class HubClient:
         return found
 
     def read(self, repository: str, commit: str, file: HubFile, limit: int) -> bytes:
-        """The content of a small file, checked. Raises `PullError`."""
+        """Return the content of a small file, checked. Raises `PullError`."""
         if file.num_bytes > limit:
             raise PullError(f"{repository}: {file.path} has {file.num_bytes:,} bytes")
         data = self._get(resolve_path(repository, commit, file.path), {}, repository, limit)
@@ -134,7 +134,7 @@ class HubClient:
         return data
 
     def head(self, location: Location, size: int) -> bytes:
-        """The first bytes of a large file. Raises `PullError`."""
+        """Return the first bytes of a large file. Raises `PullError`."""
         headers = {"Range": f"bytes=0-{size - 1}", "Accept-Encoding": "identity"}
         try:
             with self.client.stream(
@@ -152,7 +152,7 @@ class HubClient:
             raise PullError(f"{location.shown}: {error}") from None
 
     def locate(self, repository: str, commit: str, path: str) -> Location:
-        """Where a file's bytes are now. Raises `PullError`."""
+        """Return where a file's bytes are now. Raises `PullError`."""
         response = self._ask("HEAD", resolve_path(repository, commit, path), {}, repository)
         url, headers = str(response.request.url), self._token_for(response.request.url)
         if response.status_code in MOVED:
@@ -220,7 +220,7 @@ class HubClient:
         raise AssertionError("the last answer is returned")
 
     def _token_for(self, url: httpx.URL) -> dict[str, str]:
-        """The token, for the hub itself."""
+        """Return the token, for the hub itself."""
         origins = [(httpx.URL(each).scheme, httpx.URL(each).netloc) for each in self.hub.endpoints]
         if self.hub.token is None or (url.scheme, url.netloc) not in origins:
             return {}
@@ -232,7 +232,7 @@ def resolve_path(repository: str, commit: str, path: str) -> str:
 
 
 def refusal(response: httpx.Response, repository: str, base: str, *, has_token: bool) -> PullError:
-    """What a refusal means, and what to do next."""
+    """Return what a refusal means, and what to do next."""
     code, status = response.headers.get("X-Error-Code", ""), response.status_code
     page = f"{base}/{repository}"
     if code == "GatedRepo":
@@ -258,7 +258,7 @@ def refusal(response: httpx.Response, repository: str, base: str, *, has_token: 
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a name stays inside a folder."""
+    """Return whether a name stays inside a folder."""
     parts = path.split("/")
     return bool(path) and path.isprintable() and "\\" not in path and not {"", ".", ".."} & {*parts}
 

@@ -52,12 +52,12 @@ class HubModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the facts were checked: not at all, against config.json, or the files' digests too."""
 
     def repository(self, variant: str) -> str:
-        """Where a variant's files are."""
+        """Return where a variant's files are."""
         return self.weights if variant == SAFETENSORS or self.gguf is None else self.gguf
 
     @property
     def usual(self) -> str:
-        """The variant that is pulled when none is named."""
+        """Return the variant that is pulled when none is named."""
         return SAFETENSORS if self.gguf is None else self.default
 
 
@@ -115,6 +115,6 @@ class HubCatalog:
 
 
 def as_plain(model: HubModel) -> dict[str, object]:
-    """An entry's facts, as JSON has them."""
+    """Return an entry's facts, as JSON has them."""
     plain: dict[str, object] = msgspec.to_builtins(model)
     return plain

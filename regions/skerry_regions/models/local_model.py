@@ -70,7 +70,7 @@ def describe(
     check: Check = lambda weights, task: None,
     hashes: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelSpec:
-    """What the catalog must say to serve `path` in place as `model_id`.
+    """Return what the catalog must say to serve `path` in place as `model_id`.
 
     `check` looks at the weights before every file is hashed, except those whose SHA-256 is in
     `hashes`, by name. Raises `UnsupportedModel` for files of
@@ -181,7 +181,8 @@ def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
 
 
 def _embedding(folder: Path, config: Json) -> Embedding:
-    """What sentence-transformers would do with the encoder's states; else their normalised mean."""
+    """Return what sentence-transformers would do with the encoder's states; else their normalised
+    mean."""
     modules = _read_optional(folder / "modules.json")
     stated = _read_optional(folder / "1_Pooling" / "config.json")
     kinds = [
@@ -214,7 +215,7 @@ def _classifies(config: Json) -> bool:
 
 
 def _classification(folder: Path, config: Json) -> Classification:
-    """Labels in the order of their numbers, as transformers' `id2label` has them."""
+    """Return labels in the order of their numbers, as transformers' `id2label` has them."""
     names = config.get("id2label", _DEFAULT_LABELS)
     if not isinstance(names, dict) or set(names) != {str(n) for n in range(len(names))}:
         raise UnsupportedModel(f"{folder / 'config.json'}: id2label does not number labels from 0")
@@ -243,7 +244,7 @@ def _context(folder: Path, config: Json) -> int:
 
 
 def _read_optional(path: Path) -> Any:
-    """The content of a JSON file; None when it is not there. Raises `UnsupportedModel`."""
+    """Return the content of a JSON file; None when it is not there. Raises `UnsupportedModel`."""
     try:
         if path.stat().st_size > MAX_JSON_SIZE:
             raise UnsupportedModel(f"{path} is too large")

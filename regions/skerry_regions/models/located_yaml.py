@@ -36,7 +36,8 @@ class Located(Generic[T]):
     _lines: dict[str, int]
 
     def error(self, path: str, problem: str) -> YamlError:
-        """A mistake that types cannot see; `path` is such as `pools[1].role`."""
+        """Return the error of a mistake that types cannot see; `path` is such as
+        `pools[1].role`."""
         return YamlError(_located(f"$.{path}", problem, self._name, self._lines))
 
 
@@ -66,7 +67,8 @@ def parse(data: bytes, name: str, type_: type[T]) -> Located[T]:
 
 
 def _read(data: bytes, name: str) -> tuple[Any, dict[str, int]]:
-    """The document as plain data, and the line (from 1) of every path such as `$.models[0].id`."""
+    """Return the document as plain data, and the line (from 1) of every path such as
+    `$.models[0].id`."""
     try:
         loader = yaml.SafeLoader(data)
         root = loader.get_single_node()
@@ -123,7 +125,7 @@ class _LocatedReader:
 
 
 def _located(path: str, problem: str, name: str, lines: dict[str, int]) -> str:
-    """`file:line: path: problem`, with the line of `path` or of its nearest known parent."""
+    """Return `file:line: path: problem`, with the line of `path` or of its nearest known parent."""
     known = path
     while known not in lines and len(known) > 1:  # values of a dict are `[...]`: take the parent
         known = known[: max(known.rfind("."), known.rfind("["), 1)]

@@ -47,7 +47,7 @@ class ModelFiles(ModelMetadata, frozen=True, kw_only=True):
 
     @property
     def model_key(self) -> bytes:
-        """Names weights and tokenizer in the digests of KV blocks."""
+        """Return what names weights and tokenizer in the digests of KV blocks."""
         return bytes.fromhex(self.weights_digest + self.tokenizer_digest)
 
 

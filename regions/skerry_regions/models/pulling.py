@@ -149,7 +149,7 @@ def resolve(
 
 
 def _filled(spec: ModelSpec, entry: HubModel | None, source: str) -> ModelSpec:
-    """The entry's facts, where the files do not say otherwise."""
+    """Return the entry's facts, where the files do not say otherwise."""
     if entry is None:
         return msgspec.structs.replace(spec, source=source)
     return msgspec.structs.replace(
@@ -170,7 +170,7 @@ def _other_sampling(entry: HubModel | None, spec: ModelSpec) -> list[str]:
 
 
 def _choose(repository: Repository, choice: str) -> list[HubFile]:
-    """The weights that were asked for. Raises `PullError`, with what there is."""
+    """Return the weights that were asked for. Raises `PullError`, with what there is."""
     ggufs = [file for file in repository.files if file.path.lower().endswith(".gguf")]
     whole = [file for file in ggufs if not _PART.search(file.path)]
     tensors = [file for file in repository.files if re.fullmatch(r"[^/]+\.safetensors", file.path)]
@@ -235,7 +235,7 @@ def _check_head(
 
 
 def _differences(entry: HubModel, repository: Repository) -> list[str]:
-    """In what an entry of ours is wrong of a repository."""
+    """Return in what an entry of ours is wrong of a repository."""
     notes = []
     if repository.license and repository.license != entry.license:
         notes.append(f"license: {repository.license}, not {entry.license} as our catalog has it")

@@ -44,7 +44,7 @@ class Hub:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Hub:
-        """As the hub's own tools have it: HF_ENDPOINT (several with commas between), HF_TOKEN or
+        """Read it as the hub's own tools do: HF_ENDPOINT (several with commas between), HF_TOKEN or
         the file that a login wrote, HF_HUB_OFFLINE. SKERRY_HUB_ENDPOINT and SKERRY_HUB_TOKEN go
         before."""
         stated = environ.get("SKERRY_HUB_ENDPOINT") or environ.get("HF_ENDPOINT") or DEFAULT_HUB
@@ -66,6 +66,7 @@ def _login(environ: Mapping[str, str]) -> str:
 
 
 def local_folder(spec: ModelSpec) -> Path | None:
-    """The folder of a `file:` source, whose files are used in place; None for other sources."""
+    """Return the folder of a `file:` source, whose files are used in place; None for other
+    sources."""
     kind, _, rest = spec.source.partition(":")
     return Path(rest).expanduser() if kind == "file" else None

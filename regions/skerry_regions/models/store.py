@@ -67,7 +67,7 @@ class ModelStore:
                 return self._install(spec, progress)
 
     def open(self, spec: ModelSpec, progress: Progress | None = None) -> ModelFiles:
-        """The files of an installed model, checked.
+        """Return the files of an installed model, checked.
 
         Reads no large file unless it changed. Raises `ModelNotInstalled` or `ModelCorrupt`.
         """
@@ -78,7 +78,7 @@ class ModelStore:
         return _model_files(spec, folder, weights_folder, installed.metadata)
 
     def verify(self, spec: ModelSpec, progress: Progress | None = None) -> ModelFiles:
-        """As `open`, with the SHA-256 of every file computed again."""
+        """Open it as `open` does, with the SHA-256 of every file computed again."""
         folder = self._folder(spec)
         weights_folder = local_folder(spec) or folder
         installed = self._read_installed(spec, folder)
@@ -86,7 +86,7 @@ class ModelStore:
         return _model_files(spec, folder, weights_folder, installed.metadata)
 
     def is_installed(self, spec: ModelSpec) -> bool:
-        """Whether the model was installed, without looking at its files."""
+        """Return whether the model was installed, without looking at its files."""
         return (self._folder(spec) / "model.json").exists()
 
     def remove(self, spec: ModelSpec) -> bool:
@@ -194,7 +194,7 @@ class ModelStore:
 
 
 def use_file(spec: ModelSpec, path: Path) -> ModelSpec:
-    """The same model, its one file taken from `path` in place of its source."""
+    """Return the same model, its one file taken from `path` in place of its source."""
     (file,) = spec.files
     renamed = msgspec.structs.replace(file, name=path.name)
     folder = path.resolve().parent
@@ -214,7 +214,7 @@ def _model_files(
 
 
 def _weights(spec: ModelSpec, folder: Path) -> Path:
-    """The one GGUF file, or the folder of a safetensors model."""
+    """Return the one GGUF file, or the folder of a safetensors model."""
     gguf = [file.name for file in spec.files if file.name.endswith(".gguf")]
     if len(gguf) > 1:
         raise UnsupportedModel(f"{spec.id}: GGUF split over {len(gguf)} files is not supported")

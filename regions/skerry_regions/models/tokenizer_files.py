@@ -109,7 +109,7 @@ def write_from_encoder(source: Path, directory: Path, weights_digest: str) -> Mo
 
 
 def _copy_tokenizer(source: Path, directory: Path) -> None:
-    """Of a model from a hub, whose files lie in the store itself, there is nothing to copy."""
+    """Copy the tokenizer, unless it lies in the store itself, as of a model from a hub."""
     if source != directory:
         shutil.copyfile(source / "tokenizer.json", directory / "tokenizer.json")
 
@@ -253,7 +253,7 @@ def _strips_space(tokenizer: Json) -> bool:
 
 
 def _token_form(tokenizer: Json) -> TokenForm:
-    """By the decoder, which is what turns tokens into text."""
+    """Return it by the decoder, which is what turns tokens into text."""
     kinds = {step.get("type") for step in _decoder_steps(tokenizer)}
     if "ByteLevel" in kinds:
         return "byte_level"
@@ -263,13 +263,13 @@ def _token_form(tokenizer: Json) -> TokenForm:
 
 
 def _token_text(token: object) -> str | None:
-    """A token of tokenizer_config.json: a string, or an object with `content`."""
+    """Return a token of tokenizer_config.json: a string, or an object with `content`."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def _prepends(tokenizer: Json, bos: str | None) -> bool:
-    """Whether the post-processor puts BOS in front of plain text."""
+    """Return whether the post-processor puts BOS in front of plain text."""
     processor = tokenizer.get("post_processor") or {}
     for step in (processor, *processor.get("processors", [])):
         single = step.get("single") or []
@@ -279,7 +279,8 @@ def _prepends(tokenizer: Json, bos: str | None) -> bool:
 
 
 def _chat_template(source: Path, settings: Json) -> str | None:
-    """`chat_template.jinja`, or tokenizer_config's: one template, or a list with a default."""
+    """Return `chat_template.jinja`, or tokenizer_config's: one template, or a list with a
+    default."""
     file = source / "chat_template.jinja"
     if file.exists():
         with file.open(encoding="utf-8") as stream:

@@ -175,7 +175,7 @@ class _FileTransfer:
         self._part.seal(number)
 
     def _range(self, start: int, end: int) -> Iterator[bytes]:
-        """Bytes of a range. Raises `_NoRanges`, `_Try`, httpx's errors and `PullError`."""
+        """Yield bytes of a range. Raises `_NoRanges`, `_Try`, httpx's errors and `PullError`."""
         headers = {"Range": f"bytes={start}-{end - 1}"}
         if self._etag is not None:
             headers["If-Range"] = self._etag

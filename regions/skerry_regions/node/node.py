@@ -95,7 +95,7 @@ class Node:
 
     @property
     def encoders(self) -> frozenset[str]:
-        """Models that embed."""
+        """Return models that embed."""
         return frozenset(self._encoders)
 
     def _check_new(self, model: str) -> None:
@@ -104,7 +104,7 @@ class Node:
 
     @property
     def models(self) -> frozenset[str]:
-        """Models that take streams now."""
+        """Return models that take streams now."""
         return frozenset(served.model for served in self._all() if served.state == "ready")
 
     def submit(self, submit: Submit, sink: Sink) -> NodeStream:

@@ -293,7 +293,7 @@ def _remove_sockets(options: NodeOptions) -> None:
 
 
 def _end_at_the_latest(seconds: float) -> None:
-    """A hung engine must not keep a drained process alive."""
+    """End the process after all: a hung engine must not keep a drained one alive."""
     timer = threading.Timer(seconds, os._exit, (EXIT_STUCK,))
     timer.daemon = True
     timer.start()

@@ -62,7 +62,7 @@ class Reporter:
         self._publisher.sealed(filed, "file")
 
     def after_step(self) -> StepNews:
-        """On the engine's thread."""
+        """Return the news of a step. On the engine's thread."""
         now, changes = self._clock(), self._engine.pool.drain_changes()
         if now - self._looked < LOOK_SECONDS:
             return StepNews(changes, None, now)
@@ -119,7 +119,7 @@ class Reporter:
         )
 
     def snapshot(self) -> Report:
-        """Everything, for an edge that knows nothing yet."""
+        """Return everything, for an edge that knows nothing yet."""
         self._notice_idleness()
         return Report(
             model=self._model,
@@ -143,14 +143,14 @@ class Reporter:
         return 0.0 if self._tier is None else min(self._tier.bandwidth, MAX_BANDWIDTH)
 
     def _notice_idleness(self) -> None:
-        """An engine without work makes no step after which it could say so."""
+        """Report idleness: an engine without work makes no step after which it could."""
         statistics = self._engine.statistics()
         if not (statistics.running or statistics.waiting):
             free = (statistics.blocks_free + statistics.blocks_cached) * BLOCK_SIZE
             self._queue, self._as_of = NodeLoad(free_tokens=free), self._clock()
 
     def _sample(self) -> StepSample | None:
-        """Sums over the steps since the last report that had any."""
+        """Return sums over the steps since the last report that had any."""
         now, before = self._load, self._told
         if now.steps == before.steps:
             return None

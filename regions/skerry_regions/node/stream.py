@@ -58,11 +58,11 @@ class StreamTimes:
         self._usage: EngineUsage | None = None
 
     def compiled(self) -> None:
-        """The stream's grammar is ready."""
+        """Note that the stream's grammar is ready."""
         self._compiled = self._now()
 
     def received(self, blocks: int, num_bytes: int, *, lost: bool) -> None:
-        """The KV that the stream waited for is here, or will not come."""
+        """Note that the KV that the stream waited for is here, or will not come."""
         self._received = Phase(
             name="receive",
             start=self._compiled,
@@ -73,11 +73,11 @@ class StreamTimes:
         )
 
     def submitted(self) -> None:
-        """The engine has the request."""
+        """Note that the engine has the request."""
         self._submitted = self._now()
 
     def first_tokens(self) -> None:
-        """The engine made the first token."""
+        """Note that the engine made the first token."""
         self._first_tokens = self._now()
 
     @property
@@ -85,7 +85,7 @@ class StreamTimes:
         return self._first_tokens > 0.0
 
     def ended(self, usage: EngineUsage) -> None:
-        """The engine made the last token."""
+        """Note that the engine made the last token."""
         self._ended = self._now()
         self._usage = usage
 
@@ -194,7 +194,7 @@ class NodeStream:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Fields of a log line about the stream: the ids that find it at its edge."""
+        """Return fields of a log line about the stream: the ids that find it at its edge."""
         ids = {"request_id": self.key[1]}
         return ids if self.trace is None else {**ids, "trace_id": self.trace.trace_id}
 

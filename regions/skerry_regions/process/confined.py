@@ -56,7 +56,7 @@ class Confined:
 
     @property
     def pid(self) -> int | None:
-        """The child's, which is the id of its process group; None while there is none."""
+        """Return the child's, which is the id of its process group; None while there is none."""
         return None if self._child is None else self._child.pid
 
     def ask(self, message: bytes) -> bytes:

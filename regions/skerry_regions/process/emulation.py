@@ -36,7 +36,7 @@ def through_relays(address: str, region: str, source: str) -> str:
 
 
 def relays(topology: Topology, sockets: Iterable[tuple[str, str]]) -> list[Relay]:
-    """For each (address, region) one relay for every other region."""
+    """Return for each (address, region) one relay for every other region."""
     priors = topology.link_priors()
     delays = {pair: speed.rtt / 2 for pair, speed in priors.items()}
     delays |= {(b, a): delay for (a, b), delay in delays.items()}
@@ -122,7 +122,7 @@ class _End(asyncio.Protocol):
         self._pipe.push(b"")
 
     def write(self, data: bytes) -> None:
-        """Nothing to write is the end."""
+        """Write; nothing to write is the end."""
         if not data:
             self.end()
         elif self._transport is not None:

@@ -46,7 +46,7 @@ class Lifeline:
         loop.add_reader(self._socket, readable)
 
     def progress(self, what: str, share: float) -> None:
-        """`share` of `what` is done, 0 to 1. Whole percents are told."""
+        """Report that `share` of `what` is done, 0 to 1. Whole percents are sent."""
         step = (what, int(share * 100))
         with self._lock:
             if step != self._last:

@@ -47,7 +47,7 @@ def on_sighup(act: Callable[[], None]) -> None:
 
 
 def from_threads(call: Callable[[], None]) -> Callable[[], None]:
-    """As `call`, for other threads: done soon on this event loop, or never once it has ended."""
+    """Return `call` for other threads: done soon on this event loop, or never once it has ended."""
     loop = asyncio.get_running_loop()
 
     def soon() -> None:
@@ -58,7 +58,7 @@ def from_threads(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """The result of `work`, done on a thread that does not keep the process alive."""
+    """Return the result of `work`, done on a thread that does not keep the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -40,7 +40,7 @@ class Succession:
         return iter(self._serving.values())
 
     async def start(self, specs: list[ProcessSpec]) -> None:
-        """All at once; returns when all are ready. Raises FirstStartFailed."""
+        """Start all at once; returns when all are ready. Raises FirstStartFailed."""
         for spec in specs:
             self._serving[spec.id] = self._supervise(spec)
         await asyncio.gather(*(process.wait_until_ready() for process in self))

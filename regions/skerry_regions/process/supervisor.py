@@ -89,18 +89,18 @@ class Supervised:
 
     @property
     def pid(self) -> int:
-        """0 while no process runs."""
+        """Return it; 0 while no process runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else 0
 
     @property
     def is_crash_loop(self) -> bool:
-        """Whether it ends again and again, and has not run for long since."""
+        """Return whether it ends again and again, and has not run for long since."""
         ran = self._clock() - self._started if self.state == "ready" else 0.0
         return self._backoff.is_crash_loop and not self._backoff.is_steady(ran)
 
     async def wait_until_ready(self) -> None:
-        """The first time. Raises FirstStartFailed."""
+        """Wait for the first start. Raises FirstStartFailed."""
         ready = asyncio.ensure_future(self._ready.wait())
         await asyncio.wait((ready, self._task), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
@@ -128,7 +128,7 @@ class Supervised:
         self.state = "stopped"
 
     def kill(self) -> None:
-        """At once; it is started again unless it is being stopped."""
+        """Kill it at once; it is started again unless it is being stopped."""
         self._signal(signal.SIGKILL)
 
     # --- one process after the other -------------------------------------------------------------
@@ -158,7 +158,7 @@ class Supervised:
             wait.cancel()
 
     async def _run_once(self) -> None:
-        """From the start of a process to its end."""
+        """Run a process from its start to its end."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -231,6 +231,6 @@ class Supervised:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log, indented."""
+    """Return the last lines of a log, indented."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

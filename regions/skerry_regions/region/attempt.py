@@ -99,7 +99,7 @@ class Attempt:
         self._note_end()
 
     def _push(self, event: Accepted | Event) -> None:
-        """Of the decode node, whose last event is the attempt's."""
+        """Push an event of the decode node, whose last event is the attempt's."""
         node = self.route.decode.node
         self._note_first(event, node)
         if isinstance(event, Done | Failed):
@@ -122,7 +122,8 @@ class Attempt:
             self._waiter.set_result(None)
 
     def _push_prefill(self, event: Accepted | Event) -> None:
-        """Of the prefill node: its tokens, and a failure before the decode node has spoken."""
+        """Push an event of the prefill node: its tokens, and a failure before the decode node has
+        spoken."""
         assert self.route.prefill is not None
         node = self.route.prefill.node
         self._note_first(event, node)

@@ -60,7 +60,7 @@ class AttemptRecord:
 
     @property
     def network_seconds(self) -> float | None:
-        """Seconds to the decode node and back; None when it sent no timeline."""
+        """Return seconds to the decode node and back; None when it sent no timeline."""
         timeline = self.timelines.get(self.nodes[-1])
         if self.ended is None or timeline is None:
             return None
@@ -73,5 +73,5 @@ class AttemptedStream(ABC):
     @property
     @abstractmethod
     def attempts(self) -> Sequence[AttemptRecord]:
-        """In order; the last one may still run. Of very many, the last ones."""
+        """Return them in order; the last one may still run. Of very many, the last ones."""
         ...

@@ -72,7 +72,7 @@ class CostPlacer:
         return _PlacerHere(self)
 
     def place_here(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
-        """As `place`, in this edge's region alone."""
+        """Place as `place` does, in this edge's region alone."""
         return self._place(submit, earlier, self.observations.region)
 
     def _place(

@@ -54,13 +54,13 @@ class DirectoryListener(Protocol):
         """A reading of the registry was taken in: these are followed now."""
 
     def reported(self, link: NodeLink, member: Member, report: Report) -> None:
-        """A report came over a link."""
+        """Take in a report that came over a link."""
 
     def link_changed(self, link: NodeLink) -> None:
         """A link was made, came up or went down, or takes streams of other models than before."""
 
     def peer_sent(self, report: Report) -> None:
-        """Another edge of this region sent requests to nodes."""
+        """Take in what another edge of this region sent to nodes."""
 
 
 class Directory:
@@ -104,12 +104,12 @@ class Directory:
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """Nodes and edges that there is a link to, as they last described themselves."""
+        """Return nodes and edges that there is a link to, as they last described themselves."""
         return MappingProxyType(self._members)
 
     @property
     def edges(self) -> list[Member]:
-        """Of all regions, by the registry's last word."""
+        """Return those of all regions, by the registry's last word."""
         return [member for member in self._read if member.kind == "edge"]
 
     def links(self) -> list[NodeLink]:
@@ -124,7 +124,7 @@ class Directory:
         ]
 
     def is_peer(self, id_: str) -> bool:
-        """Whether an edge stands in this edge's region, beside it."""
+        """Return whether an edge stands in this edge's region, beside it."""
         return id_ in self._peers
 
     def link(self, id_: str) -> NodeLink | None:

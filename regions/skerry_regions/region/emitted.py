@@ -19,7 +19,7 @@ class Emitted:
         self._attempt_prompt_logprobs = 0  # … and sent by this attempt, which starts over
 
     def start_attempt(self) -> None:
-        """A new attempt sends all prompt logprobs again."""
+        """Begin an attempt, which sends all prompt logprobs again."""
         self._attempt_prompt_logprobs = 0
 
     def fresh(self, tokens: Tokens) -> Tokens | None:

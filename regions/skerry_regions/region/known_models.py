@@ -88,7 +88,7 @@ class KnownModels:
         return {SeenModel(model, link.zone) for link in self._links() for model in link.models}
 
     def _read(self) -> set[SeenModel]:
-        """A file that cannot be read is as none: nodes announce their models again."""
+        """Read the file. One that cannot be read is as none: nodes announce their models again."""
         try:
             content = msgspec.json.decode(self._path.read_bytes(), type=SeenFile)
         except FileNotFoundError:
@@ -99,7 +99,8 @@ class KnownModels:
         return set(content.seen[:MAX_KNOWN])
 
     def _write(self) -> None:
-        """What other edges of the home saw meanwhile stays. A full disk costs the memory only."""
+        """Write the file; what other edges of the home saw meanwhile stays. A full disk costs the
+        memory only."""
         seen = sorted(self._seen | self._read(), key=lambda each: (each.model, each.zone))
         try:
             replace_file(self._path, msgspec.json.encode(SeenFile(seen=seen[:MAX_KNOWN])))

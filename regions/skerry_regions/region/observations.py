@@ -56,13 +56,13 @@ class Observations:
         self._curves: dict[str, tuple[float, NodeSpeed]] = {}  # by class, as in the views
 
     def view(self, model: str) -> View:
-        """The nodes of a model, and whatever else was put there; always the same object."""
+        """Return the nodes of a model, and whatever else was put there; always the same object."""
         if (view := self._views.get(model)) is None:
             view = self._views[model] = View((), self._known_links)
         return view
 
     def know(self, members: Iterable[Member]) -> None:
-        """The nodes there are now; others are forgotten."""
+        """Know the nodes there are now; others are forgotten."""
         present = {member.id: member for member in members if member.model}
         if present == self._members:
             return
@@ -104,12 +104,12 @@ class Observations:
         return self._wants_snapshot(node, now)
 
     def reached(self, region: str, rtt: float) -> None:
-        """A round trip to a region took `rtt` seconds."""
+        """Count a round trip to a region of `rtt` seconds."""
         self._learner(self.region, region).learn_rtt(rtt)
         self._put_link(self.region, region)
 
     def link_takes(self, id_: str, models: frozenset[str]) -> None:
-        """Streams of these models can be sent over the link to a node, or an edge."""
+        """Note that streams of these models can be sent over the link to a node, or an edge."""
         if self._reached_models.get(id_) == models:
             return
         self._reached_models[id_] = models
@@ -118,7 +118,7 @@ class Observations:
                 view.put(replace(node, away=model not in models))
 
     def link_is_gone(self, id_: str) -> None:
-        """There is no link any more."""
+        """Note that there is no link any more."""
         self._reached_models.pop(id_, None)
 
     def is_away(self, id_: str, model: str) -> bool:
@@ -127,7 +127,8 @@ class Observations:
         return models is not None and model not in models
 
     def handed_over(self, decode: str, observed: float, predicted: float, now: float) -> None:
-        """A decode node went on `observed` seconds after its prefill node's first token."""
+        """Count that a decode node went on `observed` seconds after its prefill node's first
+        token."""
         if (member := self._members.get(decode)) is not None:
             self._lags.setdefault(decode, LagLearner(PRIOR_HANDOVER_LAG)).learn(
                 observed, predicted, now
@@ -184,7 +185,7 @@ class Observations:
             view.put_link(a, b, speed)
 
     def _learner(self, a: str, b: str) -> LinkLearner:
-        """Between two regions, or inside one; from the prior on."""
+        """Return that between two regions, or inside one; from the prior on."""
         pair = _ordered(a, b)
         if (learner := self._learners.get(pair)) is None:
             learner = self._learners[pair] = LinkLearner(View((), self._known_links).link(a, b))
@@ -205,7 +206,7 @@ class Observations:
 
 
 def _ordered(a: str, b: str) -> tuple[str, str]:
-    """A link is the same in either direction."""
+    """Return both in order: a link is the same in either direction."""
     return (a, b) if a <= b else (b, a)
 
 
@@ -214,7 +215,7 @@ def _no_report(member: Member) -> Report:
 
 
 def _speed_class(member: Member) -> str:
-    """Nodes of one class share a curve."""
+    """Return the class of a node; those of one class share a curve."""
     return f"{member.model} {member.runner} {member.numeric_build}"
 
 

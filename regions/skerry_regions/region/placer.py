@@ -15,13 +15,14 @@ class RouteWatcher(Protocol):
     """Follows an attempt on a route. Called on the event loop; must not raise."""
 
     def started(self) -> None:
-        """The request is on its way there."""
+        """Count the request, which is on its way there."""
 
     def first_tokens(self, node: str) -> None:
-        """The first tokens of this node came; on a split route, of either node."""
+        """Note that the first tokens of this node came; on a split route, of either node."""
 
     def ended(self) -> None:
-        """The route is free of the request, whichever way. Also without a start; once or more."""
+        """Note that the route is free of the request, whichever way. Also without a start; once or
+        more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Route:
 
     @property
     def explanation(self) -> str:
-        """The terms of the decision; only the node, where there was none to make."""
+        """Return the terms of the decision; only the node, where there was none to make."""
         return explain(self.candidates) or f'"{self.decode.node}"'
 
     @property

@@ -79,7 +79,7 @@ class CurveLearner:
         return [math.exp(log) * x for log, x in zip(self._log, sample.features(), strict=True)]
 
     def _update(self, gradient: Sequence[float], error: float) -> None:
-        """One step of an extended Kalman filter: gain = P·g / (g·P·g + noise)."""
+        """Make one step of an extended Kalman filter: gain = P·g / (g·P·g + noise)."""
         size = range(len(self._log))
         pg = [_dot(row, gradient) for row in self._covariance]
         scale = 1.0 / (_dot(pg, gradient) + self.NOISE_VARIANCE)
@@ -198,7 +198,7 @@ class LinkLearner:
         self._rtt += gain * (min(seconds, self.MAX_RATIO * self._rtt) - self._rtt)
 
     def learn_transfer(self, num_bytes: int, seconds: float) -> None:
-        """A transfer of `num_bytes` that took `seconds` from asking to the last byte."""
+        """Learn from a transfer of `num_bytes` that took `seconds` from asking to the last byte."""
         on_the_wire = seconds - self._rtt
         if num_bytes <= 0 or not 0 < on_the_wire < math.inf:
             return
@@ -227,7 +227,7 @@ class LagLearner:
         self._at = -math.inf
 
     def learn(self, observed: float, predicted: float, now: float) -> None:
-        """Both in seconds; earlier than predicted counts as in time."""
+        """Learn from both, in seconds; earlier than predicted counts as in time."""
         late = min(max(observed - predicted, 0.0), self.MAX_SAMPLE)
         before = self.seconds(now)
         self._seconds, self._at = before + self.GAIN * (late - before), now
@@ -240,7 +240,7 @@ class LagLearner:
 
 
 def _coefficients(speed: NodeSpeed) -> tuple[float, float, float, float, float]:
-    """In the order of `StepSample.features`."""
+    """Return them in the order of `StepSample.features`."""
     return (speed.base, speed.per_token, speed.per_pair, speed.per_stream, speed.per_context)
 
 

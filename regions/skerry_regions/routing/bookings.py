@@ -50,7 +50,7 @@ class Backlog(Struct, frozen=True, kw_only=True):
     free_tokens: float | None
 
     def at(self, arrival: float) -> CurrentLoad:
-        """What a request finds that arrives then."""
+        """Return what a request finds that arrives then."""
         return CurrentLoad(
             queue_seconds=max(0.0, self.busy_until - arrival),
             streams=self.streams,
@@ -92,7 +92,7 @@ class Bookings:
         self._told.append(self._make(prefill, decode, at, prompt_tokens, cached_tokens))
 
     def release(self, booking: Booking) -> None:
-        """The request has ended or moved. Idempotent."""
+        """Release it: the request has ended or moved. Idempotent."""
         if self._open.pop(booking.id, None) is not None:
             self._count_off(booking)
 
@@ -107,7 +107,7 @@ class Bookings:
             self.release(oldest)
 
     def backlog(self, node: NodeState, rtt: float) -> Backlog:
-        """The node's report, plus bookings that cannot be in it.
+        """Return the node's report, plus bookings that cannot be in it.
 
         A report that arrived at t left at t - rtt/2, and shows what was sent until t - rtt.
         """
@@ -136,7 +136,7 @@ class Bookings:
         )
 
     def load(self, node: NodeState, rtt: float, now: float) -> CurrentLoad:
-        """The node as a request sent now will find it."""
+        """Return the node as a request sent now will find it."""
         return self.backlog(node, rtt).at(now + rtt / 2)
 
     def _make(
@@ -158,7 +158,8 @@ class Bookings:
         return booking
 
     def _unseen(self, node: NodeState, rtt: float) -> list[Booking]:
-        """Of a node's bookings those that its report cannot show; the others are done with."""
+        """Return of a node's bookings those that its report cannot show; the others are done
+        with."""
         booked = self._by_node.get(node.id)
         if not booked:
             return []

@@ -48,7 +48,7 @@ class Costs:
         self._config, self._view, self._around = config, view, surroundings
 
     def prefill(self, node: NodeState, load: CurrentLoad) -> PrefillSide:
-        """The cheapest way to prefill on `node`."""
+        """Return the cheapest way to prefill on `node`."""
         options = [
             self._prefill_after(node, load, fetch, blocks, transfer)
             for fetch, blocks, transfer in self._sources(node)
@@ -77,7 +77,7 @@ class Costs:
         )
 
     def pair(self, prefill: PrefillSide, decode: DecodeSide) -> Pair:
-        """Both together. The caller has checked that KV may go from one to the other."""
+        """Return both together. The caller has checked that KV may go from one to the other."""
         if prefill.node.id == decode.node.id:
             return Pair(
                 prefill=prefill,
@@ -105,7 +105,7 @@ class Costs:
     def least_handover(
         self, prefills: Sequence[PrefillSide], decodes: Sequence[DecodeSide]
     ) -> float:
-        """No hand-over between two of these nodes takes less."""
+        """Return the seconds that any hand-over between two of these nodes takes at least."""
         sources = {side.node.region for side in prefills}
         targets = {side.node.region for side in decodes}
         rtts = [self._view.link(source, target).rtt for source in sources for target in targets]
@@ -164,7 +164,7 @@ class Costs:
         return options
 
     def _handover(self, prefill: PrefillSide, decode: DecodeSide, missing: int) -> float:
-        """Seconds from the last prefill step until the decode node has all blocks."""
+        """Return seconds from the last prefill step until the decode node has all blocks."""
         link = self._view.link(prefill.node.region, decode.node.region)
         per_token = prefill.node.kv_bytes_per_token
         chunk = min(
@@ -191,12 +191,12 @@ class Costs:
         return self._around.cached.get(node.id, NOTHING_CACHED)
 
     def _usable(self, blocks: int) -> int:
-        """Tokens that need no computing; the last one always runs."""
+        """Return tokens that need no computing; the last one always runs."""
         return min(blocks * self._config.block_size, self.demand.prompt_tokens - 1)
 
 
 def may_copy(source: NodeState, target: NodeState, demand: Demand) -> bool:
-    """Whether KV may go from `source` to `target`: zone kept, builds alike or waived."""
+    """Return whether KV may go from `source` to `target`: zone kept, builds alike or waived."""
     if source.model != target.model or source.suspect or source.id in demand.exclude:
         return False
     if not target.takes_kv:
@@ -207,8 +207,8 @@ def may_copy(source: NodeState, target: NodeState, demand: Demand) -> bool:
 
 
 def _may_fetch(source: NodeState, target: NodeState, demand: Demand) -> bool:
-    """As `may_copy`, of one build whatever the demand: a fetched block is a cache hit, and one of
-    another build has another name."""
+    """Return what `may_copy` does, of one build whatever the demand: a fetched block is a cache
+    hit, and one of another build has another name."""
     return may_copy(source, target, demand) and _same_build(source, target)
 
 
@@ -217,7 +217,8 @@ def _same_build(a: NodeState, b: NodeState) -> bool:
 
 
 def running_step(node: NodeState) -> float:
-    """Seconds of a step as the node makes them now: a chunk of prefill beside its streams."""
+    """Return seconds of a step as the node makes them now: a chunk of prefill beside its
+    streams."""
     load, speed = node.load, node.speed
     if not load.streams:
         chunk = min(load.prefill_tokens, speed.chunk_tokens)

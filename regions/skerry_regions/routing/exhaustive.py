@@ -93,8 +93,8 @@ class Exhaustive:
     def _sample(
         self, nodes: list[NodeState], cached: Mapping[str, CachedPrefix], home: str | None
     ) -> list[NodeState]:
-        """Few nodes: all. Many: some at random of each role, the best holders of the prefix, the
-        session's home, and every other region."""
+        """Return of few nodes all, of many some at random of each role, the best holders of the
+        prefix, the session's home, and every other region."""
         config = self._config
         if config.candidates == "all" or len(nodes) <= config.exhaustive_nodes:
             return nodes
@@ -154,7 +154,7 @@ class _Best:
         del self._ranked[self._size :]
 
     def beats(self, seconds: float) -> bool:
-        """Whether no pair that costs at least `seconds` can come in."""
+        """Return whether no pair that costs at least `seconds` can come in."""
         return len(self._ranked) == self._size and (0, seconds) > self._ranked[-1][0][:2]
 
     def pairs(self) -> list[Pair]:
@@ -162,7 +162,7 @@ class _Best:
 
 
 def is_feasible(node: NodeState, demand: Demand) -> bool:
-    """Whether a request may run on a node at all."""
+    """Return whether a request may run on a node at all."""
     return (
         node.model == demand.model
         and not node.draining
@@ -174,7 +174,8 @@ def is_feasible(node: NodeState, demand: Demand) -> bool:
 
 
 def last_resort(pair: Pair) -> int:
-    """0: normal. 1: leaves the transcript's build. 2: needs a suspect node. Beats any cost."""
+    """Return 0: normal. 1: leaves the transcript's build. 2: needs a suspect node. Beats any
+    cost."""
     if pair.prefill.node.suspect or pair.decode.node.suspect:
         return 2
     return 0 if pair.same_build else 1
@@ -183,7 +184,7 @@ def last_resort(pair: Pair) -> int:
 def longer(
     known: Mapping[str, CachedPrefix], told: Mapping[str, CachedPrefix]
 ) -> dict[str, CachedPrefix]:
-    """Of what was told of nodes, prefixes that are longer than what is known."""
+    """Return, of what nodes reported, prefixes that are longer than what is known."""
     return {
         node: prefix
         for node, prefix in told.items()
@@ -192,7 +193,7 @@ def longer(
 
 
 def _num_sharing(nodes: Sequence[NodeState]) -> int:
-    """Nodes that prefill for everybody, or if there are none, all."""
+    """Return nodes that prefill for everybody, or if there are none, all."""
     return sum(node.offers_prefill for node in nodes) or len(nodes)
 
 

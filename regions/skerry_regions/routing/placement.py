@@ -89,12 +89,13 @@ class Placement(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """`prefill>decode`, or the one node that does both."""
+        """Return `prefill>decode`, or the one node that does both."""
         return f"{self.prefill}>{self.decode}" if self.is_split else self.decode
 
 
 def explain(placements: Sequence[Placement]) -> str:
-    """The decision as an RFC 8941 list, best first: the value of an `x-skerry-explain` header.
+    """Return the decision as an RFC 8941 list, best first: the value of an `x-skerry-explain`
+    header.
 
     `"p0>d1";total=412.3;cached=2048;queue=100.2;prefill=290.1, "d0";total=520.0;…` in milliseconds
     and tokens; terms below half a microsecond are left out. At most `MAX_EXPLANATION` characters of
@@ -135,6 +136,6 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of RFC 8941, whatever a node calls itself."""
+    """Return a string of RFC 8941, whatever a node calls itself."""
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -42,13 +42,13 @@ class PrefixListener(Protocol):
     """Follows what nodes hold, in order and without gaps, in any tier."""
 
     def told(self, node: str, digests: Sequence[bytes]) -> None:
-        """A node holds these blocks."""
+        """Note that a node holds these blocks."""
 
     def forgotten(self, node: str, digests: Sequence[bytes]) -> None:
-        """A node holds them no longer."""
+        """Note that a node holds them no longer."""
 
     def cleared(self, node: str) -> None:
-        """A node holds nothing."""
+        """Note that a node holds nothing."""
 
 
 class _Sequence:
@@ -65,7 +65,7 @@ class _Sequence:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether something that the node said is missing."""
+        """Return whether something that the node said is missing."""
         return self.incarnation >= 0 and (self.applied < self.known or not self.has_base)
 
 
@@ -97,7 +97,7 @@ class PrefixDirectory:
         self._catch_up(sequence)
 
     def heartbeat(self, node: str, incarnation: int, seq: int) -> None:
-        """A node says how far its sequence is, so that a lost last message shows."""
+        """Compare how far a node says that its sequence is, so that a lost last message shows."""
         sequence = self._sequence(node)
         if sequence is None or incarnation < sequence.incarnation:
             return
@@ -140,13 +140,14 @@ class PrefixDirectory:
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
     def match(self, node: str, digests: Sequence[bytes]) -> CachedPrefix:
-        """How much of a prompt's blocks `node` is believed to hold, expectations included."""
+        """Return how much of a prompt's blocks `node` is believed to hold, expectations
+        included."""
         return self.match_all(digests).get(node, NOTHING_CACHED)
 
     def match_all(
         self, digests: Sequence[bytes], *, expected: bool = True
     ) -> dict[str, CachedPrefix]:
-        """`match` for every node that holds at least the first block, in one walk.
+        """Return `match` for every node that holds at least the first block, in one walk.
 
         Without `expected`, only what nodes have said themselves counts.
         """
@@ -155,7 +156,7 @@ class PrefixDirectory:
         return {node: prefix for node, prefix in named if node is not None}
 
     def knows(self, digest: bytes) -> bool:
-        """Whether any node has said that it holds this block."""
+        """Return whether any node has said that it holds this block."""
         return self.index.knows(digest)
 
     def state(self, node: str) -> IndexState:
@@ -166,24 +167,25 @@ class PrefixDirectory:
         return IndexState.EXACT if complete else IndexState.DEGRADED
 
     def wants_snapshot(self, node: str) -> bool:
-        """Whether a node should be asked for a snapshot: something that it said is missing."""
+        """Return whether a node should be asked for a snapshot: something that it said is
+        missing."""
         sequence = self._nodes.get(node)
         return sequence is not None and sequence.wants_snapshot
 
     def num_digests(self, node: str) -> int:
-        """Blocks that `node` is believed to hold, expectations not counted."""
+        """Return blocks that `node` is believed to hold, expectations not counted."""
         sequence = self._nodes.get(node)
         return self.index.count(sequence.slot) if sequence else 0
 
     def slot(self, node: str) -> int | None:
-        """The number that stands for a node; None when there are too many."""
+        """Return the number that stands for a node; None when there are too many."""
         sequence = self._sequence(node)
         return None if sequence is None else sequence.slot
 
     # ── one node's sequence ─────────────────────────────────────────────────────────────────────
 
     def _sequence(self, node: str) -> _Sequence | None:
-        """The node's sequence, made on first sight; None when there are too many nodes."""
+        """Return the node's sequence, made on first sight; None when there are too many nodes."""
         if (sequence := self._nodes.get(node)) is not None:
             return sequence
         if len(self._nodes) >= self.limits.max_nodes:
@@ -198,7 +200,7 @@ class PrefixDirectory:
         return sequence
 
     def _restart(self, sequence: _Sequence, incarnation: int) -> None:
-        """A node's new life starts empty at seq 0; what its old life held is gone."""
+        """Start a node's new life, empty at seq 0; what its old life held is gone."""
         self._clear(sequence)
         sequence.incarnation = incarnation
         sequence.applied = sequence.known = 0

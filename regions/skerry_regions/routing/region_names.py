@@ -80,7 +80,7 @@ class AdvertisedNames:
             self._drop(held, list(held))
 
     def news(self, now: float) -> NameNews:
-        """What changed since the last news."""
+        """Return what changed since the last news."""
         self._seq += 1
         if self._is_thinned:
             self._is_thinned = False
@@ -92,7 +92,8 @@ class AdvertisedNames:
         return self._count(news, now)
 
     def everything(self) -> NameNews:
-        """All names, as of the last news; changes since then are in it, and will be told again."""
+        """Return all names, as of the last news; changes since then are in it, and will be told
+        again."""
         every = b"".join(name[:NAME_BYTES] for name in self._holders)
         return NameNews(seq=self._seq, level=self._level, added=every, is_whole=True)
 
@@ -162,7 +163,7 @@ class KnownNames:
         return self._names is not None
 
     def leading(self, digests: Sequence[bytes]) -> int:
-        """How many of a prompt's first blocks the region is believed to hold.
+        """Return how many of a prompt's first blocks the region is believed to hold.
 
         Of the deepest block that it was told of, since a chain is evicted from its end; that is
         too few by half of what one name stands for.
@@ -179,7 +180,7 @@ class KnownNames:
 
 
 def _is_told(name: bytes, level: int) -> bool:
-    """By bits of the digest that are not among those that are told."""
+    """Decide by bits of the digest that are not among those that are sent."""
     return not int.from_bytes(name[NAME_BYTES:], "little") & ((1 << level) - 1)
 
 

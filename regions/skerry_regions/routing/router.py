@@ -56,7 +56,7 @@ class Router:
             self._tables = WeakKeyDictionary()
 
     def wants_index(self, view: View) -> bool:
-        """Whether there are so many nodes that the index pays, and it is not used yet."""
+        """Return whether there are so many nodes that the index pays, and it is not used yet."""
         return self._tables is None and len(view.nodes) >= self.config.indexed_nodes
 
     def rank(
@@ -67,7 +67,7 @@ class Router:
         now: float,
         told: Mapping[str, CachedPrefix] = NOTHING_TOLD,
     ) -> list[Placement]:
-        """The best placements, cheapest first; empty when none is possible.
+        """Return the best placements, cheapest first; empty when none is possible.
 
         `told` is what is known of caches beside the directory of blocks, by node.
 
@@ -81,7 +81,7 @@ class Router:
         return self._plain.rank(view, demand, traffic, told, now)
 
     def load(self, view: View, node: NodeState, origin: str, *, now: float) -> CurrentLoad:
-        """What a request sent now from region `origin` will find on a node."""
+        """Return what a request sent now from region `origin` will find on a node."""
         return self._bookings.load(node, view.link(origin, node.region).rtt, now)
 
     def book(self, placement: Placement, demand: Demand, *, now: float) -> Booking:
@@ -103,7 +103,7 @@ class Router:
         self._refresh(prefill, decode)
 
     def release(self, booking: Booking) -> None:
-        """The request has ended or moved. Idempotent."""
+        """Release it: the request has ended or moved. Idempotent."""
         self._bookings.release(booking)
         self._refresh(booking.prefill, booking.decode)
 

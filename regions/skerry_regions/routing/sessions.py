@@ -12,7 +12,7 @@ _MASK = (1 << 64) - 1
 
 
 def home_of(affinity: bytes, nodes: Sequence[NodeState], origin: str) -> str | None:
-    """The node that a session's prompts are best kept on; None without a session or a node.
+    """Return the node that a session's prompts are best kept on; None without a session or a node.
 
     Of the nodes that prefill for everybody, in the caller's region if it has any, the one with the
     highest hash of session and node (Thaler and Ravishankar, 1998): when a node comes or goes, only
@@ -34,17 +34,17 @@ def home_of(affinity: bytes, nodes: Sequence[NodeState], origin: str) -> str | N
 
 @lru_cache(maxsize=1 << 15)
 def node_hash(node: str) -> int:
-    """64 bits of a node's id."""
+    """Return 64 bits of a node's id."""
     return int.from_bytes(blake2b(node.encode(), digest_size=8).digest())
 
 
 def session_hash(affinity: bytes) -> int:
-    """64 bits of a session's name, which has 16 bytes at most; never 0."""
+    """Return 64 bits of a session's name, which has 16 bytes at most; never 0."""
     return int.from_bytes(blake2b(affinity, digest_size=8).digest()) or 1
 
 
 def _mixed(value: int) -> int:
-    """64 well-mixed bits of a number (SplitMix64's finaliser, Steele et al. 2014)."""
+    """Return 64 well-mixed bits of a number (SplitMix64's finaliser, Steele et al. 2014)."""
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
     return value ^ (value >> 31)

@@ -73,7 +73,7 @@ class Pair(Struct):
 
     @property
     def same_build(self) -> bool:
-        """Whether the output goes on with the build that made it so far."""
+        """Return whether the output goes on with the build that made it so far."""
         return lineage(self.builds_before, self.prefill.node, self.decode.node)[0]
 
     @property
@@ -114,8 +114,8 @@ class Pair(Struct):
 def lineage(
     before: frozenset[str], prefill: NodeState, decode: NodeState
 ) -> tuple[bool, bool, bool]:
-    """Whether output that `before` made goes on with that build, whether it does so with the bits
-    of an undisturbed run, and whether KV goes to a node of another build."""
+    """Return whether output that `before` made goes on with that build, whether it does so with the
+    bits of an undisturbed run, and whether KV goes to a node of another build."""
     builds = {prefill.numeric_build, decode.numeric_build}
     same_build = not before or len(builds | before) == 1
     is_invariant = prefill.batch_invariant and decode.batch_invariant

@@ -55,8 +55,8 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
     names: NameNews | None = None  # of blocks that its nodes hold, from the edge that tells them
 
     def as_node(self, edge: Member, model: str, at: float, unmeasured: NodeSpeed) -> NodeState:
-        """The region as one node, told at `at` of the router's clock; `unmeasured` is its speed as
-        long as it knows none itself."""
+        """Return the region as one node, told at `at` of the router's clock; `unmeasured` is its
+        speed as long as it knows none itself."""
         speed = self._speed(unmeasured)
         return NodeState(
             id=edge.id,
@@ -105,7 +105,7 @@ def summarise(
     stored_tokens: Mapping[str, int] = NOTHING_STORED,
     is_measured: bool = True,
 ) -> RegionSummary:
-    """Of the nodes of one region that serve one model, with their loads now.
+    """Summarise the nodes of one region that serve one model, with their loads now.
 
     `names` are news of the blocks that they hold, `stored_tokens` how many each holds, and
     `is_measured` is whether their speeds are more than a guess.
@@ -152,7 +152,8 @@ class Summaries:
         """By region and model: the edge that tells them, and what it told."""
 
     def know(self, edges: Mapping[str, Member]) -> set[str]:
-        """The edges there are now; what others told is forgotten. Gives those that are gone."""
+        """Know the edges there are now; what others reported is forgotten. Returns those that are
+        gone."""
         gone = self._edges.keys() - edges.keys()
         self._edges = dict(edges)
         self._ages = {key: age for key, age in self._ages.items() if key[0] in edges}
@@ -186,7 +187,7 @@ class Summaries:
         return self._names[key][1].take(news)
 
     def cached(self, model: str, digests: Sequence[bytes]) -> dict[str, CachedPrefix]:
-        """How much of a prompt's blocks each region is believed to hold, by edge."""
+        """Return how much of a prompt's blocks each region is believed to hold, by edge."""
         by_region = {
             region: names.leading(digests)
             for (region, of), (_, names) in self._names.items()
@@ -200,5 +201,5 @@ class Summaries:
 
 
 def _quantile(ascending: Sequence[float], share: float) -> float:
-    """By nearest rank."""
+    """Return the quantile by nearest rank."""
     return ascending[min(int(share * len(ascending)), len(ascending) - 1)]

@@ -28,5 +28,5 @@ class Traffic:
 
     @property
     def reuse(self) -> float:
-        """Times that a token, once stored, is found in a cache."""
+        """Return times that a token, once stored, is found in a cache."""
         return self._cached / self._new if self._new else 0.0

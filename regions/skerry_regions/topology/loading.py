@@ -42,7 +42,7 @@ def parse_topology(data: bytes, *, source: str = "topology") -> Topology:
 
 
 def decode_topology(data: bytes) -> Topology:
-    """From JSON, as another process wrote it. Raises `TopologyError`."""
+    """Decode it from JSON, as another process wrote it. Raises `TopologyError`."""
     try:
         topology = msgspec.json.decode(data, type=Topology)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

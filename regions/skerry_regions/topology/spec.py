@@ -49,7 +49,7 @@ class TopologyRegion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def location(self) -> tuple[float, float]:
-        """(latitude, longitude) in degrees."""
+        """Return (latitude, longitude) in degrees."""
         if self.coordinates is not None:
             return self.coordinates
         return AIRPORTS[self.iata or ""]

@@ -112,7 +112,7 @@ class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def is_shared(self) -> bool:
-        """Whether clients of one place may get different regions."""
+        """Return whether clients of one place may get different regions."""
         return any(each.drain or each.weight != 1.0 for each in self.regions) or self.spread > 0.0
 
 

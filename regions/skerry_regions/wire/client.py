@@ -32,7 +32,8 @@ class Explained(Protocol):
 
     @property
     def explanation(self) -> str:
-        """The terms of the decision, best placement first; an RFC 8941 list, printable ASCII."""
+        """Return the terms of the decision, best placement first; an RFC 8941 list, printable
+        ASCII."""
         ...
 
 
@@ -72,7 +73,7 @@ def error_of(failed: Failed) -> SkerryError:
 
 
 def failed_event(stream: int, error: SkerryError) -> Failed:
-    """The last event of a stream that ends with `error`."""
+    """Return the last event of a stream that ends with `error`."""
     return Failed(
         stream=stream,
         code=error.code,

@@ -49,7 +49,7 @@ class Connection(Generic[MessageT, StreamT]):
 
     @property
     def agreement(self) -> Agreement | None:
-        """The terms in force; None before the peer's `Hello`."""
+        """Return the terms in force; None before the peer's `Hello`."""
         return self._agreement
 
     @property
@@ -58,11 +58,11 @@ class Connection(Generic[MessageT, StreamT]):
 
     @property
     def open_streams(self) -> tuple[int, ...]:
-        """Streams without a `Done` or `Failed` so far, oldest first."""
+        """Return streams without a `Done` or `Failed` so far, oldest first."""
         return tuple(self._streams)
 
     def data_to_send(self) -> bytes:
-        """Bytes to write since the last call, possibly none."""
+        """Return bytes to write since the last call, possibly none."""
         data = b"".join(self._outbox)
         self._outbox.clear()
         return data

@@ -63,12 +63,12 @@ class FrameDecoder(Generic[MessageT]):
 
     @property
     def frame_offset(self) -> int:
-        """Position in the stream of the frame that was decoded last."""
+        """Return the position in the stream of the frame that was decoded last."""
         return self._frame_offset
 
     @property
     def buffered(self) -> int:
-        """Bytes held back because their frame is not complete."""
+        """Return bytes held back because their frame is not complete."""
         return len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[MessageT]:

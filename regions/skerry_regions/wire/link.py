@@ -86,15 +86,15 @@ class NodeLink:
 
     @property
     def models(self) -> frozenset[str]:
-        """Models that both sides know alike, of those that it is believed to serve; while it is
-        down, those of its last greeting."""
+        """Return models that both sides know alike, of those that it is believed to serve; while it
+        is down, those of its last greeting."""
         if self._connection is not None and self._connection.greeted:
             self._models = self._connection.models
         return self._models if self._expected is None else self._models & self._expected
 
     @property
     def described(self) -> Member | None:
-        """The node as it described itself in its last greeting; None before the first."""
+        """Return the node as it described itself in its last greeting; None before the first."""
         if self._connection is not None and self._connection.greeted:
             self._described = self._connection.described
         return self._described
@@ -107,7 +107,7 @@ class NodeLink:
 
     @property
     def num_streams(self) -> int:
-        """Streams of ours that run there."""
+        """Return streams of ours that run there."""
         return self._connection.num_streams if self._connection is not None else 0
 
     async def wait_until_up(self) -> None:
@@ -130,7 +130,7 @@ class NodeLink:
         self._reached().share_kv(share)
 
     def embed(self, embed: Embed, sink: EmbedSink) -> int:
-        """As `submit`, for the one event of an embedding."""
+        """Submit as `submit` does, for the one event of an embedding."""
         residency.check(embed.residency, self.zone, f"node {self.node}")
         return self._reached().embed(embed, sink)
 

@@ -63,7 +63,7 @@ class LinkKey:
     def is_proof(
         self, given: bytes, side: Literal["call", "answer"], purpose: Purpose, nonces: bytes
     ) -> bool:
-        """In a time that does not depend on where the difference is."""
+        """Compare in a time that does not depend on where the difference is."""
         return hmac.compare_digest(given, self.prove(side, purpose, nonces))
 
 
@@ -81,7 +81,7 @@ class ConnectingEnd:
         return MAGIC + self._nonce
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """(to send, what came after the handshake). Raises LinkRefused."""
+        """Return (to send, what came after the handshake). Raises LinkRefused."""
         self._received += data
         if len(self._received) < NONCE_BYTES + PROOF_BYTES:
             return b"", b""
@@ -105,11 +105,11 @@ class ListeningEnd:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the other end has not greeted yet."""
+        """Return whether the other end has not greeted yet."""
         return not self._nonces
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """(to send, what came after the handshake). Raises LinkRefused."""
+        """Return (to send, what came after the handshake). Raises LinkRefused."""
         self._received += data
         start = bytes(self._received[: len(MAGIC)])
         if not self._nonces and start != MAGIC[: len(start)]:
@@ -251,7 +251,7 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing of a handshake has come."""
+        """Return whether nothing of a handshake has come."""
         return isinstance(self._side, ListeningEnd) and self._side.is_silent
 
     def give_way(self) -> None:
@@ -263,7 +263,7 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
             self._transport.abort()
 
     def _hand_over(self, transport: asyncio.Transport, rest: bytes) -> None:
-        """From here on the connection is the inner protocol's."""
+        """Hand the connection over: from here on it is the inner protocol's."""
         self._end()
         self.proven.set_result(None)
         transport.set_protocol(self.inner)

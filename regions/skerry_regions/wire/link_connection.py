@@ -63,7 +63,7 @@ class LinkConnection(asyncio.Protocol):
 
     @property
     def described(self) -> Member | None:
-        """The node in its own words."""
+        """Return the node in its own words."""
         return self._connection.peer.member if self._connection.peer is not None else None
 
     @property

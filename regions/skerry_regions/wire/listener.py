@@ -55,7 +55,7 @@ class RunningStream(Abortable, Protocol):
 
     @property
     def is_accepted(self) -> bool:
-        """From the start; else `Accepted` comes, or `Failed`."""
+        """Return whether it is from the start; else `Accepted` comes, or `Failed`."""
         ...
 
 
@@ -113,7 +113,7 @@ class NodeServer:
 
     @property
     def edges(self) -> list[str]:
-        """Ids of edges that are connected."""
+        """Return ids of edges that are connected."""
         return sorted({link.edge for link in self.links if link.edge})
 
     async def drain(self, seconds: float) -> None:
@@ -174,7 +174,7 @@ class EdgeLink(asyncio.Protocol):
 
     @property
     def edge(self) -> str:
-        """Its id; empty before it says hello."""
+        """Return its id; empty before it says hello."""
         return self._connection.peer.id if self._connection.peer is not None else ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -206,7 +206,7 @@ class EdgeLink(asyncio.Protocol):
         self._schedule_flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The edge is gone: so is whoever wanted these tokens."""
+        """Abort the streams: the edge is gone, and so is who wanted their tokens."""
         self._server.links.discard(self)
         self._transport = None
         for stream in list(self._streams.values()):
@@ -250,14 +250,14 @@ class EdgeLink(asyncio.Protocol):
             self._connection.send(failed_event(submit.stream, error))
 
     def _share(self, share: ShareKV) -> None:
-        """Also while draining: it costs no step, and spares another node many."""
+        """Share KV, also while draining: it costs no step, and spares another node many."""
         try:
             self._server.node.share(share)
         except SkerryError as error:  # its peer computes when the lease lapses
             logger.warning("KV is not shared: %s", error.message)
 
     def _push(self, event: Accepted | AnyEvent) -> None:
-        """The node's sink, called once per stream and step."""
+        """Push an event; the node's sink, called once per stream and step."""
         if isinstance(event, Accepted):
             if self._transport is not None and event.stream in self._streams:
                 self._connection.accept(event.stream)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def fast_path(responder: Responder, cache_dir: Path, workers: int | None) -> FastPath | None:
-    """For a server of what `responder` answers; None where there is none.
+    """Return that of a server of what `responder` answers; None where there is none.
 
     `workers` None is one per core, 0 is none at all. Its code is compiled on the first start, and
     kept in `cache_dir`; the server answers without it until then.

@@ -136,7 +136,8 @@ class LiveZone:
             tasks.create_task(self._follow_clients())
 
     async def _follow_files(self) -> None:
-        """Keys change what they do with time, and by command; country data is renewed."""
+        """Follow files: keys change what they do with time, and by command; country data is
+        renewed."""
         trouble = ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -193,7 +194,7 @@ class LiveZone:
     # --- what others report ----------------------------------------------------------------------
 
     def _asks(self, contents: ZoneContents) -> dict[str, list[AskEdge]]:
-        """Each edge of a region, at the first of its addresses."""
+        """Return each edge of a region, at the first of its addresses."""
         name = dns.name.from_text(contents.spec.names[0], contents.zone.origin)
         host = name.to_text(omit_final_dot=True)
         return {
@@ -221,7 +222,8 @@ class LiveZone:
 
 
 def _have_moved(before: Rtts, now: Rtts) -> bool:
-    """Whether round trips are known of other regions, or differ by more than means wander."""
+    """Return whether round trips are known of other regions, or differ by more than means
+    wander."""
     if {source: set(known) for source, known in now.items()} != {
         source: set(known) for source, known in before.items()
     }:
@@ -243,7 +245,7 @@ def _limits(spec: AnswerLimits) -> ResponseLimits:
 
 
 def _probes(topology: Topology, seconds: float) -> dict[str, Probe]:
-    """A region is up while any of its edges answers in time."""
+    """Return the probes of each region, which is up while any of its edges answers in time."""
 
     def probe_of(edges: list[EdgeSpec]) -> Probe:
         async def probe() -> bool:
@@ -270,7 +272,7 @@ def _url(edge: EdgeSpec) -> str:
 
 
 def _edges(topology: Topology) -> dict[str, list[EdgeSpec]]:
-    """Of each region that has some."""
+    """Return those of each region that has some."""
     edges = {
         region.name: [edge for edge in topology.edges if edge.region == region.name]
         for region in topology.regions

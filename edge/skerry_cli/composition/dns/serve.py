@@ -87,7 +87,7 @@ async def _serve(options: DnsOptions, home: Home) -> None:
 
 
 def _token(options: DnsOptions, home: Home) -> str:
-    """By which edges report; empty where there is none."""
+    """Return the token by which edges report; empty where there is none."""
     if options.control:  # it is of another platform than this home
         return os.environ.get("SKERRY_API_TOKEN", "")
     try:

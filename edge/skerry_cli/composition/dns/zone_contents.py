@@ -66,7 +66,7 @@ class HomeStamp:
 
 
 def stamp_of(spec: DnsSpec, home: Home, keys: ZoneKeys | None) -> HomeStamp:
-    """Of the files as they are, and of what `keys` do."""
+    """Return that of the files as they are, and of what `keys` do."""
     return HomeStamp(
         None if keys is None else (keys.stage, keys.tags),
         tuple(_status(path) for path in geo_files(home, spec)),
@@ -77,8 +77,8 @@ def stamp_of(spec: DnsSpec, home: Home, keys: ZoneKeys | None) -> HomeStamp:
 def make_contents(
     topology: Topology, home: Home, now: float, before: ZoneContents | None
 ) -> ZoneContents:
-    """The zone of a topology at a time (Unix seconds), after what was served `before`. Raises
-    `CannotStart` or `ZoneError`."""
+    """Return the zone of a topology at a time (Unix seconds), after what was served `before`.
+    Raises `CannotStart` or `ZoneError`."""
     spec = spec_of(topology)
     origin = origin_of(spec)
     keys = load_zone_keys(home.zone_key(spec.zone), now)
@@ -113,8 +113,8 @@ def make_contents(
 
 
 def by_measured(contents: ZoneContents, rtts: ClientRtts) -> ZoneContents:
-    """The same with the measured round trips of networks that are nearest to another region by
-    them; itself, where those networks are the same as before."""
+    """Return the same with the measured round trips of networks that are nearest to another region
+    by them; itself, where those networks are the same as before."""
     known = contents.known or KnownPlaces(())
     moved = contents.places.moved_by(rtts)
     if moved.keys() == known.measured.keys():
@@ -132,8 +132,8 @@ def spec_of(topology: Topology) -> DnsSpec:
 
 
 def _signed_before(origin: dns.name.Name, before: ZoneContents | None) -> SignedZone | None:
-    """A zone that was signed stays so: without signatures nobody would believe it who validates,
-    for as long as its parent has a DS record."""
+    """Return what the zone was signed by, as it stays so: without signatures who validates would
+    refuse it validates, for as long as its parent has a DS record."""
     is_same_zone = before is not None and before.zone.origin == origin
     return before.signed if before is not None and is_same_zone else None
 
@@ -141,7 +141,7 @@ def _signed_before(origin: dns.name.Name, before: ZoneContents | None) -> Signed
 def _known(
     topology: Topology, home: Home, now: float, stamp: HomeStamp, before: ZoneContents | None
 ) -> KnownPlaces | None:
-    """What is known of clients, read again where it is not what was read before."""
+    """Return what is known of clients, read again where it is not what was read before."""
     if (
         before is not None
         and stamp.data == before.stamp.data
@@ -156,7 +156,7 @@ def _known(
 
 
 def _places_in(topology: Topology) -> object:
-    """What a topology says that data on clients is read by."""
+    """Return what a topology says that data on clients is read by."""
     spec = spec_of(topology)
     return spec.overrides, spec.clouds, spec.asn, topology.regions, topology.links
 

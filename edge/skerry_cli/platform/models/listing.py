@@ -140,7 +140,7 @@ def show_model(args: argparse.Namespace) -> int:
 
 
 def _lines(facts: dict[str, Any], indent: str = "") -> Iterator[str]:
-    """Facts for people, one per line."""
+    """Yield facts for people, one per line."""
     for key, value in facts.items():
         if isinstance(value, dict):
             yield f"{indent}{key}:"

@@ -26,7 +26,7 @@ from skerry_regions.models.store import ModelStore
 def guarded(
     command: Callable[[argparse.Namespace], int],
 ) -> Callable[[argparse.Namespace], int]:
-    """The command, with the failures that a person can mend told as a sentence."""
+    """Run the command, with the failures that a person can mend printed as a sentence."""
 
     def run(args: argparse.Namespace) -> int:
         try:

@@ -53,7 +53,7 @@ class ControlCaller:
 
     @property
     def actor(self) -> str:
-        """What the audit log calls it."""
+        """Return what the audit log calls it."""
         return self.login or self.id
 
     @property
@@ -75,7 +75,7 @@ class ControlCaller:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether another's token could make them more than they are."""
+        """Return whether another's token could make them more than they are."""
         return not self.operates or self.grant.is_bounded
 
 

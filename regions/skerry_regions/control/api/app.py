@@ -34,7 +34,7 @@ from skerry_regions.operations import public_paths, routes
 
 
 def create_app(control: Control) -> Starlette:
-    """The ASGI application, to be served by a server that bounds heads and slow senders."""
+    """Return the ASGI application, to be served by a server that bounds heads and slow senders."""
     app = Starlette(
         routes=routes(OPERATIONS, guarded),
         exception_handlers={ControlError: _refused, HTTPException: _not_routed},

@@ -80,7 +80,7 @@ class MachineControl:
 
 
 def create_machine_app(control: MachineControl) -> Starlette:
-    """The ASGI application, to be served over TLS that tells of client certificates."""
+    """Return the ASGI application, to be served over TLS that tells of client certificates."""
     routes = [
         Route(f"{PREFIX}/ca", _ca),
         Route(f"{PREFIX}/join", _join, methods=["POST"]),

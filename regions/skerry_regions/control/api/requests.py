@@ -74,7 +74,7 @@ async def body_of(request: Request) -> bytes:
 
 
 def if_match_of(request: Request) -> str | None:
-    """The etag, without quotes. Raises Malformed."""
+    """Return the etag, without quotes. Raises Malformed."""
     given = request.headers.get("if-match")
     if given is None:
         return None

@@ -57,7 +57,7 @@ class TokenPublisher(Protocol):
     def is_published(self, id: str) -> bool: ...
 
     def text(self, id: str, secret: str) -> str:
-        """The token as its bearer sends it."""
+        """Return the token as its bearer sends it."""
         ...
 
 

@@ -56,7 +56,7 @@ class Desired:
         return self.records.get((kind.name, id))
 
     def of(self, kind: ResourceKind) -> list[Record]:
-        """By id."""
+        """Return the records by id."""
         return list(self._by_kind.get(kind.name, {}).values())
 
     def regions(self) -> Mapping[str, RegionSpec]:
@@ -78,7 +78,7 @@ class Desired:
         return self._specs(DNS_ZONE)
 
     def dns_records(self, zone: str) -> Mapping[str, DnsRecordSpec]:
-        """Those of one zone."""
+        """Return those of one zone."""
         return self._records_of.get(zone, {})
 
     def is_deleting(self, kind: ResourceKind, id: str) -> bool:
@@ -86,11 +86,11 @@ class Desired:
         return record is not None and record.deleting
 
     def deployment_of(self, pool: str) -> str | None:
-        """The deployment that names this pool; at most one does."""
+        """Return the deployment that names this pool; at most one does."""
         return self._deployment_of.get(pool)
 
     def model_of(self, pool: str) -> str | None:
-        """The model that its nodes load: its deployment's, else its own."""
+        """Return the model that its nodes load: its deployment's, else its own."""
         if (deployment := self.deployment_of(pool)) is not None:
             return self.deployments()[deployment].model
         spec = self.pools().get(pool)
@@ -98,7 +98,7 @@ class Desired:
 
     @cached_property
     def _deployment_of(self) -> dict[str, str]:
-        """By pool."""
+        """Return them by pool."""
         return {
             pool: id
             for id, deployment in self.deployments().items()
@@ -108,7 +108,7 @@ class Desired:
 
     @cached_property
     def _records_of(self) -> dict[str, dict[str, DnsRecordSpec]]:
-        """By zone, and id."""
+        """Return them by zone, and id."""
         found: dict[str, dict[str, DnsRecordSpec]] = {}
         for id, spec in self._specs(DNS_RECORD).items():
             found.setdefault(spec.zone, {})[id] = spec
@@ -116,7 +116,7 @@ class Desired:
 
     @cached_property
     def _by_kind(self) -> dict[str, dict[str, Record]]:
-        """By id, in its order."""
+        """Return them by id, in its order."""
         found: dict[str, dict[str, Record]] = {}
         for (kind, id), record in sorted(self.records.items(), key=lambda item: item[0]):
             found.setdefault(kind, {})[id] = record

@@ -135,7 +135,7 @@ class ApiTokenSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def grant(self) -> Grant:
-        """What the token may do by itself."""
+        """Return what the token may do by itself."""
         return Grant(
             role=self.role,
             scopes=tuple(each for each in self.scopes if each != "admin"),
@@ -242,7 +242,7 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def new_id(spec: Spec) -> str:
-    """What a resource of this spec is called. A token's name need not be its own: drawn."""
+    """Return what a resource of this spec is called. A token's name need not be its own: drawn."""
     match spec:
         case PoolSpec():
             return f"{spec.region}-{spec.name}"

@@ -90,7 +90,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Generator[Writing]:
-        """One transaction: all of it is kept, or nothing. Raises Busy."""
+        """Open one transaction: all of it is kept, or nothing. Raises Busy."""
         with self._lock:
             try:
                 self._database.execute("BEGIN IMMEDIATE")
@@ -107,17 +107,17 @@ class Store:
 
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """For what is not in the picture. Only to select from."""
+        """Open a connection for what is not in the picture. Only to select from."""
         with self._lock:
             yield self._database
 
     def select(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        """From tables of other modules; the rows."""
+        """Return rows of other modules' tables."""
         with self.reading() as database:
             return database.execute(statement, values).fetchall()
 
     def audit(self, after: int, limit: int) -> list[AuditEntry]:
-        """Entries behind `after`, oldest first."""
+        """Return entries behind `after`, oldest first."""
         with self.reading() as database:
             rows = database.execute(
                 "SELECT sequence, at, actor, action, kind, id, revision, changes, outcome"
@@ -134,7 +134,7 @@ class Store:
         ]  # fmt: skip
 
     def events(self, after: int, limit: int, *, kind: str = "", id: str = "") -> list[EventEntry]:
-        """Events behind `after`, oldest first; of one kind, or one resource."""
+        """Return events behind `after`, oldest first; of one kind, or one resource."""
         with self.reading() as database:
             rows = database.execute(
                 "SELECT sequence, at, kind, id, type, reason, message FROM events"
@@ -151,7 +151,7 @@ class Store:
         ]  # fmt: skip
 
     def decisions(self, name: str) -> dict[tuple[str, str], Any]:
-        """Decisions of one name, by kind and id."""
+        """Return decisions of one name, by kind and id."""
         with self.reading() as database:
             rows = database.execute(
                 "SELECT kind, id, value FROM decisions WHERE name = ?", (name,)

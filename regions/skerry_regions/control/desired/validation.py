@@ -35,7 +35,7 @@ _MISSING = re.compile(r"Object missing required field `(.+)`$")
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """A JSON object. Raises Malformed."""
+    """Return a JSON object. Raises Malformed."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -46,14 +46,15 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def spec_of(kind: ResourceKind, values: dict[str, Any]) -> Spec:
-    """`values` as the kind's spec, checked by itself. Raises Invalid with the field's path."""
+    """Return `values` as the kind's spec, checked by itself. Raises Invalid with the field's
+    path."""
     spec: Spec = converted(kind.spec, values)
     _check_alone(spec)
     return spec
 
 
 def converted(type_: type[Any], values: Any) -> Any:
-    """Values that came from outside as a struct. Raises Invalid with the field's path."""
+    """Return values that came from outside as a struct. Raises Invalid with the field's path."""
     try:
         return msgspec.convert(values, type_)
     except msgspec.ValidationError as error:
@@ -61,7 +62,8 @@ def converted(type_: type[Any], values: Any) -> Any:
 
 
 def _located(told: str) -> Invalid:
-    """msgspec's messages end in the place, as in "Expected `int` >= 1 - at `$.pools[0]`"."""
+    """Locate the error: msgspec's messages end in the place, as in "Expected `int` >= 1 - at
+    `$.pools[0]`"."""
     match = _PLACE.match(told)
     what, path = (match["what"], match["path"] or "") if match else (told, "")
     for form in (_UNKNOWN, _MISSING):
@@ -189,14 +191,14 @@ def _check_region(name: str, desired: Desired) -> None:
 
 
 def _check_port(spec: EdgeNodeSpec, id: str, desired: Desired) -> None:
-    """Two could listen at one port, and callers would reach either."""
+    """Check that no two listen at one port: callers would reach either."""
     for other, edge in desired.edge_nodes().items():
         if other != id and spec.port and (spec.host, spec.port) == (edge.host, edge.port):
             raise Invalid(f"the edge node {other!r} has this port", field="port")
 
 
 def _check_names(edge: str, pool: str) -> None:
-    """Processes of both are called by name and number, in one registry."""
+    """Check names: processes of both are called by name and number, in one registry."""
     if edge == pool:
         raise Conflict(f"an edge node and a pool would both be called {edge!r}", field="name")
 

@@ -82,11 +82,11 @@ class Observer(Protocol):
 
     @property
     def revision(self) -> int:
-        """Of what was wanted when it last looked."""
+        """Return that of what was wanted when it last looked."""
         ...
 
     def status(self, record: Record) -> Status | None:
-        """None before it has looked at the resource."""
+        """Return the status; None before it has looked at the resource."""
         ...
 
     def nodes(self) -> list[NodeView]: ...
@@ -99,7 +99,7 @@ def rfc3339(at: float) -> str:
 
 
 def view(record: Record, status: Status | None, **more: Any) -> Resource:
-    """A record as it is read back."""
+    """Return a record as it is read back."""
     meta = Metadata(
         etag=record.etag,
         created_at=rfc3339(record.created_at),

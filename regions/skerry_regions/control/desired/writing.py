@@ -108,7 +108,7 @@ class Writing:
         self._trim("events", cursor.lastrowid)
 
     def answered(self, key: str, *, keep_seconds: float) -> IdempotentAnswer | None:
-        """What was made for a key within so long."""
+        """Return what was made for a key within so long."""
         row = self._database.execute(
             "SELECT request, kind, id, spec, revision, at FROM answers WHERE key = ? AND at >= ?",
             (key, self.now - keep_seconds),

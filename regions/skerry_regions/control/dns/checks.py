@@ -35,7 +35,7 @@ def require_dns() -> None:
 
 
 def check_record(spec: DnsRecordSpec) -> None:
-    """A set of records by itself. Raises Invalid."""
+    """Check a set of records by itself. Raises Invalid."""
     if spec.name == APEX and spec.type in ("CNAME", "NS", "DS"):
         raise Invalid(f"the zone itself takes no {spec.type} record of its own", field="type")
     if spec.type == "CNAME" and len(spec.values) > 1:
@@ -49,7 +49,7 @@ def check_record(spec: DnsRecordSpec) -> None:
 
 
 def lines_of(spec: DnsRecordSpec) -> list[str]:
-    """The records as lines of a zone file, with every name in full."""
+    """Return the records as lines of a zone file, with every name in full."""
     return [
         f"{spec.name} {spec.ttl} IN {spec.type} {_parsed(spec, value, f'values[{i}]')}"
         for i, value in enumerate(spec.values)
@@ -117,7 +117,7 @@ def _parsed(spec: DnsRecordSpec, value: str, field: str) -> dns.rdata.Rdata:
 def check_zone(
     spec: DnsZoneSpec, zones: Mapping[str, str], records: Iterable[DnsRecordSpec]
 ) -> None:
-    """A zone against regions (`zones` are those of residency, by region) and what is in it.
+    """Check a zone against regions (`zones` are those of residency, by region) and what is in it.
 
     Raises Invalid, or Conflict for a name that has static records or without dnspython.
     """
@@ -143,7 +143,8 @@ def check_zone(
 
 
 def check_beside(spec: DnsRecordSpec, zone: DnsZoneSpec, others: Iterable[DnsRecordSpec]) -> None:
-    """A set of records against its zone and the other sets in it. Raises Invalid or Conflict."""
+    """Check a set of records against its zone and the other sets in it. Raises Invalid or
+    Conflict."""
     if spec.name in zone.names and spec.type in BY_PLACE | {"CNAME"}:
         raise Conflict(f"{spec.name!r} is answered by place", field="name")
     left = MAX_RECORDS - len(spec.values)

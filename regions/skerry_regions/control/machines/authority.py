@@ -79,7 +79,7 @@ class Authority:
 
     @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Authority:
-        """The authority of this file, made on first use. Raises AuthorityError."""
+        """Return the authority of this file, made on first use. Raises AuthorityError."""
         try:
             if not path.exists():
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """Its certificate."""
+        """Return its certificate."""
         return self._certificate.public_bytes(PEM).decode()
 
     @property
@@ -108,7 +108,7 @@ class Authority:
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def sign(self, request: x509.CertificateSigningRequest, machine: str) -> Signed:
-        """A certificate for a machine, whatever name the request asks for."""
+        """Return a certificate for a machine, whatever name the request asks for."""
         certificate = self._issue(
             request.public_key(),
             "Skerry machine",
@@ -120,7 +120,7 @@ class Authority:
         return Signed(certificate.public_bytes(PEM).decode(), not_after)
 
     def server_pair(self) -> bytes:
-        """A new key and its certificate for the listener that machines call."""
+        """Return a new key and its certificate for the listener that machines call."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._issue(
             key.public_key(),
@@ -132,7 +132,7 @@ class Authority:
         return _private_pem(key) + certificate.public_bytes(PEM)
 
     def peer(self, pem: str) -> Peer | None:
-        """Whose certificate this is; None when we have not signed it for a machine."""
+        """Return whose certificate this is; None when we have not signed it for a machine."""
         try:
             certificate = x509.load_pem_x509_certificate(pem.encode())
             certificate.verify_directly_issued_by(self._certificate)
@@ -178,7 +178,8 @@ class ListenerTLS:
         self.context.sni_callback = self._choose  # the context for good; it only chooses
 
     def _renewed(self) -> ssl.SSLContext:
-        """Whether a machine's certificate is over is not judged here: it may still be renewed."""
+        """Return the context in force. Whether a certificate is over is not judged here: it may
+        still be renewed."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -201,7 +202,7 @@ class ListenerTLS:
 
 
 def load_pair(context: ssl.SSLContext, pair: bytes) -> None:
-    """A key and its certificate from memory: Python takes them from files only."""
+    """Load a key and its certificate from memory: Python takes them from files only."""
     with tempfile.NamedTemporaryFile() as file:  # readable by its owner only
         file.write(pair)
         file.flush()
@@ -209,7 +210,7 @@ def load_pair(context: ssl.SSLContext, pair: bytes) -> None:
 
 
 def read_request(text: str) -> x509.CertificateSigningRequest:
-    """A certificate request of a machine. Raises BadRequest."""
+    """Return a certificate request of a machine. Raises BadRequest."""
     try:
         request = x509.load_pem_x509_csr(text.encode())
         key = request.public_key()
@@ -224,7 +225,7 @@ def read_request(text: str) -> x509.CertificateSigningRequest:
 
 
 def key_digest(request: x509.CertificateSigningRequest) -> str:
-    """Names the key of a request."""
+    """Return what names the key of a request."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     data = request.public_key().public_bytes(serialization.Encoding.DER, form)
     digest = hashes.Hash(hashes.SHA256())

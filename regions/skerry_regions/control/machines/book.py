@@ -94,7 +94,7 @@ class Machines:
             return _renewed(writing, machine, signed, request.version), signed
 
     def renew(self, id: str, request: RenewRequest) -> tuple[Machine, Signed]:
-        """Another certificate for a machine that is wanted. Raises Forbidden or Invalid."""
+        """Return another certificate for a machine that is wanted. Raises Forbidden or Invalid."""
         csr = _request_of(request)
         with self._store.writing() as writing:
             machine = _wanted(_find(writing.execute, id), id)
@@ -106,13 +106,13 @@ class Machines:
         return _wanted(_find(self._store.select, id), id)
 
     def told_to_run(self, machine: Machine, model: str) -> None:
-        """From now on this is what it may claim to serve."""
+        """Note what it may claim to serve from now on."""
         if machine.model != model:
             with self._store.writing() as writing:
                 writing.execute("UPDATE machines SET model = ? WHERE id = ?", (model, machine.id))
 
     def all(self) -> list[Machine]:
-        """By id, those that were revoked too."""
+        """Return them by id, those that were revoked too."""
         rows = self._store.select(f"SELECT {COLUMNS} FROM machines ORDER BY id")
         return [_machine(row) for row in rows]
 
@@ -124,7 +124,7 @@ class Machines:
         return machine
 
     def revoke(self, id: str, *, actor: str) -> Machine:
-        """From now on it is refused. Idempotent. Raises UnknownResource."""
+        """Refuse it from now on. Idempotent. Raises UnknownResource."""
         with self._store.writing() as writing:
             machine = _find(writing.execute, id)
             if machine is None:
@@ -214,7 +214,7 @@ def _new(
 
 
 def _pool_of(spec: JoinTokenSpec, asked: str, desired: Desired) -> str:
-    """The pool that a node joins. Raises Invalid."""
+    """Return the pool that a node joins. Raises Invalid."""
     pools = {
         id
         for id, pool in desired.pools().items()
@@ -232,7 +232,7 @@ def _pool_of(spec: JoinTokenSpec, asked: str, desired: Desired) -> str:
 
 
 def _region_of(spec: JoinTokenSpec, pool: str, desired: Desired) -> str:
-    """The region that an edge joins. Raises Invalid."""
+    """Return the region that an edge joins. Raises Invalid."""
     if spec.region is None or (spec.roles and "edge" not in spec.roles):
         raise Invalid("the join token is not for an edge", field="kind")
     if pool:
@@ -253,7 +253,7 @@ def _renewed(writing: Writing, machine: Machine, signed: Signed, version: str) -
 
 
 def _shown(text: str) -> str:
-    """What a machine says of itself, as it may be shown on a terminal."""
+    """Return what a machine says of itself, as it may be shown on a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

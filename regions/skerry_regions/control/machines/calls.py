@@ -75,7 +75,7 @@ def read(client: httpx.Client, method: str, url: str, body: bytes) -> bytes:
 
 
 def _told(data: bytes) -> str:
-    """The message of a refusal."""
+    """Return the message of a refusal."""
     try:
         return str(msgspec.json.decode(data)["error"]["message"])[:1024]
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):

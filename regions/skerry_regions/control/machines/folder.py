@@ -17,7 +17,8 @@ class JoinError(Exception):
 
 
 def kept_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """On disk before it is used: after a lost answer it proves that we are the same machine."""
+    """Return a key that is on disk before it is used: after a lost answer it proves that we are the
+    same machine."""
     if not path.exists():
         key = ec.generate_private_key(ec.SECP256R1())
         pem = key.private_bytes(
@@ -40,7 +41,7 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def certificate_request(key: ec.EllipticCurvePrivateKey) -> str:
-    """A certificate request; the control plane decides on the name."""
+    """Return a certificate request; the control plane decides on the name."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "machine")])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()

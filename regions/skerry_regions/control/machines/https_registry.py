@@ -67,7 +67,8 @@ class HttpsRegistry:
             raise RegistryUnavailable(f"{self._link.url}: {error}") from None
 
     def _read(self, record: msgspec.Raw) -> Member | None:
-        """None of one that another version of Skerry wrote: the others are there all the same."""
+        """Read a record; None of one that another version of Skerry wrote: the others are there all
+        the same."""
         try:
             return msgspec.json.decode(record, type=Member)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -131,13 +131,13 @@ class JoinTokens:
         return view(row, self._store.clock())
 
     def all(self) -> list[JoinToken]:
-        """By id."""
+        """Return them by id."""
         rows = self._store.select(f"SELECT {COLUMNS} FROM join_tokens ORDER BY id")
         now = self._store.clock()
         return [view(_row(row), now) for row in rows]
 
     def delete(self, id: str, *, actor: str) -> None:
-        """Machines that joined with it stay. Raises UnknownResource."""
+        """Delete it; machines that joined with it stay. Raises UnknownResource."""
         with self._store.writing() as writing:
             if find(writing.execute, id) is None:
                 raise UnknownResource(f"there is no join token {id!r}")
@@ -158,7 +158,7 @@ COLUMNS = "id, digest, spec, uses, created_at, expires_at"
 
 
 def proven(select: Select, text: str) -> StoredJoinToken:
-    """The record of a token, used up or expired as it may be. Raises Unauthorized."""
+    """Return the record of a token, used up or expired as it may be. Raises Unauthorized."""
     try:
         given = parse(text)
     except ValueError as error:
@@ -202,7 +202,7 @@ def view(row: StoredJoinToken, now: float) -> JoinToken:
 
 
 def _insert(writing: Writing, id: str, secret: str, spec: JoinTokenSpec) -> StoredJoinToken:
-    """Those whose time was over a day ago are forgotten."""
+    """Insert a token, and forget those whose time was over a day ago."""
     writing.execute("DELETE FROM join_tokens WHERE expires_at < ?", (writing.now - 86_400.0,))
     [(number,)] = writing.execute("SELECT count(*) FROM join_tokens", ())
     if number >= MAX_TOKENS:

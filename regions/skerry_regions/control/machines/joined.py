@@ -79,7 +79,7 @@ class JoinedMachines:
         return edge_assignment(wanted, machine)
 
     def order(self, machine: Machine, told: Announcement) -> Order:
-        """What a machine is to do now that it has told what it runs."""
+        """Return what a machine is to do now that it has told what it runs."""
         order, before = self._order(machine, told), self._known.get(machine.id)
         serves = told.member.state == "ready" and order == "serve"
         was_renewing = before is not None and before.is_renewing
@@ -122,7 +122,7 @@ class JoinedMachines:
         )
 
     def running(self, members: Iterable[Member]) -> list[RunningProcess]:
-        """The machines that are there, as processes of their pools."""
+        """Return the machines that are there, as processes of their pools."""
         return [
             RunningProcess(
                 id=member.id,
@@ -145,8 +145,8 @@ class JoinedMachines:
 
 
 def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
-    """What a machine says of itself, where it may: it decides on neither its place, its role nor
-    its model.
+    """Return what a machine says of itself, where it may: it decides on neither its place, its role
+    nor its model.
 
     Raises Forbidden.
     """
@@ -171,12 +171,13 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
 
 
 def _model_of(machine: Machine, desired: Desired) -> str:
-    """What a machine may serve: what it was told to run, also while its pool has another by now."""
+    """Return what a machine may serve: what it was told to run, also while its pool has another by
+    now."""
     return machine.model or desired.model_of(machine.pool) or ""
 
 
 def reachable(members: Iterable[Member]) -> list[Member]:
-    """Those that another machine can reach; of edges only that they are there."""
+    """Return those that another machine can reach; of edges only that they are there."""
     found = []
     for member in members:
         if member.gateway.startswith("unix:"):
@@ -249,7 +250,7 @@ def edge_assignment(wanted: Wanted, machine: Machine) -> EdgeAssignment | Paused
 
 
 def _offered(wanted: Wanted) -> tuple[str, ...]:
-    """Models of all pools that stay."""
+    """Return models of all pools that stay."""
     models = {
         group.settings.model
         for id, group in wanted.groups.items()
@@ -261,7 +262,7 @@ def _offered(wanted: Wanted) -> tuple[str, ...]:
 
 
 def left(wanted: Wanted, machine: Machine) -> str:
-    """Why the machine's place is to be left; nothing when it is not. Pure."""
+    """Return why the machine's place is to be left; nothing when it is not. Pure."""
     desired = wanted.desired
     region = desired.regions().get(machine.region)
     if region is None:

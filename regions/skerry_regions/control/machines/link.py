@@ -106,8 +106,8 @@ class ControlLink:
             return None
 
     def assignment(self) -> Assignment:
-        """What to run now; kept, so that the machine can start with it while the control plane is
-        away. Raises ControlAway or ControlRefused."""
+        """Return what to run now; kept, so that the machine can start with it while the control
+        plane is away. Raises ControlAway or ControlRefused."""
         with self._lock:
             found = self.call("GET", "/assignment", AssignmentAnswer).assignment
             kept = msgspec.Raw(msgspec.json.encode(found))
@@ -216,7 +216,7 @@ def join(
 
 
 def checked_url(url: str) -> str:
-    """Without a path. Raises JoinError."""
+    """Return it without a path. Raises JoinError."""
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
@@ -238,7 +238,7 @@ def _fingerprint_in(token: str) -> str:
 
 
 def _authority(url: str, fingerprint: str) -> str:
-    """The certificate that the token names. Nothing is told to whoever shows another one."""
+    """Return the certificate that the token names. Nothing is told to whoever shows another one."""
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname = False
     unproven.verify_mode = ssl.CERT_NONE  # what comes is held against the fingerprint

@@ -128,7 +128,7 @@ class Credentials(Struct, frozen=True, kw_only=True):
 
 
 def common_version(theirs: str, ours: Sequence[int] = VERSIONS) -> int | None:
-    """The highest version that both speak, by the header; None when there is none."""
+    """Return the highest version that both speak, by the header; None when there is none."""
     numbers = [int(each) for each in theirs[:64].split(",") if each.strip().isdecimal()]
     return max(set(numbers) & set(ours), default=None)
 

@@ -52,7 +52,7 @@ class Scale:
 
 
 def decide(spec: PoolSpec, demand: PoolDemand, before: Scale, now: float) -> Scale:
-    """The next decision of an autoscaled pool, within its limits."""
+    """Return the next decision of an autoscaled pool, within its limits."""
     is_growing = demand.ready < before.replicas
     latency_from = now + LATENCY_WINDOW if is_growing else before.latency_from
     needed, reason = _needed(spec, demand, before, trusts_latency=now >= latency_from)
@@ -67,7 +67,7 @@ def decide(spec: PoolSpec, demand: PoolDemand, before: Scale, now: float) -> Sca
 def _needed(
     spec: PoolSpec, demand: PoolDemand, before: Scale, *, trusts_latency: bool
 ) -> tuple[int, str]:
-    """How many nodes now, and why."""
+    """Return how many nodes now, and why."""
     reasons = [(0, "nothing to do")]
     if demand.streams:
         reasons.append((1, f"{demand.streams} streams run"))
@@ -85,7 +85,7 @@ def _needed(
 
 
 def _latencies(spec: PoolSpec, demand: PoolDemand) -> list[tuple[str, float, float]]:
-    """Those that the pool's role decides, with their targets."""
+    """Return those that the pool's role decides, with their targets."""
     found = []
     if spec.role != "decode" and demand.ttft is not None:
         found.append(("TTFT", demand.ttft, spec.target_ttft_seconds))
@@ -95,7 +95,8 @@ def _latencies(spec: PoolSpec, demand: PoolDemand) -> list[tuple[str, float, flo
 
 
 def _for_latency(ready: int, latency: float, target: float) -> int:
-    """As if it grew with the work of each node: an over-estimate, so that shrinking is careful."""
+    """Compute it as if it grew with the work of each node: an over-estimate, so that shrinking is
+    careful."""
     if latency > target:
         return math.ceil(ready * min(latency / target, MOST_GROWTH))
     return min(ready, math.ceil(ready * latency / (MARGIN * target)))
@@ -104,7 +105,7 @@ def _for_latency(ready: int, latency: float, target: float) -> int:
 def _with_peak(
     before: Scale, needed: int, now: float, idle_seconds: float
 ) -> tuple[tuple[float, int], ...]:
-    """The most needed in each slice of the last `idle_seconds`, with now."""
+    """Return the most needed in each slice of the last `idle_seconds`, with now."""
     peaks = before.peaks or ((now, before.replicas),)
     kept = [(at, number) for at, number in peaks if now - at < idle_seconds]
     slice_seconds = idle_seconds / NUM_SLICES

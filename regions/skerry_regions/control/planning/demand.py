@@ -17,7 +17,7 @@ def demands(
     running: Iterable[RunningProcess],
     members: Iterable[Member],
 ) -> dict[str, PoolDemand]:
-    """By pool.
+    """Return the demand by pool.
 
     Requests that edges hold are its own region's to serve; where the region has no pool of their
     model, everybody's. Latencies are those that the edges of its region see.

@@ -116,7 +116,7 @@ class Launcher(Protocol):
         ...
 
     async def drain(self, id: str, *, patiently: bool) -> None:
-        """It takes nothing new, and ends when its streams have. Of none such: nothing.
+        """Let it take nothing new, and end when its streams have. Of none such: nothing.
 
         Nodes hand back what takes too long; an edge has none to hand it to, and breaks it off
         after half a minute unless `patiently`.

@@ -64,7 +64,7 @@ def plan(
     running: Iterable[RunningProcess],
     held: Collection[str] = frozenset(),
 ) -> list[Action]:
-    """What to do now. `held` are ids of processes that failed lately: not to be started yet.
+    """Return what to do now. `held` are ids of processes that failed lately: not to be started yet.
 
     A process whose group is not wanted any more is drained.
     """
@@ -86,7 +86,7 @@ def plan(
 
 
 def _stuck(process: RunningProcess) -> str:
-    """Why it must be killed; nothing when it need not be."""
+    """Return why it must be killed; nothing when it need not be."""
     drain_seconds = DRAIN_SECONDS if process.kind == "node" else EDGE_DRAIN_SECONDS
     limits = {
         "draining": (drain_seconds, "it did not end when it was drained"),
@@ -117,7 +117,7 @@ def _of_group(
 
 
 def _worth(process: RunningProcess) -> tuple[bool, int, int]:
-    """Whom to keep: by what it serves, and of equals the lowest number."""
+    """Return whom to keep: by what it serves, and of equals the lowest number."""
     number = int(process.id.rpartition("-")[2])
     return process.state == "ready", process.streams, -number
 
@@ -125,7 +125,8 @@ def _worth(process: RunningProcess) -> tuple[bool, int, int]:
 def _starts(
     group: Group, missing: int, taken: Collection[str], held: Collection[str]
 ) -> list[Action]:
-    """The lowest free numbers. One that is held is waited for, or a crash loop would wander."""
+    """Return the lowest free numbers. One that is held is waited for, or a crash loop would
+    wander."""
     actions: list[Action] = []
     for number in count():
         if not missing:

@@ -46,7 +46,7 @@ def wanted(
     scales: Mapping[str, int] = NO_DECISIONS,
     ports: Mapping[str, int] = NO_DECISIONS,
 ) -> dict[str, Group]:
-    """Groups by id of their pool or edge node.
+    """Return groups by id of their pool or edge node.
 
     `scales` are the replicas that the autoscaler decided on, by pool; `ports` those that edge nodes
     were given, by edge node.
@@ -85,7 +85,7 @@ def _node_group(
 
 
 def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -> Group:
-    """Without models to offer none runs."""
+    """Return a zone's edges; without models to offer none runs."""
     edge = desired.edge_nodes()[id]
     leaving = edge.draining or _is_leaving(desired, EDGE_NODE, id, edge.region)
     settings = EdgeSettings(
@@ -99,7 +99,7 @@ def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -
 
 
 def replicas_of(pool: PoolSpec, scale: int | None) -> int:
-    """As written; of an autoscaled pool as decided, within its limits."""
+    """Return it as written; of an autoscaled pool as decided, within its limits."""
     if pool.max_replicas is None:
         return 1 if pool.replicas is None else pool.replicas
     least = pool.min_replicas or 0
@@ -129,13 +129,14 @@ def _residency(desired: Desired, region: str) -> str:
 
 
 def topology_of(desired: Desired) -> bytes:
-    """The regions, as a topology file that edges read: what paths cost before they are measured."""
+    """Return the regions, as a topology file that edges read: what paths cost before they are
+    measured."""
     regions = [region_of(spec) for spec in desired.regions().values()]
     return msgspec.json.encode({"regions": regions})  # JSON is YAML
 
 
 def region_of(spec: RegionSpec) -> TopologyRegion:
-    """As a topology file has it."""
+    """Return it as a topology file has it."""
     place = (spec.latitude, spec.longitude)
     return TopologyRegion(
         name=spec.name,

@@ -52,7 +52,7 @@ class ZoneBook:
 
 
 def topology_of(desired: Desired, zone: str, ports: Mapping[str, int]) -> Topology:
-    """A zone that is there, with everything that its answers depend on."""
+    """Return a zone that is there, with everything that its answers depend on."""
     spec = desired.dns_zones()[zone]
     records = [line for each in desired.dns_records(zone).values() for line in lines_of(each)]
     return Topology(
@@ -71,7 +71,7 @@ def topology_of(desired: Desired, zone: str, ports: Mapping[str, int]) -> Topolo
 
 
 def _edges(desired: Desired, ports: Mapping[str, int]) -> tuple[EdgeSpec, ...]:
-    """Those that are to stay; when all are to go, all: clients have to go somewhere."""
+    """Return those that are to stay; when all are to go, all: clients have to go somewhere."""
     edges = desired.edge_nodes()
     staying = {id: spec for id, spec in edges.items() if not _is_leaving(desired, id, spec)}
     return tuple(

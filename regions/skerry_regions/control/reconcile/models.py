@@ -38,7 +38,7 @@ class ModelBook:
         self._pulls: dict[str, asyncio.Task[None]] = {}
 
     def __call__(self, name: str) -> ModelState:
-        """Of an id or alias."""
+        """Return the state of an id or alias."""
         try:
             spec = self._resolve(name)
         except (SkerryError, CatalogError) as error:

@@ -46,12 +46,12 @@ class Picture:
 
     @property
     def processes(self) -> list[RunningProcess]:
-        """On all machines."""
+        """Return those on all machines."""
         return [*self.running.values(), *self.joined]
 
 
 def statuses(picture: Picture) -> dict[tuple[str, str], Status]:
-    """Of every resource but tokens, by kind and id."""
+    """Return those of every resource but tokens, by kind and id."""
     found: dict[tuple[str, str], Status] = {}
     for record in (*picture.desired.of(POOL), *picture.desired.of(EDGE_NODE)):
         found[record.kind.name, record.id] = _of_group(picture, record)
@@ -63,7 +63,7 @@ def statuses(picture: Picture) -> dict[tuple[str, str], Status]:
 
 
 def node_views(groups: Mapping[str, Group], running: Iterable[RunningProcess]) -> list[NodeView]:
-    """Every process, for the API."""
+    """Return every process, for the API."""
     views = []
     for process in running:
         group = groups.get(process.owner)
@@ -105,7 +105,7 @@ class Count:
 def _count(
     group: Group | None, processes: Sequence[RunningProcess], joined: Sequence[RunningProcess]
 ) -> Count:
-    """A machine that joined is one more that is wanted, unless it drains."""
+    """Count replicas: a machine that joined is one more that is wanted, unless it drains."""
     wanted = fingerprint(group.settings) if group is not None else ""
     ready = [process for process in processes if process.state == "ready"]
     return Count(
@@ -229,7 +229,7 @@ def _of_region(picture: Picture, record: Record, found: Statuses) -> RegionStatu
 
 
 def _worst(statuses: Sequence[Status]) -> Phase:
-    """Of none: nothing is missing."""
+    """Return the worst phase; of none, that nothing is missing."""
     phases = {each.phase for each in statuses}
     for phase in WORST_FIRST:
         if phase in phases:

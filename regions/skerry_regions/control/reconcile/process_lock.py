@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def holder(path: Path) -> int | None:
-    """The session leader that has this file open; None when there is none."""
+    """Return the session leader that has this file open; None when there is none."""
     wanted = path.stat()
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
@@ -26,7 +26,8 @@ def holder(path: Path) -> int | None:
 
 
 def locked(path: Path) -> int:
-    """A descriptor of the file that holds its lock. Raises BlockingIOError when another does."""
+    """Return a descriptor of the file that holds its lock. Raises BlockingIOError when another
+    does."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 def no_machines(members: Iterable[Member]) -> list[RunningProcess]:
-    """No machine joins."""
+    """Return none: no machine joins."""
     return []
 
 
@@ -158,7 +158,7 @@ class Reconciler:
         self._tell(desired)
 
     def _still_held(self) -> set[str]:
-        """Who failed lately. Failures of groups that are wanted no more are forgotten."""
+        """Return who failed lately. Failures of groups that are wanted no more are forgotten."""
         now = self._clock()
         self._held = {id: until for id, until in self._held.items() if now < until}
         self._backoffs = {
@@ -178,7 +178,7 @@ class Reconciler:
         return wanted(desired, self._models, scales=self._scales.replicas, ports=ports)
 
     def _closing_groups(self) -> dict[str, Group]:
-        """Nothing; but nodes compute on while an edge still has streams."""
+        """Return blocked groups of nodes, which compute on while an edge still has streams."""
         if any(process.kind == "edge" for process in self._observation.running.values()):
             return {
                 id: dataclasses.replace(group, blocked="the platform is ending")

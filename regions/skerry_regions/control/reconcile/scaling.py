@@ -24,7 +24,7 @@ class PoolScales:
 
     @property
     def replicas(self) -> dict[str, int]:
-        """By id of the pool, as decided last."""
+        """Return them by id of the pool, as decided last."""
         return {id: scale.replicas for id, scale in self._scales.items()}
 
     def decide(

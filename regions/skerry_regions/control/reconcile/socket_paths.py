@@ -21,7 +21,7 @@ class SocketPaths:
 
     @classmethod
     def of(cls, home: Path) -> SocketPaths:
-        """In the home, or in a temporary place named after it where that is too deep.
+        """Return those in the home, or in a temporary place named after it where that is too deep.
 
         Raises PermissionError when somebody else has made that place.
         """

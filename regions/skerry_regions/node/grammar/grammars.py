@@ -88,7 +88,7 @@ class Grammars:
 
     @property
     def num_kept(self) -> int:
-        """Of all tenants."""
+        """Return those of all tenants."""
         return self._num_kept
 
     async def matcher(

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def told(diagnostics: Diagnostics) -> Generator[None]:
-    """Nothing that goes wrong reaches Terraform as a broken call."""
+    """Turn what goes wrong into diagnostics: none of it reaches Terraform as a broken call."""
     try:
         yield
     except ProviderError as error:

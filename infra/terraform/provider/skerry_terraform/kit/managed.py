@@ -170,7 +170,7 @@ def _stored_message(schema: Schema, state: Object | None) -> Message:
 
 
 def _stored(attributes: Attributes, blocks: Blocks, state: Object) -> Object:
-    """Without what is only written."""
+    """Return it without what is only written."""
     stored = {**state}
     for name, attr in attributes.items():
         if attr.write_only:

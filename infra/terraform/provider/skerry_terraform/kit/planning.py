@@ -26,7 +26,7 @@ class Plan:
 
 
 def plan_change(schema: Schema, config: Object, prior: Object | None) -> Plan:
-    """`prior` is None when nothing is there yet."""
+    """Plan a change; `prior` is None when nothing is there yet."""
     if prior is None:
         return Plan(_merged(schema.attributes, schema.blocks, config, None, renew=True), [])
     settled = _merged(schema.attributes, schema.blocks, config, prior, renew=False)
@@ -44,7 +44,7 @@ def plan_change(schema: Schema, config: Object, prior: Object | None) -> Plan:
 def _merged(
     attributes: Attributes, blocks: Blocks, config: Object, prior: Object | None, *, renew: bool
 ) -> Object:
-    """`renew`: computed attributes become unknown unless they are kept."""
+    """Merge values. `renew`: computed attributes become unknown unless they are kept."""
     before: Object = prior if prior is not None else {}
     planned = {
         name: _attribute(attr, config.get(name), before.get(name), prior is not None, renew)
@@ -120,7 +120,7 @@ def _twin(attributes: Attributes, element: Value, olds: list[Object]) -> Object 
 
 
 def validate(schema: Schema, config: Object, diagnostics: Diagnostics) -> None:
-    """Every check on every known value; an unknown one is left out alone."""
+    """Run every check on every known value; an unknown one is left out alone."""
     _validate(schema.attributes, schema.blocks, config, (), diagnostics)
 
 

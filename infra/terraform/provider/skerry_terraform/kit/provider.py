@@ -33,7 +33,7 @@ class CallContext(Generic[ClientT]):
     saved: Object | None = None
 
     def save(self, state: Object) -> None:
-        """What exists remotely now: it reaches the state file if the rest fails."""
+        """Save what exists remotely now: it reaches the state file if the rest fails."""
         self.saved = state
 
 
@@ -44,7 +44,7 @@ class Resource(Generic[ClientT]):
     schema: Schema
 
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
-        """What no check of a single value can tell. Any value may be unknown."""
+        """Check what no check of a single value can. Any value may be unknown."""
 
     def plan(self, ctx: CallContext[ClientT], replace: list[Path]) -> None:
         """Refine `ctx.planned`, such as with a computed value that is known already.
@@ -84,7 +84,7 @@ class DataSource(Generic[ClientT]):
     schema: Schema
 
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
-        """What no check of a single value can tell."""
+        """Check what no check of a single value can."""
 
     def read(self, ctx: CallContext[ClientT]) -> Object:
         """Return all attributes, those of `ctx.config` included."""
@@ -107,17 +107,17 @@ class Ephemeral(Generic[ClientT]):
     schema: Schema
 
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
-        """What no check of a single value can tell."""
+        """Check what no check of a single value can."""
 
     def open(self, ctx: CallContext[ClientT]) -> Opened:
         raise NotImplementedError
 
     def renew(self, ctx: CallContext[ClientT]) -> float | None:
-        """Of `ctx.private`, which may be changed; seconds to the next renewal."""
+        """Renew what `ctx.private` names, which may be changed; return seconds to the next renewal."""
         raise NotImplementedError
 
     def close(self, ctx: CallContext[ClientT]) -> None:
-        """Of `ctx.private`."""
+        """Close what `ctx.private` names."""
         raise NotImplementedError
 
 

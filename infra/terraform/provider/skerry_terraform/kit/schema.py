@@ -199,7 +199,7 @@ def between(least: float, most: float) -> Check:
 
 
 def above(least: float, most: float) -> Check:
-    """As `between`, without `least` itself."""
+    """Check as `between` does, without `least` itself."""
     within = between(least, most)
 
     def check(value: Value) -> str | None:
@@ -219,7 +219,7 @@ def whole(least: int, most: int) -> Check:
 
 
 def each(check: Check, *, least: int = 0) -> Check:
-    """Of every known element of a list, set or map, and how many there must be at least."""
+    """Check every known element of a list, set or map, and how many there must be at least."""
 
     def check_all(value: Value) -> str | None:
         if len(value) < least:

@@ -98,7 +98,7 @@ def reattach(provider: Provider[Any], source: str) -> Generator[Reattached]:
 
 @contextlib.contextmanager
 def _socket() -> Generator[Path]:
-    """A path for one, in a folder that only we may enter."""
+    """Yield a path for one, in a folder that only we may enter."""
     folder = Path(tempfile.mkdtemp(prefix="terraform-plugin-"))
     try:
         yield folder / "plugin"

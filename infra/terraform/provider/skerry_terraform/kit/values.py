@@ -50,7 +50,7 @@ class Type:
     """A type of Terraform. Subclasses convert what is neither null nor unknown."""
 
     def json(self) -> Any:
-        """As schemas name it."""
+        """Return it as schemas name it."""
         raise NotImplementedError
 
     def known(self, raw: Any, where: str, convert: Convert) -> Value:
@@ -154,7 +154,7 @@ class ObjectOf(Type):
         return ["object", {name: type_.json() for name, type_ in self.attributes.items()}]
 
     def known(self, raw: Any, where: str, convert: Convert) -> Value:
-        """What is missing is null."""
+        """Convert a value; what is missing is null."""
         if not isinstance(raw, dict):
             raise _mismatch(raw, "object", where)
         return {
@@ -188,7 +188,7 @@ def number(text: str) -> int | float | Decimal:
 
 
 def from_raw(type_: Type, raw: Any, where: str = "") -> Value:
-    """Of decoded msgpack or JSON. Raises ValueMismatch."""
+    """Convert decoded msgpack or JSON. Raises ValueMismatch."""
     if raw is None or raw is UNKNOWN:
         return raw
     return type_.known(raw, where, from_raw)

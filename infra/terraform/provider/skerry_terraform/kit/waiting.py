@@ -58,7 +58,7 @@ def duration(text: str) -> float:
 
 
 def check_duration(value: Value) -> str | None:
-    """For schemas."""
+    """Check a duration, for schemas."""
     try:
         duration(value)
     except ValueError as error:

@@ -72,7 +72,7 @@ class ControlPlane:
         return self._call("POST", f"/{collection}", values, {"idempotency-key": str(uuid.uuid4())})
 
     def get(self, collection: str, id: str) -> Object | None:
-        """None when there is none."""
+        """Return it; None when there is none."""
         try:
             return self._call("GET", f"/{collection}/{quote(id, safe='')}")
         except RequestRefused as refused:
@@ -112,7 +112,7 @@ class ControlPlane:
             after = {"after": page["next"]}
 
     def close(self) -> None:
-        """Its idle connections; a later request opens another."""
+        """Close idle connections; a later request opens another."""
         while self._idle:
             self._idle.pop().close()
 
@@ -133,7 +133,7 @@ class ControlPlane:
     def _send(
         self, method: str, path: str, body: Object | None, headers: dict[str, str]
     ) -> ControlResponse:
-        """With retries. Raises Unreachable."""
+        """Send it, with retries. Raises Unreachable."""
         payload = None if body is None else msgspec.json.encode(body)
         most = self._settings.max_retries
         for tried in itertools.count(1):
@@ -221,14 +221,14 @@ class ControlPlane:
 
 
 def _is_closed_by_peer(idle: http.client.HTTPConnection) -> bool:
-    """There is something to read, where nothing was asked."""
+    """Return whether there is something to read, where nothing was requested."""
     poll = select.poll()
     poll.register(idle.sock, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _body(answer: ControlResponse) -> Object:
-    """Of a success. Raises RequestRefused."""
+    """Return the body of a success. Raises RequestRefused."""
     if answer.status >= 300:
         raise refusal_of(answer.status, answer.body)
     return answer.body
@@ -252,13 +252,13 @@ def _told(status: int, data: bytes) -> RequestRefused:
 
 
 def _pause(tried: int) -> float:
-    """Seconds: half of it jitter, doubling up to the longest."""
+    """Return seconds: half of it jitter, doubling up to the longest."""
     longest = min(FIRST_PAUSE * 2 ** (tried - 1), LONGEST_PAUSE)
     return random.uniform(longest / 2, longest)
 
 
 def _seconds(text: str | None) -> float:
-    """Of a `Retry-After`, within bounds; a date counts as none."""
+    """Return those of a `Retry-After`, within bounds; a date counts as none."""
     if text is None or not text.isascii() or not text.isdigit():
         return 0.0
     return min(float(text[:9]), MAX_RETRY_AFTER)

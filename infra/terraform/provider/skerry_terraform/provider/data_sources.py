@@ -92,7 +92,7 @@ class CollectionDataSource(DataSource[ControlPlane]):
 
 
 def _known(schema: Schema, read: Object) -> Object:
-    """Without what a newer control plane tells."""
+    """Return it without what a newer control plane adds."""
     values: Object = from_raw(schema.type, read)
     return values
 

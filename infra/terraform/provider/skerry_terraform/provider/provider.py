@@ -33,7 +33,7 @@ DNS_ZONE, DNS_RECORD = DnsZoneResource(), DnsRecordResource()
 
 
 def configure(config: Object, stop: threading.Event) -> ControlPlane:
-    """Of the provider block, the environment and this machine. Raises ProviderError."""
+    """Make one of the provider block, the environment and this machine. Raises ProviderError."""
     return ControlPlane(settings_of(config, os.environ, Path.home()), stop)
 
 

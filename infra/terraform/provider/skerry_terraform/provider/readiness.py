@@ -40,7 +40,7 @@ class ReadinessPoll:
         self.is_away = False  # the control plane, when it was last asked
 
     def poll(self) -> Object | None:
-        """The resource, once it is ready. Raises NotReady or Refused.
+        """Return the resource, once it is ready. Raises NotReady or Refused.
 
         What the control plane says of it counts once it has looked at what was written. While it is
         away nothing is known, and nothing counts as failing.

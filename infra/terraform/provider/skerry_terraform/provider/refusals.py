@@ -22,7 +22,7 @@ class RequestRefused(Exception):
 
 
 def error_of(refused: RequestRefused, kind: str, attributes: Container[object]) -> ProviderError:
-    """For people. The path is told if it is one of the `attributes`."""
+    """Return it for people. The path is given if it is one of the `attributes`."""
     path = path_of(refused.field or "")
     where: Path = path if path and path[0] in attributes else ()
     match refused.status:
@@ -44,7 +44,7 @@ def error_of(refused: RequestRefused, kind: str, attributes: Container[object]) 
 
 
 def path_of(field: str) -> Path:
-    """`pools[1]`, as the control plane names a field; empty for what cannot be read."""
+    """Return `pools[1]`, as the control plane names a field; empty for what cannot be read."""
     steps: list[str | int] = []
     at = 0
     while at < len(field):

@@ -104,7 +104,7 @@ class ControlResource(Resource[ControlPlane]):
         }
 
     def state(self, found: Object, kept: Object) -> Object:
-        """Of the API's answer, and what was planned or known before."""
+        """Return that of the API's answer, and what was planned or known before."""
         known = without_unknown(kept)
         read = {
             name: known.get(name) if name in self.local else read_back(found, name, known.get(name))
@@ -130,7 +130,7 @@ class ControlResource(Resource[ControlPlane]):
         return self._settle(ctx, found, "create")
 
     def read(self, ctx: Ctx) -> Object | None:
-        """One that is being deleted counts as gone: it will be, whatever is planned."""
+        """Read it. One that is being deleted counts as gone: it will be, whatever is planned."""
         found = self._get(ctx, ctx.prior["id"])
         if found is None or found["meta"]["deleting"]:
             return None
@@ -225,7 +225,7 @@ class ControlResource(Resource[ControlPlane]):
         return self._noted(ctx, found)
 
     def _unclear(self, ctx: Ctx, readiness: ReadinessPoll, why: str) -> Object:
-        """It exists, and may well become ready: an error would have Terraform replace it."""
+        """Warn: it exists, and may well become ready: an error would have Terraform replace it."""
         ctx.diagnostics.warning(
             f"The {self.name} {readiness.found['id']!r} may not be ready yet",
             f"{why} The control plane goes on by itself. Seen last: {readiness.told}",

@@ -66,7 +66,8 @@ class ProviderSettings:
 
 
 def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> ProviderSettings:
-    """`home` is the person's. Raises ProviderError with the argument's path."""
+    """Return the settings; `home` is the person's. Raises ProviderError with the argument's
+    path."""
     for name in VARIABLES:
         if config.get(name) is UNKNOWN:
             raise ProviderError(
@@ -172,7 +173,7 @@ def _trust(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _number(given: Mapping[str, Any], name: str, default: int) -> int:
-    """Of the block, which was checked, or of the environment, which was not."""
+    """Return that of the block, which was checked, or of the environment, which was not."""
     value = given[name]
     if value is None:
         return default
