@@ -113,7 +113,8 @@ class Ephemeral(Generic[ClientT]):
         raise NotImplementedError
 
     def renew(self, ctx: CallContext[ClientT]) -> float | None:
-        """Renew what `ctx.private` names, which may be changed; return seconds to the next renewal."""
+        """Renew what `ctx.private` names, which may be changed; return seconds to the next
+        renewal."""
         raise NotImplementedError
 
     def close(self, ctx: CallContext[ClientT]) -> None:
