@@ -57,7 +57,7 @@ def version_line() -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     from skerry_cli.call import batch, talk
-    from skerry_cli.observe import status, top, trace, usage
+    from skerry_cli.observe import audit, status, top, trace, usage
     from skerry_cli.platform import lifecycle, terraform, tokens, up
     from skerry_cli.platform.models import command as models
     from skerry_cli.resources import commands as resources
@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    of_platform = (up, lifecycle, status, top, resources, terraform)
+    of_platform = (up, lifecycle, status, top, resources, audit, terraform)
     for module in (*of_platform, trace, usage, talk, models, tokens, batch):
         module.register(commands)
     for module in (control_plane, node, edge, dns, geo):

@@ -145,6 +145,13 @@ def test_who_logs_in_elsewhere_is_known_here(control: ControlPlane) -> None:
         assert [each["outcome"] for each in alices] == ["granted", "denied"]
         assert control.skerry("tokens", "revoke", made["parent"]).returncode == 0
         assert httpx.get(edge, headers=token).status_code == 401
+        shown = json.loads(control.skerry("audit", "--json", "--limit", "500").stdout)
+        assert [each["action"] for each in shown if each["actor"] == "acme:alice"] == [
+            "create", "post",
+        ]  # fmt: skip
+        revoked = [each for each in shown if each["id"] == made["parent"]]
+        assert [(each["actor"][:5], each["action"]) for each in revoked] == [("user:", "delete")]
+        assert [each["at"] for each in shown] == sorted(each["at"] for each in shown)
         (control.skerry.home / "issuers.yaml").unlink()
         until(lambda: control.http.get("/regions", headers=operator).status_code == 401)
         until(lambda: httpx.get(edge, headers=login).status_code == 401)

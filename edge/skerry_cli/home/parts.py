@@ -5,6 +5,7 @@ Nothing here knows the engine, so that an edge on its own stays small.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -17,6 +18,7 @@ from skerry.errors import SkerryError
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Config, Home, read_config, write_config
 from skerry_edge.api import cors
+from skerry_edge.gate.token_audit import TokenAudit
 from skerry_edge.gate.token_file import new_account_id
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
@@ -195,9 +197,11 @@ def credentials(home: Home, tokens: TokenStore, url: str, *, control_url: str = 
         account_id, token = config.account_id, config.api_token
     else:
         account_id = config.account_id if config is not None else new_account_id()
-        token, _ = tokens.create(
+        token, record = tokens.create(
             account_id=account_id, name="skerry up", role="operator", now=int(time.time())
         )
+        with contextlib.suppress(OSError):  # a full disk: the platform starts all the same
+            TokenAudit(home.token_audit, "skerry").note("create", record.id, {"role": "operator"})
     config = Config(url=url, account_id=account_id, api_token=token, control_url=control_url)
     write_config(home, config)
     return config

@@ -3,6 +3,7 @@
 SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── config.json        URLs, account id and API token that `skerry up` wrote: the SDK reads it
 ├── tokens.json        API tokens, hashed
+├── token-audit.log    who changed them with `skerry tokens`; .1 to .4 were before
 ├── known_models.json  which models nodes announced to edges here
 ├── limits.yaml        the operator's limits of tenants and models
 ├── issuers.yaml       whose logins count beside API tokens
@@ -90,6 +91,11 @@ class Home:
     @property
     def tokens(self) -> Path:
         return self.root / "tokens.json"
+
+    @property
+    def token_audit(self) -> Path:
+        """Who changed API tokens past the control plane."""
+        return self.root / "token-audit.log"
 
     @property
     def secret(self) -> Path:

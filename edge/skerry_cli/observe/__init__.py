@@ -1,1 +1,1 @@
-"""Commands that look: status, top, trace, usage. May import home."""
+"""Commands that look: status, top, trace, usage, audit. May import home."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
+import re
 import time
 from typing import Any
+
+import msgspec
 
 from skerry_cli.arguments import Commands, add_command, days_or_hours, dollars_or_none
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 from skerry_cli.platform.token_table import list_tokens
 from skerry_edge.gate.principal import Caps
+from skerry_edge.gate.token_audit import TokenAudit
 from skerry_edge.gate.token_file import (
     TokenStoreError,
     digest_of,
@@ -21,6 +26,9 @@ from skerry_edge.gate.token_file import (
 )
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.access import ROLES, SCOPES, AccessRole, role_of_admin
+
+AUDITED = ("name", "account", "role", "scope", "model", "residency", "per_day", "per_month")
+TOKEN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def register(commands: Commands) -> None:
@@ -153,7 +161,11 @@ def create_token(args: argparse.Namespace) -> int:
             now=now,
         )
     except (TokenStoreError, ValueError) as error:
+        asked = {name: getattr(args, name) for name in AUDITED}
+        _audit(home, "create", _id_of(args.parent or ""), asked, denied=str(error))
         return complain(f"{error}.")
+    made = {name: it for name, it in msgspec.to_builtins(record).items() if "digest" not in name}
+    _audit(home, "create", record.id, made)
     note(f"Token {record.id} of account {record.account_id}; it is not shown again:")
     say(token)
     return 0
@@ -178,13 +190,14 @@ def _role_and_scopes(
 
 def cap_token(args: argparse.Namespace) -> int:
     caps = Caps(per_day=args.per_day, per_month=args.per_month)
-    token_id = _id_of(args.id)
+    token_id, home = _id_of(args.id), Home.from_environ(os.environ)
     try:
-        known = TokenStore(Home.from_environ(os.environ).tokens).set_caps(token_id, caps)
+        known = TokenStore(home.tokens).set_caps(token_id, caps)
     except TokenStoreError as error:
         return complain(f"{error}.")
     if not known:
-        return _unknown(token_id)
+        return _unknown(home, "update", token_id)
+    _audit(home, "update", token_id, {"per_day": caps.per_day, "per_month": caps.per_month})
     limits = [
         f"US$ {cap:g} per {period}"
         for period, cap in (("day", caps.per_day), ("month", caps.per_month))
@@ -195,14 +208,15 @@ def cap_token(args: argparse.Namespace) -> int:
 
 
 def rotate_token(args: argparse.Namespace) -> int:
-    token_id, secret = _id_of(args.id), new_secret()
+    token_id, secret, home = _id_of(args.id), new_secret(), Home.from_environ(os.environ)
     try:
-        store = TokenStore(Home.from_environ(os.environ).tokens)
+        store = TokenStore(home.tokens)
         known = store.rotate(token_id, digest_of(secret), grace_seconds=args.grace)
     except TokenStoreError as error:
         return complain(f"{error}.")
     if not known:
-        return _unknown(token_id)
+        return _unknown(home, "rotate", token_id)
+    _audit(home, "rotate", token_id, {"grace_seconds": args.grace})
     until = f"in {args.grace} s" if args.grace else "now"
     note(f"Token {token_id}, whose former secret ends {until}; the new one is not shown again:")
     say(token_text(token_id, secret))
@@ -210,13 +224,14 @@ def rotate_token(args: argparse.Namespace) -> int:
 
 
 def revoke_token(args: argparse.Namespace) -> int:
-    token_id = _id_of(args.id)
+    token_id, home = _id_of(args.id), Home.from_environ(os.environ)
     try:
-        number = TokenStore(Home.from_environ(os.environ).tokens).revoke(token_id)
+        number = TokenStore(home.tokens).revoke(token_id)
     except TokenStoreError as error:
         return complain(f"{error}.")
     if not number:
-        return _unknown(token_id)
+        return _unknown(home, "delete", token_id)
+    _audit(home, "delete", token_id, {"children": number - 1})
     others = f", with {number - 1} that were made with it" if number > 1 else ""
     say(f"Token {token_id} is revoked{others}.")
     return 0
@@ -237,7 +252,24 @@ def _id_of(given: str) -> str:
     return given.split("_")[1] if given.startswith("skerry_") else given
 
 
-def _unknown(token_id: str) -> int:
+def _audit(home: Home, action: str, id: str, changes: dict[str, Any], *, denied: str = "") -> None:
+    """Note a change in the home's audit log. One that cannot be written undoes no change.
+
+    What was given for an id, and is none, may be a secret: it is left out.
+    """
+    id = id if TOKEN_ID.fullmatch(id) else ""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # of a container, say
+        user = str(os.getuid())
+    try:
+        TokenAudit(home.token_audit, f"user:{user}").note(action, id, changes, denied=denied)
+    except OSError as error:
+        note(f"{home.token_audit} cannot be written ({error.strerror}): this is not in it.")
+
+
+def _unknown(home: Home, action: str, token_id: str) -> int:
+    _audit(home, action, token_id, {}, denied="there is no such token")
     return complain(f"There is no token {token_id}; `skerry tokens list` shows them.")
 
 

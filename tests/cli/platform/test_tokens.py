@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -90,3 +93,55 @@ def test_a_cap_is_set_shown_and_lifted(home: Home, capsys: pytest.CaptureFixture
     assert "no token" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["tokens", "cap", token, "--per-day", "much"])
+
+
+def test_each_change_is_in_the_audit_log(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Granted and denied ones, by whom, and no secret."""
+    token = create(capsys, "--account", ACCOUNT, "--name", "ci", "--per-day", "5")
+    _, id, secret = token.split("_", 2)
+    child = create(capsys, "--parent", token, "--per-day", "1")
+    assert main(["tokens", "create", "--parent", token, "--per-day", "6", "--name", "more"]) == 1
+    assert main(["tokens", "cap", id, "--per-month", "9"]) == 0
+    assert main(["tokens", "rotate", id]) == 0
+    rotated = capsys.readouterr().out.strip()
+    assert main(["tokens", "revoke", id]) == 0
+    assert main(["tokens", "revoke", token]) == 1
+    assert main(["tokens", "rotate", f"x{secret}"]) == 1
+    capsys.readouterr()
+    assert main(["audit", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "Only changes made with `skerry tokens`: no control plane has run here" in captured.err
+    entries = json.loads(captured.out)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert {each["actor"] for each in entries} == {f"user:{user}"}
+    assert [(each["action"], each["id"], each["outcome"]) for each in entries] == [
+        ("create", id, "granted"),
+        ("create", child.split("_")[1], "granted"),
+        ("create", id, "denied"),
+        ("update", id, "granted"),
+        ("rotate", id, "granted"),
+        ("delete", id, "granted"),
+        ("delete", id, "denied"),
+        ("rotate", "", "denied"),
+    ]
+    assert entries[1]["changes"]["parent"] == id
+    assert "may spend US$ 5 per day" in entries[2]["changes"]["denied"]
+    assert entries[2]["changes"]["name"] == "more"
+    assert entries[5]["changes"] == {"children": 1}
+    log = home.token_audit.read_text()
+    for each in (token, child, rotated):
+        assert each.split("_", 2)[2] not in log
+    assert main(["audit", "--limit", "3"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[3:5] for line in shown[1:]] == [
+        ["granted", "delete"], ["denied", "delete"], ["denied", "rotate"],
+    ]  # fmt: skip
+
+
+def test_a_change_stands_without_its_audit_line(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.token_audit.mkdir(parents=True)
+    assert main(["tokens", "create"]) == 0
+    assert "token-audit.log cannot be written" in capsys.readouterr().err
+    assert len(TokenStore(home.tokens).records()) == 1

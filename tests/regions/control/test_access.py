@@ -246,3 +246,12 @@ async def test_a_login_makes_tokens_that_end(api: Api) -> None:
     assert rotated.status_code == 200
     actors = [each.actor for each in api.store.audit(0, 100)]
     assert actors == ["acme:alice"] * 3, "of the same denial one a minute"
+
+
+async def test_the_newest_of_the_audit_log(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        await api.make("regions", name=name, iata="FRA")
+    last = (await api.http.get("/audit", params={"newest": "1", "limit": "2"})).json()
+    assert [each["id"] for each in last["items"]] == ["b", "c"]
+    first = (await api.http.get("/audit", params={"limit": "2"})).json()
+    assert [each["id"] for each in first["items"]] == ["a", "b"]

@@ -125,15 +125,25 @@ def page(
     item: type[Struct],
     after: Schema = AFTER_ID,
     rights: tuple[str, ...] = OBSERVE,
+    *more: Schema,
 ) -> Operation:
-    """Return an operation that lists items in pages."""
+    """Return an operation that lists items in pages; `more` are its further parameters."""
     properties = {
         "items": {"type": "array", "items": item},
         "next": {"type": [after["schema"]["type"], "null"]},
     }
     schema = {"type": "object", "required": ["items", "next"], "properties": properties}
     return operation(
-        "GET", f"{PREFIX}{path}", handler, id, summary, {200: schema}, after, LIMIT, rights=rights
+        "GET",
+        f"{PREFIX}{path}",
+        handler,
+        id,
+        summary,
+        {200: schema},
+        after,
+        LIMIT,
+        *more,
+        rights=rights,
     )
 
 
@@ -203,7 +213,11 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     page("/nodes", platform.nodes, "listNodes", "What runs", NodeView),
     page("/events", platform.events, "listEvents", "What happened", EventEntry, AFTER_SEQUENCE),
-    page("/audit", platform.audit, "listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE),
+    page(
+        "/audit", platform.audit, "listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE,
+        OBSERVE,
+        parameter("newest", "query", TEXT, "`1`: the last entries, not the first."),
+    ),
     operation(
         "POST", f"{PREFIX}/apply", history_routes.apply, "applyManifest",
         "Want what a manifest says, all of it or nothing", {200: Applied},

@@ -65,7 +65,8 @@ async def events(request: Request) -> Response:
 
 async def audit(request: Request) -> Response:
     store, after, limit = control_of(request).store, sequence_of(request), limit_of(request)
-    return _log(await asyncio.to_thread(lambda: store.audit(after, limit)))
+    newest = request.query_params.get("newest", "") == "1"
+    return _log(await asyncio.to_thread(lambda: store.audit(after, limit, newest=newest)))
 
 
 def _log(entries: list[EventEntry] | list[AuditEntry]) -> Response:

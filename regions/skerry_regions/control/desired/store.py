@@ -116,13 +116,14 @@ class Store:
         with self.reading() as database:
             return database.execute(statement, values).fetchall()
 
-    def audit(self, after: int, limit: int) -> list[AuditEntry]:
-        """Return entries behind `after`, oldest first."""
+    def audit(self, after: int, limit: int, *, newest: bool = False) -> list[AuditEntry]:
+        """Return entries behind `after`, oldest first: the first of them, or the `newest`."""
+        order = "DESC" if newest else "ASC"
         with self.reading() as database:
             rows = database.execute(
                 "SELECT sequence, at, actor, action, kind, id, revision, changes, outcome"
                 " FROM audit"
-                " WHERE sequence > ? ORDER BY sequence LIMIT ?",
+                f" WHERE sequence > ? ORDER BY sequence {order} LIMIT ?",
                 (after, limit),
             ).fetchall()
         return [
@@ -130,7 +131,7 @@ class Store:
                 sequence=row[0], at=row[1], actor=row[2], action=row[3], kind=row[4], id=row[5],
                 revision=row[6], changes=orjson.loads(row[7]), outcome=row[8],
             )
-            for row in rows
+            for row in (reversed(rows) if newest else rows)
         ]  # fmt: skip
 
     def events(self, after: int, limit: int, *, kind: str = "", id: str = "") -> list[EventEntry]:
