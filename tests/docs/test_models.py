@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from skerry_core.models.registry import FAMILIES
-from skerry_core.weights.tensors import FORMATS
+from skerry_core.weights.gguf import GGUF_FORMATS
 from skerry_regions.models.local_model import ENCODERS
 
 ROOT = Path(__file__).parents[2]
@@ -25,4 +25,4 @@ def test_families_and_formats() -> None:
     assert re.findall(r"`([\w-]+)`", row("in GGUF")) == in_gguf
     read = row("families that embed, classify or rank")
     assert tuple(re.findall(r"`([\w-]+)`", read)) == ENCODERS
-    assert set(row("formats of GGUF tensors").strip().split(", ")) == set(FORMATS)
+    assert set(row("formats of GGUF tensors").strip().split(", ")) == set(GGUF_FORMATS)

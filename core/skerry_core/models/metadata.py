@@ -65,6 +65,10 @@ class CheckpointMetadata:
     def is_gguf(self) -> bool:
         return bool(self._spelled)
 
+    @property
+    def keys(self) -> list[str]:
+        return list(self._values)
+
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None
 

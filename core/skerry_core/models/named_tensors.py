@@ -1,21 +1,21 @@
 """From a file's tensors to ours: renamed, split, stacked, and in one order of rows.
 
 Names and shapes are checked at once. A tensor that does not lie in the file as we want it is made
-when it is taken, so that one is held at a time.
+when its data are read, so that one is held at a time.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
 from skerry_core.models.tensor_names import Fused, TensorNames, place_of
 from skerry_core.weights.tensors import (
+    Bytes,
     FileTensor,
     WeightsError,
     check_shape,
@@ -28,104 +28,73 @@ Shape = tuple[int, ...]
 _ROTATED = re.compile(r"blk\.\d+\.attn_[qk]\.(weight|bias)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Recipe:
-    """How one of our tensors is made."""
-
-    shape: Shape
-    make: Callable[[], FileTensor]
-
-
-class NamedTensors(Mapping[str, FileTensor]):
-    """A model's tensors by our names, exactly those that its configuration calls for."""
-
-    def __init__(self, recipes: Mapping[str, _Recipe]) -> None:
-        self._recipes = recipes
-
-    @classmethod
-    def of(
-        cls,
-        tensors: Mapping[str, FileTensor],
-        names: TensorNames,
-        expected: Mapping[str, Shape],
-        file: str,
-        *,
-        keeps_others: bool,
-    ) -> NamedTensors:
-        """Give a file's tensors our names; with `keeps_others` those that `names` has not are ours
-        already. Raises WeightsError unless they are the expected ones."""
-        recipes = dict[str, _Recipe]()
-        experts = defaultdict[str, dict[int, FileTensor]](dict)
-        for theirs, tensor in tensors.items():
-            place = place_of(theirs, names)
-            if place is None:
-                if not keeps_others or theirs not in expected:
-                    raise misplaced(theirs, file)
-                recipes[theirs] = _whole(tensor)
-            elif any(name not in expected for name in place.names):
+def name_tensors(
+    tensors: Mapping[str, FileTensor],
+    names: TensorNames,
+    expected: Mapping[str, Shape],
+    file: str,
+    *,
+    keeps_others: bool,
+) -> dict[str, FileTensor]:
+    """Return a file's tensors by our names; with `keeps_others` those that `names` has not are ours
+    already. Raises WeightsError unless they are the expected ones."""
+    named = dict[str, FileTensor]()
+    experts = defaultdict[str, dict[int, FileTensor]](dict)
+    for theirs, tensor in tensors.items():
+        place = place_of(theirs, names)
+        if place is None:
+            if not keeps_others or theirs not in expected:
                 raise misplaced(theirs, file)
-            elif place.expert is not None:
-                experts[place.names[0]][place.expert] = tensor
-            elif place.fused is not None:
-                shape = _fused_shape(place.names, place.fused, expected)
-                check_shape(theirs, tensor.shape, shape, file)
-                for index, name in enumerate(place.names):
-                    part = partial(_part, tensor, place.names, index, place.fused, expected)
-                    recipes[name] = _Recipe(expected[name], part)
-            else:
-                recipes[place.names[0]] = _whole(tensor)
-        for name, each in experts.items():
-            recipes[name] = _stack(name, each, expected[name], file)
-        shapes = {name: recipe.shape for name, recipe in recipes.items()}
-        check_shapes(shapes, expected, file)
-        return cls(recipes)
-
-    def with_norms_plus_one(self) -> NamedTensors:
-        """Return the same, with one more in the weights of norms."""
-
-        def more(name: str) -> FileTensor:
-            tensor = self[name]
-            values = dequantize(tensor) + np.float32(1)
-            return FileTensor("F32", tensor.shape, values.view(np.uint8).reshape(-1))
-
-        return self._changed(lambda name: name.endswith("_norm.weight"), more)
-
-    def with_halves(self, head_dim: int) -> NamedTensors:
-        """Return the same, Q's and K's rotary pairs (2 i, 2 i + 1) at (i, i + head_dim / 2)."""
-
-        def halves(name: str) -> FileTensor:
-            tensor = self[name]
-            bytes_per_output = len(tensor.data) // tensor.shape[0]
-            pairs = tensor.data.reshape(-1, head_dim // 2, 2, bytes_per_output)
-            split = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
-            return FileTensor(tensor.format, tensor.shape, split)
-
-        return self._changed(lambda name: _ROTATED.fullmatch(name) is not None, halves)
-
-    def _changed(
-        self, applies: Callable[[str], bool], make: Callable[[str], FileTensor]
-    ) -> NamedTensors:
-        changed = {
-            name: _Recipe(recipe.shape, partial(make, name)) if applies(name) else recipe
-            for name, recipe in self._recipes.items()
-        }
-        return NamedTensors(changed)
-
-    def __getitem__(self, name: str) -> FileTensor:
-        return self._recipes[name].make()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._recipes)
-
-    def __len__(self) -> int:
-        return len(self._recipes)
+            named[theirs] = tensor
+        elif any(name not in expected for name in place.names):
+            raise misplaced(theirs, file)
+        elif place.expert is not None:
+            experts[place.names[0]][place.expert] = tensor
+        elif place.fused is not None:
+            shape = _fused_shape(place.names, place.fused, expected)
+            check_shape(theirs, tensor.shape, shape, file)
+            for index, name in enumerate(place.names):
+                part = partial(_part, tensor, place.names, index, place.fused, expected)
+                named[name] = FileTensor(tensor.format, expected[name], part)
+        else:
+            named[place.names[0]] = tensor
+    for name, each in experts.items():
+        named[name] = _stack(name, each, expected[name], file)
+    check_shapes({name: tensor.shape for name, tensor in named.items()}, expected, file)
+    return named
 
 
-def _whole(tensor: FileTensor) -> _Recipe:
-    return _Recipe(tensor.shape, lambda: tensor)
+def with_norms_plus_one(tensors: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
+    """Return the same, with one more in the weights of norms."""
+
+    def more(tensor: FileTensor) -> Bytes:
+        return (dequantize(tensor) + np.float32(1)).view(np.uint8).reshape(-1)
+
+    return {
+        name: FileTensor("F32", tensor.shape, partial(more, tensor))
+        if name.endswith("_norm.weight")
+        else tensor
+        for name, tensor in tensors.items()
+    }
 
 
-def _stack(name: str, parts: Mapping[int, FileTensor], shape: Shape, file: str) -> _Recipe:
+def with_halves(tensors: Mapping[str, FileTensor], head_dim: int) -> dict[str, FileTensor]:
+    """Return the same, Q's and K's rotary pairs (2 i, 2 i + 1) at (i, i + head_dim / 2)."""
+
+    def halves(tensor: FileTensor) -> Bytes:
+        data = tensor.data
+        pairs = data.reshape(-1, head_dim // 2, 2, len(data) // tensor.shape[0])
+        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
+
+    return {
+        name: FileTensor(tensor.format, tensor.shape, partial(halves, tensor))
+        if _ROTATED.fullmatch(name)
+        else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _stack(name: str, parts: Mapping[int, FileTensor], shape: Shape, file: str) -> FileTensor:
     """Stack experts that a file has one by one."""
     for number in range(shape[0]):
         if number not in parts:
@@ -136,11 +105,10 @@ def _stack(name: str, parts: Mapping[int, FileTensor], shape: Shape, file: str) 
     if len({part.format for part in parts.values()}) > 1:
         raise WeightsError(f"{file}: tensor {name!r} has experts of several formats")
 
-    def make() -> FileTensor:
-        data = np.concatenate([parts[number].data for number in range(shape[0])])
-        return FileTensor(parts[0].format, shape, data)
+    def stacked() -> Bytes:
+        return np.concatenate([parts[number].data for number in range(shape[0])])
 
-    return _Recipe(shape, make)
+    return FileTensor(parts[0].format, shape, stacked)
 
 
 # Fused tensors. Rows of a matrix are its last axis but one; a bias has no other.
@@ -165,7 +133,7 @@ def _part(
     index: int,
     fused: Fused,
     expected: Mapping[str, Shape],
-) -> FileTensor:
+) -> Bytes:
     """Cut one of ours out of a file's tensor."""
     axis = _axis(names[index])
     if fused.transposed:
@@ -177,8 +145,7 @@ def _part(
     else:
         first = sum(expected[name][axis] for name in names[:index])
         own = by_row[..., first : first + expected[names[index]][axis], :]
-    data = np.ascontiguousarray(own).reshape(-1)
-    return FileTensor(tensor.format, expected[names[index]], data)
+    return np.ascontiguousarray(own).reshape(-1)
 
 
 def transposed(tensor: FileTensor) -> FileTensor:

@@ -21,7 +21,8 @@ from typing import Any
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.models.architecture import Architecture
 from skerry_core.models.metadata import CheckpointMetadata, gguf_metadata
-from skerry_core.models.named_tensors import NamedTensors
+from skerry_core.models.named_tensors import name_tensors, with_halves, with_norms_plus_one
+from skerry_core.models.quantization import Quantization, join, read_quantization
 from skerry_core.models.registry import DecoderFamily, UnknownFamily, family_of, gguf_family_of
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.weights.files import map_file, read_json_file
@@ -79,33 +80,37 @@ class WeightFile:
         config = _config(family, gguf_metadata(name, gguf.metadata, tensors, file))
         tensors = {n: t for n, t in tensors.items() if not _NOT_WEIGHTS.fullmatch(n)}
         architecture = family.architecture
-        named = NamedTensors.of(
+        named = name_tensors(
             tensors, architecture.gguf_tensors, expected_shapes(config), file, keeps_others=True
         )
         if architecture.interleaves_pairs:
-            named = named.with_halves(config.head_dim)
+            named = with_halves(named, config.head_dim)
         return cls(config, named, is_safetensors=False)
 
     @classmethod
     def _open_safetensors(cls, files: Sequence[Path]) -> WeightFile:
         path = files[0].with_name("config.json")
-        config = check_config(read_json_file(path), str(path))
+        stated = read_json_file(path)
+        config = check_config(stated, str(path))
+        quantization = read_quantization(CheckpointMetadata(stated, str(path)))
         family = family_of(config.architecture)
         architecture = family.architecture
         tensors: dict[str, FileTensor] = {}
         for file in files:
-            for name, tensor in _safetensors(file, architecture).items():
+            for name, tensor in _safetensors(file, architecture, quantization).items():
                 if name in tensors:
                     raise WeightsError(f"{file}: tensor {name!r} is in another file too")
                 tensors[name] = tensor
         if config.tied_embeddings:
             tensors.pop("lm_head.weight", None)  # some exporters write the embedding twice
         where = str(files[0] if len(files) == 1 else files[0].parent)
-        named = NamedTensors.of(
+        if quantization is not None:
+            tensors = join(tensors, quantization, where)
+        named = name_tensors(
             tensors, architecture.tensors, expected_shapes(config), where, keeps_others=False
         )
         if architecture.norms_plus_one:
-            named = named.with_norms_plus_one()
+            named = with_norms_plus_one(named)
         return cls(config, named, is_safetensors=True)
 
     def __enter__(self) -> WeightFile:
@@ -131,6 +136,7 @@ def check_config(values: Mapping[str, Any], file: str) -> ModelConfig:
         family = family_of(metadata.text("model_type"))
     except UnknownFamily as error:
         raise WeightsError(f"{file}: model_type {error}") from None
+    read_quantization(metadata)
     section = family.architecture.text_section
     if section is None:
         return _config(family, metadata)
@@ -177,10 +183,14 @@ def _config(family: DecoderFamily, metadata: CheckpointMetadata) -> ModelConfig:
         raise WeightsError(f"{metadata.file}: {error}") from None
 
 
-def _safetensors(file: Path, architecture: Architecture) -> dict[str, FileTensor]:
+def _safetensors(
+    file: Path, architecture: Architecture, quantization: Quantization | None
+) -> dict[str, FileTensor]:
     """Return a file's tensors, of a model of text and images those of the text, under the names
     that they have in one of text."""
-    tensors = read_safetensors(map_file(file), str(file), ignored=_NOT_WEIGHTS)
+    tensors = read_safetensors(
+        map_file(file), str(file), ignored=_NOT_WEIGHTS, takes_raw=quantization is not None
+    )
     named: dict[str, FileTensor] = {}
     for name, tensor in tensors.items():
         if name.startswith(architecture.other_prefixes):

@@ -50,8 +50,8 @@ _ALIGNMENT = 64
 _MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
 _CHUNK = 1 << 20  # bytes
 _PACKED_AT_ONCE = 4 << 20  # values
-_FLOATS = ("F32", "F16", "BF16")
-_KEPT_AS = {"BF16": "F32", "Q5_0": "Q8_0"}  # exactly
+_FLOATS = ("F32", "F16", "BF16", "FP8")
+_KEPT_AS = {"BF16": "F32", "FP8": "F32", "Q5_0": "Q8_0"}  # exactly
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ _TYPE_NAMES = {
     24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0",
     35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
+GGUF_FORMATS = tuple(name for name in FORMATS if name in _TYPE_NAMES.values())
+"""Those that tensors of a GGUF file may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,12 @@ class _TensorInfo:
     offset: int  # bytes from the start of tensor data
 
     def check_format(self, where: str) -> str:
-        """Return the tensor's format. Raises WeightsError for one that is not in `FORMATS`."""
+        """Return the tensor's format. Raises WeightsError for one not in `GGUF_FORMATS`."""
         format_ = _TYPE_NAMES.get(self.type_id, f"number {self.type_id}")
-        if format_ not in FORMATS:
+        if format_ not in GGUF_FORMATS:
+            known = ", ".join(GGUF_FORMATS)
             raise WeightsError(
-                f"{where} has format {format_}, which is not supported, only {', '.join(FORMATS)}"
+                f"{where} has format {format_}, which is not supported, only {known}"
             )
         return format_
 
@@ -103,14 +106,14 @@ class GGUFContents:
     _file: str
 
     def check_formats(self) -> None:
-        """Raise WeightsError for a tensor of a format not in `FORMATS`, whether it is there yet."""
+        """Raise WeightsError for a tensor not in `GGUF_FORMATS`, whether it is there yet."""
         for info in self._infos:
             info.check_format(f"{self._file}: tensor {info.name!r}")
 
     def tensors(self) -> dict[str, FileTensor]:
         """Return views of the mapped file.
 
-        Raises WeightsError for a tensor that is not in it, or of a format not in `FORMATS`.
+        Raises WeightsError for a tensor that is not in it, or of a format not in `GGUF_FORMATS`.
         """
         tensors: dict[str, FileTensor] = {}
         for info in self._infos:

@@ -16,15 +16,19 @@ _MAX_HEADER = 16 << 20  # bytes; a 70B model's is about 100 KB
 _MAX_TENSORS = 1 << 16
 _MAX_DIMS = 4
 _MAX_SIZE = 1 << 62  # elements along a dimension
+_FLOATS = ("F32", "F16", "BF16")
+RAW_FORMATS = {"F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
+"""Formats of what weights are made of, and bytes of an element."""
 
 
 def read_safetensors(
-    data: Bytes, file: str, *, ignored: re.Pattern[str] | None = None
+    data: Bytes, file: str, *, ignored: re.Pattern[str] | None = None, takes_raw: bool = False
 ) -> dict[str, FileTensor]:
     """Parse a mapped file; `file` is its name in errors. Tensors are views of `data`.
 
     Those whose whole name matches `ignored` are left out unread, whatever their format. Raises
-    WeightsError on anything that is not a sound file of F32, F16 and BF16 tensors.
+    WeightsError on anything that is not a sound file of F32, F16 and BF16 tensors, or with
+    `takes_raw` of `RAW_FORMATS` too.
     """
     if len(data) < 8:
         raise WeightsError(f"{file}: too short for a safetensors file")
@@ -39,27 +43,31 @@ def read_safetensors(
         raise WeightsError(f"{file}: {len(header)} tensors, more than {_MAX_TENSORS}")
     body = data[8 + size :]
     return {
-        name: _tensor(f"{file}: tensor {name!r}", entry, body)
+        name: _tensor(f"{file}: tensor {name!r}", entry, body, takes_raw=takes_raw)
         for name, entry in header.items()
         if ignored is None or not ignored.fullmatch(name)
     }
 
 
-def _tensor(where: str, entry: Any, body: Bytes) -> FileTensor:
+def _tensor(where: str, entry: Any, body: Bytes, *, takes_raw: bool) -> FileTensor:
     if not isinstance(entry, dict):
         raise WeightsError(f"{where} is not described by an object")
     format_, shape = entry.get("dtype"), entry.get("shape")
-    if format_ not in ("F32", "F16", "BF16"):
+    is_raw = takes_raw and format_ in RAW_FORMATS
+    if not isinstance(format_, str) or (format_ not in _FLOATS and not is_raw):
         raise WeightsError(
             f"{where} has format {format_!r}, which is not supported, only F32, F16 and BF16"
         )
+    if takes_raw and shape == []:
+        shape = [1]  # a number
     if not _are_sizes(shape) or not 0 < len(shape) <= _MAX_DIMS or min(shape) < 1:
         raise WeightsError(f"{where} has shape {shape!r}")
     offsets = entry.get("data_offsets")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise WeightsError(f"{where} has data_offsets {offsets!r}")
     begin, end = offsets
-    size = prod(shape[:-1]) * row_bytes(format_, shape[-1])
+    columns = RAW_FORMATS[format_] * shape[-1] if is_raw else row_bytes(format_, shape[-1])
+    size = prod(shape[:-1]) * columns
     if end - begin != size or end > len(body):
         raise WeightsError(
             f"{where} of {size} bytes is said to lie at {begin} to {end} of {len(body)}"

@@ -36,7 +36,12 @@ class FileTensor:
 
     format: str  # a key of FORMATS
     shape: tuple[int, ...]  # in elements, slowest first: a matrix is [rows (outputs), columns]
-    data: Bytes  # u8[nbytes], row after row; often a read-only view of the mapped file
+    source: Bytes | Callable[[], Bytes]  # of `data`; what makes it, where it is not in the file so
+
+    @property
+    def data(self) -> Bytes:
+        """u8[nbytes], row after row; often a read-only view of the mapped file."""
+        return self.source() if callable(self.source) else self.source
 
     @property
     def rows(self) -> Bytes:
@@ -180,6 +185,30 @@ def _q5_0_as_q8_0(rows: Bytes) -> Bytes:
     return joined.reshape(len(rows), -1)
 
 
+def _uint4(blocks: Bytes) -> Float32:
+    quants = _nibbles(blocks[:, 3:]).astype(np.int16) - blocks[:, 2:3].astype(np.int16)
+    return _f16(blocks[:, :2]) * quants.astype(np.float32)
+
+
+def _fp8(blocks: Bytes) -> Float32:
+    scales = np.ascontiguousarray(blocks[:, :4]).view(np.float32)
+    values: Float32 = scales * _E4M3_VALUES[blocks[:, 4:]]
+    return values
+
+
+def _e4m3_values() -> Float32:
+    """Return what the 256 bytes of e4m3fn mean (Micikevicius et al., 2022)."""
+    codes = np.arange(256)
+    exponents, fractions = codes >> 3 & 15, codes & 7
+    normal = (8 + fractions) * 2.0 ** (exponents - 10.0)
+    values = np.where(exponents > 0, normal, fractions * 2.0**-9) * np.where(codes < 128, 1, -1)
+    values[codes & 127 == 127] = np.nan
+    return values.astype(np.float32)
+
+
+_E4M3_VALUES = _e4m3_values()
+
+
 def _values_of(format_: SuperBlockFormat) -> Callable[[Bytes], Float32]:
     return lambda blocks: format_.split(blocks).values()
 
@@ -195,6 +224,10 @@ FORMATS: dict[str, Format] = {
     "Q8_0": Format(32, 34, _q8_0),
     "IQ4_NL": Format(32, 18, _iq4_nl),
     "MXFP4": Format(32, 17, _mxfp4),
+    # Ours, of safetensors (`checkpoint_blocks`): f16 scale, zero point, 4 bits as Q4_0 has them;
+    # f32 scale, e4m3fn.
+    "UINT4": Format(32, 19, _uint4),
+    "FP8": Format(32, 36, _fp8),
 } | {
     name: Format(SUPER_BLOCK, each.block_bytes, _values_of(each))
     for name, each in SUPER_BLOCK_FORMATS.items()

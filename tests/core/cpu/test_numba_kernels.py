@@ -66,6 +66,8 @@ def with_scales(blocks: Any, format_: WeightFormat, rng: np.random.Generator) ->
         blocks[..., 0] = rng.integers(118, 128, blocks.shape[:-1])
         blocks[0, 0, 0] = 1  # a subnormal float32
         return
+    if format_ is WeightFormat.UINT4:
+        blocks[..., 2] = rng.integers(0, 17, blocks.shape[:-1])
     with_minimum = (WeightFormat.Q4_1, WeightFormat.Q5_1, WeightFormat.Q4_K, WeightFormat.Q5_K)
     count = 2 if format_ in with_minimum else 1
     scales = rng.normal(size=(*blocks.shape[:-1], count)) / 16

@@ -34,7 +34,8 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from skerry_core.config import ConfigError, LayerConfig, ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.weights.tensors import FORMATS, WeightsError
+from skerry_core.weights.gguf import GGUF_FORMATS
+from skerry_core.weights.tensors import WeightsError
 
 VOCAB = 131
 TOKENS = np.random.default_rng(7).integers(0, VOCAB, 150).tolist()
@@ -153,7 +154,7 @@ def fp32(path: Path) -> Float32:
 WIDE = replace(BASE, hidden_size=256, intermediate_size=512, tied_embeddings=False)
 
 
-@pytest.mark.parametrize("format_", [*FORMATS, "Q4_K_M"])
+@pytest.mark.parametrize("format_", [*GGUF_FORMATS, "Q4_K_M"])
 def test_every_format_of_gguf(tmp_path: Path, format_: str) -> None:
     """Against fp32 over what the file's own values are."""
     chosen: Callable[[str], str] = mixed if format_ == "Q4_K_M" else quantize_matrices(format_)

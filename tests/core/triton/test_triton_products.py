@@ -49,6 +49,7 @@ _SCALE_BYTES = {
     "Q6_K": slice(208, 210),
     "IQ4_NL": slice(0, 2),
     "IQ4_XS": slice(0, 2),
+    "UINT4": slice(0, 2),
 }
 
 
@@ -61,6 +62,8 @@ def ggml_rows(format_: str, rows: int, columns: int, seed: int) -> Bytes:
     raw = rng.integers(0, 256, (rows, row_bytes(format_, columns)), np.uint8)
     scales = raw.reshape(rows, -1, ALL_FORMATS[format_].block_bytes)[..., _SCALE_BYTES[format_]]
     scales[:] = np.tile(np.array([0.01], np.float16).view(np.uint8), scales.shape[-1] // 2)
+    if format_ == "UINT4":
+        raw.reshape(rows, -1, 19)[..., 2] %= 17
     return raw
 
 

@@ -62,7 +62,7 @@ def test_which_layers_have_a_sliding_window(
     [
         ({"model_type": "gemma4"}, "model_type 'gemma4' is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "bits is missing"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rotary scaling 'dynamic'"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "factor is missing"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}}, "mscale 1.0"),

@@ -24,6 +24,7 @@ from tests.core.reference_model import ReferenceModel
 
 from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile, content_files
+from skerry_core.weights.gguf import GGUF_FORMATS
 from skerry_core.weights.tensors import (
     FORMATS,
     QUANTIZERS,
@@ -74,7 +75,7 @@ def random_blocks(format_: str, rng: np.random.Generator, count: int = 500) -> A
     return blocks
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", GGUF_FORMATS)
 def test_every_format_dequantizes_as_gguf_does(format_: str) -> None:
     blocks = random_blocks(format_, np.random.default_rng(1))
     block_size = FORMATS[format_].block_size

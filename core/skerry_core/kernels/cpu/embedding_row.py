@@ -20,6 +20,7 @@ from skerry_core.weights.codebooks import IQ4_VALUES, MXFP4_VALUES, half_powers
 _F32, _F16 = int(WeightFormat.F32), int(WeightFormat.F16)
 _Q4_0, _Q4_1, _Q8_0 = int(WeightFormat.Q4_0), int(WeightFormat.Q4_1), int(WeightFormat.Q8_0)
 _Q5_1, _IQ4_NL, _MXFP4 = int(WeightFormat.Q5_1), int(WeightFormat.IQ4_NL), int(WeightFormat.MXFP4)
+_UINT4 = int(WeightFormat.UINT4)
 _IQ4_XS, _IQ4_VALUES = int(WeightFormat.IQ4_XS), np.array(IQ4_VALUES, np.float32)
 _MXFP4_VALUES, _POWERS = np.array(MXFP4_VALUES, np.float32), half_powers(np.arange(256))
 _Q4_K, _Q5_K, _Q6_K = int(WeightFormat.Q4_K), int(WeightFormat.Q5_K), int(WeightFormat.Q6_K)
@@ -133,7 +134,11 @@ def embed(target: Target, matrix_at: Address, token: int, out: Float32) -> None:
                 values[i] = table[pair & 15] * d
                 values[i + BLOCK // 2] = table[pair >> 4] * d
             continue
-        if matrix.format == _Q4_1:
+        if matrix.format == _UINT4:
+            at = group + 3 * block * rows
+            d = _load_half(target, at + 2 * row)
+            m = -d * np.float32(array_at(at + 2 * rows, (rows,), np.int8)[row])
+        elif matrix.format == _Q4_1:
             d = _load_half(target, group + 2 * (2 * block * rows + row))
             m = _load_half(target, group + 2 * ((2 * block + 1) * rows + row))
         else:

@@ -7,7 +7,8 @@ A group is `rows` consecutive output rows (8 or 16, the lanes of one vector regi
     F16, F32     value k of every row, for each k
 
     scales of a block   f16[rows] d, and for Q4_1 and Q5_1 f16[rows] m after it; MXFP4 u8[rows], as
-                        in the file, because its powers of two are more than f16 has
+                        in the file, because its powers of two are more than f16 has; UINT4
+                        f16[rows] d, i8[rows] zero point
     super-blocks        ... of 8 blocks together: f16[rows] d, f16[rows] dmin (Q4_K, Q5_K), then of
                         each block two i8[rows]: scale and negative minimum; in Q6_K the scales of
                         values 0 to 15 and 16 to 31; in IQ4_XS i8[rows], one scale
@@ -53,6 +54,7 @@ class WeightFormat(IntEnum):
     IQ4_NL = 20
     IQ4_XS = 23
     MXFP4 = 39
+    UINT4 = 1000  # ours
 
     @property
     def is_quantized(self) -> bool:
@@ -69,7 +71,7 @@ class WeightFormat(IntEnum):
 
     @property
     def has_nibbles(self) -> bool:
-        plain = (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q4_K)
+        plain = (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q4_K, WeightFormat.UINT4)
         return self in plain or self.codebook is not None
 
     @property
@@ -91,6 +93,7 @@ class WeightFormat(IntEnum):
             WeightFormat.IQ4_NL: 2,
             WeightFormat.IQ4_XS: 2 + BLOCKS_PER_SUPER,
             WeightFormat.MXFP4: 1,
+            WeightFormat.UINT4: 3,
         }.get(self, 0)
 
     @property
@@ -181,8 +184,10 @@ def _split(
         return _split_super_blocks(raw, layout)
     blocks = raw.reshape(rows, layout.num_steps, -1)
     size = format_.row_scale_bytes
-    scales = blocks[..., :size].reshape(rows, layout.num_steps, -1, min(size, 2))
-    quants = blocks[..., size:]
+    scales, quants = blocks[..., :size], blocks[..., size:]
+    if format_ is WeightFormat.UINT4:
+        return [scales[..., None, :2], scales[..., None, 2:]], quants
+    scales = scales.reshape(rows, layout.num_steps, -1, min(size, 2))
     if format_ is WeightFormat.Q5_1:
         quants = five_bits(quants[..., :4], quants[..., 4:])
     return [scales], quants

@@ -3,7 +3,7 @@
 Quantised weights meet 8-bit activations (`rowwise.quantize`). Per row and token, in block order:
 
     acc = fma(float(sum of q * a), d * a_scale, acc)      the integer sum is exact
-    acc = fma(m, a_scale * sum of a, acc)                 Q4_1, Q4_K and Q5_K
+    acc = fma(m, a_scale * sum of a, acc)                 formats with a minimum or zero point
 
 In K formats d is the exact product of the super-block's and an integer, and m likewise; Q6_K takes
 the first line for each half of a block, which has a scale of its own.

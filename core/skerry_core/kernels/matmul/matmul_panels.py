@@ -26,7 +26,7 @@ PANEL_TILES = 3  # tiles of the largest size that make unpacking a panel worth i
 
 UNPACK_ALIKE = (  # signed bytes and a scale, in the second also a minimum: see `emit_unpacked`
     [format_ for format_ in WeightFormat if format_.codebook is not None],
-    [WeightFormat.Q5_1],
+    [WeightFormat.Q5_1, WeightFormat.UINT4],
 )
 
 

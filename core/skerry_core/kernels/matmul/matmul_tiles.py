@@ -102,6 +102,10 @@ def _load_scales(
 
     if format_ is WeightFormat.MXFP4:
         return _half_powers(e, e.load(e.offset(group.scales, block, rows), vector(I8, rows))), None
+    if format_ is WeightFormat.UINT4:  # d * (quant - zero) is d * quant + (d * -zero), both exact
+        at = e.offset(group.scales, block, unit_bytes)
+        zeros = b.sitofp(e.load(e.offset(at, 2 * rows), vector(I8, rows)), vector(F32, rows))
+        return half(at, 0), b.fmul(half(at, 0), b.fneg(zeros))
     if not format_.has_super_blocks:
         at = e.offset(group.scales, block, unit_bytes)
         has_minimum = format_ in (WeightFormat.Q4_1, WeightFormat.Q5_1)

@@ -49,6 +49,10 @@ def unpack_blocks(raw: UInt8, format_: WeightFormat) -> tuple[Int32, Float32, Fl
         nibbles: UInt8 = np.concatenate([quants & np.uint8(15), quants >> np.uint8(4)], axis=-1)
         powers = half_powers(blocks[..., 0])
         return looked_up(nibbles, "MXFP4").astype(np.int32), powers, None
+    if format_ is WeightFormat.UINT4:
+        q = np.concatenate([quants & 15, quants >> 4], axis=-1).astype(np.int32)
+        d = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float32)[..., 0]
+        return q, d, d * -blocks[..., 2].astype(np.float32)
     scales = np.ascontiguousarray(blocks[..., :scale_bytes]).view(np.float16).astype(np.float32)
     if format_ is WeightFormat.Q8_0:
         return quants.view(np.int8).astype(np.int32), scales[..., 0], None

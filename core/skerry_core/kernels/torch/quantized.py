@@ -17,7 +17,9 @@ from torch import Tensor
 
 from skerry_core.weights.codebooks import IQ4_VALUES
 
-FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
+FORMATS = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "UINT4"),
+)
 """What `unpack` takes."""
 
 Narrow = Literal["int8", "fp8"]
@@ -156,6 +158,10 @@ def unpack(raw: Tensor, format_: str, columns: int) -> QuantizedMatrix:
     if format_ == "IQ4_NL":
         blocks = raw.reshape(len(raw), columns // 32, 18)
         return _planes(_looked_up(blocks[..., 2:].flatten(1)), _half(blocks[..., :2]), None)
+    if format_ == "UINT4":
+        blocks = raw.reshape(len(raw), columns // 32, 19)
+        scales = _half(blocks[..., :2])
+        return _planes(blocks[..., 3:].contiguous(), scales, -scales * blocks[..., 2])
     if format_ == "IQ4_XS":
         return _unpack_iq4_xs(raw.reshape(len(raw), columns // 256, 136))
     if format_ in ("Q4_K", "Q5_K"):

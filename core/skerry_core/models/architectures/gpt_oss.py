@@ -59,6 +59,8 @@ ARCHITECTURE = Architecture(
             "model.layers.*.mlp.router": "blk.*.ffn_gate_inp",
             f"{_EXPERTS}.gate_up_proj": _BOTH,
             f"{_EXPERTS}.gate_up_proj_bias": _BIASES,
+            f"{_EXPERTS}.gate_up_proj.weight": replace(_BOTH, transposed=False),  # of MXFP4
+            f"{_EXPERTS}.down_proj.weight": "blk.*.ffn_down_exps.weight",
             f"{_EXPERTS}.down_proj": Fused(("blk.*.ffn_down_exps.weight",), transposed=True),
             f"{_EXPERTS}.down_proj_bias": "blk.*.ffn_down_exps.bias",
         }

@@ -27,7 +27,6 @@ def read(
     """Return what families have in common with Llama. Raises WeightsError or ConfigError."""
     for key in ("hidden_act", "hidden_activation"):
         metadata.refuse(key, unless=_ACTIVATIONS[activation])
-    metadata.refuse("quantization_config")
     hidden_size = metadata.integer("hidden_size")
     num_heads = metadata.integer("num_attention_heads")
     head_dim = metadata.integer("head_dim", hidden_size // num_heads)
