@@ -21,7 +21,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tests.core.random_models import Weights, alike, write_gguf
+from tests.core.random_models import (
+    Weights,
+    alike,
+    quantize_matrices,
+    random_weights,
+    write_gguf,
+)
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES, Family
 from tests.core.runners.runner_suite import (
@@ -42,6 +48,7 @@ from skerry_core.models.registry import UnknownFamily, family_of
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.weights.gguf import GGUF_FORMATS
 
 TOKENS = random_tokens(150)
 BACK_ENDS: dict[str, BackEnd] = {
@@ -156,7 +163,8 @@ def test_bits_on_the_cpu(saved: Saved) -> None:
     other.close()
 
 
-def test_gguf_says_the_same(saved: Saved, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["numba", "torch"])
+def test_gguf_says_the_same(saved: Saved, tmp_path: Path, kind: str) -> None:
     """Tensors under llama.cpp's names; what GGUF does not state is the family's own."""
     family = saved.family
     if family.arch is None:
@@ -167,10 +175,10 @@ def test_gguf_says_the_same(saved: Saved, tmp_path: Path) -> None:
     with WeightFile.open(path) as file:
         read = [(each.rope is None, each.window) for each in file.config.layers]
         assert read == [(each.rope is None, each.window) for each in saved.config.layers]
-    runner = KINDS["torch"].open(path, num_blocks=3, max_step_tokens=150, max_samples=150)
+    runner = KINDS[kind].open(path, num_blocks=3, max_step_tokens=150, max_samples=150)
     logits = teacher_forced(runner, TOKENS, (150,), table=[0, 1, 2])
     runner.close()
-    check_close(saved, logits, "torch")
+    check_close(saved, logits, kind)
 
 
 def as_converted(saved: Saved) -> Weights:
@@ -283,23 +291,50 @@ REFUSED = ("deepseek_v3", "qwen3_next", "granitemoehybrid", "llama4", "apertus",
 
 def print_table(folder: Path) -> None:
     """Print KL against transformers, the largest of any token, of every family and runner."""
-    say(f"{'family':45}{''.join(f'{kind:>22}' for kind in BACK_ENDS)}{'torch, GGUF':>22}")
+    in_gguf = [f"{kind}, GGUF" for kind in ("numba", "torch")]
+    say(f"{'family':45}{''.join(f'{kind:>22}' for kind in [*BACK_ENDS, *in_gguf])}")
     for name, family in FAMILIES.items():
         own = folder / f"{len(list(folder.iterdir()))}"
         own.mkdir()
         saved = save(family, own)
         found = [_kl(saved, saved.folder, kind) for kind in BACK_ENDS]
-        in_gguf = "-"
-        if family.arch is not None:
+        if family.arch is None:
+            found += ["-", "-"]
+        else:
             weights = as_converted(saved)
             path = write_gguf(own / "m.gguf", saved.config, weights, metadata=family.metadata)
-            in_gguf = _kl(saved, path, "torch")
-        say(f"{name:45}{''.join(f'{each:>22}' for each in [*found, in_gguf])}")
+            found += [_kl(saved, path, kind) for kind in ("numba", "torch")]
+        say(f"{name:45}{''.join(f'{each:>22}' for each in found)}")
     for model_type in REFUSED:
         try:
             family_of(model_type)
         except UnknownFamily as error:
             say(f"{model_type:45}{error}")
+
+
+def print_formats(folder: Path) -> None:
+    """Print the same of a Llama in every format of GGUF, against transformers on that file: what
+    is beyond rounding is 8-bit activations."""
+    from tests.core.cpu.test_numba_models import TOKENS as SHORT
+    from tests.core.cpu.test_numba_models import WIDE, gguf_by_transformers
+
+    say(f"\n{'format of GGUF':45}{''.join(f'{kind:>22}' for kind in BACK_ENDS)}")
+    weights = random_weights(WIDE)
+    for format_ in gguf.GGMLQuantizationType:
+        path = folder / f"{format_.name}.gguf"
+        if format_.name not in GGUF_FORMATS:
+            continue
+        write_gguf(path, WIDE, weights, quantize_matrices(format_.name))
+        expected = gguf_by_transformers(path, WIDE.head_dim)
+        found = []
+        for kind in BACK_ENDS:
+            runner = KINDS[kind].open(path, **SIZES | {"max_step_tokens": 512, "num_blocks": 8})
+            logits = teacher_forced(runner, SHORT, (len(SHORT),), table=[5, 0, 3, 1, 2, 4, 6, 7])
+            runner.close()
+            found.append(f"{kl_divergence(expected, logits).max():.1e}")
+        say(f"{format_.name:45}{''.join(f'{each:>22}' for each in found)}")
+    refused = [each.name for each in gguf.GGMLQuantizationType if each.name not in GGUF_FORMATS]
+    say(f"refused when a model is added: {', '.join(refused)}")
 
 
 def say(line: str) -> None:
@@ -320,3 +355,4 @@ def _kl(saved: Saved, path: Path, kind: str) -> str:
 if __name__ == "__main__":
     with TemporaryDirectory() as temporary:
         print_table(Path(temporary))
+        print_formats(Path(temporary))
