@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_no_circle(house: Tree) -> None:
 
 def test_one_class_name_has_one_meaning(house: Tree) -> None:
     assert house.repeated_classes == {}
+
+
+def test_no_key_is_hidden_in_a_scope_of_asgi() -> None:
+    """What a request is known by is a parameter or an attribute; the server alone makes scopes."""
+    found = []
+    for source in sorted(ROOT.glob("*/skerry*/**/*.py")):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                held = node.value
+                name = held.id if isinstance(held, ast.Name) else getattr(held, "attr", "")
+                if name == "scope":
+                    found.append(f"{source.name}: {ast.unparse(node.slice)}")
+    assert found == ["exchange.py: 'extensions'"]
 
 
 def test_what_is_read_of_a_tree(tmp_path: Path) -> None:

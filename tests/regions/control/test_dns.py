@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.regions.control.support import Api
 
-from skerry_regions.control.desired import from_topology
+from skerry_regions.control.desired import revisions
+from skerry_regions.control.desired.manifest import ManifestError, parse_manifest
 from skerry_regions.control.desired.resources import EDGE_NODE
 from skerry_regions.control.desired.store import EDGE_PORT
 from skerry_regions.control.dns.specs import MAX_RECORDS, MAX_VALUES
-from skerry_regions.control.errors import Invalid
-from skerry_regions.topology.loading import decode_topology, parse_topology
+from skerry_regions.topology.loading import decode_topology
 from skerry_regions.topology.spec import Topology
 
 pytestmark = pytest.mark.anyio
@@ -275,6 +275,11 @@ async def test_a_zone_without_edges_still_has_its_records(tmp_path: Path) -> Non
         await api.close()
 
 
+def apply(text: str, api: Api) -> None:
+    manifest = parse_manifest(text.encode(), "topology").value
+    revisions.apply(manifest, api.store, actor="test", prunes=True)
+
+
 async def test_a_topology_s_zone_is_written_down(api: Api) -> None:
     text = """\
 regions: [{name: fra, iata: FRA}, {name: iad, iata: IAD}]
@@ -286,8 +291,7 @@ dns:
   nets: [{net: 198.51.100.0/24, region: fra}]
   records: ['www IN CNAME ai', '@ 60 TXT "a b" c', '@ 60 IN TXT d', '*.wild 5 IN A 192.0.2.7']
 """
-    topology = parse_topology(text.encode())
-    from_topology.apply(topology, api.store, api.changes)
+    apply(text, api)
     records = api.store.desired.dns_records("example.test")
     assert {id: (spec.ttl, spec.values) for id, spec in records.items()} == {
         "example.test:@:TXT": (60, ('"a b" "c"', '"d"')),
@@ -295,13 +299,12 @@ dns:
         "example.test:www:CNAME": (86_400, ("ai.example.test.",)),
     }
     assert (await contents(api)).edges[0].addresses == ("192.0.2.1",)
-    from_topology.apply(parse_topology(text.replace("a b", "c d").encode()), api.store, api.changes)
+    apply(text.replace("a b", "c d"), api)
     assert records.keys() == api.store.desired.dns_records("example.test").keys()
-    without = text.partition("dns:")[0]
-    from_topology.apply(parse_topology(without.encode()), api.store, api.changes)
+    apply(text.partition("dns:")[0], api)
     assert not api.store.desired.dns_zones()
     for line in ("www 300 IN BOGUS x", "WW~W IN A 192.0.2.1", "$INCLUDE /etc/passwd"):
         bad = text.replace("*.wild 5 IN A 192.0.2.7", line)
-        with pytest.raises(Invalid) as caught:
-            from_topology.apply(parse_topology(bad.encode()), api.store, api.changes)
-        assert caught.value.field in ("records", "name"), caught.value
+        with pytest.raises(ManifestError) as caught:
+            apply(bad, api)
+        assert "records: " in str(caught.value)

@@ -17,13 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
-from starlette.requests import Request
-from starlette.responses import Response
 
 from skerry_regions.access import AccessRole, Grant
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.errors import Busy, Forbidden
-from skerry_regions.operations import Handler, Operation
+from skerry_regions.control.errors import Busy
 
 OPERATE, OBSERVE, MINT, LIST = ("operate",), ("observe",), ("mint",), ("list",)
 DAY_SECONDS = 86_400
@@ -77,21 +74,6 @@ class ControlCaller:
     def is_bounded(self) -> bool:
         """Return whether another's token could make them more than they are."""
         return not self.operates or self.grant.is_bounded
-
-
-def guarded(operation: Operation) -> Handler:
-    """Return an operation's handler behind the check of the caller's rights."""
-    handler, needed = operation.handler, operation.scopes
-    if needed is None:
-        return handler
-
-    async def checked(request: Request) -> Response:
-        caller: ControlCaller = request.scope["caller"]
-        if caller.rights.isdisjoint(needed):
-            raise Forbidden(f"Your role does not include the right to {needed[0]} here.")
-        return await handler(request)
-
-    return checked
 
 
 class Denials:

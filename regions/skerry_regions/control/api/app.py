@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from skerry_regions.control.api.access import CHANGING, NOBODY, ControlCaller, guarded
+from skerry_regions.control.api.access import CHANGING, NOBODY, ControlCaller
 from skerry_regions.control.api.operations import OPERATIONS
-from skerry_regions.control.api.requests import Control, control_of, refusal
+from skerry_regions.control.api.requests import Control, ControlRequest, refusal
 from skerry_regions.control.api.terraform_routes import STATES
 from skerry_regions.control.errors import (
     ControlError,
@@ -30,39 +30,57 @@ from skerry_regions.control.errors import (
     UnsupportedMethod,
 )
 from skerry_regions.known_hosts import comes_from_page, host_of, is_known_host
-from skerry_regions.operations import public_paths, routes
+from skerry_regions.operations import Handler, Operation, public_paths, routes
 
 
 def create_app(control: Control) -> Starlette:
     """Return the ASGI application, to be served by a server that bounds heads and slow senders."""
-    app = Starlette(
-        routes=routes(OPERATIONS, guarded),
-        exception_handlers={ControlError: _refused, HTTPException: _not_routed},
+    gate = ControlGate(control, public_paths(OPERATIONS))
+    return Starlette(
+        routes=routes(OPERATIONS, gate.guarded), exception_handlers={HTTPException: gate.not_routed}
     )
-    app.state.control = control
-    app.add_middleware(ControlAuthentication, control=control, public=public_paths(OPERATIONS))
-    return app
 
 
-class ControlAuthentication:
-    """ASGI middleware: deny by default, decided on the path that the router will see."""
+class ControlGate:
+    """Lets requests in: deny by default, whether or not there is such a route."""
 
-    def __init__(self, app: ASGIApp, control: Control, public: frozenset[str]) -> None:
+    def __init__(self, control: Control, public: frozenset[str]) -> None:
         """`public` are the paths that need no token."""
-        self._app = app
         self._control = control
         self._public = public
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+    def guarded(self, operation: Operation) -> Handler:
+        """Return an operation's handler behind the check of the sender and the caller's rights."""
+        handler, needed = operation.handler, operation.scopes
+
+        async def checked(request: Request) -> Response:
+            scope, caller = request.scope, None
             try:
                 self._check_sender(scope)
-                if not self._is_public(scope["path"]):
-                    scope["caller"] = await self._caller(scope)
+                if needed is not None:
+                    caller = await self._caller(scope)
+                    if caller.rights.isdisjoint(needed):
+                        raise Forbidden(
+                            f"Your role does not include the right to {needed[0]} here."
+                        )
+                return await handler(ControlRequest(scope, request.receive, self._control, caller))
             except ControlError as error:
-                await _note_denied(self._control, scope, error)
-                return await refusal(error)(scope, receive, send)
-        await self._app(scope, receive, send)
+                return await self._refusal(scope, error, caller)
+
+        return checked
+
+    async def not_routed(self, request: Request, error: Exception) -> Response:
+        """Answer a request without an operation; one without a token learns nothing of routes."""
+        scope, caller = request.scope, None
+        try:
+            self._check_sender(scope)
+            if not self._is_public(scope["path"]):
+                caller = await self._caller(scope)
+            if isinstance(error, HTTPException) and error.status_code == 405:
+                raise UnsupportedMethod(f"{request.method} is not allowed here")
+            raise UnknownResource(f"there is no route {request.url.path[:200]}")
+        except ControlError as refused:
+            return await self._refusal(scope, refused, caller)
 
     def _check_sender(self, scope: Scope) -> None:
         """Raise Misdirected for a foreign `Host`, Forbidden for a change that a page asks for."""
@@ -90,14 +108,16 @@ class ControlAuthentication:
             raise Forbidden("The token has no role at the control plane.")
         return caller
 
-
-async def _note_denied(control: Control, scope: Scope, error: ControlError) -> None:
-    """Note a change that was denied in the audit log."""
-    if scope["method"] in CHANGING and isinstance(error, Unauthorized | Forbidden | HiddenResource):
-        caller = scope.get("caller")
-        actor = caller.actor if isinstance(caller, ControlCaller) else NOBODY
-        note = control.denials.note
-        await asyncio.to_thread(note, actor, scope["method"], scope["path"], error.message)
+    async def _refusal(
+        self, scope: Scope, error: ControlError, caller: ControlCaller | None
+    ) -> Response:
+        """Return the answer of an error; a change that was denied is noted in the audit log."""
+        is_denial = isinstance(error, Unauthorized | Forbidden | HiddenResource)
+        if is_denial and scope["method"] in CHANGING:
+            actor = NOBODY if caller is None else caller.actor
+            note = self._control.denials.note
+            await asyncio.to_thread(note, actor, scope["method"], scope["path"], error.message)
+        return refusal(error)
 
 
 def given_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -105,16 +125,3 @@ def given_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, credentials = (given[0] if len(given) == 1 else b"").decode("latin-1").partition(" ")
     return credentials.strip() if scheme.lower() == "bearer" else None
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    if not isinstance(error, ControlError):
-        raise error
-    await _note_denied(control_of(request), request.scope, error)
-    return refusal(error)
-
-
-async def _not_routed(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        return refusal(UnsupportedMethod(f"{request.method} is not allowed here"))
-    return refusal(UnknownResource(f"there is no route {request.url.path[:200]}"))

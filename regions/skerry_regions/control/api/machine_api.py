@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from skerry import __version__
 from skerry_regions.control.api.requests import body_of, json_answer, refusal
@@ -79,53 +80,81 @@ class MachineControl:
         return admitted(machine, member, self.store.desired)
 
 
+@dataclass(frozen=True, slots=True)
+class MachineCall:
+    """A call that was let in."""
+
+    control: MachineControl
+    machine: str  # id; empty of one that joins
+    request: Request
+
+
+MachineHandler = Callable[[MachineCall], Awaitable[Response]]
+
+
 def create_machine_app(control: MachineControl) -> Starlette:
-    """Return the ASGI application, to be served over TLS that tells of client certificates."""
-    routes = [
-        Route(f"{PREFIX}/ca", _ca),
-        Route(f"{PREFIX}/join", _join, methods=["POST"]),
-        Route(f"{PREFIX}/renew", _renew, methods=["POST"]),
-        Route(f"{PREFIX}/assignment", _assignment),
-        Route(f"{PREFIX}/member", _announce, methods=["PUT"]),
-        Route(f"{PREFIX}/withdraw", _withdraw, methods=["POST"]),
-        Route(f"{PREFIX}/members", _members),
-        Route(f"{PREFIX}/credentials", _credentials),
-    ]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={ControlError: _refused, RegistryUnavailable: _away, 404: _not_routed},
+    """Return the ASGI application, to be served over TLS that shows client certificates."""
+    gate = MachineGate(control)
+    return Starlette(
+        routes=[
+            gate.route("ca", _ca),
+            gate.route("join", _join, "POST"),
+            gate.route("renew", _renew, "POST"),
+            gate.route("assignment", _assignment),
+            gate.route("member", _announce, "PUT"),
+            gate.route("withdraw", _withdraw, "POST"),
+            gate.route("members", _members),
+            gate.route("credentials", _credentials),
+        ],
+        exception_handlers={
+            ControlError: _refused,
+            RegistryUnavailable: _away,
+            HTTPException: gate.not_routed,
+        },
     )
-    app.state.control = control
-    app.add_middleware(KnownMachine, authority=control.authority, clock=control.store.clock)
-    return app
 
 
-class KnownMachine:
-    """ASGI middleware: deny by default, decided on the path that the router will see."""
+class MachineGate:
+    """Lets machines in: deny by default, whether or not there is such a route."""
 
-    def __init__(self, app: ASGIApp, authority: Authority, clock: Callable[[], float]) -> None:
-        self._app = app
-        self._clock = clock
-        self._peer = functools.lru_cache(NUM_PEERS)(authority.peer)
+    def __init__(self, control: MachineControl) -> None:
+        self._control = control
+        self._peer = functools.lru_cache(NUM_PEERS)(control.authority.peer)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                if scope["path"] != f"{PREFIX}/ca":
-                    _check_versions(scope)
-                if scope["path"] not in UNKNOWN:
-                    scope["machine"] = self._machine(scope)
-            except ControlError as error:
-                return await refusal(error)(scope, receive, send)
-        await self._app(scope, receive, send)
+    def route(self, name: str, handler: MachineHandler, method: str = "GET") -> Route:
+        """Return the route of a call behind the check of its caller."""
+
+        async def checked(request: Request) -> Response:
+            return await handler(MachineCall(self._control, self._admit(request.scope), request))
+
+        return Route(f"{PREFIX}/{name}", checked, methods=[method])
+
+    async def not_routed(self, request: Request, error: Exception) -> Response:
+        """Answer a call without a route; a stranger learns nothing of routes."""
+        try:
+            self._admit(request.scope)
+        except ControlError as refused:
+            return refusal(refused)
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            return PlainTextResponse(error.detail, error.status_code, error.headers)
+        return refusal(UnknownResource("there is no such route"))
+
+    def _admit(self, scope: Scope) -> str:
+        """Return the id of the machine that calls, empty where none need be known.
+
+        Raises `VersionMismatch` or `Unauthorized`.
+        """
+        if scope["path"] != f"{PREFIX}/ca":
+            _check_versions(scope)
+        return "" if scope["path"] in UNKNOWN else self._machine(scope)
 
     def _machine(self, scope: Scope) -> str:
-        """Id of the machine whose certificate was shown."""
+        """Return the id of the machine whose certificate was shown."""
         shown = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
         peer: Peer | None = self._peer(shown[0]) if shown else None
         if peer is None:
             raise Unauthorized("Show the certificate that joining gave you.")
-        late = self._clock() - peer.not_after
+        late = self._control.store.clock() - peer.not_after
         if late > RENEWABLE_SECONDS:
             raise Unauthorized("The certificate ended too long ago: join again.")
         if late > 0 and scope["path"] != f"{PREFIX}/renew":
@@ -144,13 +173,6 @@ def _check_versions(scope: Scope) -> None:
         )
 
 
-def _control(request: Request) -> MachineControl:
-    control = request.app.state.control
-    if not isinstance(control, MachineControl):
-        raise TypeError("app.state.control is not a MachineControl")
-    return control
-
-
 async def _body(request: Request, type_: type[T]) -> T:
     """Raises Malformed or TooLarge."""
     try:
@@ -159,19 +181,19 @@ async def _body(request: Request, type_: type[T]) -> T:
         raise Malformed(f"The body cannot be read: {error}") from None
 
 
-async def _ca(request: Request) -> Response:
-    return Response(_control(request).authority.pem, media_type="application/x-pem-file")
+async def _ca(call: MachineCall) -> Response:
+    return Response(call.control.authority.pem, media_type="application/x-pem-file")
 
 
-async def _join(request: Request) -> Response:
-    control, asked = _control(request), await _body(request, JoinRequest)
+async def _join(call: MachineCall) -> Response:
+    control, asked = call.control, await _body(call.request, JoinRequest)
     machine, signed = await asyncio.to_thread(control.machines.join, asked)
     return _joined(control, machine, signed.pem)
 
 
-async def _renew(request: Request) -> Response:
-    control, asked = _control(request), await _body(request, RenewRequest)
-    id = request.scope["machine"]
+async def _renew(call: MachineCall) -> Response:
+    control, asked = call.control, await _body(call.request, RenewRequest)
+    id = call.machine
     machine, signed = await asyncio.to_thread(control.machines.renew, id, asked)
     return _joined(control, machine, signed.pem)
 
@@ -187,20 +209,20 @@ def _joined(control: MachineControl, machine: Machine, certificate: str) -> Resp
     )
 
 
-async def _assignment(request: Request) -> Response:
-    control = _control(request)
-    machine = await asyncio.to_thread(control.machines.wanted, request.scope["machine"])
+async def _assignment(call: MachineCall) -> Response:
+    control = call.control
+    machine = await asyncio.to_thread(control.machines.wanted, call.machine)
     assignment = control.joined.assignment(machine)
     if isinstance(assignment, NodeAssignment):
         await asyncio.to_thread(control.machines.told_to_run, machine, assignment.settings.model)
     return json_answer(AssignmentAnswer(assignment=assignment))
 
 
-async def _announce(request: Request) -> Response:
-    control, told = _control(request), await _body(request, Announcement)
+async def _announce(call: MachineCall) -> Response:
+    control, told = call.control, await _body(call.request, Announcement)
 
     def announce() -> Machine:
-        machine = control.machines.wanted(request.scope["machine"])
+        machine = control.machines.wanted(call.machine)
         member = control.admitted(machine, told.member)
         control.registry.announce(member, told.lease_seconds)
         return machine
@@ -209,11 +231,11 @@ async def _announce(request: Request) -> Response:
     return json_answer(Orders(order=control.joined.order(machine, told)))
 
 
-async def _withdraw(request: Request) -> Response:
-    control, told = _control(request), await _body(request, Withdrawal)
+async def _withdraw(call: MachineCall) -> Response:
+    control, told = call.control, await _body(call.request, Withdrawal)
 
     def withdraw() -> Machine:
-        machine = control.machines.wanted(request.scope["machine"])
+        machine = control.machines.wanted(call.machine)
         gone = control.admitted(
             machine,
             Member(
@@ -227,21 +249,21 @@ async def _withdraw(request: Request) -> Response:
     return json_answer(Orders())
 
 
-async def _members(request: Request) -> Response:
-    control = _control(request)
+async def _members(call: MachineCall) -> Response:
+    control = call.control
 
     def members() -> list[Member]:
-        control.machines.wanted(request.scope["machine"])
+        control.machines.wanted(call.machine)
         return reachable(control.registry.members())
 
     return json_answer(await asyncio.to_thread(members))
 
 
-async def _credentials(request: Request) -> Response:
-    control, known = _control(request), request.query_params.get("known", "")
+async def _credentials(call: MachineCall) -> Response:
+    control, known = call.control, call.request.query_params.get("known", "")
 
     def credentials() -> Credentials:
-        if control.machines.wanted(request.scope["machine"]).kind != "edge":
+        if control.machines.wanted(call.machine).kind != "edge":
             raise Forbidden("credentials are for edges")
         found = control.credentials()
         return found if found.digest != known else replace(found, tokens=None, issuers=None)
@@ -257,7 +279,3 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _away(request: Request, error: Exception) -> Response:
     return refusal(Busy(f"the registry is away: {error}"))
-
-
-async def _not_routed(request: Request, error: Exception) -> Response:
-    return refusal(UnknownResource("there is no such route"))

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.desired.changes import Changes
@@ -44,18 +45,35 @@ class Control:
     joining: Joining | None = None  # of a control plane that takes machines
 
 
+class ControlRequest(Request):
+    """A request that was let in, with what it works on and whose it is."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, control: Control, caller: ControlCaller | None
+    ) -> None:
+        """`caller` is None where the operation needs no token."""
+        super().__init__(scope, receive)
+        self.control = control
+        self.caller = caller
+
+
 def control_of(request: Request) -> Control:
-    control = request.app.state.control
-    if not isinstance(control, Control):
-        raise TypeError("app.state.control is not a Control")
-    return control
+    """Return what the API works on."""
+    return _admitted(request).control
 
 
 def caller_of(request: Request) -> ControlCaller:
-    caller = request.scope["caller"]
-    if not isinstance(caller, ControlCaller):
-        raise TypeError("the route is not behind the check of tokens")
+    """Return the caller, whose rights include the one that the operation needs."""
+    caller = _admitted(request).caller
+    if caller is None:
+        raise TypeError("the operation needs no token")
     return caller
+
+
+def _admitted(request: Request) -> ControlRequest:
+    if not isinstance(request, ControlRequest):
+        raise TypeError("the request did not pass the gate")
+    return request
 
 
 def actor_of(request: Request) -> str:
