@@ -65,6 +65,26 @@ def ai(
     assert skerry("down", "--timeout", "5").returncode == 0
 
 
+def test_four_required_strings_fit_into_64_tokens(ai: AI) -> None:
+    """What was found: 12 of 12 ended by `max_tokens` before their JSON was whole."""
+    names = ["title", "author", "summary", "publisher"]
+    schema = {
+        "type": "object",
+        "properties": dict.fromkeys(names, {"type": "string"}),
+        "required": names,
+    }
+    for seed in range(4):
+        asked = {
+            "prompt": "Describe a book.",
+            "response_format": {"type": "json_schema", "json_schema": schema},
+            "max_tokens": 64,
+            "seed": seed,
+        }
+        result = ai.run(MODEL, asked)
+        assert result.usage.completion_tokens <= 64
+        jsonschema.validate(json.loads(json.dumps(result["response"])), schema)
+
+
 def test_json_is_valid_however_few_tokens_there_are(ai: AI) -> None:
     for max_tokens in (64, 100, 200):
         asked = {

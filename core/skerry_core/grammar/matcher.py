@@ -79,18 +79,18 @@ class GrammarCompiler:
         """
         stops = sorted(stop_token_ids)
         try:
-            self._tokenizer = LLTokenizer(
+            self.tokenizer = LLTokenizer(
                 str(tokenizer), n_vocab=vocab_size, eos_token=stops or None, slices=[]
             )
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"no grammars with this tokenizer: {_brief(str(error))}") from None
         self._mask_words = -(-vocab_size // 32)
-        self._closings = Closings(self._tokenizer)
+        self._closings = Closings(self.tokenizer)
         self._end = stops[0] if stops else None
 
     def compile(self, lowered: str) -> CompiledGrammar:
         """Build the automaton of what `lower` made. Raises GrammarError."""
-        matcher = LLMatcher(self._tokenizer, lowered, log_level=0, limits=LIMITS)
+        matcher = LLMatcher(self.tokenizer, lowered, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise GrammarError(_brief(matcher.get_error()))
         return CompiledGrammar(matcher, self._mask_words, self._closings, self._end)
@@ -191,10 +191,10 @@ class Matcher:
 
     def _way_here(self, limit: int) -> list[int] | None:
         """Return the way from a place where none was looked for; from the start it is known."""
-        if self.num_tokens:
-            return self._grammar.closings.way(self._matcher, limit)
         way = self._grammar.way
-        return way if way is not None and len(way) <= limit else None
+        if self.num_tokens == 0 and (way is None or len(way) <= limit):
+            return way
+        return self._grammar.closings.way(self._matcher, limit)
 
     def fill(self) -> None:
         """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""
