@@ -70,7 +70,7 @@ def test_four_required_strings_fit_into_64_tokens(ai: AI) -> None:
     names = ["title", "author", "summary", "publisher"]
     schema = {
         "type": "object",
-        "properties": dict.fromkeys(names, {"type": "string"}),
+        "properties": {name: {"type": "string"} for name in names},
         "required": names,
     }
     for seed in range(4):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import zlib
 from typing import TypeVar
 
 import msgspec
 
-from skerry.errors import InvalidInput, InvalidJSON
+from skerry.errors import BodyTooLarge, InvalidInput, InvalidJSON
 
 # What a body may make of objects: a byte each of `[],[],…` took the event loop a second for 8 MiB.
 MAX_CONTAINERS = 1 << 17  # lists and objects
@@ -19,6 +21,37 @@ T = TypeVar("T")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+async def unpacked(body: bytes, coding: str, limit: int) -> bytes:
+    """Return a body without its `content-encoding`: gzip, or none.
+
+    Raises `BodyTooLarge` beyond `limit` bytes, of which no more are made; `InvalidInput` for
+    another coding (415), or for what is no gzip.
+    """
+    coding = coding.strip().lower()
+    if coding in ("", "identity"):
+        return body
+    if coding not in ("gzip", "x-gzip"):
+        raise InvalidInput(
+            f"Bad input: content-encoding: {coding[:40]!r} is not taken; send gzip, or no coding",
+            param="content-encoding",
+            http_status=415,
+        )
+    return await asyncio.to_thread(_gunzipped, body, limit)
+
+
+def _gunzipped(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        content = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise InvalidInput("Bad input: the body is no gzip", param="content-encoding") from None
+    if len(content) > limit:
+        raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
+    if not unpacker.eof or unpacker.unused_data:
+        raise InvalidInput("Bad input: the body is no whole gzip", param="content-encoding")
+    return content
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from skerry.errors import BodyTooLarge, InvalidInput, SkerryError
 from skerry.wire import RunOptions
 from skerry_edge.answer_headers import AnswerHeaders
+from skerry_edge.api.bodies import unpacked
 from skerry_edge.envelopes import MODEL_HEADER
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.inside import Priority
@@ -87,7 +88,8 @@ class EdgeRequest(Request):
             if size > limit:
                 raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
             pieces.append(piece)
-        self._content = b"".join(pieces)
+        coding = self.fields.get("content-encoding", "")
+        self._content = await unpacked(b"".join(pieces), coding, limit)
         return self._content
 
 
