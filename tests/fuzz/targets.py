@@ -115,7 +115,7 @@ def gguf() -> Target:
     """Both readers of GGUF headers, and the tensors of one."""
     from skerry_core.weights.gguf import read_gguf
     from skerry_core.weights.tensors import WeightsError
-    from skerry_regions.models.gguf_header import GGUFError, read_metadata
+    from skerry_regions.models.foreign.gguf_header import GGUFError, read_metadata
 
     path = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)) / "g"
 

@@ -25,7 +25,7 @@ from skerry_core.weights.tensors import (
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
 MAGIC = b"GGUF"
-# Bounds of a header, the same in `skerry_regions.models.gguf_header`.
+# Bounds of a header, the same in `skerry_regions.models.foreign.gguf_header`.
 MAX_TENSORS = 1 << 16
 MAX_PAIRS = 4096  # of metadata; real files have below a hundred
 MAX_KEY = 65_535  # bytes, as in the specification

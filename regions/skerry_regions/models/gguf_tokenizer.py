@@ -7,18 +7,23 @@ tokens without any sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
-from skerry_regions.models.gguf_header import GGUFError, Value
+from skerry_regions.models.foreign.gguf_header import GGUFError, Value
+from skerry_regions.models.foreign.sentencepiece_model import SentencePieceModel
+from skerry_regions.models.foreign.tokenizer_json import token_text
 from skerry_regions.models.model_files import TokenForm
+from skerry_regions.models.sentencepiece_tokenizer import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Pieces,
+)
 
 Json = dict[str, Any]
 
 MAX_TOKEN_LENGTH: Final = 1024  # characters; runs of spaces are the longest seen, below 300
-
-# Values of `tokenizer.ggml.token_type`
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 # Ends of a turn or of text, by the names that published tokenizers use. A model trained to end its
 # turn with one of them often states another as its EOS, or types one as user-defined text.
@@ -86,9 +91,43 @@ def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:
     model = metadata.get("tokenizer.ggml.model")
     if model == "gpt2":
         return _byte_level_bpe(metadata), "byte_level"
-    if model == "llama":
-        return _sentencepiece_bpe(metadata), "byte_fallback"
-    raise GGUFError(f"tokenizer {model!r} is not supported ('gpt2' and 'llama' are)")
+    if model in ("llama", "t5"):
+        return _sentencepiece(metadata, is_unigram=model == "t5"), "byte_fallback"
+    raise GGUFError(f"tokenizer {model!r} is not supported ('gpt2', 'llama' and 't5' are)")
+
+
+def convert_sentencepiece(model: SentencePieceModel, settings: Json) -> Json:
+    """Return `tokenizer.json` of a `tokenizer.model`, with what tokenizer_config.json adds to it.
+    Raises `GGUFError`."""
+    metadata = metadata_of(model)
+    bos = token_text(settings.get("bos_token"))
+    adds_bos = bos in model.pieces and bool(settings.get("add_bos_token", True))
+    metadata["tokenizer.ggml.add_bos_token"] = adds_bos
+    if bos is not None and adds_bos:
+        metadata["tokenizer.ggml.bos_token_id"] = model.pieces.index(bos)
+    tokenizer, _ = convert(metadata)
+    added: list[Json] = tokenizer["added_tokens"]
+    known, stated = {token["id"] for token in added}, settings.get("added_tokens_decoder") or {}
+    for id_, token in ((int(key), each) for key, each in stated.items() if key.isdecimal()):
+        if id_ not in known and (id_ >= len(model.pieces) or token["special"]):
+            flags = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+            added.append({"id": id_, **{flag: token[flag] for flag in flags}})
+    added.sort(key=lambda token: int(token["id"]))
+    return tokenizer
+
+
+def metadata_of(model: SentencePieceModel) -> dict[str, Value]:
+    """Return what a GGUF file would state of a SentencePiece model's pieces."""
+    return {
+        "tokenizer.ggml.model": "llama" if model.kind == "bpe" else "t5",
+        "tokenizer.ggml.tokens": model.pieces,
+        "tokenizer.ggml.scores": model.scores,
+        "tokenizer.ggml.token_type": model.types,
+        "tokenizer.ggml.unknown_token_id": model.unknown_id,
+        "tokenizer.ggml.add_space_prefix": model.adds_space_prefix,
+        "tokenizer.ggml.remove_extra_whitespaces": model.removes_extra_spaces,
+        "tokenizer.ggml.precompiled_charsmap": list(model.charsmap),
+    }
 
 
 def control_tokens(metadata: dict[str, Value]) -> dict[str, int]:
@@ -156,45 +195,34 @@ def _byte_level_bpe(metadata: dict[str, Value]) -> Json:
     }
 
 
-def _sentencepiece_bpe(metadata: dict[str, Value]) -> Json:
-    """SentencePiece's BPE: scores rank the merges; unknown characters fall back to byte tokens."""
-    added = _added_tokens(metadata)
-    tokens = _tokens(metadata)
-    vocab = _vocab(metadata, added)
-    spaces: Json = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    normalizers = [spaces]
-    decoders: list[Json] = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
-    if metadata.get("tokenizer.ggml.add_space_prefix", True):
-        normalizers.insert(0, {"type": "Prepend", "prepend": "▁"})
-        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+def _sentencepiece(metadata: dict[str, Value], *, is_unigram: bool) -> Json:
+    """Return SentencePiece's BPE or Unigram model."""
+    added, tokens = _added_tokens(metadata), _tokens(metadata)
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     if not isinstance(unknown, int) or not 0 <= unknown < len(tokens):
         raise GGUFError("tokenizer.ggml.unknown_token_id is not a token")
+    scores = _array(metadata, "tokenizer.ggml.scores")
+    if len(scores) != len(tokens):
+        raise GGUFError("tokenizer.ggml.scores does not match tokenizer.ggml.tokens")
+    charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap", [])
+    if not isinstance(charsmap, list):
+        raise GGUFError("tokenizer.ggml.precompiled_charsmap is not made of bytes")
+    pieces = Pieces(
+        texts=tokens,
+        scores=[float(score) for score in scores],
+        types=_token_types(metadata),
+        unknown_id=unknown,
+        adds_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        removes_extra_spaces=bool(metadata.get("tokenizer.ggml.remove_extra_whitespaces", False)),
+        charsmap=bytes(int(each) & 0xFF for each in charsmap),
+    )
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": None,
         "post_processor": _post_processor(metadata),
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": tokens[unknown],
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": vocab,
-            "merges": _scored_merges(metadata),
-        },
+        **(pieces.unigram() if is_unigram else pieces.bpe(_vocab(metadata, added))),
     }
 
 
@@ -243,29 +271,6 @@ def _merges(metadata: dict[str, Value], vocab: dict[str, int]) -> list[tuple[str
             raise GGUFError(f"merge {text!r} is not made of tokens")
         merges.append((left, right))
     return merges
-
-
-def _scored_merges(metadata: dict[str, Value]) -> list[tuple[str, str]]:
-    """Return every way to make a token of two others, best score of the result first.
-
-    SentencePiece merges the neighbours whose union has the best score, so the score is the rank.
-    """
-    scores = _array(metadata, "tokenizer.ggml.scores")
-    tokens, types = _tokens(metadata), _token_types(metadata)
-    if len(scores) != len(tokens):
-        raise GGUFError("tokenizer.ggml.scores does not match tokenizer.ggml.tokens")
-    ids = {tokens[i]: i for i, kind in enumerate(types) if kind in (NORMAL, USER_DEFINED, UNUSED)}
-    ranked: list[tuple[float, int, int]] = []
-    for text, id_ in ids.items():
-        for left, right in _halves(text):
-            if left in ids and right in ids:
-                ranked.append((-float(scores[id_]), ids[left], ids[right]))
-    ranked.sort()
-    return [(tokens[left], tokens[right]) for _, left, right in ranked]
-
-
-def _halves(text: str) -> Iterable[tuple[str, str]]:
-    return ((text[:i], text[i:]) for i in range(1, len(text)))
 
 
 def _post_processor(metadata: dict[str, Value]) -> Json | None:

@@ -28,7 +28,7 @@ from skerry_regions.models.catalog import (
     SamplingDefaults,
     Task,
 )
-from skerry_regions.models.gguf_header import GGUFError, read_metadata
+from skerry_regions.models.foreign.gguf_header import GGUFError, read_metadata
 from skerry_regions.models.integrity import hash_file
 from skerry_regions.models.problems import UnsupportedModel
 from skerry_regions.models.sources import Progress
@@ -159,11 +159,15 @@ def _gguf(path: Path) -> tuple[list[str], int, str]:
 def _safetensors(folder: Path, config: Json) -> tuple[list[str], int, str]:
     weights = sorted(file.name for file in folder.glob("*.safetensors"))
     missing = [name for name in _NEEDED if not (folder / name).is_file()]
+    needed = list[str](_NEEDED)
+    if "tokenizer.json" in missing and (folder / "tokenizer.model").is_file():
+        missing.remove("tokenizer.json")
+        needed[needed.index("tokenizer.json")] = "tokenizer.model"
     if not weights or missing:
         lacking = ", ".join(missing) or "*.safetensors"
         raise UnsupportedModel(f"{folder} is not a model: it has no {lacking}")
     optional = [name for name in _OPTIONAL if (folder / name).is_file()]
-    return [*_NEEDED, *optional, *weights], _context(folder, config), folder.name
+    return [*needed, *optional, *weights], _context(folder, config), folder.name
 
 
 def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:

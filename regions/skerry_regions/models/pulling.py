@@ -34,6 +34,7 @@ _SMALL: Final = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
     "chat_template.jinja",
     "model.safetensors.index.json",
@@ -199,6 +200,8 @@ def _small_files(repository: Repository) -> list[HubFile]:
     found = [file for name in _SMALL if (file := repository.find(name)) is not None]
     if not any(file.path == "config.json" for file in found):
         raise UnsupportedModel(f"{repository.id} has no config.json")
+    if any(file.path == "tokenizer.json" for file in found):
+        found = [file for file in found if file.path != "tokenizer.model"]
     return found
 
 

@@ -14,7 +14,14 @@ from typing import Any, Final
 import orjson
 
 from skerry_regions.models import gguf_tokenizer
-from skerry_regions.models.gguf_header import GGUFError, Value, read_metadata
+from skerry_regions.models.foreign import sentencepiece_model
+from skerry_regions.models.foreign.gguf_header import GGUFError, Value, read_metadata
+from skerry_regions.models.foreign.tokenizer_json import (
+    decoder_steps,
+    prepends,
+    strips_space_of,
+    token_text,
+)
 from skerry_regions.models.model_files import ModelMetadata, TokenForm, digest
 from skerry_regions.models.problems import UnsupportedModel
 
@@ -59,7 +66,7 @@ def write_from_gguf(
         context_length=_positive(header.get(f"{architecture}.context_length"), weights.name),
         vocab_size=vocab_size,
         token_form=token_form,
-        strips_space=_strips_space(tokenizer),
+        strips_space=strips_space_of(tokenizer),
         chat_template=stated if isinstance(stated, str) else None,
         ids=ids,
         add_bos=gguf_tokenizer.adds_bos(header),
@@ -119,25 +126,28 @@ def _take_over(
 ) -> ModelMetadata:
     config = _read_json(source / "config.json")
     settings = _read_json(source / "tokenizer_config.json")
-    tokenizer = _read_json(source / "tokenizer.json")
+    tokenizer = _read_tokenizer(source, settings)
     generation_file = source / "generation_config.json"
     generation = _read_json(generation_file) if generation_file.exists() else {}
     vocab = _vocab(tokenizer)
-    named = {key: _token_text(settings.get(f"{key}_token")) for key in ("bos", "eos", "pad", "unk")}
+    named = {key: token_text(settings.get(f"{key}_token")) for key in ("bos", "eos", "pad", "unk")}
     ids = {key: vocab.get(text) if text else None for key, text in named.items()}
     stated = [each.get("eos_token_id") for each in (generation, config)]
     end_ids = [id_ for each in stated for id_ in (each if isinstance(each, list) else [each])]
-    _copy_tokenizer(source, directory)
+    if (source / "tokenizer.json").exists():
+        _copy_tokenizer(source, directory)
+    else:
+        _write_json(directory / "tokenizer.json", tokenizer)
     return _finish(
         directory,
         architecture=str(config.get("model_type", "")),
         context_length=_positive(config.get("max_position_embeddings"), "config.json"),
         vocab_size=_positive(config.get("vocab_size"), "config.json"),
         token_form=_token_form(tokenizer),
-        strips_space=_strips_space(tokenizer),
+        strips_space=strips_space_of(tokenizer),
         chat_template=_chat_template(source, settings) if template is None else template,
         ids=ids,
-        add_bos=bool(settings.get("add_bos_token", _prepends(tokenizer, named["bos"]))),
+        add_bos=bool(settings.get("add_bos_token", prepends(tokenizer, named["bos"]))),
         end_ids=[ids["eos"], *end_ids],
         control={
             token["content"]: token["id"]
@@ -232,50 +242,37 @@ def _write_json(path: Path, content: Json) -> None:
     path.write_bytes(orjson.dumps(content))
 
 
+def _read_tokenizer(source: Path, settings: Json) -> Json:
+    """Return tokenizer.json; without one what `tokenizer.model` and tokenizer_config.json say."""
+    file = source / "tokenizer.model"
+    if (source / "tokenizer.json").exists() or not file.exists():
+        return _read_json(source / "tokenizer.json")
+    if file.stat().st_size > sentencepiece_model.MAX_SIZE:
+        raise UnsupportedModel(f"{file.name} is larger than {sentencepiece_model.MAX_SIZE} bytes")
+    try:
+        model = sentencepiece_model.parse(file.read_bytes(), file.name)
+        return gguf_tokenizer.convert_sentencepiece(model, settings)
+    except (sentencepiece_model.SentencePieceError, GGUFError) as error:
+        raise UnsupportedModel(str(error)) from None
+
+
 def _vocab(tokenizer: Json) -> dict[str, int]:
     vocab = tokenizer.get("model", {}).get("vocab")
+    if isinstance(vocab, list):  # of a Unigram model: pieces with their scores
+        vocab = {piece: id_ for id_, (piece, _) in enumerate(vocab)}
     if not isinstance(vocab, dict):
         raise UnsupportedModel("tokenizer.json holds no BPE vocabulary")
     return {**vocab, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}}
 
 
-def _decoder_steps(tokenizer: Json) -> list[Json]:
-    decoder = tokenizer.get("decoder") or {}
-    return [decoder, *decoder.get("decoders", [])]
-
-
-def _strips_space(tokenizer: Json) -> bool:
-    return any(
-        (step.get("type") == "Strip" and step.get("start", 0) > 0)
-        or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
-        for step in _decoder_steps(tokenizer)
-    )
-
-
 def _token_form(tokenizer: Json) -> TokenForm:
     """Return it by the decoder, which is what turns tokens into text."""
-    kinds = {step.get("type") for step in _decoder_steps(tokenizer)}
+    kinds = {step.get("type") for step in decoder_steps(tokenizer)}
     if "ByteLevel" in kinds:
         return "byte_level"
     if "ByteFallback" in kinds:
         return "byte_fallback"
     raise UnsupportedModel(f"tokenizer.json decodes by {sorted(map(str, kinds))}, not by bytes")
-
-
-def _token_text(token: object) -> str | None:
-    """Return a token of tokenizer_config.json: a string, or an object with `content`."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
-
-
-def _prepends(tokenizer: Json, bos: str | None) -> bool:
-    """Return whether the post-processor puts BOS in front of plain text."""
-    processor = tokenizer.get("post_processor") or {}
-    for step in (processor, *processor.get("processors", [])):
-        single = step.get("single") or []
-        if single and single[0].get("SpecialToken", {}).get("id") == bos:
-            return True
-    return False
 
 
 def _chat_template(source: Path, settings: Json) -> str | None:

@@ -18,7 +18,7 @@ from tests.regions.tiny_model import write_bpe
 from skerry_core.weights import gguf as engine
 from skerry_core.weights.files import map_file
 from skerry_core.weights.tensors import WeightsError
-from skerry_regions.models import gguf_header as edge
+from skerry_regions.models.foreign import gguf_header as edge
 
 BOUNDS = ("MAX_TENSORS", "MAX_PAIRS", "MAX_KEY", "MAX_STRING", "MAX_ARRAY")
 

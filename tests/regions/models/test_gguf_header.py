@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.regions.tiny_model import write_bpe
 
-from skerry_regions.models.gguf_header import read_metadata
+from skerry_regions.models.foreign.gguf_header import read_metadata
 
 
 def file(path: Path, *, version: int = 3, num_keys: int = 1, pairs: bytes = b"") -> Path:

@@ -1,0 +1,1 @@
+"""Files of other projects, read within bounds: GGUF headers, SentencePiece models."""
