@@ -128,6 +128,8 @@ class Histogram(Metric):
         self.bounds = tuple(bounds)
         self._buckets: dict[LabelValues, list[int]] = {}
         self._sums: dict[LabelValues, float] = {}
+        if not labels:  # else the first time could not be told from no scrape before it
+            self._buckets[()], self._sums[()] = [0] * (len(self.bounds) + 1), 0.0
 
     def observe(self, value: float, *values: str) -> None:
         buckets = self._buckets.get(values)

@@ -37,6 +37,7 @@ class Member(Struct, frozen=True, kw_only=True):
     address: Text = ""  # of a node's frames, or an edge's URL
     gateway: Text = ""  # where an edge takes streams for the nodes of its region
     transfer_address: Text = ""  # where a node takes KV blocks
+    control: Text = ""  # of a node's own HTTP API, which its machine alone reaches
     role: Literal["prefill", "decode", "hybrid"] = "hybrid"
     model: Text = ""
     runner: Text = ""

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 import yaml
 from tests.dns.example import responder
+from tests.regions.control.support import Unseeing
 from tests.tools import program
 
 from skerry_dns.server.dns_metrics import DnsMetrics
 from skerry_dns.server.dns_server import DnsServer
 from skerry_edge.telemetry.metrics import EdgeMetrics
+from skerry_regions.control.api.operations import OPERATIONS
+from skerry_regions.control.desired.desired import Desired
+from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.prometheus import Metric
 
@@ -25,9 +29,11 @@ NAME = re.compile(r"\b(?:vllm:|skerry_)\w+")
 
 
 def families() -> dict[str, Metric]:
-    """Of an edge, a node and a DNS server, by name."""
+    """Of an edge, a node, a control plane and a DNS server, by name."""
+    seer = Unseeing()
+    control = ControlMetrics(seer, lambda: Desired(0, {}), None, dict).families()
     node, dns = NodeMetrics(dict).families(), DnsMetrics(DnsServer(responder())).families()
-    return {metric.name: metric for metric in (*EdgeMetrics().families(), *node, *dns)}
+    return {metric.name: metric for metric in (*EdgeMetrics().families(), *node, *control, *dns)}
 
 
 def samples() -> set[str]:
@@ -62,7 +68,8 @@ def test_every_metric_that_is_asked_for_is_exposed() -> None:
 
 def test_every_label_that_is_asked_for_exists() -> None:
     """Inside braces and behind `by`: those of the metrics, and what a scrape adds."""
-    known = {"le", "job", "instance"}.union(*(metric.labels for metric in families().values()))
+    scraped = {"le", "job", "instance", "home_region"}
+    known = scraped.union(*(metric.labels for metric in families().values()))
     for expression in expressions():
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
         for group in re.findall(r"by \(([^)]*)\)", expression):
@@ -99,11 +106,110 @@ def test_panels_are_whole_and_do_not_overlap() -> None:
         assert all(target["legendFormat"] for target in panel["targets"])
 
 
-def test_edges_alone_get_the_token() -> None:
+def test_what_wants_a_token_gets_it() -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     asked = {each["job_name"]: each.get("authorization") for each in config["scrape_configs"]}
-    token = {"credentials_file": "/etc/prometheus/skerry.token"}
-    assert asked == {"skerry-edge": token, "skerry-node": None, "skerry-dns": None}
+    token = {"type": "Bearer", "credentials_file": "/etc/prometheus/skerry.token"}
+    assert asked == {"skerry": token, "skerry-dns": None}
+    [discovery] = config["scrape_configs"][0]["http_sd_configs"]
+    assert discovery["authorization"] == token
+    path = discovery["url"].removeprefix("http://127.0.0.1:8788")
+    assert path in {operation.path for operation in OPERATIONS}
+
+
+DAY = 86_400
+FAULTS: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]], dict[str, str]]] = {
+    "SkerryPoolDegraded": (
+        [('skerry_control_phase{kind="pool", id="p", phase="degraded"}', "1x40")],
+        [('skerry_control_phase{kind="pool", id="p", phase="degraded"}', "0x40"),
+         ('skerry_control_phase{kind="pool", id="p", phase="ready"}', "1x40")],
+        {"kind": "pool", "id": "p"},
+    ),
+    "SkerryNoNodes": (
+        [('skerry_control_pool_nodes{pool="p", state="ready"}', "0x40"),
+         ('skerry_control_pool_nodes{pool="p", state="desired"}', "2x40")],
+        [('skerry_control_pool_nodes{pool="p", state="ready"}', "0x40"),  # scaled to none
+         ('skerry_control_pool_nodes{pool="p", state="desired"}', "0x40")],
+        {"pool": "p"},
+    ),
+    "SkerryCrashLoop": (
+        [('skerry_process_restarts_total{id="p"}', "0+1x40")],
+        [('skerry_process_restarts_total{id="p"}', "0 0 1 2 2x36")],  # drained twice
+        {"id": "p"},
+    ),
+    "SkerryControlBehind": (
+        [('skerry_control_behind_seconds{instance="control"}', "90x40")],
+        [('skerry_control_behind_seconds{instance="control"}', "0.5x40")],
+        {"instance": "control"},
+    ),
+    "SkerryCertificateExpires": (
+        [('skerry_certificate_end_timestamp_seconds{use="tls", name="edge"}', f"{6 * DAY}x40")],
+        [('skerry_certificate_end_timestamp_seconds{use="tls", name="edge"}', f"{30 * DAY}x40"),
+         ('skerry_certificate_end_timestamp_seconds{use="machine", name="m"}', f"{DAY // 2}x40")],
+        {"use": "tls", "name": "edge"},
+    ),
+    "SkerryDiskFull": (
+        [('skerry_disk_free_bytes{instance="i"}', "4x40"),
+         ('skerry_disk_bytes{instance="i"}', "100x40")],
+        [('skerry_disk_free_bytes{instance="i"}', "40x40"),
+         ('skerry_disk_bytes{instance="i"}', "100x40")],
+        {"instance": "i"},
+    ),
+    "SkerryLoopLag": (
+        [('skerry_event_loop_late_seconds_sum{instance="i"}', "0+6x40")],  # of each 60 s
+        [('skerry_event_loop_late_seconds_sum{instance="i"}', "0+1x40")],
+        {"instance": "i"},
+    ),
+}  # fmt: skip
+"""Of each alert of the platform: series, one a minute, at which it fires after half an hour; some
+at which none does; and what it is about."""
+
+
+@pytest.mark.parametrize("alert", [*FAULTS, "no alert"])
+def test_an_alert_fires_in_its_fault_and_no_other_does(alert: str, tmp_path: Path) -> None:
+    faults = [*FAULTS.items()]
+    series = [
+        {"series": name, "values": values}
+        for each, (fault, health, _) in faults
+        for name, values in (fault if each == alert else health)
+    ]
+    expected: dict[str, list[dict[str, Any]]] = {each: [] for each in FAULTS}
+    if alert in FAULTS:
+        [rule] = [rule for rule in rules() if rule["alert"] == alert]
+        expected[alert] = [{"exp_labels": FAULTS[alert][2] | rule["labels"]}]
+    (tmp_path / "alerts.yml").write_text(without_annotations((FOLDER / "alerts.yml").read_text()))
+    test = {
+        "rule_files": ["alerts.yml"],
+        "tests": [{
+            "interval": "1m",
+            "input_series": series,
+            "alert_rule_test": [
+                {"eval_time": "30m", "alertname": name, "exp_alerts": alerts}
+                for name, alerts in expected.items()
+            ],
+        }],
+    }  # fmt: skip
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        [program("promtool", "prometheus", alone=True), "test", "rules", "test.yml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_of_the_platform_has_its_fault() -> None:
+    content = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    [group] = [group for group in content["groups"] if group["name"] == "skerry-platform"]
+    assert [rule["alert"] for rule in group["rules"]] == [*FAULTS]
+
+
+def without_annotations(text: str) -> str:
+    """The rules as they are but for their sentences, which tests would have to spell."""
+    content = yaml.safe_load(text)
+    for group in content["groups"]:
+        for rule in group["rules"]:
+            del rule["annotations"]
+    return yaml.safe_dump(content)
 
 
 @pytest.mark.parametrize("check", [("rules", "alerts.yml"), ("config", "prometheus.yml")])

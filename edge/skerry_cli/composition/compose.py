@@ -144,7 +144,11 @@ async def _serve(
                 node.serve(id, engine, grammars_of(model.files, engine))
         port = reachable(front.listener)[1]
         watchdog = Watchdog(node, _when_lost(restart, port))
-        metrics = EdgeMetrics(engines=node.metrics.families)
+        metrics = EdgeMetrics(
+            engines=node.metrics.families,
+            home=home.root,
+            ends=lambda: front.certificate_ends(EDGE_ID),
+        )
         loop_watch = LoopWatch(metrics.loop_late.observe, hung=partial(restart, port))
         tokens = TokenStore(home.tokens)
         config = credentials(home, tokens, front.url(), control_url=url_of(control_socket))

@@ -18,6 +18,7 @@ from skerry_cli.home.parts import listen_at, url_of
 from skerry_edge.http.server import serve
 from skerry_edge.http.tls import Certificate, TLSError
 from skerry_edge.limits import Limits
+from skerry_regions.prometheus import LabelValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,10 @@ class Front:
             listener.set_inheritable(False)  # what we start must not keep it open
         with listener:
             yield cls(listener, certificate, limits)
+
+    def certificate_ends(self, name: str) -> dict[LabelValues, float]:
+        """Return when the certificate ends that is shown here, for metrics."""
+        return {} if self.certificate is None else {("tls", name): self.certificate.ends_at}
 
     def url(self, host: str = "") -> str:
         """Return where callers reach it: at `host`, where one is given."""

@@ -56,12 +56,16 @@ from skerry_regions.control.dns.checks import MISSING
 from skerry_regions.control.errors import Busy, Conflict, ControlError
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.planning.zone_contents import ZoneBook
+from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
+from skerry_regions.control.reconcile.scraping import Monitoring
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
+from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import stop_on_signals
+from skerry_regions.prometheus import LabelValues
 from skerry_regions.registry import RegistryUnavailable
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
@@ -142,6 +146,13 @@ async def _serve(
         stack.push_async_callback(logins.close)
         await stack.enter_async_context(following([following_issuers(home, logins)]))
 
+        def ends() -> dict[LabelValues, float]:
+            here = {member.id for member in reconciler.members}
+            machines = {} if joining is None else joining.machines.certificate_ends(here)
+            return front.certificate_ends("control") | machines
+
+        metrics = ControlMetrics(reconciler, lambda: store.desired, home.root, ends)
+
         async def authenticate(token: str) -> ControlCaller | None:
             principal = tokens.authenticate(token)
             if principal is None:
@@ -162,8 +173,16 @@ async def _serve(
             account_id=account_id,
             hosts=options.known_hosts | {host_of(options.where.host)},
             changed=wake.set,
+            monitoring=Monitoring(
+                metrics=metrics,
+                members=lambda: reconciler.members,
+                url=front.url,
+                edge_url=lambda: _edge_url(home) if starter.is_supervisor else "",
+            ),
             joining=joining,
         )
+
+        stack.callback(LoopWatch(metrics.loop_late.observe).close)
 
         def ready() -> None:
             starter.ready(f"The control plane is ready at {front.url()}.", url=front.url())
@@ -179,6 +198,12 @@ async def _serve(
             await asyncio.gather(reconciling, return_exceptions=True)
         if options.owns:
             await reconciler.drain_all()
+
+
+def _edge_url(home: Home) -> str:
+    """Return where the one edge of `skerry up` is, which is in no registry."""
+    config = read_config(home)
+    return "" if config is None else config.url
 
 
 def _ready_regions(reconciler: Reconciler) -> frozenset[str]:

@@ -156,6 +156,8 @@ async def _serve(
             region_rtts=lambda: region_rtts(directory),
             region_queue=lambda: {options.region: queue_seconds(placer, model_keys)},
             model_nodes=known.nodes,
+            home=home.root,
+            ends=lambda: front.certificate_ends(options.id),
         )
         stack.callback(LoopWatch(metrics.loop_late.observe).close)
         waiting, serving = None, asyncio.Event()

@@ -29,6 +29,7 @@ class Certificate:
         self._cert = cert
         self._key = key
         self._current = self._load()
+        self.ends_at = self._end()  # of the one shown now, in Unix seconds
         # Chosen again for every connection: a context that was loaded twice would go on showing the
         # old certificate to clients that prefer its kind of key.
         self.context = self._load()
@@ -38,10 +39,10 @@ class Certificate:
         return Followed((self._cert, self._key), self._read)
 
     def _read(self) -> Callable[[], None]:
-        loaded = self._load()
+        loaded, end = self._load(), self._end()
 
         def show() -> None:
-            self._current = loaded
+            self._current, self.ends_at = loaded, end
 
         return show
 
@@ -49,6 +50,13 @@ class Certificate:
         self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
     ) -> None:
         connection.context = self._current
+
+    def _end(self) -> float:
+        """Return when the edge's own certificate ends. It could be loaded before."""
+        from cryptography import x509
+
+        first = x509.load_pem_x509_certificates(self._cert.read_bytes())[0]
+        return first.not_valid_after_utc.timestamp()
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

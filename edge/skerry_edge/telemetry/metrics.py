@@ -7,8 +7,10 @@ dashboards and load tools read it; everything else is `skerry_…`. `docs/teleme
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from skerry_regions.node.stream_metrics import MODEL, StreamMetrics
+from skerry_regions.process.host_metrics import ReadEnds, host_metrics
 from skerry_regions.prometheus import (
     CONTENT_TYPE,
     ITL_BOUNDS,
@@ -39,11 +41,15 @@ class EdgeMetrics(StreamMetrics):
         region_queue: Callable[[], Mapping[str, float]] = dict,
         model_nodes: Callable[[], Mapping[tuple[str, str], int]] = dict,
         engines: Callable[[], Iterable[Metric]] = tuple,
+        home: Path | None = None,
+        ends: ReadEnds = dict,
     ) -> None:
         """Seconds to each node and back, and to each region; seconds that work waits in the edge's
-        own region; nodes by model and state; and the metrics of engines in this very process."""
+        own region; nodes by model and state; the metrics of engines in this very process; the
+        folder whose disk is watched; and when the edge's certificate ends."""
         super().__init__("the request's header")
         self._engines = engines
+        self._host = host_metrics(home, ends)
         self.http_requests = Counter(
             "skerry_http_requests_total", "Answered requests.", ("route", "method", "status")
         )
@@ -117,6 +123,10 @@ class EdgeMetrics(StreamMetrics):
             ("model_name", "state"),
             lambda: {key: float(number) for key, number in model_nodes().items()},
         )
+
+    def families(self) -> list[Metric]:
+        """Return all of them, for an exposition."""
+        return [*super().families(), *self._host]
 
     def render(self) -> bytes:
         """Return the whole registry as Prometheus text."""

@@ -194,11 +194,11 @@ class NodeProcess:
             self._member = replace(self._member, model=spec.id)
             server.hello = replace(server.hello, member=replace(self._member, state="ready"))
             address = await server.listen(options.address, options.key)
-            await control.listen(options.control)
+            asked_at = await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None
-        reached_at = str(address.advertised(options.advertise))
-        self._member = replace(self._member, address=reached_at, state="ready")
+        reached = str(address.advertised(options.advertise))
+        self._member = replace(self._member, address=reached, control=str(asked_at), state="ready")
         return node, server
 
     def _share(self, spec: ModelSpec, files: ModelFiles, engine: Engine) -> list[list[int]]:

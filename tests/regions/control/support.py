@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -25,7 +26,11 @@ from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.control.planning.zone_contents import ZoneBook
+from skerry_regions.control.reconcile.control_metrics import ControlMetrics
+from skerry_regions.control.reconcile.failures import Failures
+from skerry_regions.control.reconcile.scraping import Monitoring
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.registry import Member
 
 ACCOUNT = "a" * 32
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
@@ -87,9 +92,16 @@ class Unseeing:
     """An `Observer` that has not looked yet."""
 
     revision = 0
+    num_errors = 0
+    seconds_behind = 0.25
+    members: tuple[Member, ...] = ()
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, Status] = {}
+        self.failures = Failures(Random(1))
 
     def status(self, record: Record) -> Status | None:
-        return None
+        return self.statuses.get(record.id)
 
     def nodes(self) -> list[NodeView]:
         return []
@@ -110,10 +122,11 @@ class Api:
             "nobody": caller("token-2", None),
         }
         zones = ZoneBook(self.store)
+        self.seer = Unseeing()
         self.control = Control(
             store=self.store,
             changes=self.changes,
-            observer=Unseeing(),
+            observer=self.seer,
             authenticate=self._authenticate,
             denials=Denials(self.store, self.clock),
             zones=zones,
@@ -121,6 +134,12 @@ class Api:
             account_id=ACCOUNT,
             hosts=frozenset({"control"}),
             changed=self._changed,
+            monitoring=Monitoring(
+                metrics=ControlMetrics(self.seer, lambda: self.store.desired, folder, dict),
+                members=lambda: self.seer.members,
+                url=lambda: "http://127.0.0.1:8788",
+                edge_url=lambda: "http://127.0.0.1:8787",
+            ),
             joining=_joining(folder, self.store),
         )
         self.http = httpx.AsyncClient(

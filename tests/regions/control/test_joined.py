@@ -78,9 +78,12 @@ def test_a_machine_claims_no_model_but_what_it_was_told_to_run(control: Platform
 
 def test_a_node_cannot_stand_for_its_region(control: Platform) -> None:
     link = control.joined("m")
-    announce(link, address="tcp:10.0.0.7:8790", gateway="tcp:10.0.0.7:8792")
+    announce(
+        link, address="tcp:10.0.0.7:8790", gateway="tcp:10.0.0.7:8792", control="unix:/run/other"
+    )
     [member] = control.registry.members()
     assert (member.address, member.gateway) == ("tcp:10.0.0.7:8790", "")
+    assert member.control == "", "else the control plane would ask a socket of its own machine"
     link.close()
 
 

@@ -15,136 +15,47 @@ from skerry_regions.control.api import (
     dns_routes,
     history_routes,
     machine_routes,
+    monitoring,
     platform,
     terraform_routes,
 )
 from skerry_regions.control.api.access import LIST, MINT, OBSERVE, OPERATE
 from skerry_regions.control.api.api_tokens import ApiTokens, Rotation
-from skerry_regions.control.api.requests import (
-    DEFAULT_LIMIT,
-    MAX_KEY_LENGTH,
-    MAX_LIMIT,
-    PREFIX,
+from skerry_regions.control.api.described import (
+    AFTER_SEQUENCE,
+    BEFORE,
+    ID,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    LIMIT,
+    MERGE_PATCH,
+    OBJECT,
+    TEXT,
+    exposed,
+    operation,
+    page,
 )
+from skerry_regions.control.api.requests import PREFIX
 from skerry_regions.control.api.resources import Resources
 from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceKind
 from skerry_regions.control.desired.revisions import Applied, RevisionEntry
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
 from skerry_regions.control.desired.views import DnsAnswer, NodeView, PlatformStatus
-from skerry_regions.control.errors import ERRORS, ControlError, ErrorBody
 from skerry_regions.control.machines.book import MachineView
 from skerry_regions.control.machines.join_tokens import JoinToken, JoinTokenSpec
+from skerry_regions.control.reconcile.scraping import ScrapeGroup
 from skerry_regions.operations import (
     JSON,
-    Content,
-    Errors,
-    Handler,
     Operation,
-    Outcome,
     Schema,
     document,
     parameter,
 )
 
-MERGE_PATCH = "application/merge-patch+json"
-TEXT: Schema = {"type": "string"}
-OBJECT: Schema = {"type": "object"}
-
-AFTER_ID = parameter("after", "query", TEXT, "`next` of the page before.")
-AFTER_SEQUENCE = AFTER_ID | {"schema": {"type": "integer", "minimum": 0}}
-BEFORE = parameter(
-    "before", "query", AFTER_SEQUENCE["schema"], "`next` of the page before: a revision."
-)
-LIMIT = parameter(
-    "limit",
-    "query",
-    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
-    "Items of a page.",
-)
-ID = parameter("id", "path", TEXT)
-IF_MATCH = parameter(
-    "If-Match", "header", TEXT, "The etag it was read with: 412 when it was changed since."
-)
-IF_NONE_MATCH = parameter(
-    "If-None-Match", "header", TEXT, "The etag that is known: 304 while nothing has changed."
-)
-IDEMPOTENCY_KEY = parameter(
-    "Idempotency-Key",
-    "header",
-    TEXT | {"minLength": 1, "maxLength": MAX_KEY_LENGTH},
-    "Sent again within a day, the same request gets the same answer.",
-)
-
 
 class ControlHealth(Struct):
     status: str
-
-
-def _encoded(error: ControlError, request_id: str) -> bytes:
-    return error.body()
-
-
-REFUSALS = Errors(
-    answers={
-        kind.status: Outcome((kind.__doc__ or "").strip(), {JSON: ErrorBody}) for kind in ERRORS
-    },
-    encode=_encoded,
-)
-
-
-def operation(
-    method: str,
-    path: str,
-    handler: Handler,
-    id: str,
-    summary: str,
-    answers: dict[int, Schema],
-    *parameters: Schema,
-    body: Content | None = None,
-    body_note: str = "",
-    rights: tuple[str, ...] | None = OPERATE,
-) -> Operation:
-    """Return an operation whose good answers are JSON; of the schema None without a body.
-
-    Who reads the platform may get, who operates it may do all else, unless `rights` say otherwise.
-    """
-    if rights is OPERATE and method == "GET":
-        rights = OBSERVE
-    contents = {status: {JSON: schema} if schema else {} for status, schema in answers.items()}
-    return Operation(
-        method=method, path=path, handler=handler, scopes=rights, errors=REFUSALS, id=id,
-        summary=summary, parameters=parameters, body=body, body_note=body_note, answers=contents,
-    )  # fmt: skip
-
-
-def page(
-    path: str,
-    handler: Handler,
-    id: str,
-    summary: str,
-    item: type[Struct],
-    after: Schema = AFTER_ID,
-    rights: tuple[str, ...] = OBSERVE,
-    *more: Schema,
-) -> Operation:
-    """Return an operation that lists items in pages; `more` are its further parameters."""
-    properties = {
-        "items": {"type": "array", "items": item},
-        "next": {"type": [after["schema"]["type"], "null"]},
-    }
-    schema = {"type": "object", "required": ["items", "next"], "properties": properties}
-    return operation(
-        "GET",
-        f"{PREFIX}{path}",
-        handler,
-        id,
-        summary,
-        {200: schema},
-        after,
-        LIMIT,
-        *more,
-        rights=rights,
-    )
 
 
 def of_kind(kind: ResourceKind) -> Iterator[Operation]:
@@ -210,6 +121,15 @@ OPERATIONS: tuple[Operation, ...] = (
     operation(
         "GET", f"{PREFIX}/status", platform.status, "platformStatus", "The platform at a glance",
         {200: PlatformStatus},
+    ),
+    exposed("/metrics", monitoring.metrics, "getMetrics", "The control plane's own metrics"),
+    exposed(
+        "/nodes/{id}/metrics", monitoring.node_metrics, "getNodeMetrics", "Those of one node", ID
+    ),
+    operation(
+        "GET", f"{PREFIX}/prometheus_sd", monitoring.prometheus_sd, "prometheusTargets",
+        "All that there is to be scraped, for `http_sd_configs`",
+        {200: {"type": "array", "items": ScrapeGroup}},
     ),
     page("/nodes", platform.nodes, "listNodes", "What runs", NodeView),
     page("/events", platform.events, "listEvents", "What happened", EventEntry, AFTER_SEQUENCE),

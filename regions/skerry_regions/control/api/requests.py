@@ -19,6 +19,7 @@ from skerry_regions.control.desired.views import AnswerDns, Observer
 from skerry_regions.control.errors import ControlError, Malformed, TooLarge
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.control.planning.zone_contents import ZoneBook
+from skerry_regions.control.reconcile.scraping import Monitoring
 
 PREFIX = "/control/v1"
 MAX_BODY_BYTES = 8 << 20
@@ -42,6 +43,7 @@ class Control:
     account_id: str  # of the platform
     hosts: frozenset[str] = frozenset()  # that it answers to, beside loopback's and its address
     changed: Callable[[], None]  # told on the event loop after each write
+    monitoring: Monitoring
     joining: Joining | None = None  # of a control plane that takes machines
 
 

@@ -103,6 +103,11 @@ class Authority:
         return self._certificate.public_bytes(PEM).decode()
 
     @property
+    def not_after(self) -> float:
+        """When its certificate ends, in Unix seconds."""
+        return self._certificate.not_valid_after_utc.timestamp()
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of its certificate, in hex: what join tokens name."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from skerry_regions.control.machines.authority import (
 )
 from skerry_regions.control.machines.join_tokens import JoinTokenSpec, Select
 from skerry_regions.control.machines.messages import JoinRequest, RenewRequest
+from skerry_regions.prometheus import LabelValues
 
 KIND = "machine"
 MAX_MACHINES = 100_000
@@ -110,6 +111,12 @@ class Machines:
         if machine.model != model:
             with self._store.writing() as writing:
                 writing.execute("UPDATE machines SET model = ? WHERE id = ?", (model, machine.id))
+
+    def certificate_ends(self, ids: Collection[str]) -> dict[LabelValues, float]:
+        """Return when the certificates of the authority and of these machines end, for metrics."""
+        ends: dict[LabelValues, float] = {("authority", "skerry"): self._authority.not_after}
+        machines = (each for each in self.all() if each.id in ids)
+        return ends | {("machine", each.id): each.not_after for each in machines}
 
     def all(self) -> list[Machine]:
         """Return them by id, those that were revoked too."""

@@ -165,6 +165,7 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
         residency=region.residency if region is not None else GLOBAL,
         role=pool.role if pool is not None else member.role,
         model=_model_of(machine, desired) if member.model else "",
+        control="",  # on that machine, not here
         gateway=member.gateway if machine.kind == "edge" else "",  # only edges stand for a region
         state="failed" if member.state == "revoked" else member.state,
     )

@@ -41,9 +41,10 @@ from skerry_regions.control.planning.launcher import (
 )
 from skerry_regions.control.planning.plan import Action, Drain, Group, Kill, StartProcess, plan
 from skerry_regions.control.planning.wanted import Models, topology_of, wanted
+from skerry_regions.control.reconcile.failures import Failures
 from skerry_regions.control.reconcile.observed import Picture, node_views, statuses
 from skerry_regions.control.reconcile.scaling import PoolScales
-from skerry_regions.process.backoff import Backoff, RestartPolicy
+from skerry_regions.process.backoff import RestartPolicy
 from skerry_regions.registry import Member
 
 LOOK_SECONDS = 0.5
@@ -82,18 +83,17 @@ class Reconciler:
         self._changes = changes
         self._launcher = launcher
         self._models = models
-        self._rng = rng or Random()
         self._clock = clock or asyncio.get_running_loop().time
         self._look_seconds = look_seconds
         self._wake = wake
-        self._backoffs: dict[str, Backoff] = {}  # by process id
-        self._held: dict[str, float] = {}  # by process id: not before then
-        self._failing: dict[str, str] = {}  # by owner: what its last process died of
+        self.failures = Failures(rng or Random())
         self._groups: dict[str, Group] = {}
         self._scales = PoolScales(store)
         self._observation = Observation()
         self._statuses: dict[tuple[str, str], Status] = {}
         self._revision = 0
+        self.num_errors = 0  # looks that failed
+        self._looked_at = self._clock()
         self._is_closing = False
 
     # --- what others see -------------------------------------------------------------------------
@@ -107,6 +107,16 @@ class Reconciler:
 
     def nodes(self) -> list[NodeView]:
         return node_views(self._groups, [*self._observation.running.values(), *self._joined])
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Whoever is in the registry, on all machines, by the last look."""
+        return self._observation.members
+
+    @property
+    def seconds_behind(self) -> float:
+        """Since the last look that went well."""
+        return self._clock() - self._looked_at
 
     def wanted(self) -> Wanted | None:
         """None before the first look."""
@@ -135,7 +145,9 @@ class Reconciler:
         self._wake.clear()
         try:
             await self.step()
+            self._looked_at = self._clock()
         except (OSError, sqlite3.Error, ControlError):
+            self.num_errors += 1
             logger.exception("could not reconcile; trying again")
 
     async def step(self) -> None:
@@ -150,23 +162,12 @@ class Reconciler:
         await asyncio.to_thread(self._scales.decide, desired, self._groups, observation, now)
         self._groups = self._wanted(desired)
         running = self._observation.running
-        held = self._still_held()
+        held = self.failures.held(self._groups.keys(), now)
         groups = self._groups if not self._is_closing else self._closing_groups()
         for action in plan(groups, running.values(), held):
             await self._act(action)
         await asyncio.to_thread(self._settle, desired)
         self._tell(desired)
-
-    def _still_held(self) -> set[str]:
-        """Return who failed lately. Failures of groups that are wanted no more are forgotten."""
-        now = self._clock()
-        self._held = {id: until for id, until in self._held.items() if now < until}
-        self._backoffs = {
-            id: backoff
-            for id, backoff in self._backoffs.items()
-            if id.rpartition("-")[0] in self._groups
-        }
-        return set(self._held)
 
     async def _wait(self) -> None:
         waiting = asyncio.ensure_future(self._wake.wait())
@@ -228,7 +229,7 @@ class Reconciler:
 
     async def _take_end(self, ended: Ended) -> None:
         if ended.asked:
-            self._backoffs.pop(ended.id, None)
+            self.failures.ended(ended.id)
             return await self._event(
                 ended.owner, "normal", "Drained", f"{ended.id} drained and ended"
             )
@@ -239,12 +240,7 @@ class Reconciler:
 
     async def _failed(self, id: str, owner: str, ran_seconds: float, what: str) -> None:
         """It ended unasked, or could not be started: it will be, after a growing pause."""
-        backoff = self._backoffs.setdefault(id, Backoff(RestartPolicy(), self._rng))
-        pause = backoff.failed(ran_seconds)
-        self._held[id] = self._clock() + pause
-        message = f"{what}; starting it again in {pause:.1f} s"
-        if backoff.is_crash_loop:
-            self._failing[owner] = message
+        message = self.failures.failed(id, owner, ran_seconds, what, self._clock())
         logger.warning("%s", message)
         await self._event(owner, "warning", "Ended", message)
 
@@ -286,13 +282,13 @@ class Reconciler:
             for process in self._observation.running.values()
             if process.state == "ready" and process.seconds > RestartPolicy().steady
         }
-        self._failing = {id: why for id, why in self._failing.items() if id not in ready}
+        self.failures.recovered(ready)
         picture = Picture(
             desired=desired,
             groups=self._groups,
             running=self._observation.running,
             joined=self._joined,
-            failing=self._failing,
+            failing=self.failures.failing,
             before=self._statuses,
             now=self._store.clock(),
         )

@@ -1,0 +1,44 @@
+"""Who failed lately: not started again before a growing pause is over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from random import Random
+
+from skerry_regions.process.backoff import Backoff, RestartPolicy
+
+
+class Failures:
+    """Of processes by id, and of their owners. Spares work only: it may be forgotten."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._backoffs: dict[str, Backoff] = {}  # by process id
+        self._held: dict[str, float] = {}  # by process id: not before then
+        self.failing: dict[str, str] = {}  # by owner in a crash loop: what its last process died of
+
+    def failed(self, id: str, owner: str, ran_seconds: float, what: str, now: float) -> str:
+        """Note that a process ended unasked, or could not be started; return it in a sentence."""
+        backoff = self._backoffs.setdefault(id, Backoff(RestartPolicy(), self._rng))
+        pause = backoff.failed(ran_seconds)
+        self._held[id] = now + pause
+        message = f"{what}; starting it again in {pause:.1f} s"
+        if backoff.is_crash_loop:
+            self.failing[owner] = message
+        return message
+
+    def ended(self, id: str) -> None:
+        """Note that a process ended as it was asked to."""
+        self._backoffs.pop(id, None)
+
+    def held(self, owners: Collection[str], now: float) -> set[str]:
+        """Return ids that are not to be started yet. What is wanted no more is forgotten."""
+        self._held = {id: until for id, until in self._held.items() if now < until}
+        self._backoffs = {
+            id: backoff for id, backoff in self._backoffs.items() if id.rpartition("-")[0] in owners
+        }
+        return set(self._held)
+
+    def recovered(self, owners: Collection[str]) -> None:
+        """Note that these owners have processes that run steadily."""
+        self.failing = {id: why for id, why in self.failing.items() if id not in owners}
