@@ -125,7 +125,7 @@ def test_a_provider_that_was_uninstalled_says_what_to_do(terraform: Terraform) -
 def test_a_killed_terraform_leaves_no_plugin_and_no_token(
     terraform: Terraform, control: ControlPlane
 ) -> None:
-    """What it had created is imported by the next run; an ephemeral token is revoked."""
+    """What it had created is found by the next run; an ephemeral token is revoked."""
     control.make("regions", name="fra", iata="FRA")
     terraform.write(
         'ephemeral "skerry_api_token" "t" {\n  name = "ephemeral"\n}\n'
@@ -141,7 +141,63 @@ def test_a_killed_terraform_leaves_no_plugin_and_no_token(
     names = {token["name"] for token in control.get("api_tokens")["items"]}
     assert "ephemeral" not in names
     (terraform.folder / ".terraform.tfstate.lock.info").unlink(missing_ok=True)
-    assert "exists already" in terraform.apply(rc=1)
+    text = (terraform.folder / "main.tf").read_text()
+    (terraform.folder / "main.tf").write_text(
+        text.replace('"@cf/none/such"', '"@cf/none/such"\n  wait_for_ready = false')
+    )
+    terraform.apply()
+    assert terraform.is_settled()
+
+
+ALL = {"regions": "ams", "pools": "ams-p", "edge_nodes": "e", "deployments": "d"}
+WHOLE = """\
+resource "skerry_region" "r" {
+  name = "ams"
+  iata = "AMS"
+}
+resource "skerry_pool" "p" {
+  name = "p"
+  region = skerry_region.r.name
+  role = "hybrid"
+  wait_for_ready = WAIT
+}
+resource "skerry_edge_node" "e" {
+  name = "e"
+  region = skerry_pool.p.region
+  wait_for_ready = WAIT
+}
+resource "skerry_deployment" "d" {
+  name = "d"
+  model = "@cf/none/such"
+  pools = [skerry_pool.p.id]
+  depends_on = [skerry_edge_node.e]
+  wait_for_ready = WAIT
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collection", ["regions", "pools", "deployments"])
+def test_a_killed_plugin_leaves_nothing_that_the_next_run_does_not_find(
+    terraform: Terraform, control: ControlPlane, collection: str
+) -> None:
+    """As if it had never been killed: an empty plan afterwards, and nothing left by destroy."""
+    num_before = {"regions": 0, "pools": 0, "deployments": 2}[collection]  # that do not wait
+    terraform.write(WHOLE.replace("WAIT", "false", num_before).replace("WAIT", "true"))
+    terraform("init")
+    process = terraform.start("apply", "-auto-approve")
+    path = f"/{collection}/{ALL[collection]}"
+    until(lambda: control.http.get(path).status_code == 200)
+    for plugin in plugins_of(terraform.folder):
+        os.kill(plugin, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode != 0
+    terraform.write(WHOLE.replace("WAIT", "false"))
+    terraform.apply()
+    assert terraform.is_settled()
+    terraform.destroy()
+    for each, id in ALL.items():
+        assert control.http.get(f"/{each}/{id}").status_code == 404
 
 
 @pytest.mark.slow

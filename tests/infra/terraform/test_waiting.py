@@ -73,6 +73,12 @@ class Away(Plane):
         super().__init__()
         self.trouble = trouble
 
+    def key_of(self, collection: str, id: str) -> str:
+        return "key"
+
+    def acknowledge(self, key: str) -> None:
+        pass
+
     def create(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:
         meta = {"etag": "1", "created_at": "2026-11-21T00:00:00Z", "deleting": False}
         status: dict[str, Any] = {"phase": "pending", "conditions": []}
@@ -162,6 +168,12 @@ class Taken:
             raise RequestRefused(409, "is being deleted", "name")
         meta = {"etag": "1", "created_at": "2026-11-21T00:00:00Z", "deleting": False}
         return body | {"id": body["name"], "meta": meta, "status": {}}
+
+    def key_of(self, collection: str, id: str) -> str:
+        return "key"
+
+    def acknowledge(self, key: str) -> None:
+        self.acknowledged = key
 
     def get(self, collection: str, id: str) -> dict[str, Any] | None:
         self.looks -= self.deleting

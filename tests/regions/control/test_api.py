@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.regions.control.support import ACCOUNT, MODEL, Api
+from tests.regions.control.support import ACCOUNT, BY_COLLECTION, MODEL, Api
 
 pytestmark = pytest.mark.anyio
 
@@ -335,6 +335,24 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
     refused = (await api.http.post("/regions", json={})).json()
     body_schema = {"$ref": "#/components/schemas/ErrorBody"}
     jsonschema.validate(refused, body_schema | {"components": description["components"]})
+
+
+async def test_an_idempotency_key_is_of_what_is_there_and_not_in_hand(api: Api) -> None:
+    key = {"idempotency-key": "k1"}
+    made = await api.http.post("/regions", json=FRA, headers=key)
+    again = await api.http.post("/regions", json=FRA, headers=key)
+    assert (made.status_code, again.json()) == (201, made.json())
+    with api.store.writing() as writing:  # deleted, and nothing of it runs any more
+        writing.remove(BY_COLLECTION["regions"], "fra")
+    api.clock.now += 1
+    anew = await api.http.post("/regions", json=FRA, headers=key)
+    assert (anew.status_code, anew.json()["meta"]["etag"]) == (201, "3")
+    assert (await api.http.get("/regions/fra")).status_code == 200
+    assert (await api.http.delete("/idempotency_keys/another")).status_code == 204
+    assert (await api.http.post("/regions", json=FRA, headers=key)).json() == anew.json()
+    assert (await api.http.delete("/idempotency_keys/k1")).status_code == 204
+    taken = await api.http.post("/regions", json=FRA, headers=key)
+    assert (taken.status_code, "exists already" in taken.text) == (409, True)
 
 
 async def test_join_tokens_come_and_go(api: Api) -> None:

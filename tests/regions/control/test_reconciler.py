@@ -105,13 +105,13 @@ class World:
         self.changes = Changes(self.store, self.tokens, b"s" * 32)
         self.machine = Machine()
         self.clock = Clock(0.0)
-        self.blocked = ""
+        self.blocked = self.unknown = ""
         self.reconciler = self.new_reconciler()
 
     def new_reconciler(self) -> Reconciler:
         return Reconciler(
             self.store, self.changes, self.machine,
-            lambda name: ModelState(id=name, blocked=self.blocked),
+            lambda name: ModelState(id=name * (name != self.unknown), blocked=self.blocked),
             wake=asyncio.Event(), rng=Random(1), clock=self.clock, look_seconds=0.005,
         )  # fmt: skip
 
@@ -277,6 +277,18 @@ async def test_a_missing_model_blocks_its_pool(world: World) -> None:
     world.blocked = ""
     await world.steps(2)
     assert world.status("pool", "fra-decode").phase == "ready"
+
+
+async def test_a_pool_of_a_model_that_no_catalog_has_is_never_ready(world: World) -> None:
+    """Not even with no replicas: a request would wait for it in vain."""
+    world.unknown, world.blocked = "@cf/no/such", "5007: No such model"
+    nap = {"region": "fra", "role": "hybrid", "max_replicas": 2}
+    world.make("pools", name="lost", model="@cf/no/such", **nap)
+    world.make("pools", name="nap", model="@cf/a/b", **nap)
+    await world.steps(2)
+    lost = world.status("pool", "fra-lost")
+    assert (lost.phase, lost.conditions[0].message) == ("degraded", "5007: No such model")
+    assert world.status("pool", "fra-nap").phase == "ready", "it can be had once it is wanted"
 
 
 async def test_a_deployment_rolls_its_model_through_its_pools(world: World) -> None:

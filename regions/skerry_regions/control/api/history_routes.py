@@ -74,6 +74,13 @@ async def rollback(request: Request) -> Response:
     return json_answer(applied)
 
 
+async def acknowledge(request: Request) -> Response:
+    """Forget an idempotency key of the caller: the answer has arrived."""
+    control, actor, key = control_of(request), actor_of(request), request.path_params["key"]
+    await asyncio.to_thread(lambda: control.changes.acknowledge(key, actor=actor))
+    return Response(status_code=204)
+
+
 async def history(request: Request) -> Response:
     """Answer with revisions, newest first."""
     store, limit = control_of(request).store, limit_of(request)

@@ -150,6 +150,11 @@ OPERATIONS: tuple[Operation, ...] = (
         parameter("id", "query", TEXT, "Of one resource of the kind."),
     ),
     operation(
+        "DELETE", f"{PREFIX}/idempotency_keys/{{key}}", history_routes.acknowledge,
+        "forgetIdempotencyKey", "The answer has arrived: the key makes another resource again",
+        {204: None}, parameter("key", "path", TEXT),
+    ),
+    operation(
         "POST", f"{PREFIX}/rollback", history_routes.rollback, "rollback",
         "Want what was wanted after a revision, all of it or nothing", {200: Applied},
         body={JSON: history_routes.RollbackRequest},

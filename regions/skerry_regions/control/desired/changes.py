@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from skerry_regions.access import Grant, role_of_admin
-from skerry_regions.control.desired.desired import Record
+from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
     BY_NAME,
@@ -89,6 +89,8 @@ class Changes:
             request = _hashed(kind.name.encode() + msgspec.json.encode(spec))
         with self._store.writing() as writing:
             answered = writing.answered(key, keep_seconds=KEEP_ANSWERS_SECONDS) if key else None
+            if answered is not None and not _is_there(answered, writing.desired):
+                answered = None  # it was deleted since: another is created
             if answered is not None:
                 record = _answered_before(answered, request)
             else:
@@ -102,6 +104,11 @@ class Changes:
                 writing.decide(kind, record.id, "digest", _hashed(token.encode()))
         self.settle_tokens()
         return CreatedResource(record, self._tokens.text(record.id, token))
+
+    def acknowledge(self, idempotency_key: str, *, actor: str) -> None:
+        """Forget an idempotency key: its caller has the answer, and will not ask again."""
+        with self._store.writing() as writing:
+            writing.forget_answer(_hashed(f"{actor}\n{idempotency_key}".encode()))
 
     def update(
         self,
@@ -240,6 +247,12 @@ def _create(writing: Writing, kind: ResourceKind, spec: Spec, actor: str) -> Rec
     after = {name: [None, value] for name, value in msgspec.to_builtins(spec).items()}
     writing.audit(actor, "create", kind, id, record.revision, after)
     return record
+
+
+def _is_there(answered: IdempotentAnswer, desired: Desired) -> bool:
+    """Return whether what was created then is still there, and is to stay."""
+    record = desired.get(BY_NAME[answered.kind], answered.id)
+    return record is not None and not record.deleting and record.created_at == answered.at
 
 
 def _answered_before(answered: IdempotentAnswer, request: str) -> Record:

@@ -123,7 +123,7 @@ class Writing:
         """Remember what was made for a key; forget what is older than `keep_seconds`."""
         self._database.execute("DELETE FROM answers WHERE at < ?", (self.now - keep_seconds,))
         cursor = self._database.execute(
-            "INSERT INTO answers (key, request, kind, id, spec, revision, at)"
+            "INSERT OR REPLACE INTO answers (key, request, kind, id, spec, revision, at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 key, request, record.kind.name, record.id, msgspec.json.encode(record.spec),
@@ -131,6 +131,10 @@ class Writing:
             ),
         )  # fmt: skip
         self._trim("answers", cursor.lastrowid)
+
+    def forget_answer(self, key: str) -> None:
+        """Forget what was made for a key."""
+        self._database.execute("DELETE FROM answers WHERE key = ?", (key,))
 
     def execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
         """For tables of other modules; its rows."""

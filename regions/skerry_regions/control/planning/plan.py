@@ -33,6 +33,7 @@ class Group:
     settings: Settings
     port: int = 0  # of an edge; 0: any free one
     blocked: str = ""  # why none can be started now
+    is_unknown: bool = False  # its model: in no catalog here
 
     def launch(self, number: int) -> Launch:
         return Launch(

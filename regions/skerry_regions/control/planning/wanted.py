@@ -81,7 +81,13 @@ def _node_group(
         system_prompts=_system_prompts(desired, id),
     )
     replicas = 0 if leaving else replicas_of(pool, scale)
-    return Group(id=id, replicas=replicas, settings=settings, blocked=model.blocked)
+    return Group(
+        id=id,
+        replicas=replicas,
+        settings=settings,
+        blocked=model.blocked,
+        is_unknown=not model.id,
+    )
 
 
 def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -> Group:

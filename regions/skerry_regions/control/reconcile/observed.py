@@ -148,6 +148,8 @@ def _judged(
         return "draining", "Draining", f"{count.running} still running"
     if group is None:
         return "pending", "NoModel", "no deployment names this pool, and it has no model of its own"
+    if group.is_unknown:
+        return "degraded", "ModelUnavailable", group.blocked
     if group.blocked and count.updated < count.desired:
         if group.blocked == INSTALLING:
             return "progressing", "Installing", group.blocked

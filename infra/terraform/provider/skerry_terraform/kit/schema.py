@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -183,6 +184,17 @@ def _nested_message(name: str, block: Block) -> Message:
 def one_of(*allowed: str) -> Check:
     def check(value: Value) -> str | None:
         return None if value in allowed else f"must be one of {', '.join(allowed)}; got {value!r}"
+
+    return check
+
+
+def matching(pattern: str, what: str) -> Check:
+    """Return a check of text against a whole pattern; `what` says what it has to be."""
+    compiled = re.compile(pattern)
+
+    def check(value: Value) -> str | None:
+        is_good = isinstance(value, str) and compiled.fullmatch(value) is not None
+        return None if is_good else f"must be {what}; got {value!r}"
 
     return check
 

@@ -108,6 +108,7 @@ class EphemeralApiToken(Ephemeral[ControlPlane]):
         body = {name: value for name, value in ctx.config.items() if value is not None}
         try:
             made = ctx.client.create(ApiTokenResource.collection, body)
+            ctx.client.acknowledge(ctx.client.key_of(ApiTokenResource.collection, made["id"]))
         except RequestRefused as refused:
             raise error_of(refused, self.name, self.schema.attributes) from None
         result = ctx.config | {"id": made["id"], "secret": made["secret"]}

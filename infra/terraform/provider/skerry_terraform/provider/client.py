@@ -7,6 +7,7 @@ the same idempotency key. Once Terraform winds up there are no more pauses, and 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import itertools
 import logging
@@ -15,7 +16,6 @@ import select
 import socket
 import ssl
 import threading
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,14 +62,43 @@ class ControlPlane:
         self._stop = stop
         self._idle: list[http.client.HTTPConnection] = []
         self._was_reached = False
+        self._lock = threading.Lock()
+        self._num_equal: dict[str, int] = {}  # resources created by this process, by their digest
+        self._keys: dict[tuple[str, str], str] = {}  # to be acknowledged, by collection and id
 
     @property
     def url(self) -> str:
         return self._settings.url
 
     def create(self, collection: str, values: Object) -> Object:
-        """Exactly one resource, however often it has to be sent. Raises RequestRefused."""
-        return self._call("POST", f"/{collection}", values, {"idempotency-key": str(uuid.uuid4())})
+        """Exactly one resource, however often it has to be sent. Raises RequestRefused.
+
+        Until it is acknowledged, another process that creates an equal one with the same token is
+        given this one: whoever was killed while it waited has left it to be found.
+        """
+        body = collection.encode() + msgspec.json.encode(values, order="deterministic")
+        digest = hashlib.sha256(body).hexdigest()
+        with self._lock:
+            number = self._num_equal[digest] = self._num_equal.get(digest, 0) + 1
+        key = f"{digest}-{number}"
+        try:
+            found = self._call("POST", f"/{collection}", values, {"idempotency-key": key})
+        except RequestRefused:
+            with self._lock:  # another try is the first again
+                self._num_equal[digest] -= 1
+            raise
+        self._keys[collection, found["id"]] = key
+        return found
+
+    def key_of(self, collection: str, id: str) -> str | None:
+        """Return the key that a resource was created with, where it was by this process."""
+        return self._keys.get((collection, id))
+
+    def acknowledge(self, key: str | None) -> None:
+        """Have the control plane know that what was created with a key is in hand."""
+        if key is not None:
+            with contextlib.suppress(RequestRefused, Unreachable):  # an older one knows no keys
+                self._call("DELETE", f"/idempotency_keys/{key}")
 
     def get(self, collection: str, id: str) -> Object | None:
         """Return it; None when there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from skerry_terraform.kit.schema import Attr, Schema
 from skerry_terraform.kit.values import BOOL, STRING, ListOf, SetOf
 from skerry_terraform.provider.resource import (
+    LABEL,
     WAIT_FOR_READY,
     ControlResource,
     common,
@@ -27,7 +28,7 @@ class DeploymentResource(ControlResource):
     schema = Schema(
         doc="A model served from pools. A new model rolls through them, and no stream is cut.",
         attributes=common(
-            name=Attr(required=True, replace=True, doc="A DNS label."),
+            name=Attr(required=True, replace=True, check=LABEL, doc="A DNS label."),
             model=Attr(required=True, doc="Catalog id or alias."),
             pools=Attr(SetOf(STRING), required=True, doc="Ids; one of them has to decode."),
             system_prompts=Attr(

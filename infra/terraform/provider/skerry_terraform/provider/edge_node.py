@@ -5,6 +5,7 @@ from __future__ import annotations
 from skerry_terraform.kit.schema import Attr, Schema, whole
 from skerry_terraform.kit.values import BOOL, NUMBER, STRING, ListOf
 from skerry_terraform.provider.resource import (
+    LABEL,
     WAIT_FOR_READY,
     ControlResource,
     common,
@@ -19,7 +20,7 @@ class EdgeNodeResource(ControlResource):
     schema = Schema(
         doc="A gateway. It runs once there is a pool with a model to offer.",
         attributes=common(
-            name=Attr(required=True, replace=True, doc="A DNS label."),
+            name=Attr(required=True, replace=True, check=LABEL, doc="A DNS label."),
             region=Attr(required=True, replace=True, doc="Name of its region."),
             host=Attr(default="127.0.0.1", doc="IP address that it listens on."),
             port=Attr(

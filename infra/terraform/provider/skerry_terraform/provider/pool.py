@@ -10,6 +10,7 @@ from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.schema import Attr, Schema, above, between, one_of, whole
 from skerry_terraform.kit.values import BOOL, NUMBER, UNKNOWN, Value
 from skerry_terraform.provider.resource import (
+    LABEL,
     WAIT_FOR_READY,
     ControlResource,
     common,
@@ -33,7 +34,7 @@ class PoolResource(ControlResource):
         doc="Equal nodes of one region: `replicas` of them, or with `max_replicas` as many as "
         "demand asks for. The model is its own, or that of the deployment that names it.",
         attributes=common(
-            name=Attr(required=True, replace=True, doc="A DNS label."),
+            name=Attr(required=True, replace=True, check=LABEL, doc="A DNS label."),
             region=Attr(required=True, replace=True, doc="Name of its region."),
             role=Attr(
                 required=True, replace=True, check=one_of(*ROLES), doc="prefill, decode or hybrid."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.kit.schema import Attr, Schema, between
+from skerry_terraform.kit.schema import Attr, Schema, between, matching
 from skerry_terraform.kit.values import BOOL, NUMBER
-from skerry_terraform.provider.resource import ControlResource, common, timeouts
+from skerry_terraform.provider.resource import LABEL, ControlResource, common, timeouts
+
+_check_iata = matching("[A-Z]{3}", "the three capital letters of an airport")
 
 
 class RegionResource(ControlResource):
@@ -15,8 +17,8 @@ class RegionResource(ControlResource):
     schema = Schema(
         doc="A place where nodes and edges stand: an airport, or coordinates.",
         attributes=common(
-            name=Attr(required=True, replace=True, doc="A DNS label, such as fra."),
-            iata=Attr(optional=True, doc="Airport near it, such as FRA."),
+            name=Attr(required=True, replace=True, check=LABEL, doc="A DNS label, such as fra."),
+            iata=Attr(optional=True, check=_check_iata, doc="Airport near it, such as FRA."),
             latitude=Attr(NUMBER, optional=True, check=between(-90, 90), doc="Degrees."),
             longitude=Attr(NUMBER, optional=True, check=between(-180, 180), doc="Degrees."),
             residency=Attr(default="global", doc="Zone that its data does not leave."),

@@ -12,7 +12,7 @@ from typing import ClassVar
 from skerry_terraform.kit.diagnostics import Path, ProviderError
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.provider import CallContext, Resource
-from skerry_terraform.kit.schema import Attr, Block
+from skerry_terraform.kit.schema import Attr, Block, matching
 from skerry_terraform.kit.values import (
     BOOL,
     UNKNOWN,
@@ -26,6 +26,9 @@ from skerry_terraform.kit.waiting import TimedOut, WaitInterrupted, check_durati
 from skerry_terraform.provider.client import ControlPlane
 from skerry_terraform.provider.readiness import NotReady, ReadinessPoll
 from skerry_terraform.provider.refusals import RequestRefused, error_of
+
+LABEL = matching("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a DNS label: a-z, 0-9 and -, at most 63")
+"""What regions, pools, edge nodes and deployments may be called."""
 
 Ctx = CallContext[ControlPlane]
 
@@ -127,7 +130,14 @@ class ControlResource(Resource[ControlPlane]):
 
     def create(self, ctx: Ctx) -> Object:
         found = self._create(ctx)
-        return self._settle(ctx, found, "create")
+        key = ctx.client.key_of(self.collection, found["id"])
+        try:
+            return self._settle(ctx, found, "create")
+        finally:  # not when we are killed: then the next run is to find it
+            if ctx.stop.is_set():  # Terraform may be gone, and never see it
+                ctx.private["key"] = key
+            else:
+                ctx.client.acknowledge(key)
 
     def read(self, ctx: Ctx) -> Object | None:
         """Read it. One that is being deleted counts as gone: it will be, whatever is planned."""
@@ -135,6 +145,7 @@ class ControlResource(Resource[ControlPlane]):
         if found is None or found["meta"]["deleting"]:
             return None
         ctx.private["etag"] = found["meta"]["etag"]
+        ctx.client.acknowledge(ctx.private.pop("key", None))  # Terraform has it
         return self.state(found, ctx.prior)
 
     def update(self, ctx: Ctx) -> Object:
