@@ -49,7 +49,7 @@ class Strikes:
             )  # fmt: skip
             node = self._rng.choice(self._nodes)
             away = strike in (self.kill, self.freeze, self.drain, self.partition)
-            if away and not await self._others_are_whole(node):
+            if away and not await self.others_are_whole(node):
                 continue
             self.counts[strike.__name__] += 1
             task = asyncio.create_task(strike(node))
@@ -57,7 +57,7 @@ class Strikes:
             task.add_done_callback(self._under_way.discard)
         await asyncio.gather(*self._under_way)
 
-    async def _others_are_whole(self, node: str) -> bool:
+    async def others_are_whole(self, node: str) -> bool:
         """Whether another node serves."""
         now = asyncio.get_running_loop().time()
         nodes = (await asyncio.to_thread(ask_status, self._control)).nodes
