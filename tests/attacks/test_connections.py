@@ -18,8 +18,12 @@ from tests.edge.serving import serving
 from skerry_edge.limits import Limits
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-HOSTILE = 600
 LIMITS = Limits(max_connections=512, drain_seconds=1, linger_seconds=0.2)
+DEFAULT = Limits(drain_seconds=1, linger_seconds=0.2)
+CROWDS = [  # limits, and connections of one host, more than there are places
+    pytest.param(LIMITS, 600, id="600"),
+    pytest.param(DEFAULT, DEFAULT.max_connections + 600, id="4696", marks=pytest.mark.slow),
+]
 PATIENCE = 60.0
 
 
@@ -45,10 +49,11 @@ def ask(port: int, request: bytes = GET) -> bytes:
         return connection.recv(4096)
 
 
-def test_idle_connections_beyond_all_places_shut_nobody_out() -> None:
+@pytest.mark.parametrize(("limits", "hostile"), CROWDS)
+def test_idle_connections_beyond_all_places_shut_nobody_out(limits: Limits, hostile: int) -> None:
     """Each asked once, and then says nothing: 55 requests a second held 4,096 places."""
-    with many_files(4 * HOSTILE), serving(APP, LIMITS) as port, ExitStack() as held:
-        for number in range(HOSTILE):
+    with many_files(4 * hostile), serving(APP, limits) as port, ExitStack() as held:
+        for number in range(hostile):
             each = held.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
             each.sendall(GET)
             assert b" 200 " in each.recv(4096)
@@ -59,10 +64,11 @@ def test_idle_connections_beyond_all_places_shut_nobody_out() -> None:
             assert b" 200 " in ask(port, GET.replace(b"/ ", b"/healthz "))
 
 
-def test_silent_and_dripping_connections_shut_nobody_out() -> None:
+@pytest.mark.parametrize(("limits", "hostile"), CROWDS)
+def test_silent_and_dripping_connections_shut_nobody_out(limits: Limits, hostile: int) -> None:
     drip = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n1"
-    with many_files(4 * HOSTILE), serving(APP, LIMITS) as port, ExitStack() as held:
-        for number in range(HOSTILE):
+    with many_files(4 * hostile), serving(APP, limits) as port, ExitStack() as held:
+        for number in range(hostile):
             each = held.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
             each.sendall((b"", b"GET /", drip)[number % 3])
         for _ in range(20):
