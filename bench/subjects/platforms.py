@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bench.subjects.models import home
+
+NONE: Mapping[str, Path] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,17 @@ def share_files(own: Path) -> None:
 
 
 @contextmanager
-def platform(*arguments: str) -> Generator[Platform]:
-    """`skerry up` with these arguments, down in the end. Raises CalledProcessError."""
+def platform(*arguments: str, added: Mapping[str, Path] = NONE) -> Generator[Platform]:
+    """`skerry up` with these arguments, down in the end. Raises CalledProcessError.
+
+    `added` are files of more models, by the ids that they are to have.
+    """
     with tempfile.TemporaryDirectory() as own:
         share_files(Path(own))
         skerry, env = [sys.executable, "-m", "skerry"], {**os.environ, "SKERRY_HOME": own}
+        for id_, file in added.items():
+            add = [*skerry, "models", "add", str(file), "--as", id_]
+            subprocess.run(add, env=env, check=True, stdout=subprocess.DEVNULL)
         up = [*skerry, "up", "--detach", *arguments]
         subprocess.run(up, env=env, check=True, stdout=subprocess.DEVNULL)
         try:
