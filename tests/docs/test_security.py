@@ -22,9 +22,57 @@ def test_every_test_that_is_named_is_there() -> None:
     assert [each for each in named if not (ROOT / each).exists()] == []
 
 
-def test_every_rule_has_a_row() -> None:
-    numbers = re.findall(r"^\| (\d+)\. .+ \| .+ \|$", PAGE, re.MULTILINE)
-    assert [int(number) for number in numbers] == list(range(1, 15))
+def test_every_rule_has_a_row_and_a_test() -> None:
+    rows = re.findall(r"^\| (\d+)\. .+ \| (.+) \|$", PAGE, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 15))
+    assert [number for number, held_by in rows if "`tests/" not in held_by] == []
+
+
+def test_every_attack_that_was_found_is_named() -> None:
+    files = sorted((ROOT / "tests" / "attacks").glob("test_*.py"))
+    assert len(files) >= 6
+    assert [file.name for file in files if f"`tests/attacks/{file.name}`" not in PAGE] == []
+
+
+# --- rule 5: no check is an assertion, which `python -O` leaves out ------------------------------
+
+
+def is_about_types(test: ast.expr) -> bool:
+    """Whether an assertion only says what a type checker is to believe."""
+    match test:
+        case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case ast.Call(func=ast.Name(id="isinstance")):
+            return True
+    return False
+
+
+def checks(tree: ast.AST) -> Iterator[str]:
+    """Assertions inside functions that decide something."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assert) and not is_about_types(node.test):
+                    yield ast.unparse(node.test)
+
+
+def test_the_search_for_assertions_finds_them() -> None:
+    text = "assert A > B\ndef f(x):\n assert x is not None\n assert isinstance(x, int)\n"
+    text += " assert x > 0\n"
+    assert list(checks(ast.parse(text))) == ["x > 0"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_check_is_an_assertion(source: str) -> None:
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in sorted((ROOT / source).rglob("*.py"))
+        if (names := list(checks(ast.parse(path.read_text()))))
+    }
+    assert found == {}
+
+
+# --- rule 1 --------------------------------------------------------------------------------------
 
 
 def carriers(tree: ast.AST) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ edges:
 warm_up:
   - {{model: "{MODEL}", system_prompts: ["{SYSTEM}"]}}
 """
+LISTENING = "0A"  # a socket's state in /proc/net/tcp
 NODES = ["fra-prefill-0", "fra-prefill-1", "fra-decode-0", "fra-decode-1"]
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "temperature": 1.0, "top_p": 1.0}
 
@@ -121,8 +124,8 @@ class Platform:
 
 def ask_node(node: dict[str, Any], method: str, path: str) -> httpx.Response:
     """Ask a node's control API."""
-    socket = node["control"].removeprefix("unix:")
-    with httpx.Client(transport=httpx.HTTPTransport(uds=socket)) as client:
+    path_of = node["control"].removeprefix("unix:")
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path_of)) as client:
         return client.request(method, f"http://localhost{path}", timeout=SECONDS)
 
 
@@ -186,6 +189,28 @@ def test_an_operator_can_drain_a_node(platform: Platform) -> None:
     assert platform.control("fra-prefill-0", "POST", "/drain").status_code == 202
     platform.wait_for_restart(before)
     assert platform.control("fra-prefill-0", "GET", "/status").json()["node"]["state"] == "ready"
+
+
+def test_nothing_listens_beyond_loopback(platform: Platform) -> None:
+    supervisor = json.loads((platform.skerry.home / "run" / "instance.json").read_text())["pid"]
+    found = {host for pid in [supervisor, *children(supervisor)] for host in listening_at(pid)}
+    assert found == {"127.0.0.1"}
+    with socket.create_server(("0.0.0.0", 0)):
+        assert "0.0.0.0" in listening_at(os.getpid())
+
+
+def listening_at(pid: int) -> set[str]:
+    """Return hosts at which a process listens, by TCP of either kind."""
+    names = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    hosts = set[str]()
+    for kind in ("tcp", "tcp6"):
+        for row in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+            fields = row.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in names:
+                words = bytes.fromhex(fields[1].partition(":")[0])
+                packed = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                hosts.add(str(ipaddress.ip_address(packed)))
+    return hosts
 
 
 def test_an_edge_that_dies_comes_back_at_its_address(platform: Platform) -> None:

@@ -249,7 +249,8 @@ def _larger(holders: Holders, full: int) -> Holders:
     if full == -FULL_POOL:
         more = np.zeros(max(len(holders.pool) // 2, 1 << 16), np.uint16)
         return holders._replace(pool=np.concatenate([holders.pool, more]))
-    assert full == -FULL_MAPS
+    if full != -FULL_MAPS:
+        raise ValueError(f"no part of an index is full by {full}")
     more_maps = np.zeros((max(len(holders.maps) // 2, 16), holders.maps.shape[1]), np.uint64)
     bits = np.concatenate([holders.bits, np.zeros(len(more_maps), np.int32)])
     return holders._replace(maps=np.concatenate([holders.maps, more_maps]), bits=bits)
