@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.disks import fill, small_disk
 from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
 
 from skerry_regions.models.model_files import ModelFiles
@@ -33,6 +34,7 @@ edges:
 warm_up:
   - {{model: "{MODEL}", system_prompts: ["{SYSTEM}"]}}
 """
+PAGE = os.sysconf("SC_PAGE_SIZE")
 LISTENING = "0A"  # a socket's state in /proc/net/tcp
 NODES = ["fra-prefill-0", "fra-prefill-1", "fra-decode-0", "fra-decode-1"]
 ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "temperature": 1.0, "top_p": 1.0}
@@ -260,6 +262,26 @@ def test_a_topology_that_cannot_start_says_why(
     assert done.returncode == 1
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_a_start_without_room_says_so(
+    tmp_path: Path, default_model: ModelFiles, pages: int
+) -> None:
+    """For the record of who runs, or for what edges are told."""
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        skerry = new_home(disk, default_model)
+        assert skerry("up", "--topology", str(disk / "none")).returncode == 1  # makes the folders
+        file = tmp_path / "topology.yaml"
+        file.write_text(TOY_SPLIT)
+        reserved = disk / "reserved"
+        reserved.write_bytes(bytes(pages * PAGE))
+        fill(disk)
+        reserved.unlink()
+        done = skerry("up", "--topology", str(file))
+        assert done.returncode == 1
+        assert "No space left on device" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

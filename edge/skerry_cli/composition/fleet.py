@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import sys
 from pathlib import Path
@@ -39,7 +38,7 @@ from skerry_cli.home.parts import (
     url_of,
 )
 from skerry_cli.home.sockets import SocketFolder
-from skerry_cli.home.state import Home
+from skerry_cli.home.state import Home, replace_private
 from skerry_cli.report import StartReporter
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
@@ -58,7 +57,7 @@ NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
 
 def keep_topology(path: Path, sockets: SocketFolder) -> None:
     """Keep it for edges, which read it whenever they are started again."""
-    shutil.copyfile(path, _topology_file(sockets))
+    replace_private(_topology_file(sockets), path.read_bytes())
 
 
 def _topology_file(sockets: SocketFolder) -> Path:
@@ -103,10 +102,13 @@ class Fleet:
         self._dns: FleetDns | None = None
 
     async def start(self) -> None:
-        """Start nodes first, then edges, each ready before the next. Raises FirstStartFailed."""
+        """Start nodes first, then edges, each ready before the next.
+
+        Raises FirstStartFailed, or `StateError` where there is no room to tell them what they are.
+        """
         for relay in self._relays:
             await relay.listen()
-        self._placed_file().write_bytes(msgspec.json.encode(self._placed()))
+        replace_private(self._placed_file(), msgspec.json.encode(self._placed()))
         for place, threads in zip(self._places, self._threads, strict=True):
             self._nodes[place.id] = self._supervise(self._node(place, threads))
         await _all_ready(self._nodes)
@@ -196,7 +198,7 @@ class Fleet:
             command += ["--weights", pool.weights]
         if prompts := self._warm_up.get(place.model):
             path = self._sockets.path(place.id, "prompts")
-            path.write_bytes(msgspec.json.encode(prompts))
+            replace_private(path, msgspec.json.encode(prompts))
             command += ["--warm-up", str(path)]
         return self._process(place.id, command, Address.parse(control))
 

@@ -19,7 +19,7 @@ from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Config, Home, read_config, write_config
 from skerry_edge.api import cors
 from skerry_edge.gate.token_audit import TokenAudit
-from skerry_edge.gate.token_file import new_account_id
+from skerry_edge.gate.token_file import TokenStoreError, new_account_id
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.ledger.batches import Batches
@@ -189,19 +189,23 @@ def load_encoder_texts(models: list[InstalledModel]) -> dict[str, EncoderText]:
 
 def credentials(home: Home, tokens: TokenStore, url: str, *, control_url: str = "") -> Config:
     """Return the account and operator's token of this home, made on first use, written where the
-    SDK reads them."""
+    SDK reads them. Raises `CannotStart`, `StateError`."""
     config = read_config(home)
-    if config is not None:
-        tokens.give_roles(config.account_id)
-    if config is not None and tokens.authenticate(config.api_token) is not None:
-        account_id, token = config.account_id, config.api_token
-    else:
-        account_id = config.account_id if config is not None else new_account_id()
-        token, record = tokens.create(
-            account_id=account_id, name="skerry up", role="operator", now=int(time.time())
-        )
-        with contextlib.suppress(OSError):  # a full disk: the platform starts all the same
-            TokenAudit(home.token_audit, "skerry").note("create", record.id, {"role": "operator"})
+    account_id = new_account_id() if config is None else config.account_id
+    token = ""
+    try:
+        if config is not None:
+            tokens.give_roles(account_id)
+            token = config.api_token if tokens.authenticate(config.api_token) else ""
+        if not token:
+            token, record = tokens.create(
+                account_id=account_id, name="skerry up", role="operator", now=int(time.time())
+            )
+            audit = TokenAudit(home.token_audit, "skerry")
+            with contextlib.suppress(OSError):  # a full disk: the platform starts all the same
+                audit.note("create", record.id, {"role": "operator"})
+    except TokenStoreError as error:
+        raise CannotStart(str(error)) from None
     config = Config(url=url, account_id=account_id, api_token=token, control_url=control_url)
     write_config(home, config)
     return config
