@@ -44,7 +44,8 @@ def is_about_types(test: ast.expr) -> bool:
             return True
         case ast.Call(func=ast.Name(id="isinstance")):
             return True
-    return False
+        case _:
+            return False
 
 
 def checks(tree: ast.AST) -> Iterator[str]:
