@@ -128,14 +128,15 @@ class Probe:
 
 
 def memory(pid: int) -> int:
-    """Bytes of a process and its children; of what they share, each has its part."""
+    """Bytes of a process and its children, but for mapped files; each has its part of what is
+    shared."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
         total = sum(memory(int(child)) for task in tasks for child in task.read_text().split())
         rolled = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:  # it has just ended
         return 0
-    [kib] = [line.split()[1] for line in rolled.splitlines() if line.startswith("Pss:")]
+    [kib] = [line.split()[1] for line in rolled.splitlines() if line.startswith("Pss_Anon:")]
     return total + int(kib) * 1024
 
 

@@ -102,10 +102,7 @@ class Fleet:
         self._dns: FleetDns | None = None
 
     async def start(self) -> None:
-        """Start nodes first, then edges, each ready before the next.
-
-        Raises FirstStartFailed, or `StateError` where there is no room to tell them what they are.
-        """
+        """Start nodes, then edges, when those are ready. Raises FirstStartFailed, `StateError`."""
         for relay in self._relays:
             await relay.listen()
         replace_private(self._placed_file(), msgspec.json.encode(self._placed()))
