@@ -43,7 +43,7 @@ def configure_logging(form: LogForm | None = None) -> None:
         handler.setFormatter(JSONFormatter())
         level = logging.INFO
     logging.basicConfig(level=level, handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells every request that we make
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request that we make
 
 
 class JSONFormatter(logging.Formatter):

@@ -37,7 +37,7 @@ class Reachable(Protocol):
 
 
 class StartReporter(Protocol):
-    """Where `skerry up` tells how far it is. Called from any thread."""
+    """Where `skerry up` reports how far it is. Called from any thread."""
 
     def progress(self, what: str, share: float) -> None:
         """Report that `share` of `what` is done, 0 to 1."""

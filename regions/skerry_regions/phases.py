@@ -1,4 +1,4 @@
-"""What a node did for a stream, phase by phase: told once, in the stream's last event.
+"""What a node did for a stream, phase by phase: sent once, in the stream's last event.
 
     ├ grammar ┤├ receive ┤├ queue ┤├ prefill ┤├──────── decode ────────┤
                                    ├──── send ────┤
@@ -40,7 +40,7 @@ class Phase(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Timeline(Struct, frozen=True, kw_only=True):
     """A stream's phases in order of their start; those that did not happen are left out."""
 
-    seconds: Seconds  # from the stream's arrival to the event that tells this
+    seconds: Seconds  # from the stream's arrival to the event that carries this
     phases: Annotated[tuple[Phase, ...], Meta(max_length=8)] = ()
 
     def phase(self, name: PhaseName) -> Phase | None:

@@ -1,4 +1,4 @@
-"""What nodes tell of the KV blocks that they hold: numbered changes, and now and then everything.
+"""What nodes report of the KV blocks that they hold: numbered changes, and now and then everything.
 
 Each node numbers its changes: `PrefixDelta(incarnation, seq, …)` with seq 1, 2, 3 … since it
 started (empty); a `PrefixSnapshot` is of everything as of a seq.
@@ -41,7 +41,7 @@ class PrefixSnapshot(Struct, frozen=True, kw_only=True, tag="prefix_snapshot"):
 
 
 class PrefixPublisher:
-    """The node's side: collects changes, numbers them, and can tell everything at once.
+    """The node's side: collects changes, numbers them, and can report everything at once.
 
     When more than `max_changes` wait to be sent, since none asks, they are dropped and a number
     is left out: whoever listens later misses it, and wants a snapshot.
@@ -101,7 +101,7 @@ class PrefixPublisher:
     def snapshot(self) -> PrefixSnapshot:
         """Return everything held, as of the last delta or later (pending changes follow as deltas).
 
-        Beyond `MAX_SNAPSHOT` blocks of a tier the newest are told.
+        Beyond `MAX_SNAPSHOT` blocks of a tier the newest are reported.
         """
         memory = [d for d, tier in self._held.items() if tier == "memory"]
         file = [d for d, tier in self._held.items() if tier == "file"]

@@ -159,7 +159,7 @@ class Histogram(Metric):
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Prometheus text. Of two families of one name the first is told: a name comes once."""
+    """Prometheus text. Of two families of one name the first is written: a name comes once."""
     told: set[str] = set()
     out: list[str] = []
     for metric in metrics:

@@ -113,7 +113,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class ItemResult(Struct, frozen=True, kw_only=True):
-    """What came of an item; `result` is empty when it was never told."""
+    """What came of an item; `result` is empty when there was none."""
 
     index: int
     reference: str | None

@@ -98,7 +98,7 @@ class View:
         self._watchers: list[ViewWatcher] = []
 
     def watch(self, watcher: ViewWatcher) -> None:
-        """Tell `watcher` of every change from now on."""
+        """Notify `watcher` of every change from now on."""
         self._watchers.append(watcher)
 
     def link(self, source: str, target: str) -> LinkSpeed:

@@ -80,11 +80,11 @@ def run_model(args: argparse.Namespace) -> int:
 
 
 def _hint(model: str) -> None:
-    """Tell a person at a terminal, once in the life of a home, what else to try."""
+    """Print for a person at a terminal, once in the life of a home, what else to try."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         return
     mark = Home.from_environ(os.environ).root / "hinted"
-    with contextlib.suppress(OSError):  # no home here, or it was told before
+    with contextlib.suppress(OSError):  # no home here, or it was printed before
         mark.touch(mode=0o600, exist_ok=False)
         note(HINT.format(model=model))
 

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 REGION = "local"
 EDGE_ID = "edge-1"
-LAST_WORDS_SECONDS = 0.2  # in which streams that have failed are told so
+LAST_WORDS_SECONDS = 0.2  # in which streams that have failed are sent so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""What files of the home tell an edge while it runs: limits, tokens, issuers of logins, TLS."""
+"""What an edge follows of the home's files while it runs: limits, tokens, issuers of logins,
+TLS."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class ControlOptions:
 
 
 def serve_control(options: ControlOptions, home: Home) -> None:
-    """Run the control plane until it is told to stop. Raises `CannotStart`."""
+    """Run the control plane until it is to stop. Raises `CannotStart`."""
     manifest = None if options.topology is None else _read(options.topology)
     patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
     try:

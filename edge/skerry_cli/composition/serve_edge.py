@@ -87,7 +87,7 @@ def serve_edge(
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
     told_to_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the edge until it is told to stop, then drain; the registry is closed.
+    """Run the edge until it is to stop, then drain; the registry is closed.
 
     `started` is given what has the edge take nothing new and end with its last stream, from any
     thread; `told_to_stop` is called when a signal ends it. Raises `CannotStart`, or `Interrupted`

@@ -22,7 +22,7 @@ def serve_node(
     started: Callable[[Callable[[], None]], None] = lambda stop: None,
     told_to_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the node until it is told to stop. Raises what `NodeProcess.run` raises.
+    """Run the node until it is to stop. Raises what `NodeProcess.run` raises.
 
     `lifeline` is the descriptor that a supervisor gave us; without one, progress goes to stderr.
     `started` is given what stops the node from any thread, as SIGTERM does; `told_to_stop` is

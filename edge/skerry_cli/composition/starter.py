@@ -17,7 +17,7 @@ from skerry_regions.process.startup import Interrupted
 def run_to_the_end(run: Callable[[], None], *failures: type[Exception]) -> int:
     """Run a process's part until it ends; return its exit status.
 
-    `CannotStart` and `failures` are told in a sentence.
+    `CannotStart` and `failures` are reported in a sentence.
     """
     expected: tuple[type[Exception], ...] = (CannotStart, *failures)
     try:

@@ -35,7 +35,7 @@ def open_steering(
 
 
 def lingering(steering: Steering, announcer: Announcer) -> Callable[[], Awaitable[None]]:
-    """Return what an edge does before it stops: tells clients and other edges that it will."""
+    """Return what an edge does before it stops: announces it to clients and other edges."""
 
     async def linger() -> None:
         steering.drain()

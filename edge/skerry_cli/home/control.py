@@ -30,7 +30,7 @@ class EdgeStatus(Struct, frozen=True):
 
 
 class EngineFigures(Struct, frozen=True, kw_only=True):
-    """Figures of one engine, as its node tells them."""
+    """Figures of one engine, as its node reports them."""
 
     running: int = 0
     waiting: int = 0

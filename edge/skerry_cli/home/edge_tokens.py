@@ -51,7 +51,7 @@ class EdgeTokens:
     def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
         record = TokenRecord(
             id=id,
-            digest=digest_of(new_secret()),  # which nobody knows: it is no token to show
+            digest=digest_of(new_secret()),  # which is not known: it is no token to show
             account_id=account_id,
             name=login[:128],
             role=grant.role,

@@ -19,7 +19,7 @@ def secret(home: Home) -> bytes:
 
 
 def control_key(home: Home) -> bytes:
-    """Secrets of tokens that are told twice follow from it: 32 bytes that no machine is given."""
+    """Secrets of tokens that are shown twice follow from it: 32 bytes that no machine is given."""
     return _drawn_once(home.control_key)
 
 

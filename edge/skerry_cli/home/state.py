@@ -10,7 +10,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── spending.db        what capped tokens spent
 ├── secret             root of the tenants' cache keys
 ├── cluster.key        what edges and nodes of other machines have to hold, too
-├── control.key        what the control plane makes tokens of that it tells twice
+├── control.key        what the control plane makes tokens of that it shows twice
 ├── authority.pem      what signs the certificates of machines that join the control plane here
 ├── machine/           of a machine that joined: its key, its certificate, whom it joined
 ├── dns/ZONE.key       the private key that signs a zone

@@ -15,8 +15,8 @@ from skerry_edge.telemetry.tracing import Attributes, Candidate, Span, TraceReco
 
 BAR_CELLS = 32
 WIDTH = 160  # of a pipe: lines are not to be broken there
-FIRST = ("prompt", "choice")  # told when there are several
-HIDDEN = ("path", "expected_seconds", "expected_cached_tokens")  # told by the table of the route
+FIRST = ("prompt", "choice")  # shown when there are several
+HIDDEN = ("path", "expected_seconds", "expected_cached_tokens")  # shown by the table of the route
 
 _decoder = msgspec.json.Decoder(TraceRecord)
 

@@ -178,7 +178,7 @@ def _configure() -> None:
 
 
 def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
-    """Return what this machine decides on, and what it is told to be."""
+    """Return what this machine decides on, and what it is to be."""
     import msgspec
 
     from skerry_cli.composition.listening import Where

@@ -229,7 +229,7 @@ def _options(
     weights: FloatsForm | None = None,
     **told: Any,
 ) -> NodeOptions:
-    """Return what the command line says of this machine, and what else the node is told to be."""
+    """Return what the command line says of this machine, and what else the node is to be."""
     num_threads: int = args.threads or threads or default_threads()
     configure_threads(num_threads)  # before libraries are imported
     from skerry_regions.node.process import NodeOptions

@@ -122,7 +122,7 @@ class NatsConnection:
         self._client = client
         self._bucket = bucket
         self._clock = clock
-        self._unread: set[str] = set()  # keys of records that cannot be read, and this was told
+        self._unread: set[str] = set()  # keys of records that cannot be read, and this was logged
         self._seen: dict[str, tuple[Member, float]] = {}  # by key, with the end of the lease
         self._revision = 0  # of what has been seen last
         self._changed = asyncio.Condition()

@@ -1,7 +1,7 @@
 """The registry of one machine: a SQLite file in write-ahead mode, shared by its processes.
 
 Time is the machine's boot clock, the same in every process and unmoved by a change of the hour.
-After a reboot the clock starts again, so records of an earlier boot are told by its id, and void.
+After a reboot the clock starts again, so records of an earlier boot are known by its id, and void.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SqliteRegistry:
         self._clock = clock
         self._boot = boot if boot is not None else boot_id()
         self._lock = threading.Lock()
-        self._unread: set[str] = set()  # ids of records that cannot be read, and this was told
+        self._unread: set[str] = set()  # ids of records that cannot be read, and this was logged
         self._decoder = msgspec.msgpack.Decoder(Member)
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode of what is open

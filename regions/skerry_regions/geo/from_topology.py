@@ -94,7 +94,7 @@ def _https_port(topology: Topology, region: str) -> int | None:
 def _tls_port(edge: EdgeSpec) -> int | None:
     """Return the port by its own TLS, or by that of the URL at which others call it."""
     if edge.url is not None and edge.url.startswith("https://"):
-        with contextlib.suppress(ValueError):  # what is no port cannot be told
+        with contextlib.suppress(ValueError):  # what is no port cannot be published
             return urlsplit(edge.url).port or HTTPS_PORT
     return edge.port or None if edge.tls is not None else None
 

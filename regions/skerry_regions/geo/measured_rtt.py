@@ -8,7 +8,7 @@ from collections import OrderedDict
 MIN_SAMPLES = 20  # before a measurement counts for more than distance
 NEWEST = 0.02  # weight of a new sample, once there are many
 MOST = 1_000_000
-SHORTEST = 1e-6  # seconds: a clock that tells nothing
+SHORTEST = 1e-6  # seconds: a clock that shows nothing
 
 
 class MeasuredRtt:

@@ -57,7 +57,7 @@ def is_old(source: PlaceSource, now: float) -> bool:
 
 
 class Whereabouts(Protocol):
-    """Tells where addresses are that nobody has written down."""
+    """Finds where addresses are that are not written down."""
 
     def find(self, address: Address) -> tuple[ClientOrigin | None, int]:
         """Return what is known of an address, and the bits of the block that it is true for."""

@@ -121,8 +121,8 @@ class TransferReceiver:
         self._incoming.pop(transfer, None)
 
     def staged(self, transfer: int, digest: Digest) -> tuple[Offer, Payload, int | None] | None:
-        """Return a block that is here: the offer it belongs to, its bytes, and what its device told
-        as its checksum. None otherwise."""
+        """Return a block that is here: the offer it belongs to, its bytes, and what its device
+        reported as its checksum. None otherwise."""
         incoming = self._incoming.get(transfer)
         if incoming is None or incoming.offer is None:
             return None

@@ -2,9 +2,9 @@
 
 The sender owns a memory file (memfd_create(2)), cut into slots of one block. It names the file in
 its offer; a peer that can open it by that name, as only processes of the same user on the same
-host can, is then told of slots instead of being sent bytes. Seals keep the file from shrinking
-under a reader. A random mark at its start tells it from whatever another host, or another PID
-namespace, has under that name.
+host can, is then sent slots instead of bytes. Seals keep the file from shrinking
+under a reader. A random mark at its start distinguishes it from whatever another host, or another
+PID namespace, has under that name.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ class TransferServer:
     def receive(self, frame: Frame | Copied, link: _IncomingLink) -> list[Control]:
         """Return answers to one frame. Raises TransferError when the peer is to be dropped.
 
-        The edge tells both nodes at once: the offer may be here before the request that it is for.
+        The edge sends to both nodes at once: the offer may be here before the request that it is
+        for.
         """
         if isinstance(frame, Offer) and self._hold(frame, link):
             return []

@@ -75,7 +75,7 @@ class Blobs:
         (self._folder / sha256).unlink(missing_ok=True)
 
     def sweep(self, now: float) -> None:
-        """Delete blobs that no model links to, and parts that nobody went on with for a week.
+        """Delete blobs that no model links to, and parts that were not continued for a week.
 
         `now` is in Unix seconds.
         """

@@ -21,7 +21,7 @@ Progress = Callable[[str, float], None]
 
 
 class Sized(str):
-    """What is being done, to so many bytes: whoever shows progress can tell sizes and speed."""
+    """What is being done, to so many bytes: what shows progress can show sizes and speed."""
 
     size: int
 

@@ -36,7 +36,7 @@ from skerry_regions.models.model_files import ModelFiles, ModelMetadata, digest
 from skerry_regions.models.problems import ModelCorrupt, ModelNotInstalled, UnsupportedModel
 from skerry_regions.models.sources import Hub, Progress, local_folder
 
-FORMAT: Final = 1  # of model.json and of the tokenizer conversion; another one is made anew
+FORMAT: Final = 1  # of model.json and of the tokenizer conversion; another one is made again
 
 
 class Installed(Struct, frozen=True, kw_only=True):

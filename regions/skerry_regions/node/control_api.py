@@ -7,7 +7,7 @@
 
 It has no tokens of its own, so it listens on a unix socket of its owner or on loopback only; there,
 a foreign `Host` is refused, because a web page may send requests to loopback too, and so is
-whatever a browser sends for a page (`Origin`, `Sec-Fetch-Site`): a form needs nobody's consent.
+whatever a browser sends for a page (`Origin`, `Sec-Fetch-Site`): a form needs no consent.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
 
 
 class NodeMetrics(StreamMetrics):
-    """The metrics of one node. `statistics` tells its engines' figures of now, by model."""
+    """The metrics of one node. `statistics` returns its engines' figures of now, by model."""
 
     def __init__(self, statistics: Callable[[], Mapping[str, Statistics]]) -> None:
         super().__init__("the stream's arrival")

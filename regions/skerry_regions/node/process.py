@@ -48,7 +48,7 @@ from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.2  # between looks at the engine: it cannot tell its crash by itself
+LOOK_SECONDS = 0.2  # between looks at the engine: it cannot report its crash by itself
 CLOSE_SECONDS = 10.0  # beyond the drain, to let go of everything
 EXIT_STUCK = 70  # status of a node that could not end in time
 

@@ -1,10 +1,11 @@
-"""What a node tells its edges several times a second: load, measured speed, cached prefixes.
+"""What a node reports to its edges several times a second: load, measured speed, cached prefixes.
 
 An engine may be looked into only on its own thread, so what a report is made of crosses over after
 a step. Between steps of a busy engine the last word stands, and grows old; an idle one has no load.
 
-A block is told as being in memory, else as being in the file tier, else as gone. The two change on
-different threads; what is told follows from their changes alone, never from a look at either.
+A block is reported as being in memory, else as being in the file tier, else as gone. The two change
+on different threads; what is reported follows from their changes alone, never from a look at
+either.
 """
 
 from __future__ import annotations

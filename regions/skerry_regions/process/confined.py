@@ -193,7 +193,7 @@ def refuse(reason: str) -> None:
 
 
 def resident_bytes() -> int:
-    """Return this process's memory; 0 where the system does not tell."""
+    """Return this process's memory; 0 where the system does not say."""
     return _pages(1) if MEMORY_PAGES.exists() else 0
 
 

@@ -1,4 +1,5 @@
-"""Between a supervisor and a process of its: one socket that tells progress, and either one's end.
+"""Between a supervisor and a process of its: one socket that carries progress, and either one's
+end.
 
 The process writes JSON lines: `{"what", "share"}` while it starts, with `"size"` where bytes are
 counted, then `{"ready": {…}}` once. The supervisor writes nothing; when its end closes, however it

@@ -1,4 +1,4 @@
-"""A process that loads on a thread while its event loop stays awake, and may be told to stop."""
+"""A process that loads on a thread while its event loop stays awake, and may be stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """It was told to stop before it was ready."""
+    """It was stopped before it was ready."""
 
 
 def stop_on_signals(heard: Callable[[], None] = lambda: None) -> asyncio.Event:

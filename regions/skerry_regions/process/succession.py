@@ -1,6 +1,6 @@
 """Processes that are replaced while they serve: the successor is ready before the old one leaves.
 
-Both serve at what they share, such as a listening socket, until the old one is told to leave to its
+Both serve at what they share, such as a listening socket, until the old one is to leave to its
 successor (SIGUSR2). It then finishes what runs, and ends.
 """
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class Succession:
     """Supervised processes by name, each to be replaced by another of its name.
 
-    `patience` is how many seconds a process may take to finish, once it was told to leave.
+    `patience` is how many seconds a process may take to finish, once it is to leave.
     """
 
     def __init__(self, supervise: Callable[[ProcessSpec], Supervised], patience: float) -> None:

@@ -26,7 +26,7 @@ from skerry_regions.process.log_files import open_log
 
 logger = logging.getLogger(__name__)
 
-LOG_TAIL = 15  # lines told when a first start fails
+LOG_TAIL = 15  # lines shown when a first start fails
 
 State = Literal["starting", "ready", "draining", "failed", "stopped"]
 Health = Callable[[], Awaitable[bool]]
@@ -114,7 +114,7 @@ class Supervised:
         self._stopping.set()
 
     async def stop(self, seconds: float, how: signal.Signals = signal.SIGTERM) -> None:
-        """Tell it to drain and end; kill it after `seconds`. Idempotent."""
+        """Have it drain and end; kill it after `seconds`. Idempotent."""
         self.retire()
         if self.state in ("ready", "starting"):
             self.state = "draining"

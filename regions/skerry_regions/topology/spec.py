@@ -82,7 +82,7 @@ class TLSFiles(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A gateway. Listens on loopback unless told otherwise; port 0 takes a free one."""
+    """A gateway. Listens on loopback unless it says otherwise; port 0 takes a free one."""
 
     name: Name
     region: Name
@@ -91,7 +91,7 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()  # that clients reach
     placement: Literal["cost", "nearest", "round-robin"] = "cost"  # the others to compare with
     url: Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$", max_length=300)] | None = None
-    """What clients of this machine are told, where host and port are not what they should use."""
+    """What clients of this machine are sent, where host and port are not what they should use."""
     tls: TLSFiles | None = None
     hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()
     """Names that it answers to, beside its address and loopback's; none: to all."""
@@ -118,7 +118,7 @@ class Steer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     margin: Annotated[float, Meta(ge=0, le=10)] = 0.03
     """Seconds of a round trip by which the other edge must be nearer."""
     drain_seconds: Annotated[float, Meta(ge=0, le=MAX_STEER_DRAIN_SECONDS)] = 4.0
-    """That an edge which is told to stop goes on taking requests, and says so."""
+    """That an edge which is to stop goes on taking requests, and says so."""
 
 
 class RouterSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

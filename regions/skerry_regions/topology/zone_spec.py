@@ -32,7 +32,7 @@ class ClientNet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Secondary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server that is told when the zone has changed."""
+    """A server that is notified when the zone has changed."""
 
     address: IPAddress
     port: Annotated[int, Meta(ge=1, le=65535)] = 53

@@ -1,6 +1,6 @@
 """What the edge knows of a region: submit token ids, receive token ids.
 
-`LocalRegion` (in process) and remote regions implement the same protocol, so the edge cannot tell
+`LocalRegion` (in process) and remote regions implement the same protocol, so the edge cannot see
 them apart. Aborting is a plain call, because an `await` during cancellation is cancelled again.
 """
 
@@ -22,7 +22,7 @@ class TokenStream(Protocol):
     def __aiter__(self) -> AsyncIterator[Tokens | Done]: ...
 
     def abort(self) -> None:
-        """Tell the node to stop and free its blocks. Idempotent, synchronous, never fails."""
+        """Have the node stop and free its blocks. Idempotent, synchronous, never fails."""
         ...
 
 

@@ -8,7 +8,7 @@ Sans-I/O: `receive(bytes)` gives the peer's messages, the other methods queue me
   behind us is either harmless (`Abort`, `Credit`) or a fault (`Tokens`, `Done`, `Failed`).
 - `Accepted` comes at most once, before any `Tokens`; a rejection is a `Failed` instead.
 - `Tokens` cost one credit each. Without credit the node holds them, and what follows, back.
-- `Tokens.index` has no gap and no overlap: a token is never lost and never told twice.
+- `Tokens.index` has no gap and no overlap: a token is never lost and never sent twice.
 - `Done` or `Failed` comes exactly once, last; an aborted stream gets it too. A stream opened by
   `Embed` has no `Accepted` and no `Tokens`, and `Embedded` in place of `Done`.
 

@@ -177,7 +177,7 @@ class _Unproven:
     """A listener's connections whose proof has not come, oldest first, and why some were refused.
 
     Where there are too many, the host that has most of them loses one: one that has said nothing,
-    or else the oldest. So whoever opens many and is silent shuts nobody out.
+    or else the oldest. So whoever opens many and is silent shuts no other out.
     """
 
     def __init__(self) -> None:

@@ -223,7 +223,7 @@ class EdgeLink(asyncio.Protocol):
         error = Unavailable("the node is draining")
         for number, stream in list(self._streams.items()):
             self._push(failed_event(number, error))
-            stream.abort()  # its own last event comes too late to be told
+            stream.abort()  # its own last event comes too late to be sent
 
     def drop(self) -> None:
         if self._transport is not None:

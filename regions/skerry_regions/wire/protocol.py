@@ -1,7 +1,7 @@
 """Messages between an edge and a node. Token ids only; times are *seconds left*, never wall clocks.
 
 One connection per edge-node pair carries many streams. A stream is one attempt at one request; its
-`epoch` grows with each attempt, so that late tokens of an abandoned attempt can be told apart.
+`epoch` grows with each attempt, so that late tokens of an abandoned attempt can be distinguished.
 
     edge                                   node
       │ ── Hello ──────────────────────────▶ │   versions and builds are compared first
@@ -75,7 +75,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
     models: Annotated[list[ModelBuild], Meta(max_length=1024)] = []
     max_streams: Annotated[int, Meta(ge=1, le=1 << 16)] = 1024  # open at once on this connection
     window: Annotated[int, Meta(ge=1, le=1 << 16)] = 64  # Tokens events a stream starts with
-    member: Member | None = None  # a node, as it announces itself: for edges that no registry tells
+    member: Member | None = None  # a node, as it announces itself: for edges without a registry
 
 
 class Sampling(Struct, frozen=True, kw_only=True):

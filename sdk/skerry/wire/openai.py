@@ -109,29 +109,6 @@ class ChatCompletion(Struct):
     usage: TokenUsage
 
 
-class Delta(Struct, omit_defaults=True):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
-    function_call: dict[str, Any] | UnsetType = UNSET
-
-
-class ChunkChoice(Struct):
-    index: int
-    delta: Delta
-    finish_reason: FinishReason | None = None
-    logprobs: ChoiceLogprobs | None = None
-
-
-class ChatCompletionChunk(Struct):
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int  # Unix seconds
-    model: str
-    choices: list[ChunkChoice]
-    usage: TokenUsage | UnsetType | None = UNSET
-
-
 # --- text completions ---------------------------------------------------------------------------
 
 MAX_PROMPT_ITEMS = 1 << 17  # token ids of a prompt; the context window is the real bound

@@ -1,4 +1,4 @@
-"""A running DNS server and its zone, which is made anew when what it is made of changes.
+"""A running DNS server and its zone, which is made again when what it is made of changes.
 
 topology, files ──▶ ZoneContents ──▶ Responder ──▶ DnsServer
                          │
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 COOKIE_SECRET = 16  # bytes
 MOVED = 0.05  # share by which a round trip differs when answers are to follow it
 LOOK_SECONDS = 60.0  # between looks at files
-TRANSFER_SECONDS = 86_400.0  # after which secondaries of a signed zone get it anew
+TRANSFER_SECONDS = 86_400.0  # after which secondaries of a signed zone get it again
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class LiveZone:
         self._tls = ssl.create_default_context()  # trusts SSL_CERT_FILE, else what the system does
         self._clock = clock
         self._adopting = asyncio.Lock()
-        self._is_new = asyncio.Event()  # and secondaries are to be told
+        self._is_new = asyncio.Event()  # and secondaries are to be notified
         self._health = HealthWatch({}, self._changed)
         self._measured: ClientRtts = {}  # of networks, as edges reported last
         self._has_measured = asyncio.Event()
@@ -179,7 +179,7 @@ class LiveZone:
         return None if self._contents is None else self._contents.signed
 
     async def _notify(self) -> None:
-        """Tell secondaries of each new serial; of the last one, where another follows at once."""
+        """Notify secondaries of each new serial; of the last one, where another follows at once."""
         while await self._is_new.wait():
             self._is_new.clear()
             if self._contents is None or self._contents.notification is None:

@@ -47,9 +47,9 @@ class DnsOptions:
     control: str = ""  # URL of the control plane; empty: that of the home
     host: str | None = None  # None: as the zone says
     port: int | None = None
-    server_id: str | None = None  # tells servers of one zone apart (NSID); None: the machine's name
+    server_id: str | None = None  # sets servers of one zone apart (NSID); None: the machine's name
     workers: int | None = None  # of the fast path; None: one per core; 0: no fast path
-    metrics: str = ""  # address at which they are told; empty: nowhere
+    metrics: str = ""  # address at which they are served; empty: nowhere
     lifeline: int | None = None  # descriptor that a supervisor gave us
 
 

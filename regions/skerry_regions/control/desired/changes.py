@@ -227,7 +227,7 @@ class Changes:
             writing.remove(API_TOKEN, id)
 
     def _token_secret(self, id: str, idempotency_key: str | None) -> str:
-        """256 bits: drawn, or of the request's own key, so that they can be told again."""
+        """256 bits: drawn, or of the request's own key, so that they can be sent again."""
         if idempotency_key is None:
             return secrets.token_urlsafe(32)
         message = f"api token {id}\n{idempotency_key}".encode()

@@ -1,4 +1,4 @@
-"""What must agree in zones and their records before a server is told of them.
+"""What must agree in zones and their records before a server is sent them.
 
 Whatever passes here is a zone that can be served. dnspython, which reads records, is imported when
 there are some: a control plane without it refuses zones and records, and nothing else.

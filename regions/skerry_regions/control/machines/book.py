@@ -44,7 +44,7 @@ class Machine:
     kind: Literal["node", "edge"]
     pool: str  # of a node
     region: str
-    model: str  # of a node: catalog id of what it was told to run last; empty before it has asked
+    model: str  # of a node: catalog id of what it was assigned last; empty before it has asked
     hostname: str
     version: str  # of Skerry, when it last renewed
     token: str  # id of the join token
@@ -55,7 +55,7 @@ class Machine:
 
 
 class MachineView(Struct, frozen=True, kw_only=True):
-    """A machine as it is told. What runs on it is among the nodes, by the same id."""
+    """A machine as it is shown. What runs on it is among the nodes, by the same id."""
 
     id: str
     kind: Literal["node", "edge"]

@@ -2,7 +2,7 @@
 
 A token is `skjoin_<id>_<fingerprint>_<secret>`. The id finds its record; the secret, 256 random
 bits of which only SHA-256 is stored, proves it; the fingerprint is that of the control plane's
-authority, so that the machine knows whom it speaks to before it tells the secret.
+authority, so that the machine knows whom it speaks to before it sends the secret.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JoinTokenSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JoinToken(Struct, frozen=True, kw_only=True):
-    """A token as it is told. `secret`, the token itself, is in the answer to its creation only."""
+    """A token as it is shown. `secret`, the token itself, is in the answer to its creation only."""
 
     id: str
     name: str
@@ -145,7 +145,7 @@ class JoinTokens:
             writing.audit(actor, "delete", KIND, id, writing.desired.revision, {})
 
     def _drawn(self, actor: str, idempotency_key: str | None) -> tuple[str, str]:
-        """Id and secret: random, or of the request's own key, so that they can be told again."""
+        """Id and secret: random, or of the request's own key, so that they can be sent again."""
         if idempotency_key is None:
             return secrets.token_hex(8), secrets.token_urlsafe(32)
         message = f"join token\n{actor}\n{idempotency_key}".encode()

@@ -34,7 +34,7 @@ from skerry_regions.control.planning.wanted import INSTALLING, topology_of
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.zones import GLOBAL
 
-REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are told of it: longer than any certificate
+REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are sent it: longer than any certificate
 TELL_SECONDS = 60.0  # between two tellings of who was revoked: a registry may lose or forget it
 LAST_INCARNATION = (1 << 63) - 1  # of a record that nothing replaces
 
@@ -57,11 +57,11 @@ class JoinedMachine:
     fingerprint: str
     serves: bool  # and is to go on doing so
     is_renewing: bool  # it was ordered to restart, and has not served since
-    at: float  # that it told us; by our clock
+    at: float  # that it reported; by our clock
 
 
 class JoinedMachines:
-    """Lives on one event loop; remembers nothing that machines do not tell again."""
+    """Lives on one event loop; remembers nothing that machines do not report again."""
 
     def __init__(self, wanted: Callable[[], Wanted | None], clock: Callable[[], float]) -> None:
         """`wanted` is None until the control plane has looked once."""
@@ -79,7 +79,7 @@ class JoinedMachines:
         return edge_assignment(wanted, machine)
 
     def order(self, machine: Machine, told: Announcement) -> Order:
-        """Return what a machine is to do now that it has told what it runs."""
+        """Return what a machine is to do now that it has reported what it runs."""
         order, before = self._order(machine, told), self._known.get(machine.id)
         serves = told.member.state == "ready" and order == "serve"
         was_renewing = before is not None and before.is_renewing
@@ -172,7 +172,7 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
 
 
 def _model_of(machine: Machine, desired: Desired) -> str:
-    """Return what a machine may serve: what it was told to run, also while its pool has another by
+    """Return what a machine may serve: what it was assigned, also while its pool has another by
     now."""
     return machine.model or desired.model_of(machine.pool) or ""
 
@@ -207,7 +207,7 @@ async def keep_telling_revoked(
     *,
     every: float = TELL_SECONDS,
 ) -> None:
-    """Without an end: edges know of each revocation again, whatever became of their registry."""
+    """Without an end: edges know of each revocation again, whatever their registry has lost."""
     while True:
         await asyncio.to_thread(lambda: _tell_all_revoked(registry, machines.all(), clock()))
         await asyncio.sleep(every)

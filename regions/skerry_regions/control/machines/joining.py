@@ -23,8 +23,8 @@ class Joining:
     async def revoke(self, id: str, *, actor: str) -> Machine:
         """Shut a machine out: its certificate is refused, and edges let go of it.
 
-        Raises NotFound, or RegistryUnavailable when edges could not be told: it is refused all the
-        same, and they are told when the control plane starts again.
+        Raises NotFound, or RegistryUnavailable when edges could not be notified: it is refused all
+        the same, and they are notified when the control plane starts again.
         """
         machine = await asyncio.to_thread(lambda: self.machines.revoke(id, actor=actor))
         self.joined.forget(id)

@@ -238,7 +238,7 @@ def _fingerprint_in(token: str) -> str:
 
 
 def _authority(url: str, fingerprint: str) -> str:
-    """Return the certificate that the token names. Nothing is told to whoever shows another one."""
+    """Return the certificate that the token names. Nothing is sent to who shows another one."""
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname = False
     unproven.verify_mode = ssl.CERT_NONE  # what comes is held against the fingerprint

@@ -7,7 +7,7 @@
 
 Not by utilisation: an engine that batches is busy with one stream as with many. Growth is at once,
 and looks at latencies again only when what it added has served for a while. Shrinking waits until
-less was needed for the whole of `idle_seconds`. Nobody is cut off: fewer nodes means that some
+less was needed for the whole of `idle_seconds`. No stream is cut off: fewer nodes means that some
 drain.
 """
 

@@ -1,4 +1,4 @@
-"""What a reconciler asks of whoever starts processes, and is told of what runs."""
+"""What a reconciler requests of what starts processes, and what it learns of what runs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RunningProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """One process that ended since the last look. `asked`: it had been told to."""
+    """One process that ended since the last look. `asked`: it was to end."""
 
     id: str
     owner: str

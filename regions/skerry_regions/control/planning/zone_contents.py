@@ -1,4 +1,4 @@
-"""What a DNS server is told of its zone: a topology of regions, edges and a `dns` section.
+"""What a DNS server is sent of its zone: a topology of regions, edges and a `dns` section.
 
 So a server reads the same document from the control plane as from a file, and can keep it in one.
 """

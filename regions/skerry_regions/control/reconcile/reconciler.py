@@ -254,7 +254,7 @@ class Reconciler:
 
         await asyncio.to_thread(write)
 
-    # --- deletions and telling -------------------------------------------------------------------
+    # --- deletions and reports -------------------------------------------------------------------
 
     def _settle(self, desired: Desired) -> None:
         """Remove what was to go and has nothing running any more; publish tokens."""

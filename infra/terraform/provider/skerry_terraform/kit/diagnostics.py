@@ -1,4 +1,5 @@
-"""What a provider tells people: errors and warnings, with the path of the value they are about."""
+"""What a provider reports to people: errors and warnings, with the path of the value they are
+about."""
 
 from __future__ import annotations
 
@@ -58,10 +59,6 @@ class Diagnostics:
 
     def add(self, error: ProviderError) -> None:
         self.error(error.summary, error.detail, error.path)
-
-    @property
-    def has_errors(self) -> bool:
-        return any(each.severity == "error" for each in self.all)
 
     def messages(self) -> list[Message]:
         return [each.message() for each in self.all]

@@ -1,7 +1,7 @@
 """What the author of a provider writes.
 
 Objects are plain dictionaries (see `values`). A method that cannot do its work raises
-`ProviderError`; any other exception is told as a bug in the provider.
+`ProviderError`; any other exception is reported as a bug in the provider.
 """
 
 from __future__ import annotations

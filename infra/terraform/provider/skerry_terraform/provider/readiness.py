@@ -20,7 +20,7 @@ class NotReady(Exception):
 
 
 class ReadinessPoll:
-    """Looks at one resource until all of it runs, and tells of each change."""
+    """Looks at one resource until all of it runs, and reports each change."""
 
     def __init__(
         self,
