@@ -129,7 +129,10 @@ class Logins:
         if granted is None:
             raise BadToken(f"{issuer.name}: no grant fits its claims")
         principal = principal_of(issuer, *granted, claims)
-        return _Verified(principal, int(claims["exp"]) + issuer.leeway_seconds, keys, generation)
+        ends = int(claims["exp"]) + issuer.leeway_seconds
+        if ends <= self._wall_clock():  # while the keys were fetched, say
+            raise BadToken(f"{issuer.name}: it has ended")
+        return _Verified(principal, ends, keys, generation)
 
     def _new_keys(self, issuer: Issuer) -> IssuerKeys:
         from skerry_edge.gate.oidc.issuer_keys import IssuerKeys, fetch_keys
