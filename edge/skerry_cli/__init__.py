@@ -58,7 +58,7 @@ def version_line() -> str:
 def build_parser() -> argparse.ArgumentParser:
     from skerry_cli.call import batch, talk
     from skerry_cli.observe import audit, status, top, trace, usage
-    from skerry_cli.platform import lifecycle, terraform, tokens, up
+    from skerry_cli.platform import lifecycle, simulate, terraform, tokens, up
     from skerry_cli.platform.models import command as models
     from skerry_cli.resources import commands as resources
     from skerry_cli.roles import control_plane, dns, edge, geo, node
@@ -75,6 +75,6 @@ def build_parser() -> argparse.ArgumentParser:
     of_platform = (up, lifecycle, status, top, resources, audit, terraform)
     for module in (*of_platform, trace, usage, talk, models, tokens, batch):
         module.register(commands)
-    for module in (control_plane, node, edge, dns, geo):
+    for module in (control_plane, node, edge, dns, geo, simulate):
         module.register(commands)
     return parser

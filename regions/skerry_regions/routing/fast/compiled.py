@@ -28,6 +28,12 @@ def compiled(function: Function) -> Function:
     return cast(Function, compiler(function))
 
 
+def called(function: Function) -> Function:
+    """Compile a function alike that is too long to be part of whoever calls it."""
+    compiler = cast(Any, njit)(nogil=True, error_model="numpy", _nrt=False)
+    return cast(Function, compiler(function))
+
+
 @compiled
 def mixed(value: np.uint64) -> np.uint64:
     """Return 64 well-mixed bits of a number (SplitMix64's finaliser, Steele et al. 2014)."""

@@ -21,6 +21,10 @@ from skerry_regions.routing.fast.holders import (
     FULL_POOL,
     LIST_CLASSES,
     LIVE,
+    NUM_LISTS,
+    NUM_MAPS,
+    POOL_END,
+    USED,
     Holders,
     holds,
     is_holder,
@@ -102,6 +106,21 @@ class CompiledIndex:
                 num_pending=np.concatenate([arrays.num_pending, np.zeros_like(arrays.num_pending)]),
             )
 
+    def make_room(self, names: int) -> None:
+        """Have room for so many more (name, slot), told or expected, without growing meanwhile."""
+        arrays = self.arrays
+        if 10 * (int(arrays.told.heads[USED]) + names) >= 7 * len(arrays.told.keys):
+            length = _length(len(arrays.told.keys), int(arrays.told.heads[LIVE]) + names)
+            self.arrays = arrays = arrays._replace(told=_rehashed(arrays.told, length))
+        if 10 * (int(arrays.totals[0]) + names) >= 7 * len(arrays.pending):
+            self._move_pending(_length(len(arrays.pending), int(arrays.totals[1]) + names))
+        pool = ("pool", POOL_END, FULL_POOL, 2 * LONGEST_LIST)
+        lists, maps = ("starts", NUM_LISTS, FULL_LISTS, 1), ("maps", NUM_MAPS, FULL_MAPS, 1)
+        for array, head, full, each in (pool, lists, maps):
+            wanted = int(self.arrays.told.heads[head]) + each * names
+            while wanted >= len(getattr(self.arrays.told, array)):
+                self._make_room(-full)
+
     @property
     def num_bytes(self) -> int:
         """Of all arrays that grow."""
@@ -156,10 +175,8 @@ class CompiledIndex:
         expiry = now + self._limits.expect_seconds
         self._expectations.append((expiry, slot, names))
         self._num_expected += len(names)
-        self._add(
-            len(names),
-            lambda at: pending.expect(self.arrays, names, at, slot, expiry, self._sparse),
-        )
+        sparse, count = self._sparse, len(names)
+        self._add(count, lambda at: pending.expect(self.arrays, names, at, slot, expiry, sparse))
 
     def expire(self, now: float) -> None:
         """See `BlockIndex`."""
@@ -223,23 +240,22 @@ class CompiledIndex:
     def _make_room(self, full: int) -> None:
         arrays = self.arrays
         if full == -pending.FULL_PENDING:
-            keys = _doubled(arrays.pending, int(arrays.totals[1]))
-            expiries = np.zeros(len(keys))
-            pending.move_pending(arrays, keys, expiries)
-            self.arrays = arrays._replace(pending=keys, expiries=expiries)
+            self._move_pending(_doubled(len(arrays.pending), int(arrays.totals[1])))
         elif full > -pending.FULL_FILED:
             self.arrays = arrays._replace(filed=_larger(arrays.filed, full + pending.FULL_FILED))
         else:
             self.arrays = arrays._replace(told=_larger(arrays.told, full))
 
+    def _move_pending(self, length: int) -> None:
+        keys, expiries = np.zeros(length, np.uint64), np.zeros(length)
+        pending.move_pending(self.arrays, keys, expiries)
+        self.arrays = self.arrays._replace(pending=keys, expiries=expiries)
+
 
 def _larger(holders: Holders, full: int) -> Holders:
     """Return a table with more room of the kind that ran out."""
     if full == -FULL_ENTRIES:
-        keys = _doubled(holders.keys, int(holders.heads[LIVE]))
-        values = np.zeros(len(keys), np.int32)
-        move_entries(holders, keys, values)
-        return holders._replace(keys=keys, values=values)
+        return _rehashed(holders, _doubled(len(holders.keys), int(holders.heads[LIVE])))
     if full == -FULL_LISTS:
         starts, counts, classes = (
             np.concatenate([array, np.zeros(max(len(array) // 2, 64), array.dtype)])
@@ -261,9 +277,23 @@ def _wider(holders: Holders) -> Holders:
     return holders._replace(maps=np.hstack([holders.maps, np.zeros_like(holders.maps)]))
 
 
-def _doubled(keys: UInt64s, live: int) -> UInt64s:
-    """Return empty keys: twice as many, unless most entries had been removed."""
-    return np.zeros(len(keys) * (2 if 10 * live >= 4 * len(keys) else 1), np.uint64)
+def _rehashed(holders: Holders, length: int) -> Holders:
+    """Return a table with so many entries, without those that were removed."""
+    moved = holders._replace(keys=np.zeros(length, np.uint64), values=np.zeros(length, np.int32))
+    move_entries(holders, moved.keys, moved.values)
+    return moved
+
+
+def _doubled(length: int, live: int) -> int:
+    """Return twice the length, unless most entries had been removed."""
+    return length * (2 if 10 * live >= 4 * length else 1)
+
+
+def _length(length: int, live: int) -> int:
+    """Return a length, this one or longer, of which so many entries are less than 70 %."""
+    while 10 * live >= 7 * length:
+        length *= 2
+    return length
 
 
 assert all(a > b for a, b in pairwise((FULL_ENTRIES, FULL_LISTS, FULL_POOL, FULL_MAPS)))
