@@ -43,7 +43,7 @@ NOT_OF_AN_EDGE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Without(Skerry):
     """The command where some packages are not installed."""
 
@@ -78,7 +78,7 @@ def running(skerry: Skerry, log: Path, *arguments: str) -> Generator[None]:
 
 def test_an_edge_needs_neither_engine_nor_dns(tmp_path: Path, default_model: ModelFiles) -> None:
     skerry = new_home(tmp_path, default_model)
-    edge = Without(skerry.home, tmp_path / "blocked", NOT_OF_AN_EDGE)
+    edge = Without(skerry.home, folder=tmp_path / "blocked", blocked=NOT_OF_AN_EDGE)
     token, _ = TokenStore(skerry.home / "tokens.json").create(account_id=ACCOUNT, now=0)
     node = ("node", "--id", "n", "--model", MODEL, "--runner", "toy", "--kv-blocks", "16")
     address = ("--address", f"unix:{tmp_path}/n")
@@ -97,7 +97,7 @@ def test_an_edge_needs_neither_engine_nor_dns(tmp_path: Path, default_model: Mod
 
 def test_a_platform_needs_no_dns(tmp_path: Path, default_model: ModelFiles) -> None:
     whole = new_home(tmp_path, default_model)
-    skerry = Without(whole.home, tmp_path / "blocked", ("dns", "skerry_dns"))
+    skerry = Without(whole.home, folder=tmp_path / "blocked", blocked=("dns", "skerry_dns"))
     skerry.up()
     try:
         config = json.loads((skerry.home / "config.json").read_text())

@@ -272,7 +272,7 @@ def test_running_streams_of_a_revoked_token_end(limited: Deployment) -> None:
         next(lines)
         tokens.revoke(id)
         revoked = AuthenticationError("This API token was revoked.")
-        assert admission.end(lambda wanted: not tokens.is_live(wanted.token), revoked) == 1
+        assert admission.end(lambda wanted: not tokens.is_live(wanted.caller.token), revoked) == 1
         rest = "\n".join(lines)
     assert "event: error" in rest
     assert events(rest)[-1]["errors"][0]["code"] == 10000
