@@ -66,7 +66,8 @@ def simulate(args: argparse.Namespace) -> int:
     try:
         scenario = load_scenario(args.scenario)
         note("compiling or loading the simulator (minutes the first time)")
-        load_twin_kernels(Home.from_environ(os.environ).cache, lambda _what, _share: None)
+        show = _progress("compiling")
+        load_twin_kernels(Home.from_environ(os.environ).cache, lambda _what, share: show(share))
         rows = _runs(scenario, args.scenario.parent, args.seeds)
     except (ScenarioError, TraceError, ConfigError, ValueError) as error:
         return complain(f"{error}.")
