@@ -138,7 +138,7 @@ def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
     return Caller(
         request_id=trace.request_id,
         tenant=tenant,
-        token=principal.name,
+        token=principal.login or principal.token_id,
         budgets=principal.budgets,
         models=principal.models,
         cache_key=edge.cache_key(tenant, known.residency),

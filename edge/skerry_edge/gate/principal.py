@@ -50,8 +50,3 @@ class Principal(msgspec.Struct, frozen=True):
     expires_at: int | None = None  # Unix seconds
     login: str = ""  # `ISSUER:SUBJECT` of one whom an issuer vouches for; "": it is an API token
     token_days: int | None = None  # that API tokens last at most which a login makes
-
-    @property
-    def name(self) -> str:
-        """Return what logs, usage and running requests call it."""
-        return self.login or self.token_id

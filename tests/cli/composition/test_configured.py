@@ -143,9 +143,9 @@ def test_requests_of_a_login_end_when_its_issuer_goes(home: Home) -> None:
             assert await logins.authenticate(known.token()) is None
             home.issuers.write_text(ISSUERS.replace("URL", known.url))
             principal = await until_known(logins, known.token())
-            assert (principal.name, principal.account_id) == ("acme:alice", ACCOUNT)
+            assert (principal.login, principal.account_id) == ("acme:alice", ACCOUNT)
             ended: list[SkerryError] = []
-            place = await admission.enter(demand(principal.name), on_end=ended.append)
+            place = await admission.enter(demand(principal.login), on_end=ended.append)
             end_revoked(admission, tokens, logins)
             assert ended == []
             home.issuers.write_text("issuers: []")
