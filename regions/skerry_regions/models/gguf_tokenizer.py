@@ -1,15 +1,16 @@
-"""The tokenizer inside a GGUF file, as a `tokenizer.json` of HF `tokenizers`.
-
-GGUF names a byte-level BPE's pre-tokenizer instead of stating it; `_PRE_TOKENIZERS` has the regular
-expressions of the original tokenizers. A name not listed is refused: a near miss would give wrong
-tokens without any sign.
-"""
+"""The tokenizer inside a GGUF file, as a `tokenizer.json` of HF `tokenizers`."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from skerry_regions.models.foreign.gguf_header import GGUFError, Value
+from skerry_regions.models.foreign.pre_tokenizers import (
+    BYTE_LEVEL,
+    NORMALIZED_TO_NFC,
+    PRE_TOKENIZERS,
+    WHOLE_WORDS_FIRST,
+)
 from skerry_regions.models.foreign.sentencepiece_model import SentencePieceModel
 from skerry_regions.models.foreign.tokenizer_json import token_text
 from skerry_regions.models.model_files import TokenForm
@@ -33,57 +34,6 @@ STOP_TEXTS: Final = frozenset(
         *("<end_of_turn>", "<|end_of_turn|>", "</s>", "<\uff5cend▁of▁sentence\uff5c>"),
     )
 )
-
-_BYTE_LEVEL: Final[Json] = {
-    "type": "ByteLevel",
-    "add_prefix_space": False,
-    "trim_offsets": True,
-    "use_regex": True,
-}
-
-
-def _split(pattern: str) -> Json:
-    """Split by a regular expression, then map bytes to GPT-2's alphabet without a second split."""
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-    return _sequence(split, {**_BYTE_LEVEL, "use_regex": False})
-
-
-def _sequence(*steps: Json) -> Json:
-    return {"type": "Sequence", "pretokenizers": list(steps)}
-
-
-_GPT2: Final = _sequence(_BYTE_LEVEL)
-_DIGITS: Final = _sequence({"type": "Digits", "individual_digits": True}, _BYTE_LEVEL)
-_LLAMA3: Final = _split(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2: Final = _split(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-_PRE_TOKENIZERS: Final[dict[str, Json]] = {
-    "gpt-2": _GPT2,
-    "phi-2": _GPT2,
-    "smollm": _DIGITS,
-    "starcoder": _DIGITS,
-    "refact": _DIGITS,
-    "codeshell": _DIGITS,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "falcon3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-}
-_WHOLE_WORDS_FIRST: Final = {"llama-bpe", "llama3", "llama-v3", "falcon3"}
-_NORMALIZED_TO_NFC: Final = {"qwen2", "deepseek-r1-qwen"}
 
 
 def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:
@@ -167,8 +117,8 @@ def _token_types(metadata: dict[str, Value]) -> list[int]:
 
 def _byte_level_bpe(metadata: dict[str, Value]) -> Json:
     name = metadata.get("tokenizer.ggml.pre", "")
-    if name not in _PRE_TOKENIZERS:
-        known = ", ".join(sorted(_PRE_TOKENIZERS))
+    if name not in PRE_TOKENIZERS:
+        known = ", ".join(sorted(PRE_TOKENIZERS))
         raise GGUFError(f"pre-tokenizer {name!r} is not supported ({known} are)")
     added = _added_tokens(metadata)
     return {
@@ -176,10 +126,10 @@ def _byte_level_bpe(metadata: dict[str, Value]) -> Json:
         "truncation": None,
         "padding": None,
         "added_tokens": added,
-        "normalizer": {"type": "NFC"} if name in _NORMALIZED_TO_NFC else None,
-        "pre_tokenizer": _PRE_TOKENIZERS[str(name)],
-        "post_processor": _post_processor(metadata) or {**_BYTE_LEVEL, "trim_offsets": False},
-        "decoder": _BYTE_LEVEL,
+        "normalizer": {"type": "NFC"} if name in NORMALIZED_TO_NFC else None,
+        "pre_tokenizer": PRE_TOKENIZERS[str(name)],
+        "post_processor": _post_processor(metadata) or {**BYTE_LEVEL, "trim_offsets": False},
+        "decoder": BYTE_LEVEL,
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -188,7 +138,7 @@ def _byte_level_bpe(metadata: dict[str, Value]) -> Json:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": name in _WHOLE_WORDS_FIRST,
+            "ignore_merges": name in WHOLE_WORDS_FIRST,
             "vocab": (vocab := _vocab(metadata, added)),
             "merges": _merges(metadata, vocab),
         },
@@ -295,6 +245,6 @@ def adds_bos(metadata: dict[str, Value]) -> bool:
     family."""
     by_family = (
         metadata.get("tokenizer.ggml.model") == "llama"
-        or metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS_FIRST
+        or metadata.get("tokenizer.ggml.pre") in WHOLE_WORDS_FIRST
     )
     return bool(metadata.get("tokenizer.ggml.add_bos_token", by_family))
