@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from skerry_regions.models.foreign.gguf_header import GGUFError, Value
@@ -34,6 +35,16 @@ STOP_TEXTS: Final = frozenset(
         *("<end_of_turn>", "<|end_of_turn|>", "</s>", "<\uff5cend▁of▁sentence\uff5c>"),
     )
 )
+# OpenAI's Harmony (https://cookbook.openai.com/articles/openai-harmony) ends each message with
+# <|end|>, the thoughts before an answer too, and a turn with one of these.
+_HARMONY_STOPS: Final = frozenset(("<|return|>", "<|call|>"))
+
+
+def stop_texts(known: Collection[str]) -> frozenset[str]:
+    """Return the tokens that end a turn or text, of a vocabulary's control tokens."""
+    if _HARMONY_STOPS.issubset(known):
+        return (STOP_TEXTS - {"<|end|>"}).intersection(known) | _HARMONY_STOPS
+    return STOP_TEXTS.intersection(known)
 
 
 def convert(metadata: dict[str, Value]) -> tuple[Json, TokenForm]:

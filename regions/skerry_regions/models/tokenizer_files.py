@@ -179,7 +179,7 @@ def _finish(
     if chat_template is not None and len(chat_template) > MAX_TEMPLATE_LENGTH:
         raise UnsupportedModel(f"the chat template is longer than {MAX_TEMPLATE_LENGTH} characters")
     stops = {id_ for id_ in end_ids if isinstance(id_, int) and 0 <= id_ < vocab_size}
-    stops.update(control[text] for text in gguf_tokenizer.STOP_TEXTS if text in control)
+    stops.update(control[text] for text in gguf_tokenizer.stop_texts(control))
     texts = {id_: text for text, id_ in control.items()}
     settings: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",

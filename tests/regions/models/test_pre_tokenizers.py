@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from skerry_regions.models.foreign.pre_tokenizers import PRE_TOKENIZERS
+from skerry_regions.models.gguf_tokenizer import stop_texts
 
 # tiktoken's `openai_public.py`, MIT; the first as released for GPT-4, the second for GPT-4o.
 CL100K = (
@@ -56,3 +57,9 @@ def test_words_are_those_of_the_published_pattern(name: str, pattern: str) -> No
     known = ["".join(c for c in text if unicodedata.category(c) != "Cn") for text in strings()]
     differing = [text for text in known if words(name, text) != published.findall(text)]
     assert not differing
+
+
+def test_a_message_of_harmony_is_not_the_end_of_a_turn() -> None:
+    harmony = ["<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>"]
+    assert stop_texts(harmony) == {"<|return|>", "<|call|>", "<|endoftext|>"}
+    assert stop_texts(["<|user|>", "<|end|>", "<|endoftext|>"]) == {"<|end|>", "<|endoftext|>"}
