@@ -16,6 +16,7 @@ from typing import Any
 from skerry_cli.arguments import Commands, add_command, count
 from skerry_cli.home.state import JOURNAL_NAME, Home
 from skerry_cli.output import complain, note, say
+from skerry_cli.tables import table
 
 DEFAULT_SINCE = "30d"
 # Of the table: a heading, a field, how it is written.
@@ -96,7 +97,7 @@ def show_usage(args: argparse.Namespace) -> int:
         return complain(f"a usage journal cannot be read: {error}.")
     lines = [msgspec.to_builtins(total) for total in found]
     written: dict[str, Callable[[], str]] = {
-        "table": lambda: table(by, lines),
+        "table": lambda: usage_table(by, lines),
         "csv": lambda: as_csv(lines),
         "json": lambda: as_json(lines),
     }
@@ -143,24 +144,15 @@ def journal_files(home: Home) -> list[Path]:
     return sorted([*home.root.glob(JOURNAL_NAME), *home.root.glob(f"zones/*/{JOURNAL_NAME}")])
 
 
-def table(by: Sequence[str], lines: Sequence[dict[str, Any]]) -> str:
+def usage_table(by: Sequence[str], lines: Sequence[dict[str, Any]]) -> str:
     """Return lines under headings, numbers to the right."""
-    rows = [[*(name.upper() for name in by), *(heading for heading, _, _ in COLUMNS)]]
+    rows = []
     for line in lines:
         figures = {**line, "not_done": _not_done(line)}
-        rows.append(
-            [
-                *(str(line[name]) for name in by),
-                *(format(figures[field], form) for _, field, form in COLUMNS),
-            ]
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if place < len(by) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
+        cells = (format(figures[field], form) for _, field, form in COLUMNS)
+        rows.append([*(str(line[name]) for name in by), *cells])
+    return table(
+        [*(name.upper() for name in by), *(f">{heading}" for heading, *_ in COLUMNS)], rows
     )
 
 

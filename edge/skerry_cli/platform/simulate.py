@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skerry_cli.arguments import Commands, add_command, count
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
+from skerry_cli.tables import table
 
 if TYPE_CHECKING:
     from skerry_regions.twin.figures import Figures
@@ -73,7 +74,7 @@ def simulate(args: argparse.Namespace) -> int:
         return complain(f"{error}.")
     except OSError as error:
         return complain(f"{error.filename}: {error.strerror}.")
-    say(table(rows))
+    say(figures_table(rows))
     for name, each in rows:
         if max(run.utilisation for run in each) > HIGH_UTILISATION:
             note(f"{name}: nodes are busy over 90 % of the time; near that, waits are a guess")
@@ -110,25 +111,18 @@ def _progress(name: str) -> Any:
     return lambda share: print(f"\r{name}: {share:.0%} ", end="\r", file=sys.stderr)  # noqa: T201
 
 
-def table(rows: Sequence[tuple[str, Sequence[Figures]]]) -> str:
+def figures_table(rows: Sequence[tuple[str, Sequence[Figures]]]) -> str:
     """Return means under headings, with half of their 95 % intervals where there are seeds."""
     from skerry_regions.twin.figures import interval
 
-    lines = [["SCENARIO", *(heading for heading, *_ in COLUMNS)]]
+    lines = []
     for name, runs in rows:
         line = [name]
         for _, field, factor, form in COLUMNS:
             mean, half = interval([getattr(run, field) * factor for run in runs])
             line.append(format(mean, form) + ("" if half is None else f" ±{half:{form}}"))
         lines.append(line)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return table(["SCENARIO", *(f">{heading}" for heading, *_ in COLUMNS)], lines)
 
 
 def as_json(rows: Sequence[tuple[str, Sequence[Figures]]]) -> bytes:
