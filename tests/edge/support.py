@@ -34,6 +34,7 @@ from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+from skerry_edge.text.desk import Desk
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import content_text
 from skerry_edge.text.token_cache import Borders
@@ -325,8 +326,10 @@ def deployed(
     report: Callable[[], RegionReport] = RegionReport,
     logins: Logins | None = None,
     hosts: frozenset[str] = frozenset(),
+    at_once_seconds: float = PATIENCE,
 ) -> Generator[Deployment]:
-    """A real edge on loopback, in front of a `ScriptedRegion`."""
+    """A real edge on loopback, in front of a `ScriptedRegion`. `at_once_seconds` is what may be
+    worked on for requests that are refused."""
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, role="developer", now=0)
     region = ScriptedRegion()
@@ -340,6 +343,7 @@ def deployed(
         hosts=hosts,
         secret=b"s" * 32,
         limits=limits,
+        desk=Desk(at_once_seconds=at_once_seconds),
         admission=Admission(max_requests=limits.max_requests) if admission is None else admission,
         responses=ResponseStore(folder / "responses.db") if stores_responses else None,
         batches=_batches(folder) if keeps_batches else None,

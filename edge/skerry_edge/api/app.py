@@ -33,7 +33,7 @@ from skerry.errors import (
 from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.api import cors
 from skerry_edge.api.batch.service import dispatching
-from skerry_edge.api.handler import EdgeRequest
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.operations import OPERATIONS, errors_of
 from skerry_edge.envelopes import error_response
 from skerry_edge.gate.auth import authenticated, check_host
@@ -185,6 +185,7 @@ class Rim:
         if operation.scopes is not None and principal is not None:
             _check_scopes(operation.scopes, principal)
             if operation.is_counted:
+                edge.desk.preparation.check(principal.account_id)
                 edge.admission.arrive(principal.account_id, tell=headers.update)
         request = EdgeRequest(
             scope,
@@ -198,8 +199,12 @@ class Rim:
             trace=trace,
             answer_headers=headers,
         )
-        response = await operation.handler(request)
-        await response(scope, receive, send)
+        try:
+            response = await operation.handler(request)
+            await response(scope, receive, send)
+        finally:
+            if principal is not None and trace.prepared_seconds and not trace.is_admitted:
+                edge.desk.preparation.charge(principal.account_id, trace.prepared_seconds)
         if principal is not None and "round_trip" in scope:
             edge.client_rtts.seen(scope)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from skerry.errors import BodyTooLarge, InvalidInput, InvalidJSON
 # What a body may make of objects: a byte each of `[],[],…` took the event loop a second for 8 MiB.
 MAX_CONTAINERS = 1 << 17  # lists and objects
 MAX_ITEMS = 1 << 19  # of all of them
+PIECE_BYTES = 1 << 18  # looked at in one go, which holds the GIL
 
 T = TypeVar("T")
 
@@ -76,20 +78,44 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def _check_size(body: bytes) -> None:
-    """Refuse what would make too many objects, before any is made. Raises `InvalidInput`."""
-    if _holds_at_most(body, MAX_CONTAINERS, MAX_ITEMS):
-        return
-    too_many_strings = body.count(b'"') > MAX_ITEMS
-    if too_many_strings or not _holds_at_most(_STRING.sub(b"", body), MAX_CONTAINERS, MAX_ITEMS):
+    """Refuse what would make too many objects, before any is made. Raises `InvalidInput`.
+
+    Only what seems to hold too many, brackets and commas in strings counted too, is looked at
+    without its strings; what holds too many is not looked at to its end.
+    """
+    if not _is_small(_pieces(body)) and not _is_small(_pieces_without_strings(body)):
         raise InvalidInput(
             f"Bad input: the body has more than {MAX_CONTAINERS} lists and objects, or {MAX_ITEMS} "
             "things in them"
         )
 
 
-def _holds_at_most(body: bytes, containers: int, items: int) -> bool:
-    """Brackets and commas in strings are counted, too."""
-    return body.count(b"[") + body.count(b"{") <= containers and body.count(b",") <= items
+def _is_small(pieces: Iterator[bytes]) -> bool:
+    containers = items = 0
+    for piece in pieces:
+        containers += piece.count(b"[") + piece.count(b"{")
+        items += piece.count(b",")
+        if containers > MAX_CONTAINERS or items > MAX_ITEMS:
+            return False
+    return True
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
+
+
+def _pieces_without_strings(body: bytes) -> Iterator[bytes]:
+    """Yield what lies outside of strings, up to one that has no end."""
+    start = 0
+    while start < len(body):
+        piece = body[start : start + PIECE_BYTES]
+        outside, quote, rest = _STRING.sub(b"", piece).partition(b'"')
+        yield outside
+        start += len(piece)
+        if quote:  # of a string that goes on behind the piece
+            string = _STRING.match(body, start - len(rest) - 1)
+            start = len(body) if string is None else string.end()
 
 
 def invalid_input(reason: str) -> InvalidInput:

@@ -8,18 +8,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
-from skerry.errors import BodyTooLarge, InvalidInput, SkerryError
+from skerry.errors import InvalidInput, SkerryError
 from skerry.wire import RunOptions
-from skerry_edge.answer_headers import AnswerHeaders
-from skerry_edge.api.bodies import unpacked
+from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.envelopes import MODEL_HEADER
 from skerry_edge.gate.caller import Caller
-from skerry_edge.gate.inside import Priority
 from skerry_edge.gate.job import Job
-from skerry_edge.gate.principal import Principal
-from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.encoding import Form, Texts, encoded
 from skerry_edge.generation.generation import Choices
 from skerry_edge.generation.sse import Attended, EventStream, interruption
@@ -29,7 +24,6 @@ from skerry_edge.ledger import idempotency, response_cache
 from skerry_edge.ledger.idempotency import IdempotencyKey
 from skerry_edge.ledger.repeats import RepeatPolicy
 from skerry_edge.output.plan import OutputPlan
-from skerry_edge.telemetry.tracing import Trace
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import stop_strings
 from skerry_edge.whole_numbers import whole_number
@@ -40,88 +34,6 @@ TIMEOUT_HEADER = "cf-aig-request-timeout"
 MAX_PATIENCE_MS = 9_999_999_999
 
 T = TypeVar("T")
-
-
-class EdgeRequest(Request):
-    """A request that was let in, and what the edge knows of it besides what was sent."""
-
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        edge: Edge,
-        fields: Mapping[str, str],
-        principal: Principal | None,
-        residency: str | None,
-        priority: Priority,
-        trace: Trace,
-        answer_headers: AnswerHeaders,
-    ) -> None:
-        """`fields` are the header's, by name in lower case; of those given twice the first."""
-        super().__init__(scope, receive, send)
-        self.edge = edge
-        self.fields = fields
-        self.principal = principal
-        self.residency = residency  # zone that the request must not leave
-        self.priority: Priority = priority
-        self.trace = trace
-        self.answer_headers = answer_headers
-        self._content = b""
-
-    @property
-    def content(self) -> bytes:
-        """Return the body, once it was read."""
-        return self._content
-
-    async def read(self, limit: int) -> bytes:
-        """Read the whole body. Raises `BodyTooLarge` beyond `limit` bytes, `ClientDisconnect` if it
-        breaks.
-
-        Our own server enforces the limit earlier; this one holds under any ASGI server.
-        """
-        size = 0
-        pieces: list[bytes] = []
-        async for piece in self.stream():
-            size += len(piece)
-            if size > limit:
-                raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
-            pieces.append(piece)
-        coding = self.fields.get("content-encoding", "")
-        self._content = await unpacked(b"".join(pieces), coding, limit)
-        return self._content
-
-
-def admitted(request: Request) -> EdgeRequest:
-    """Return the request as the rim made it."""
-    if not isinstance(request, EdgeRequest):
-        raise TypeError("the request did not pass the rim")
-    return request
-
-
-def edge_of(request: Request) -> Edge:
-    """Return the edge that `create_app` was given."""
-    return admitted(request).edge
-
-
-def principal_of(request: Request) -> Principal:
-    """Return the caller, whose token has a scope that the operation needs."""
-    principal = admitted(request).principal
-    if principal is None:
-        raise TypeError("the operation needs no token")
-    return principal
-
-
-def arrive(request: Request, spec: ModelSpec) -> None:
-    """Count a request for its model, before any work on it. Raises what `Admission.arrive` does."""
-    known, tenant = admitted(request), principal_of(request).account_id
-    known.edge.admission.arrive(tenant, spec.id, known.answer_headers.update)
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """Read the whole body; see `EdgeRequest.read`."""
-    return await admitted(request).read(limit)
 
 
 def caller_of(request: Request, options: RunOptions | None = None) -> Caller:

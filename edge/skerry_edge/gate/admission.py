@@ -25,6 +25,7 @@ from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.gate.spending import Hold, Spending, dollars
 from skerry_edge.gate.token_bucket import Pace
 from skerry_edge.limits import Limits
+from skerry_edge.telemetry import tracing
 
 MAX_METERS = 100_000
 DEFAULT_LIMITS = Limits()
@@ -176,6 +177,8 @@ class Admission:
             except BaseException:
                 place.leave()
                 raise
+        if (trace := tracing.current()) is not None:
+            trace.is_admitted = True
         return place
 
     def _check_journal(self) -> None:

@@ -79,6 +79,8 @@ class Trace:
         self.request_id = request_id
         self.context = caller.child() if caller is not None else new_context()
         self.started = clock()
+        self.prepared_seconds = 0.0  # of processor time, before admission
+        self.is_admitted = False
         self._caller = caller
         self._started_at = wall_clock()
         self._clock = clock

@@ -6,11 +6,14 @@ Tenants take turns at its threads, so that what one of them sends holds up no ot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from skerry_edge.telemetry import tracing
 from skerry_edge.text.model import TextModel
+from skerry_edge.text.preparation_debt import AT_ONCE_SECONDS, PreparationDebt
 from skerry_edge.text.token_cache import PrefixMemory
 from skerry_regions.process.fair_queue import FairQueue
 
@@ -22,7 +25,13 @@ T = TypeVar("T")
 class Desk:
     """Belongs to the event loop that first uses it; `close` it from another thread."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        at_once_seconds: float = AT_ONCE_SECONDS,
+    ) -> None:
+        """`clock` gives seconds; for `at_once_seconds` see `PreparationDebt`."""
+        self.preparation = PreparationDebt(clock, at_once_seconds)
         self.queue = FairQueue("skerry-desk", threads=THREADS)
         self.prefixes = PrefixMemory()
 
@@ -43,8 +52,20 @@ class TenantDesk:
     tenant: str
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, on a thread. Raises what it and `FairQueue.run` raise."""
-        return await self.desk.queue.run(self.tenant, work)
+        """Return what `work` returns, on a thread. Raises what it and `FairQueue.run` raise, and
+        `RateLimited` for a tenant that is in debt (see `PreparationDebt`) when its turn comes."""
+        trace, preparation = tracing.current(), self.desk.preparation
+
+        def counted() -> T:
+            preparation.check(self.tenant)
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                if trace is not None:
+                    trace.prepared_seconds += time.thread_time() - began
+
+        return await self.desk.queue.run(self.tenant, counted)
 
     def encode(self, text: TextModel, prompt: str) -> list[int]:
         """See `PrefixMemory.encode`."""

@@ -29,16 +29,8 @@ from skerry_edge.api.anthropic.messages_wire import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import (
-    arrive,
-    attended,
-    begin,
-    caller_of,
-    edge_of,
-    event_stream,
-    read_body,
-)
+from skerry_edge.api.edge_request import arrive, edge_of, read_json
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
 from skerry_edge.gate.caller import Caller
@@ -56,7 +48,7 @@ _count_decoder = msgspec.json.Decoder(CountRequest)
 async def messages(request: Request) -> Response:
     """`POST …/v1/messages`."""
     edge = edge_of(request)
-    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _decoder)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
     job = await _job(edge, asked, caller)
@@ -85,7 +77,7 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
     edge = edge_of(request)
-    asked = decode(_count_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _count_decoder)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
     arrive(request, edge.spec(asked.model))
     whole = MessagesRequest(**fields, max_tokens=1)

@@ -25,8 +25,8 @@ from skerry_edge.api.batch.wire import (
     LineErrors,
     RequestCounts,
 )
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import edge_of, key_of, principal_of, read_body
+from skerry_edge.api.edge_request import edge_of, principal_of, read_json
+from skerry_edge.api.handler import key_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
 from skerry_regions.queue import BatchRecord, NewBatch
@@ -54,7 +54,7 @@ async def create(request: Request) -> Response:
     edge = edge_of(request)
     principal = principal_of(request)
     batches, tenant = batches_of(edge.batches), principal.account_id
-    asked = decode(_request_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _request_decoder)
     window_seconds = _window(asked.completion_window, batches.limits.longest_window_hours)
     file = await asyncio.to_thread(batches.files.get, tenant, asked.input_file_id)
     if file is None or file.purpose != "batch":

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from skerry.errors import InvalidInput, NotFound, TaskNotSupported
 from skerry_edge.api.batch.wire import DeletedFile, FileList, FileObject
-from skerry_edge.api.handler import admitted, edge_of, principal_of
+from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import Batches, batches_of
 from skerry_edge.ledger.file_store import PIECE_BYTES, StoredFile

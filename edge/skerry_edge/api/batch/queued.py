@@ -37,7 +37,8 @@ from skerry_edge.api.batch.wire import (
     decode_reply,
 )
 from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import key_of, principal_of
+from skerry_edge.api.edge_request import principal_of
+from skerry_edge.api.handler import key_of
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.batches import (

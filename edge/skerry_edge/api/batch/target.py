@@ -7,7 +7,7 @@ from msgspec import Struct
 from starlette.requests import Request
 
 from skerry.errors import PermissionDenied
-from skerry_edge.api.handler import admitted
+from skerry_edge.api.edge_request import admitted
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from skerry.errors import ModelNotFound
 from skerry_edge.api.documents.openapi_bodies import ModelLeftOut, Readiness
-from skerry_edge.api.handler import edge_of
+from skerry_edge.api.edge_request import edge_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.generation.edge import Edge
 from skerry_edge.telemetry import metrics

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire.openai import ModelCard, ModelList
-from skerry_edge.api.handler import edge_of, principal_of
+from skerry_edge.api.edge_request import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope, page_info
 from skerry_edge.gate.grants import check_model, may_run
 from skerry_edge.whole_numbers import whole_number

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from skerry import wire
 from skerry.errors import InvalidInput
 from skerry.wire import openai as openai_wire
-from skerry_edge.api.handler import edge_of
+from skerry_edge.api.edge_request import edge_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
 from skerry_edge.generation.edge import Edge
 from skerry_edge.text.prompts import NATIVE_TEMPERATURE, OPENAI_TEMPERATURE

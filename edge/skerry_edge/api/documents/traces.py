@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import NotFound
-from skerry_edge.api.handler import edge_of, principal_of
+from skerry_edge.api.edge_request import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, envelope
 
 

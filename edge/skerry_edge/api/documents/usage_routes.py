@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, Overloaded, Unavailable
-from skerry_edge.api.handler import edge_of, principal_of
+from skerry_edge.api.edge_request import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.ledger.usage_report import dimensions_of, reading, since_of, totals

@@ -20,17 +20,8 @@ from skerry.wire.openai import (
     ChatRunInput,
     ChoiceLogprobs,
 )
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import (
-    arrive,
-    attended,
-    begin,
-    caller_of,
-    edge_of,
-    event_stream,
-    job_of,
-    read_body,
-)
+from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -56,7 +47,7 @@ _run_decoder = msgspec.json.Decoder(ChatRunInput)
 async def chat_completions(request: Request) -> Response:
     """`POST …/v1/chat/completions`."""
     edge = edge_of(request)
-    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _decoder)
     arrive(request, edge.spec(asked.model))
     return await _answer(request, edge, asked, OPENAI)
 
@@ -71,7 +62,7 @@ async def run(
 ) -> Response:
     """Answer `/ai/run` of a model whose answers are chat completions: enveloped, or a stream with
     the Workers AI tail. `options` are in place of those in the body."""
-    asked = decode(_run_decoder, body)
+    asked = await decoded(request, _run_decoder, body)
     asked.options = options or asked.options
     if (asked.prompt is None) == (not asked.messages):
         raise InvalidInput("Bad input: exactly one of 'prompt' and 'messages' is required")

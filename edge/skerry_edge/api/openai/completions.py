@@ -13,17 +13,8 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported
 from skerry.wire.openai import Completion, CompletionRequest
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import (
-    arrive,
-    attended,
-    begin,
-    caller_of,
-    edge_of,
-    event_stream,
-    job_of,
-    read_body,
-)
+from skerry_edge.api.edge_request import arrive, edge_of, read_json
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai.completion_answers import ChoiceWriter, PromptText, collect, events
 from skerry_edge.envelopes import JSONBytes, encode, openai_error_event
 from skerry_edge.gate.caller import Caller
@@ -50,7 +41,7 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 async def completions(request: Request) -> Response:
     """`POST …/v1/completions`."""
     edge = edge_of(request)
-    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _decoder)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
     jobs, prompts = await _jobs(edge, asked, caller)

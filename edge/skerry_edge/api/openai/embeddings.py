@@ -16,8 +16,8 @@ from starlette.responses import Response
 from skerry.errors import InvalidInput
 from skerry.wire import EmbeddingsInput, EmbeddingsOutput
 from skerry.wire.openai import MAX_EMBEDDING_INPUTS, EmbeddingItem, EmbeddingList, EmbeddingRequest
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import arrive, caller_of, edge_of, read_body, vectors
+from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
+from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.api.openai.completions import prompts_given
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.generation.edge import Edge
@@ -40,7 +40,7 @@ async def run(
     dialect: Dialect,
 ) -> Response:
     """Answer `/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
-    asked = decode(_input_decoder, body)
+    asked = await decoded(request, _input_decoder, body)
     caller = caller_of(request)
     texts = [asked.text] if isinstance(asked.text, str) else asked.text
     embedding = _embedding(spec)
@@ -64,7 +64,7 @@ async def run(
 async def create(request: Request) -> Response:
     """`POST …/v1/embeddings`."""
     edge = edge_of(request)
-    asked = decode(_request_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _request_decoder)
     caller = caller_of(request)
     spec, text = edge.encoder(asked.model)
     arrive(request, spec)

@@ -16,17 +16,8 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, RequestError
 from skerry.wire.openai import ChatCompletionRequest
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import (
-    arrive,
-    attended,
-    begin,
-    caller_of,
-    edge_of,
-    event_stream,
-    principal_of,
-    read_body,
-)
+from skerry_edge.api.edge_request import arrive, edge_of, principal_of, read_json
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
 from skerry_edge.api.responses.responses_input import chat_request, turns_of
@@ -50,7 +41,7 @@ _decoder = msgspec.json.Decoder(ResponsesRequest)
 async def create(request: Request) -> Response:
     """`POST …/v1/responses`."""
     edge = edge_of(request)
-    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _decoder)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
     turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)

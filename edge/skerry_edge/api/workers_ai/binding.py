@@ -14,8 +14,7 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import edge_of, read_body
+from skerry_edge.api.edge_request import edge_of, read_json
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import BINDING, MODEL_HEADER
 
@@ -37,6 +36,6 @@ async def run(request: Request) -> Response:
     if not name:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
     spec = edge.spec(name)
-    asked = decode(_decoder, await read_body(request, edge.limits.body_bytes))
+    asked = await read_json(request, _decoder)
     options = asked.options or RunOptions()
     return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)

@@ -21,7 +21,7 @@ from skerry.wire import (
     RankingInput,
     RankingOutput,
 )
-from skerry_edge.api.bodies import decode
+from skerry_edge.api.edge_request import decoded
 from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.gate.caller import Caller
@@ -46,9 +46,13 @@ async def run(
     caller = caller_of(request)
     result: RankingOutput | list[LabelScore]
     if _classification(spec).ranks:
-        result = await _ranking(request, edge, spec, text, decode(_ranking_decoder, body), caller)
+        result = await _ranking(
+            request, edge, spec, text, await decoded(request, _ranking_decoder, body), caller
+        )
     else:
-        result = await _labels(request, edge, spec, text, decode(_text_decoder, body), caller)
+        result = await _labels(
+            request, edge, spec, text, await decoded(request, _text_decoder, body), caller
+        )
     return JSONBytes(dialect.wrap(encode(result)))
 
 

@@ -20,18 +20,15 @@ from skerry.wire import (
     TextGenerationOutput,
 )
 from skerry_edge.api.batch import queued
-from skerry_edge.api.bodies import decode
-from skerry_edge.api.handler import (
+from skerry_edge.api.edge_request import (
     arrive,
-    attended,
-    begin,
-    caller_of,
+    decoded,
     edge_of,
-    event_stream,
-    job_of,
     principal_of,
     read_body,
+    read_json,
 )
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai import chat as openai
 from skerry_edge.api.openai import embeddings
 from skerry_edge.api.workers_ai import classification
@@ -75,14 +72,14 @@ async def run(request: Request) -> Response:
     """`POST …/ai/run/{model}`: the body is the model's input."""
     edge = edge_of(request)
     spec = edge.spec(request.path_params["model"])
-    body = await read_body(request, edge.limits.body_bytes)
+    body = await read_body(request)
     return await answer(request, edge, spec, body, REST)
 
 
 async def run_named(request: Request) -> Response:
     """`POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
     edge = edge_of(request)
-    universal = decode(_universal_decoder, await read_body(request, edge.limits.body_bytes))
+    universal = await read_json(request, _universal_decoder)
     spec = edge.spec(universal.model)
     return await answer(request, edge, spec, bytes(universal.input), REST)
 
@@ -109,7 +106,7 @@ async def answer(
     text = edge.texts[spec.id]
     if spec.answer == "chat":
         return await openai.run(request, edge, spec, body, dialect, options)
-    asked = decode(_input_decoder, body)
+    asked = await decoded(request, _input_decoder, body)
     caller = caller_of(request, options or asked.options)
     plan = None
     if not is_plain(asked, asked.messages or ()):
