@@ -72,6 +72,7 @@ class EdgeOptions:
     where: Where
     gateway: str = ""  # address for other regions' edges
     placement: Rule = "cost"
+    hosts: frozenset[str] = frozenset()  # that it answers to, beside those of the topology
     holds: bool = False  # requests for models without a node, until there is one
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
@@ -191,7 +192,7 @@ async def _serve(
                 region=options.region,
                 tokens=TokenStore(home.tokens),
                 edges=lambda: len(directory.edges),
-                hosts=edge_names(topology, options.id),
+                hosts=options.hosts | edge_names(topology, options.id),
                 residency=options.zone,
                 metrics=metrics,
                 report=report,

@@ -13,6 +13,7 @@ from skerry_cli.arguments import (
     add_residency,
     add_tls,
     is_half_tls,
+    known_hosts,
     port,
     tls_of,
 )
@@ -78,6 +79,13 @@ def register(commands: Commands) -> None:
         help="YAML whose links say what to assume of paths until they are measured",
     )
     add_tls(edge, note="read again when it changes")
+    edge.add_argument(
+        "--known-host",
+        type=known_hosts,
+        default=frozenset[str](),
+        metavar="NAME,…",
+        help="answer to these names, --host and loopback's alone (default: to all)",
+    )
     edge.add_argument("--home", type=Path, help="tokens, models, registry (default: SKERRY_HOME)")
     edge.add_argument(
         "--placement",
@@ -189,6 +197,7 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
     return EdgeOptions(
         where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
         placement=args.placement,
+        hosts=args.known_host,
         lifeline=args.lifeline_fd,
         advertise=args.advertise or "",
         placed=()

@@ -99,6 +99,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("edge_nodes", {"name": "e", "region": "fra", "host": "0.0.0.0"}, "host"),
     ("edge_nodes", {"name": "e", "region": "fra", "host": "localhost"}, "host"),
     ("edge_nodes", {"name": "e", "region": "fra", "port": 70000}, "port"),
+    ("edge_nodes", {"name": "e", "region": "fra", "hosts": ["http://a"]}, "hosts[0]"),
     ("edge_nodes", {"name": "e", "region": "fra", "port": 8787}, "port"),
     ("deployments", {"name": "d", "model": MODEL, "pools": []}, "pools"),
     ("deployments", {"name": "d", "model": MODEL, "pools": ["fra-no"]}, "pools[0]"),

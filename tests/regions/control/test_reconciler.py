@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.regions.control.support import MODEL, Clock, Tokens, new
 
 from skerry_regions.control.desired.changes import Changes
@@ -32,6 +33,7 @@ from skerry_regions.control.planning.launcher import (
     fingerprint,
 )
 from skerry_regions.control.planning.wanted import ModelState
+from skerry_regions.control.reconcile.commands import edge_command
 from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.registry import Member
 
@@ -244,6 +246,21 @@ async def test_an_edge_keeps_its_port_when_its_models_change(world: World) -> No
     settings = world.machine.launches[edge.id].settings
     assert isinstance(settings, EdgeSettings)
     assert settings.models == (MODEL, "@cf/o/o")
+
+
+async def test_an_edge_answers_to_the_names_that_it_is_given(world: World) -> None:
+    await world.steps(2)
+    world.patch("edge_node", "edge", hosts=["ai.example.com", "192.0.2.7"])
+    await world.steps(8)
+    [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
+    settings = world.machine.launches[edge.id].settings
+    assert isinstance(settings, EdgeSettings)
+    command = edge_command("e", settings, gateway="g", listener=3, topology=Path("t"))
+    assert command[-2:] == ["--known-host", "ai.example.com,192.0.2.7"]
+    world.patch("edge_node", "edge", hosts=[])
+    await world.steps(8)
+    [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
+    assert world.machine.launches[edge.id].settings == replace(settings, hosts=())
 
 
 async def test_a_region_goes_once_all_of_it_has_drained(world: World) -> None:

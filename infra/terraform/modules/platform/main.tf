@@ -83,6 +83,7 @@ resource "skerry_edge_node" "this" {
   host           = each.value.host
   port           = each.value.port
   addresses      = each.value.addresses
+  hosts          = each.value.hosts
   draining       = each.value.draining
   wait_for_ready = var.wait_for_ready
 

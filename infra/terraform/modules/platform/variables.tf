@@ -27,6 +27,7 @@ variable "regions" {
       host      = optional(string, "127.0.0.1")
       port      = optional(number, 0)
       addresses = optional(list(string), [])
+      hosts     = optional(list(string), [])
       draining  = optional(bool, false)
     })), { edge = {} })
   }))

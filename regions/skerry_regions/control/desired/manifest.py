@@ -161,7 +161,7 @@ def _wishes(manifest: Manifest) -> Iterator[Wish]:
             )
         values = {
             "name": edge.name, "region": edge.region, "host": edge.host, "port": edge.port,
-            "addresses": list(edge.addresses), "draining": edge.draining,
+            "addresses": list(edge.addresses), "hosts": list(edge.hosts), "draining": edge.draining,
         }  # fmt: skip
         yield _wish(EDGE_NODE, values, f"edges[{i}]")
     for i, deployment in enumerate(manifest.deployments):

@@ -31,6 +31,7 @@ from skerry_regions.control.desired.statuses import (
 )
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.spec_types import (
+    HostName,
     IPAddress,
     Latitude,
     Longitude,
@@ -75,6 +76,8 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()
     """Where clients reach it, if that is not `host`: what DNS answers."""
+    hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()
+    """Names that it answers to, beside its address and loopback's; none: to all."""
     draining: bool = False  # it ends as its streams do, and is not started again
 
 

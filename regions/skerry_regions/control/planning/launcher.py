@@ -39,6 +39,7 @@ class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge"):
     region: Name
     residency: Name = "global"
     host: Name
+    hosts: tuple[str, ...] = ()  # that it answers to; none: to all
     models: tuple[str, ...]  # catalog ids
 
 

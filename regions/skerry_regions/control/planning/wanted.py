@@ -98,6 +98,7 @@ def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -
         region=edge.region,
         residency=_residency(desired, edge.region),
         host=edge.host,
+        hosts=edge.hosts,
         models=models,
     )
     replicas = 0 if leaving or not models else 1

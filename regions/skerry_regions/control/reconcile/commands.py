@@ -48,4 +48,6 @@ def edge_command(
     ]  # fmt: skip
     for model in settings.models:
         command += ["--model", model]
+    if settings.hosts:
+        command += ["--known-host", ",".join(settings.hosts)]
     return command

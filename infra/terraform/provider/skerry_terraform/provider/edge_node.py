@@ -29,6 +29,12 @@ class EdgeNodeResource(ControlResource):
             addresses=Attr(
                 ListOf(STRING), default=[], doc="Where clients reach it, if not at host: for DNS."
             ),
+            hosts=Attr(
+                ListOf(STRING),
+                default=[],
+                doc="Names that it answers to, beside its address; none: to all. A change starts "
+                "it again.",
+            ),
             draining=Attr(BOOL, default=False, doc="End as its streams do, and stay away."),
             url=Attr(computed=True, doc="Where clients reach it; empty before it first ran."),
             status=Attr(computed=True, doc="pending, progressing, ready, degraded or draining."),
