@@ -7,8 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]  # a DNS label
-Size = Annotated[str, Meta(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$")]
+_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+_SIZE = r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$"
+_IATA = "^[A-Z]{3}$"
+Name = Annotated[str, Meta(pattern=_LABEL)]
+Size = Annotated[str, Meta(pattern=_SIZE)]
+IataCode = Annotated[str, Meta(pattern=_IATA)]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
 IPAddress = Annotated[str, Meta(max_length=45)]
@@ -25,3 +29,20 @@ UtcSecond = Annotated[
 def unix_seconds(moment: str) -> int:
     """Return a `UtcSecond` in Unix seconds. Raises ValueError for a day that there is not."""
     return int(datetime.fromisoformat(moment).timestamp())
+
+
+_READABLE = {
+    f"Expected `str` matching regex {pattern!r}": f"expected {words}"
+    for pattern, words in {
+        _LABEL: "a name of a-z, 0-9 and -, at most 63 of them, - neither first nor last",
+        _SIZE: "a size such as 512MiB or 4GiB, or none",
+        _IATA: "an airport's three capital letters, such as FRA",
+    }.items()
+}
+
+
+def readable(told: str) -> str:
+    """Return what msgspec reports of a value, with the patterns of these types in words."""
+    for regex, words in _READABLE.items():
+        told = told.replace(regex, words)
+    return told

@@ -168,6 +168,7 @@ async def _serve(
             observer=reconciler,
             zones=zones,
             answer_dns=_dns_answers(store, zones, lambda: _ready_regions(reconciler)),
+            model_problem=models.problem,
             authenticate=authenticate,
             denials=Denials(store, time.monotonic),
             account_id=account_id,

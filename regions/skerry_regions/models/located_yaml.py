@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 import yaml
 
+from skerry_regions.spec_types import readable
+
 MAX_SIZE = 4 << 20  # bytes
 MAX_DEPTH = 32
 MAX_NODES = 200_000
@@ -59,7 +61,7 @@ def parse(data: bytes, name: str, type_: type[T]) -> Located[T]:
     try:
         return Located(msgspec.convert({} if plain is None else plain, type_), name, lines)
     except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `")
+        problem, _, where = readable(str(error)).partition(" - at `")
         path = where.rstrip("`") or "$"
         if unknown := re.match(r"Object contains unknown field `(.+)`$", problem):
             path, problem = f"{path}.{unknown[1]}", "no such key"

@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from skerry.runners import FloatsForm, RunnerName
-from skerry_regions.spec_types import HostName, IPAddress, Latitude, Longitude, Name, Size
+from skerry_regions.spec_types import HostName, IataCode, IPAddress, Latitude, Longitude, Name, Size
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.topology.airports import AIRPORTS
 from skerry_regions.topology.zone_spec import DnsSpec
@@ -43,7 +43,7 @@ class TopologyRegion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A place where nodes stand. Needs `coordinates` or a known `iata` code."""
 
     name: Name
-    iata: Annotated[str, Meta(pattern="^[A-Z]{3}$")] | None = None
+    iata: IataCode | None = None
     coordinates: tuple[Latitude, Longitude] | None = None  # degrees
     residency: Zone = GLOBAL
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -149,10 +150,13 @@ def provider_block(endpoint: str, token: str, **more: int) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the next request of a method."""
+    """What happens to the next request of a method, `after` so many that pass."""
 
     method: str
     status: int = 0  # is answered, without doing anything
+    after: int = 0
+    meanwhile: Callable[[], None] | None = None  # called in place of an answer, of what was done
+    carries_out: bool = True  # before that
     headers: tuple[tuple[str, str], ...] = ()
     loses_answer: bool = False  # of what was done
     seconds: float = 0.0  # that the answer takes longer
@@ -168,7 +172,7 @@ class FaultyProxy:
     requests: queue.SimpleQueue[tuple[str, str, str | None]] = field(
         default_factory=queue.SimpleQueue[tuple[str, str, str | None]]
     )
-    """Method, path and idempotency key of each."""
+    """Method, path and idempotency key of each but checks of a plan."""
 
     def fail(self, fault: Fault) -> None:
         self.faults += [fault] * fault.times
@@ -183,6 +187,9 @@ class FaultyProxy:
 
     def next_fault(self, method: str) -> Fault | None:
         for i, fault in enumerate(self.faults):
+            if fault.method == method and fault.after:
+                self.faults[i] = dataclasses.replace(fault, after=fault.after - 1)
+                return None
             if fault.method == method:
                 return self.faults.pop(i)
         return None
@@ -213,11 +220,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         method, proxy = self.command, self.proxy
-        proxy.requests.put((method, self.path, self.headers["idempotency-key"]))
         body = self.rfile.read(int(self.headers["content-length"] or 0))
-        fault = proxy.next_fault(method)
+        fault = None
+        if not self.path.endswith("/validate"):  # it changes nothing
+            proxy.requests.put((method, self.path, self.headers["idempotency-key"]))
+            fault = proxy.next_fault(method)
         if fault is not None and fault.status:
             return self._answer(fault.status, b"", fault.headers)
+        if fault is not None and fault.meanwhile and not fault.carries_out:
+            self.close_connection = True
+            return fault.meanwhile()
         url = urlsplit(proxy.target)
         upstream = http.client.HTTPConnection(str(url.hostname), url.port, timeout=SECONDS)
         try:
@@ -229,6 +241,9 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         finally:
             upstream.close()
+        if fault is not None and fault.meanwhile:
+            self.close_connection = True
+            return fault.meanwhile()
         if fault is not None:
             time.sleep(fault.seconds)
         if fault is not None and fault.loses_answer:

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+LOST_MODEL = "@cf/lost/model"
+"""A model that the catalog has, and whose files cannot be had."""
+
+
+def know_lost_model(home: Path) -> None:
+    """Write it into the catalog of a home."""
+    files = [{"name": "m.gguf", "size": 1, "sha256": "0" * 64}]
+    model = {"id": LOST_MODEL, "source": f"file:{home}/lost", "files": files}
+    (home / "catalog.yaml").write_text(json.dumps({"models": [model | {"context_window": 64}]}))
 
 
 def a_region(name: str) -> str:

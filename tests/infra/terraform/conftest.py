@@ -16,6 +16,7 @@ from tests.infra.terraform.command import (
     provider_block,
     terraform_binary,
 )
+from tests.infra.terraform.configurations import know_lost_model
 
 from skerry_terraform.provider.provider import SKERRY
 
@@ -28,6 +29,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     terraform_binary()
     home = tmp_path_factory.mktemp("control") / "home"
     home.mkdir(mode=0o700)
+    know_lost_model(home)
     control = ControlPlane(Skerry(home))
     yield control
     control.stop()

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.e2e.command import ROOT, until
 from tests.e2e.control_client import ControlPlane
-from tests.infra.terraform.command import FaultyProxy, Terraform
+from tests.infra.terraform.command import FaultyProxy, Terraform, provider_block
 from tests.infra.terraform.configurations import a_pool, a_region, within
 
 
@@ -95,13 +95,59 @@ def test_a_check_is_left_out_only_for_the_unknown_value(terraform: Terraform, re
     assert "must be one of prefill, decode, hybrid; got 'foo'" in terraform("plan", rc=1)
 
 
-def test_what_the_control_plane_refuses_is_shown_where_it_is(
-    terraform: Terraform, region: str
+def test_what_the_control_plane_would_refuse_is_shown_where_it_is_by_a_plan(
+    terraform: Terraform, control: ControlPlane, region: str
 ) -> None:
-    terraform.write(a_region(region).replace("FRA", "XQX"))
-    (told,) = terraform.diagnostics("apply", "-auto-approve")
-    assert told["summary"] == "Invalid value for iata"
-    assert told["snippet"]["code"] == '  iata = "XQX"'
+    deployment = (
+        'resource "skerry_deployment" "d" {\n  name = "d"\n  model = "@cf/none/such"\n'
+        '  pools = ["p"]\n}\n'
+    )
+    wrong = a_region(region).replace("FRA", "XQX")
+    wrong += a_pool(region, model="@cf/huggingfacetb/smollm2-135m-instrukt", file_tier="much")
+    unknown = 'resource "terraform_data" "d" { input = "n" }\n'
+    unnamed = a_region(region).replace("FRA", "QQQ").replace('"r"', '"unnamed"')
+    unnamed = unnamed.replace(f'"{region}"', "terraform_data.d.output")
+    terraform.write(wrong + deployment + unknown + unnamed)
+    told = {
+        (each["summary"], each["snippet"]["code"].strip(), each["detail"])
+        for each in terraform.diagnostics("plan")
+    }
+    lines = (terraform.folder / "main.tf").read_text().splitlines()
+    airport = "the airport {!r} is not in our list; give latitude and longitude"
+    assert told == {
+        ("Invalid value for iata", 'iata = "XQX"', airport.format("XQX")),
+        ("Invalid value for iata", 'iata = "QQQ"', airport.format("QQQ")),
+        (
+            "Invalid value for file_tier", 'file_tier = "much"',
+            "file_tier: expected a size such as 512MiB or 4GiB, or none",
+        ),
+        ("Invalid value for model", 'model = "@cf/none/such"', "No such model: @cf/none/such."),
+    }  # fmt: skip
+    first = next(each for each in terraform.diagnostics("plan") if "XQX" in each["detail"])
+    at = first["range"]["start"]
+    assert lines[at["line"] - 1] == '  iata = "XQX"'
+    assert first["range"]["filename"] == "main.tf"
+    pool = a_pool(region, model="@cf/huggingfacetb/smollm2-135m-instrukt")
+    terraform.write(a_region(region) + pool)
+    [told_of_pool] = terraform.diagnostics("plan")
+    meant = "Did you mean @cf/huggingfacetb/smollm2-135m-instruct?"
+    assert meant in told_of_pool["detail"]
+    assert control.http.get(f"/regions/{region}").status_code == 404
+
+
+def test_names_are_checked_where_they_are(terraform: Terraform) -> None:
+    terraform.write(a_region("P_!"))
+    (told,) = terraform.diagnostics("plan")
+    assert told["snippet"]["code"] == '  name = "P_!"'
+
+
+def test_a_plan_without_a_control_plane_says_that_it_was_not_checked(terraform: Terraform) -> None:
+    terraform.provider = provider_block("http://127.0.0.1:9", "t", max_retries=0)
+    terraform.write(a_region("here") + a_pool("here"))
+    [told] = terraform.diagnostics("plan")
+    assert (told["severity"], told["summary"]) == (
+        "warning", "The plan was not checked by the control plane",
+    )  # fmt: skip
 
 
 def test_unknown_values_become_known(

@@ -15,7 +15,7 @@ from tests.infra.terraform.command import (
     interrupt,
     provider_block,
 )
-from tests.infra.terraform.configurations import a_pool, a_region, within
+from tests.infra.terraform.configurations import LOST_MODEL, a_pool, a_region, within
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_protected_or_in_use_stays(
     terraform.apply()
     assert "the pool is protected" in terraform("destroy", "-auto-approve", rc=1)
     assert "skerry_pool.p" in terraform.state()
-    control.make("deployments", name=f"d-{region}", model="@cf/none/such", pools=[f"{region}-p"])
+    control.make("deployments", name=f"d-{region}", model=LOST_MODEL, pools=[f"{region}-p"])
     terraform.write(a_pool(region, wait_for_ready=False))
     terraform.apply()
     used = f"pool '{region}-p' is still used by deployment 'd-{region}'"
@@ -116,7 +116,7 @@ def test_never_ready_is_told_and_replaced(
     terraform: Terraform, control: ControlPlane, region: str
 ) -> None:
     """A model that cannot be had, and a short patience."""
-    text = within(region, model="@cf/none/such")
+    text = within(region, model=LOST_MODEL)
     text = text.removesuffix("}\n") + '  timeouts { create = "3s" }\n}\n'
     terraform.write(text)
     told = terraform.apply(rc=1)
@@ -133,7 +133,7 @@ def test_an_interrupted_apply_leaks_nothing(
     terraform: Terraform, control: ControlPlane, region: str
 ) -> None:
     control.make("regions", name=region, iata="FRA")
-    terraform.write(a_pool(region, model="@cf/none/such"))
+    terraform.write(a_pool(region, model=LOST_MODEL))
     process = terraform.start("apply", "-auto-approve")
     until(lambda: control.http.get(f"/pools/{region}-p").status_code == 200)
     told = interrupt(process)

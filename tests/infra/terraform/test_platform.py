@@ -6,11 +6,20 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, is_alive, new_home, until
 from tests.e2e.control_client import ControlPlane
-from tests.infra.terraform.command import Terraform, plugins_of, terraform_binary
+from tests.infra.terraform.command import (
+    Fault,
+    FaultyProxy,
+    Terraform,
+    plugins_of,
+    provider_block,
+    terraform_binary,
+)
+from tests.infra.terraform.configurations import know_lost_model
 
 from skerry import AI
 from skerry_regions.models.model_files import ModelFiles
@@ -70,7 +79,9 @@ def terraform(tmp_path: Path) -> Terraform:
 def control(
     tmp_path: Path, terraform: Terraform, default_model: ModelFiles
 ) -> Iterator[ControlPlane]:
-    control = ControlPlane(new_home(tmp_path, default_model))
+    skerry = new_home(tmp_path, default_model)
+    know_lost_model(skerry.home)
+    control = ControlPlane(skerry)
     yield control
     control.stop()
 
@@ -130,7 +141,7 @@ def test_a_killed_terraform_leaves_no_plugin_and_no_token(
     terraform.write(
         'ephemeral "skerry_api_token" "t" {\n  name = "ephemeral"\n}\n'
         'resource "skerry_pool" "p" {\n  name = "p"\n  region = "fra"\n  role = "hybrid"\n'
-        '  model = "@cf/none/such"\n}\n'
+        '  model = "@cf/lost/model"\n}\n'
     )
     terraform("init")
     process = terraform.start("apply", "-auto-approve")
@@ -143,7 +154,7 @@ def test_a_killed_terraform_leaves_no_plugin_and_no_token(
     (terraform.folder / ".terraform.tfstate.lock.info").unlink(missing_ok=True)
     text = (terraform.folder / "main.tf").read_text()
     (terraform.folder / "main.tf").write_text(
-        text.replace('"@cf/none/such"', '"@cf/none/such"\n  wait_for_ready = false')
+        text.replace('"@cf/lost/model"', '"@cf/lost/model"\n  wait_for_ready = false')
     )
     terraform.apply()
     assert terraform.is_settled()
@@ -168,7 +179,7 @@ resource "skerry_edge_node" "e" {
 }
 resource "skerry_deployment" "d" {
   name = "d"
-  model = "@cf/none/such"
+  model = "@cf/lost/model"
   pools = [skerry_pool.p.id]
   depends_on = [skerry_edge_node.e]
   wait_for_ready = WAIT
@@ -200,6 +211,97 @@ def test_a_killed_plugin_leaves_nothing_that_the_next_run_does_not_find(
         assert control.http.get(f"/{each}/{id}").status_code == 404
 
 
+DRY = """\
+resource "skerry_region" "r" {
+  name = "ams"
+  iata = "AMS"
+}
+resource "skerry_pool" "p" {
+  name     = "p"
+  region   = skerry_region.r.name
+  role     = "hybrid"
+  replicas = 0
+}
+resource "skerry_edge_node" "e" {
+  name     = "e"
+  region   = skerry_pool.p.region
+  draining = true
+}
+resource "skerry_deployment" "d" {
+  name       = "d"
+  model      = "@cf/lost/model"
+  pools      = [skerry_pool.p.id]
+  depends_on = [skerry_edge_node.e]
+  wait_for_ready = false
+}
+resource "skerry_api_token" "t" {
+  name       = "t"
+  scopes     = ["run"]
+  depends_on = [skerry_deployment.d]
+}
+"""
+"""What is ready without a process: one after the other, so that each creation is a moment."""
+EXPECTED = {
+    "regions": [{"id": "ams", "name": "ams", "iata": "AMS", "draining": False}],
+    "pools": [
+        {"id": "ams-p", "name": "p", "region": "ams", "role": "hybrid", "model": None},
+    ],
+    "edge_nodes": [
+        {"id": "e", "name": "e", "region": "ams", "host": "127.0.0.1", "draining": True},
+    ],
+    "deployments": [
+        {"id": "d", "name": "d", "model": "@cf/lost/model", "pools": ["ams-p"]},
+    ],
+}  # fmt: skip
+LASTING = ("id", "name", "region", "iata", "role", "model", "pools", "host", "scopes", "draining")
+
+
+def written(control: ControlPlane) -> dict[str, list[dict[str, Any]]]:
+    """All that the control plane has, but for when, and for ids that are drawn."""
+    return {
+        collection: [
+            {name: each[name] for name in LASTING if name in each and collection in ALL}
+            | {"name": each["name"]}
+            for each in control.get(collection)["items"]
+        ]
+        for collection in (*ALL, "api_tokens")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carried_out", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(5))
+def test_a_plugin_killed_as_it_creates_ends_as_if_it_never_was(
+    terraform: Terraform, control: ControlPlane, number: int, carried_out: bool
+) -> None:
+    """At ten points of an apply: as each of five is written, before and after that is done."""
+    before = written(control)
+    proxy = FaultyProxy(str(control.http.base_url).removesuffix("/control/v1/"))
+    with proxy.running() as url:
+        terraform.provider = provider_block(url, control.token)
+        terraform.write(DRY)
+        terraform("init")
+
+        def kill() -> None:
+            for plugin in plugins_of(terraform.folder):
+                os.kill(plugin, signal.SIGKILL)
+
+        proxy.fail(Fault("POST", after=number, meanwhile=kill, carries_out=carried_out))
+        terraform.apply(rc=1)
+        assert proxy.faults == []
+        done = sum(map(len, written(control).values())) - sum(map(len, before.values()))
+        assert done == number + carried_out
+        told = terraform.apply()
+        assert f"{5 - number} added" in told
+        assert terraform.is_settled()
+        found = written(control)
+        assert {collection: len(found[collection]) for collection in ALL} == dict.fromkeys(ALL, 1)
+        assert found == EXPECTED | {"api_tokens": [*before["api_tokens"], {"name": "t"}]}
+        assert not any(each["tainted"] for each in terraform.state().values())
+        terraform.destroy()
+    until(lambda: written(control) == before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_what_reaches_the_whole_group_harms_nothing(
@@ -208,7 +310,7 @@ def test_what_reaches_the_whole_group_harms_nothing(
     control.make("regions", name="fra", iata="FRA")
     terraform.write(
         'resource "skerry_pool" "p" {\n  name = "p"\n  region = "fra"\n  role = "hybrid"\n'
-        '  model = "@cf/none/such"\n}\n'
+        '  model = "@cf/lost/model"\n}\n'
     )
     terraform("init")
     process = terraform.start("apply", "-auto-approve")

@@ -131,6 +131,7 @@ class Api:
             denials=Denials(self.store, self.clock),
             zones=zones,
             answer_dns=ZoneAnswers(self.store, zones, lambda: self.ready_regions),
+            model_problem=_model_problem,
             account_id=ACCOUNT,
             hosts=frozenset({"control"}),
             changed=self._changed,
@@ -165,6 +166,10 @@ class Api:
 
     def _changed(self) -> None:
         self.num_changed += 1
+
+
+async def _model_problem(name: str) -> str:
+    return "" if name == MODEL else f"No such model: {name}."
 
 
 def _joining(folder: Path, store: Store) -> Joining:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from tests.regions.control.support import ACCOUNT, BY_COLLECTION, MODEL, Api
+from tests.regions.control.support import ACCOUNT, BY_COLLECTION, MODEL, Api, caller
 
 pytestmark = pytest.mark.anyio
 
@@ -379,3 +381,83 @@ async def test_machines_that_nobody_knows(api: Api) -> None:
     assert (await api.http.get("/machines")).json() == {"items": [], "next": None}
     for method in ("GET", "DELETE"):
         assert (await api.http.request(method, "/machines/m")).status_code == 404
+
+
+# --- checks of what is written later -------------------------------------------------------------
+
+NOT_LISTED = "the airport 'QQQ' is not in our list; give latitude and longitude"
+NO_MODEL = "No such model: @cf/none/such."
+PLANNED: list[tuple[str, dict[str, Any], list[str], str, str]] = [
+    ("region", {"name": "x", "iata": "QQQ"}, [], "spec.iata", NOT_LISTED),
+    ("region", {"iata": "QQQ"}, ["name"], "spec.iata", NOT_LISTED),
+    (
+        "region", {"name": "x", "iata": "ams"}, [], "spec.iata",
+        "iata: expected an airport's three capital letters, such as FRA",
+    ),
+    ("pool", DECODE | {"replicas": -1}, ["kv_blocks"], "spec.replicas",
+     "replicas: Expected `int` >= 0"),
+    ("pool", DECODE | {"size": 3}, ["threads"], "spec.size", "size: there is no such field"),
+    ("pool", DECODE | {"model": "@cf/none/such"}, [], "spec.model", NO_MODEL),
+    ("deployment", {"name": "d", "model": "@cf/none/such"}, ["pools"], "spec.model", NO_MODEL),
+    (
+        "dns_zone", {"name": "a.test", "nameservers": [{"name": 3}]}, ["nets"],
+        "spec.nameservers[0].name", "nameservers: [0].name: Expected `str`, got `int`",
+    ),
+    ("pool", {"name": "p"}, [], "spec.region", "region: the field is required"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "spec", "unknown", "field", "message"), PLANNED)
+async def test_what_could_never_be_written_is_refused_before(
+    api: Api, kind: str, spec: dict[str, Any], unknown: list[str], field: str, message: str
+) -> None:
+    answer = await api.http.post("/validate", json={"kind": kind, "spec": spec, "unknown": unknown})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["error"] == {"type": "invalid", "message": message, "field": field}
+
+
+async def test_a_check_passes_what_is_not_there_or_not_known_yet_and_writes_nothing(
+    api: Api,
+) -> None:
+    """The region of the pool may be written first; a viewer may ask."""
+    api.callers["viewer"] = caller("token-3", "viewer")
+    viewer = {"authorization": "Bearer viewer"}
+    for kind, spec, unknown in [
+        ("region", {"iata": "QQQ", "longitude": 3.5}, ["name", "latitude"]),
+        ("region", FRA, []),
+        ("pool", DECODE, []),
+        ("pool", {"name": "p", "role": "decode"}, ["region", "model"]),
+    ]:
+        body = {"kind": kind, "spec": spec, "unknown": unknown}
+        answer = await api.http.post("/validate", json=body, headers=viewer)
+        assert answer.status_code == 204, answer.text
+    assert api.store.desired.revision == 0
+    assert api.num_changed == 0
+
+
+def test_types_of_requests_are_worked_out_before_threads_decode_them() -> None:
+    """Two threads that do so at once crash msgspec 0.22. In a process that has decoded none."""
+    program = """
+import sys, msgspec
+from skerry_regions.control.api import operations
+from skerry_regions.control.desired.resources import KINDS
+class Fresh(msgspec.Struct):
+    pass
+called = []
+def note(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "get_class_annotations":
+        called.append(1)
+def decode(type):
+    try:
+        msgspec.json.decode(b"{}", type=type)
+    except msgspec.ValidationError:
+        pass
+sys.setprofile(note)
+for kind in KINDS:
+    decode(kind.spec)
+num_late = len(called)
+decode(Fresh)
+print(num_late, len(called))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["0", "1"], done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 from msgspec import Struct
 
 from skerry_regions.control.api.access import OBSERVE, OPERATE
@@ -67,6 +68,15 @@ REFUSALS = Errors(
 )
 
 
+def _prepare(struct: type[Struct]) -> None:
+    """Have msgspec work out a type's fields now.
+
+    It does so when it first decodes one, and msgspec 0.22 ends the process (SIGSEGV) where two
+    threads do that at once. Stored resources are decoded on several.
+    """
+    msgspec.json.Decoder(struct)
+
+
 def operation(
     method: str,
     path: str,
@@ -85,6 +95,9 @@ def operation(
     """
     if rights is OPERATE and method == "GET":
         rights = OBSERVE
+    for schema in (body or {}).values():
+        if isinstance(schema, type):
+            _prepare(schema)
     contents = {status: {JSON: schema} if schema else {} for status, schema in answers.items()}
     return Operation(
         method=method, path=path, handler=handler, scopes=rights, errors=REFUSALS, id=id,

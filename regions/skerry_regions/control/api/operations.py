@@ -37,7 +37,7 @@ from skerry_regions.control.api.described import (
     page,
 )
 from skerry_regions.control.api.requests import PREFIX
-from skerry_regions.control.api.resources import Resources
+from skerry_regions.control.api.resources import PlannedResource, Resources, validate
 from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceKind
 from skerry_regions.control.desired.revisions import Applied, RevisionEntry
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
@@ -142,6 +142,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST", f"{PREFIX}/apply", history_routes.apply, "applyManifest",
         "Want what a manifest says, all of it or nothing", {200: Applied},
         body={JSON: history_routes.ManifestRequest},
+    ),
+    operation(
+        "POST", f"{PREFIX}/validate", validate, "validate",
+        "Check what is to be written later: nothing is written", {204: None},
+        body={JSON: PlannedResource}, rights=OBSERVE,
     ),
     operation(
         "GET", f"{PREFIX}/history", history_routes.history, "listHistory",

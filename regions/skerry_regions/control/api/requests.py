@@ -40,6 +40,8 @@ class Control:
     denials: Denials
     zones: ZoneBook
     answer_dns: AnswerDns
+    model_problem: Callable[[str], Awaitable[str]]
+    """Why no catalog has the model of an id or alias; empty for one that can be had."""
     account_id: str  # of the platform
     hosts: frozenset[str] = frozenset()  # that it answers to, beside loopback's and its address
     changed: Callable[[], None]  # told on the event loop after each write

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,10 +23,10 @@ from skerry_regions.control.api.requests import (
     page_answer,
 )
 from skerry_regions.control.desired.desired import Record
-from skerry_regions.control.desired.resources import ResourceKind
-from skerry_regions.control.desired.validation import decode_object
+from skerry_regions.control.desired.resources import BY_NAME, DEPLOYMENT, POOL, ResourceKind
+from skerry_regions.control.desired.validation import check_planned, converted, decode_object
 from skerry_regions.control.desired.views import view
-from skerry_regions.control.errors import HiddenResource, UnknownResource
+from skerry_regions.control.errors import HiddenResource, Invalid, UnknownResource
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +101,35 @@ def resource_answer(control: Control, record: Record, status: int = 200, **more:
     """Answer with a resource as it is read back."""
     body = view(record, control.observer.status(record), **more)
     return json_answer(body, status, {"etag": f'"{record.etag}"'})
+
+
+KindName = Literal[
+    "region", "edge_node", "pool", "deployment", "api_token", "dns_zone", "dns_record"
+]
+
+
+class PlannedResource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody means to write. `unknown`: fields whose values are not known yet."""
+
+    kind: KindName
+    spec: dict[str, Any]
+    unknown: tuple[str, ...] = ()
+
+
+async def validate(request: Request) -> Response:
+    """Refuse what could never be written, whatever is there by then; else answer 204.
+
+    A model that no catalog has can be written, and is refused here: nothing of it would run.
+    """
+    control = control_of(request)
+    planned: PlannedResource = converted(PlannedResource, decode_object(await body_of(request)))
+    kind = BY_NAME[planned.kind]
+    try:
+        check_planned(kind, planned.spec, planned.unknown)
+    except Invalid as error:
+        field = "spec" if error.field is None else f"spec.{error.field}"
+        raise Invalid(error.message, field=field) from None
+    model = planned.spec.get("model")
+    if kind in (POOL, DEPLOYMENT) and model and (problem := await control.model_problem(model)):
+        raise Invalid(problem, field="spec.model")
+    return Response(status_code=204)

@@ -32,6 +32,7 @@ from skerry_regions.control.desired.statuses import (
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.spec_types import (
     HostName,
+    IataCode,
     IPAddress,
     Latitude,
     Longitude,
@@ -60,7 +61,7 @@ class RegionSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A place where nodes and edges stand: an airport that we know, or coordinates."""
 
     name: Name
-    iata: Annotated[str, Meta(pattern="^[A-Z]{3}$")] | None = None
+    iata: IataCode | None = None
     latitude: Latitude | None = None  # degrees
     longitude: Longitude | None = None  # degrees
     residency: Annotated[str, Meta(min_length=1, max_length=64)] = "global"  # zone

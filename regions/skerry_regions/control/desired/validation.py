@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Any
+from collections.abc import Collection
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -25,6 +26,7 @@ from skerry_regions.control.desired.resources import (
 from skerry_regions.control.dns.checks import check_beside, check_record, check_zone
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid, Malformed
+from skerry_regions.spec_types import readable
 from skerry_regions.topology.airports import AIRPORTS
 
 MAX_NAMED = 10  # users of one resource, in a refusal
@@ -61,11 +63,33 @@ def converted(type_: type[Any], values: Any) -> Any:
         raise _located(str(error)) from None
 
 
+def check_planned(kind: ResourceKind, values: dict[str, Any], unknown: Collection[str]) -> None:
+    """Check what is to be written later, where the values of some fields are `unknown` yet.
+
+    What is there now does not count: it may be written first. Raises Invalid with the field's path.
+    """
+    if not unknown:
+        spec_of(kind, values)
+        return
+    types = get_type_hints(kind.spec, include_extras=True)
+    for name, value in values.items():
+        if name not in types:
+            raise Invalid(f"{name}: there is no such field", field=name)
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError as error:
+            found = _located(str(error))
+            raise Invalid(f"{name}: {found.message}", field=name + (found.field or "")) from None
+    iata, has_place = values.get("iata"), "latitude" in {*values, *unknown}
+    if kind is REGION and iata is not None and not has_place:
+        _check_airport(iata)
+
+
 def _located(told: str) -> Invalid:
     """Locate the error: msgspec's messages end in the place, as in "Expected `int` >= 1 - at
     `$.pools[0]`"."""
     match = _PLACE.match(told)
-    what, path = (match["what"], match["path"] or "") if match else (told, "")
+    what, path = (readable(match["what"]), match["path"] or "") if match else (told, "")
     for form in (_UNKNOWN, _MISSING):
         if named := form.match(what):
             path = f"{path}.{named[1]}".lstrip(".")
@@ -97,10 +121,14 @@ def _check_place(spec: RegionSpec) -> None:
         raise Invalid("latitude and longitude belong together", field=missing)
     if spec.latitude is None and spec.iata is None:
         raise Invalid("give an airport, or latitude and longitude", field="iata")
-    if spec.latitude is None and spec.iata not in AIRPORTS:
+    if spec.latitude is None:
+        _check_airport(spec.iata)
+
+
+def _check_airport(iata: str | None) -> None:
+    if iata not in AIRPORTS:
         raise Invalid(
-            f"the airport {spec.iata!r} is not in our list; give latitude and longitude",
-            field="iata",
+            f"the airport {iata!r} is not in our list; give latitude and longitude", field="iata"
         )
 
 

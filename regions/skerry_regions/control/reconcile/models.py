@@ -52,6 +52,19 @@ class ModelBook:
             self._pulls[spec.id] = asyncio.create_task(self._pull(spec), name=f"pull {spec.id}")
         return ModelState(id=spec.id, blocked=problem or INSTALLING)
 
+    async def problem(self, name: str) -> str:
+        """Return why no catalog has an id or alias, by what is on disk now; empty if one has."""
+        try:
+            if name not in self._catalog.names:
+                self._catalog = await asyncio.to_thread(Catalog.load, self._home)
+                self._loaded_at = time.monotonic()
+            self._catalog.resolve(name)
+        except SkerryError as error:
+            return error.message
+        except CatalogError as error:
+            return str(error)
+        return ""
+
     async def close(self) -> None:
         for pull in self._pulls.values():
             pull.cancel()

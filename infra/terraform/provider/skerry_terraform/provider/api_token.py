@@ -37,6 +37,7 @@ class ApiTokenResource(ControlResource):
 
     name = "api_token"
     collection = "api_tokens"
+    is_checked = False  # who makes tokens need not read the platform
     local = frozenset({"rotate_when_changed"})
     schema = Schema(
         doc="A bearer token of the platform. Its secret is in the state: prefer the ephemeral one.",

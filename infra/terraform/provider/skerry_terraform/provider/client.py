@@ -18,7 +18,6 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -26,7 +25,12 @@ import msgspec
 from skerry import __version__
 from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.provider.refusals import RequestRefused, refusal_of
+from skerry_terraform.provider.refusals import (
+    RequestRefused,
+    decoded_body,
+    refusal_of,
+    unread_refusal,
+)
 from skerry_terraform.provider.settings import ProviderSettings
 
 log = logging.getLogger(__name__)
@@ -62,6 +66,7 @@ class ControlPlane:
         self._stop = stop
         self._idle: list[http.client.HTTPConnection] = []
         self._was_reached = False
+        self._validates = True
         self._lock = threading.Lock()
         self._num_equal: dict[str, int] = {}  # resources created by this process, by their digest
         self._keys: dict[tuple[str, str], str] = {}  # to be acknowledged, by collection and id
@@ -99,6 +104,23 @@ class ControlPlane:
         if key is not None:
             with contextlib.suppress(RequestRefused, Unreachable):  # an older one knows no keys
                 self._call("DELETE", f"/idempotency_keys/{key}")
+
+    def validate(self, kind: str, spec: Object, unknown: list[str]) -> None:
+        """Check what is planned. Raises RequestRefused with the path of a field, or Unreachable.
+
+        Once only: whatever is planned after that is not checked. Nor is it by an older one.
+        """
+        if not self._validates:
+            return
+        try:
+            self._call("POST", "/validate", {"kind": kind, "spec": spec, "unknown": unknown})
+        except Unreachable:
+            self._validates = False
+            raise
+        except RequestRefused as refused:
+            if refused.status not in (404, 405):
+                field = (refused.field or "").removeprefix("spec").removeprefix(".")
+                raise RequestRefused(refused.status, refused.message, field or None) from None
 
     def get(self, collection: str, id: str) -> Object | None:
         """Return it; None when there is none."""
@@ -170,8 +192,8 @@ class ControlPlane:
             try:
                 status, data, retry_after = self._exchange(method, path, payload, headers)
                 if status not in TRANSIENT:
-                    return ControlResponse(status, _decoded(data), was_repeated=tried > 1)
-                trouble = _told(status, data).message
+                    return ControlResponse(status, decoded_body(data), was_repeated=tried > 1)
+                trouble = unread_refusal(status, data).message
             except ssl.SSLCertVerificationError as error:
                 trouble = f"its certificate: {error.verify_message}"
                 raise self._unreachable(method, trouble) from None
@@ -261,23 +283,6 @@ def _body(answer: ControlResponse) -> Object:
     if answer.status >= 300:
         raise refusal_of(answer.status, answer.body)
     return answer.body
-
-
-def _decoded(data: bytes) -> Object:
-    """Raises HTTPException: a proxy in between may answer anything."""
-    if not data:
-        return {}
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise http.client.HTTPException("the answer is not of a control plane") from None
-
-
-def _told(status: int, data: bytes) -> RequestRefused:
-    try:
-        return refusal_of(status, _decoded(data))
-    except http.client.HTTPException:
-        return RequestRefused(status, f"it answered {status}", None)
 
 
 def _pause(tried: int) -> float:

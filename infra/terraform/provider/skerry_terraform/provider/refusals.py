@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 from collections.abc import Container
+from typing import Any
+
+import msgspec
 
 from skerry_terraform.kit.diagnostics import Path, ProviderError
 from skerry_terraform.kit.planning import Object
@@ -64,3 +68,24 @@ def refusal_of(status: int, body: Object) -> RequestRefused:
     return RequestRefused(
         status, str(error.get("message")), field if isinstance(field, str) else None
     )
+
+
+def decoded_body(data: bytes) -> Object:
+    """Return the object of an answer.
+
+    Raises HTTPException: a proxy in between may answer anything.
+    """
+    if not data:
+        return {}
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise http.client.HTTPException("the answer is not of a control plane") from None
+
+
+def unread_refusal(status: int, data: bytes) -> RequestRefused:
+    """Return what an answer that is no success says, also where a proxy gave it."""
+    try:
+        return refusal_of(status, decoded_body(data))
+    except http.client.HTTPException:
+        return RequestRefused(status, f"it answered {status}", None)

@@ -19,11 +19,12 @@ from skerry_terraform.kit.values import (
     Type,
     Value,
     from_raw,
+    has_unknown,
     same,
     without_unknown,
 )
 from skerry_terraform.kit.waiting import TimedOut, WaitInterrupted, check_duration, duration, wait
-from skerry_terraform.provider.client import ControlPlane
+from skerry_terraform.provider.client import ControlPlane, Unreachable
 from skerry_terraform.provider.readiness import NotReady, ReadinessPoll
 from skerry_terraform.provider.refusals import RequestRefused, error_of
 
@@ -78,6 +79,7 @@ class ControlResource(Resource[ControlPlane]):
     collection: ClassVar[str]  # in the API's paths
     local: ClassVar[frozenset[str]] = frozenset({WAIT_FOR_READY, TIMEOUTS})
     """What can be configured and the API does not know: it is in the state only."""
+    is_checked: ClassVar[bool] = True  # by the control plane when it is planned
 
     def id_of(self, values: Object) -> Value:
         """Return the id that a resource of these values gets; UNKNOWN when it cannot be told."""
@@ -127,6 +129,8 @@ class ControlResource(Resource[ControlPlane]):
     def plan(self, ctx: Ctx, replace: list[Path]) -> None:
         if ctx.planned["id"] is UNKNOWN:
             ctx.planned["id"] = self.id_of(ctx.planned)
+        if self.is_checked and ctx.planned != ctx.prior:
+            self._check(ctx)
 
     def create(self, ctx: Ctx) -> Object:
         found = self._create(ctx)
@@ -175,6 +179,22 @@ class ControlResource(Resource[ControlPlane]):
         return self.state(found, {})
 
     # --- steps -----------------------------------------------------------------------------------
+
+    def _check(self, ctx: Ctx) -> None:
+        """Have the control plane check what is planned; one that is not there yet cannot."""
+        values = self.body(ctx.planned)
+        unknown = [name for name, value in values.items() if has_unknown(value)]
+        known = {name: value for name, value in values.items() if name not in unknown}
+        try:
+            ctx.client.validate(self.name, known, unknown)
+        except RequestRefused as refused:
+            raise self._refused(refused) from None
+        except Unreachable:
+            ctx.diagnostics.warning(
+                "The plan was not checked by the control plane",
+                f"{ctx.client.url} cannot be reached. Airports and models that it does not know "
+                "are refused by apply.",
+            )
 
     def _get(self, ctx: Ctx, id: str) -> Object | None:
         try:
