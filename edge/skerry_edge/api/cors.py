@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.gate.allowance_use import RATE_HEADERS
 from skerry_edge.hints import EXPLAIN_HEADER
 from skerry_edge.ledger.idempotency import REPLAYED_HEADER
@@ -27,6 +28,7 @@ EXPOSED = (
     STATUS_HEADER,
     REPLAYED_HEADER,
     EXPLAIN_HEADER,
+    IGNORED_HEADER,
     *RATE_HEADERS,
 )
 

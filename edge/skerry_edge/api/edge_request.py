@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from msgspec.json import Decoder
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from skerry.errors import BodyTooLarge
 from skerry_edge.answer_headers import AnswerHeaders
-from skerry_edge.api.bodies import decode, unpacked
+from skerry_edge.api.bodies import unpacked
+from skerry_edge.api.fields import HEADER as IGNORED_HEADER
+from skerry_edge.api.fields import Body, header_of
 from skerry_edge.gate.inside import Priority
 from skerry_edge.gate.principal import Principal
 from skerry_edge.generation.edge import Edge
@@ -21,7 +23,7 @@ from skerry_regions.models.catalog import ModelSpec
 
 INLINE_BYTES = 64 << 10  # decoded on the event loop: half a millisecond; more goes to the desk
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 
 class EdgeRequest(Request):
@@ -108,14 +110,21 @@ async def read_body(request: Request) -> bytes:
     return await known.read(known.edge.limits.body_bytes)
 
 
-async def read_json(request: Request, decoder: Decoder[T]) -> T:
+async def read_json(request: Request, kind: Body[T]) -> T:
     """Read the whole body, and decode it as `decoded` does."""
-    return await decoded(request, decoder, await read_body(request))
+    return await decoded(request, kind, await read_body(request))
 
 
-async def decoded(request: Request, decoder: Decoder[T], body: bytes) -> T:
-    """Decode JSON, at the desk if it is long. Raises what `decode` and `TenantDesk.run` raise."""
+async def decoded(request: Request, kind: Body[T], body: bytes, *, is_strict: bool = False) -> T:
+    """Decode JSON, at the desk if it is long, and name the fields that change nothing in a header.
+
+    Raises what `Body.decode` and `TenantDesk.run` raise.
+    """
     if len(body) <= INLINE_BYTES:
-        return decode(decoder, body)
-    desk = edge_of(request).desk.of(principal_of(request).account_id)
-    return await desk.run(lambda: decode(decoder, body))
+        asked, ignored = kind.decode(body, is_strict=is_strict)
+    else:
+        desk = edge_of(request).desk.of(principal_of(request).account_id)
+        asked, ignored = await desk.run(lambda: kind.decode(body, is_strict=is_strict))
+    if ignored:
+        admitted(request).answer_headers[IGNORED_HEADER] = header_of(ignored)
+    return asked

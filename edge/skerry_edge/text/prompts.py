@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
+from skerry.errors import InvalidInput, PromptTooLong
 from skerry.wire import Message
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry import tracing
@@ -268,16 +268,6 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
-
-
-def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Raise `TaskNotSupported` for the first of `fields` that asks for something.
-
-    null and empty lists, which many clients send, ask for nothing; nor does plain text output.
-    """
-    for name, value in fields.items():
-        if value and value != {"type": "text"}:
-            raise TaskNotSupported(f"'{name}' is not supported by this model.", param=name)
 
 
 def _logit_bias(bias: dict[str, float] | None, text: TextModel) -> tuple[tuple[int, float], ...]:

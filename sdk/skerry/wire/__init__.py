@@ -51,6 +51,7 @@ class RunOptions(Struct, rename="camel"):
 
     reject_if_busy: bool | None = None  # fail at once instead of waiting for a place
     queue_request: bool | None = None  # of a call through the binding
+    strict: bool | None = None  # refuse fields that would be ignored
 
 
 # --- text generation, Workers AI dialect ----------------------------------------------------------
@@ -97,6 +98,7 @@ class TextGenerationInput(Struct):
     tool_choice: str | dict[str, Any] | None = None
     function_call: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    ignore_eos: bool | None = None
     options: RunOptions | None = None
 
 

@@ -68,7 +68,6 @@ class ChatCompletionRequest(Struct):
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
-    user: str | None = None
     options: RunOptions | None = None
 
 
@@ -121,7 +120,6 @@ class CompletionRequest(Struct):
 
     model: str
     prompt: str | Annotated[list[PromptItem], Meta(min_length=1, max_length=MAX_PROMPT_ITEMS)]
-    suffix: str | None = None
     echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -143,7 +141,6 @@ class CompletionRequest(Struct):
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
     ignore_eos: bool | None = None
     lora: str | None = None
-    user: str | None = None
 
 
 class CompletionLogprobs(Struct):
@@ -184,7 +181,6 @@ class EmbeddingRequest(Struct):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
     truncate_inputs: bool | None = None  # ours: cut off what is too long, in place of an error
-    user: str | None = None
 
 
 class EmbeddingItem(Struct):

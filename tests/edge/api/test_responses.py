@@ -26,7 +26,7 @@ def prompt(edge: Deployment) -> str:
 
 def test_a_plain_answer(edge: Deployment) -> None:
     edge.region.script = lambda submit: [*answer("Hello")[:-1], done("stop", 6, cached_tokens=8)]
-    reply = create(edge, max_output_tokens=9, metadata={"a": "b"}, user="u", truncation="auto")
+    reply = create(edge, max_output_tokens=9, metadata={"a": "b"}, user="u", truncation="disabled")
     body = reply.json()
     identity = reply.headers["x-request-id"]
     assert body.pop("created_at") > 1_600_000_000

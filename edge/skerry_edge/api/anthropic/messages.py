@@ -14,9 +14,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput
-from skerry.wire import Message, TokenUsage
-from skerry.wire.openai import ChatCompletionRequest
+from skerry.errors import InvalidInput, RequestError
+from skerry.wire import TokenUsage
+from skerry_edge.api.anthropic.messages_input import chat_request, format_name, wanted_format
 from skerry_edge.api.anthropic.messages_wire import (
     CountRequest,
     InputMessage,
@@ -26,12 +26,13 @@ from skerry_edge.api.anthropic.messages_wire import (
     StopReason,
     TextBlock,
     TokenCount,
-    ToolResultBlock,
     ToolUseBlock,
 )
 from skerry_edge.api.edge_request import arrive, edge_of, read_json
+from skerry_edge.api.fields import Body, renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
+from skerry_edge.api.upstream_fields import MESSAGES
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -41,14 +42,16 @@ from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.output.tool_parser import PartialCall
 from skerry_edge.text.prompts import output_limit, tokenised
 
-_decoder = msgspec.json.Decoder(MessagesRequest)
-_count_decoder = msgspec.json.Decoder(CountRequest)
+FORMAT = "response_format.json_schema"
+
+_body = Body(MessagesRequest, MESSAGES)
+_count_body = Body(CountRequest, MESSAGES)
 
 
 async def messages(request: Request) -> Response:
     """`POST …/v1/messages`."""
     edge = edge_of(request)
-    asked = await read_json(request, _decoder)
+    asked = await read_json(request, _body)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
     job = await _job(edge, asked, caller)
@@ -77,7 +80,7 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
     edge = edge_of(request)
-    asked = await read_json(request, _count_decoder)
+    asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
     arrive(request, edge.spec(asked.model))
     whole = MessagesRequest(**fields, max_tokens=1)
@@ -89,9 +92,18 @@ async def _job(edge: Edge, asked: MessagesRequest, caller: Caller) -> Job:
     history, opening = list(asked.messages), ""
     if history[-1].role == "assistant":
         opening = _opening(history.pop())
-    job = await chat_job(edge, _chat_request(asked, history), caller)
+    try:
+        job = await chat_job(edge, chat_request(asked, history), caller)
+    except RequestError as error:
+        raise renamed(error, {FORMAT: format_name(asked)}) from None
     if not opening:
         return job
+    if wanted_format(asked) is not None:
+        raise InvalidInput(
+            f"Bad input: {format_name(asked)}: the answer follows it from its beginning on, so "
+            "the last message must not be the assistant's",
+            param=format_name(asked),
+        )
     more = await tokenised(
         edge.desk, caller.tenant, job.text, len(opening), job.model, edge.limits,
         lambda: job.text.encode(opening),
@@ -112,76 +124,6 @@ def _opening(message: InputMessage) -> str:
             param="messages",
         )
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
-
-
-def _chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
-    turns = [Message("system", asked.system)] if asked.system else []
-    for message in history:
-        turns += _turns(message)
-    return ChatCompletionRequest(
-        model=asked.model,
-        messages=turns,
-        max_tokens=asked.max_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        stop=asked.stop_sequences,
-        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
-        tool_choice=_tool_choice(asked.tool_choice),
-        parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
-    )
-
-
-def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a tool as chat completions have it. Anthropic's own, which it runs itself, are
-    refused."""
-    if tool.get("type") not in (None, "custom"):
-        raise InvalidInput(
-            f"Bad input: {place}.type: only tools of the caller's own are supported",
-            param=f"{place}.type",
-        )
-    function = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
-    if tool.get("input_schema") is not None:
-        function["parameters"] = tool["input_schema"]
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
-    match choice:
-        case None:
-            return None
-        case {"type": "tool", "name": str(name)}:
-            return {"type": "function", "function": {"name": name}}
-        case {"type": "auto" | "any" | "none" as kind}:
-            return "required" if kind == "any" else str(kind)
-        case _:
-            raise InvalidInput(
-                "Bad input: tool_choice: expected the type auto, any, none, or tool with a name",
-                param="tool_choice",
-            )
-
-
-def _turns(message: InputMessage) -> list[Message]:
-    """Return a message in OpenAI's form: results of tools are turns of their own, before the
-    text."""
-    if isinstance(message.content, str):
-        return [Message(message.role, message.content)]
-    results = [
-        Message("tool", block.content, tool_call_id=block.tool_use_id)
-        for block in message.content
-        if isinstance(block, ToolResultBlock)
-    ]
-    text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
-    calls = [_tool_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
-    if text or calls or not results:
-        results.append(Message(message.role, text, tool_calls=calls or None))
-    return results
-
-
-def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = encode(block.input).decode()
-    function = {"name": block.name, "arguments": arguments}
-    return {"id": block.id, "type": "function", "function": function}
 
 
 async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:

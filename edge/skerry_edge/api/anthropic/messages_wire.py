@@ -48,6 +48,17 @@ class InputMessage(Struct):
     content: str | Annotated[list[Block], Meta(max_length=2000)]
 
 
+class OutputSchema(Struct):
+    """The JSON Schema that the whole answer follows."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct):
+    format: OutputSchema | None = None
+
+
 class CountRequest(Struct, kw_only=True):
     """Body of `/ai/v1/messages/count_tokens`, and the part of a `MessagesRequest` that is read by
     the model."""
@@ -57,6 +68,8 @@ class CountRequest(Struct, kw_only=True):
     system: str | list[TextPart] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputSchema | None = None  # as it was called before
 
 
 class MessagesRequest(CountRequest, kw_only=True):

@@ -26,6 +26,7 @@ from skerry_edge.api.batch.wire import (
     RequestCounts,
 )
 from skerry_edge.api.edge_request import edge_of, principal_of, read_json
+from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import key_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
@@ -44,7 +45,7 @@ class Meta(Struct):
     errors: list[LineError] = []
 
 
-_request_decoder = msgspec.json.Decoder(BatchRequest)
+_request_body = Body(BatchRequest)
 _meta_decoder = msgspec.json.Decoder(Meta)
 
 
@@ -54,7 +55,7 @@ async def create(request: Request) -> Response:
     edge = edge_of(request)
     principal = principal_of(request)
     batches, tenant = batches_of(edge.batches), principal.account_id
-    asked = await read_json(request, _request_decoder)
+    asked = await read_json(request, _request_body)
     window_seconds = _window(asked.completion_window, batches.limits.longest_window_hours)
     file = await asyncio.to_thread(batches.files.get, tenant, asked.input_file_id)
     if file is None or file.purpose != "batch":

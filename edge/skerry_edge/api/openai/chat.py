@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +20,9 @@ from skerry.wire.openai import (
     ChoiceLogprobs,
 )
 from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
+from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
+from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -40,14 +41,14 @@ from skerry_edge.text.prompts import (
 )
 from skerry_regions.models.catalog import ModelSpec
 
-_decoder = msgspec.json.Decoder(ChatCompletionRequest)
-_run_decoder = msgspec.json.Decoder(ChatRunInput)
+_body = Body(ChatCompletionRequest, CHAT)
+_run_body = Body(ChatRunInput, CHAT, corrects=True)
 
 
 async def chat_completions(request: Request) -> Response:
     """`POST …/v1/chat/completions`."""
     edge = edge_of(request)
-    asked = await read_json(request, _decoder)
+    asked = await read_json(request, _body)
     arrive(request, edge.spec(asked.model))
     return await _answer(request, edge, asked, OPENAI)
 
@@ -62,7 +63,9 @@ async def run(
 ) -> Response:
     """Answer `/ai/run` of a model whose answers are chat completions: enveloped, or a stream with
     the Workers AI tail. `options` are in place of those in the body."""
-    asked = await decoded(request, _run_decoder, body)
+    asked = await decoded(
+        request, _run_body, body, is_strict=options is not None and bool(options.strict)
+    )
     asked.options = options or asked.options
     if (asked.prompt is None) == (not asked.messages):
         raise InvalidInput("Bad input: exactly one of 'prompt' and 'messages' is required")

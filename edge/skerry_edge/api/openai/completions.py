@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported
 from skerry.wire.openai import Completion, CompletionRequest
 from skerry_edge.api.edge_request import arrive, edge_of, read_json
+from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai.completion_answers import ChoiceWriter, PromptText, collect, events
+from skerry_edge.api.upstream_fields import COMPLETIONS
 from skerry_edge.envelopes import JSONBytes, encode, openai_error_event
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -25,7 +26,6 @@ from skerry_edge.text.prompts import (
     OPENAI_TEMPERATURE,
     output_floor,
     output_limit,
-    refuse_unsupported,
     sampling,
     tokenised,
 )
@@ -35,13 +35,13 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_CHOICES = 128  # of all prompts
 MAX_PROMPT_LOGPROBS = 1 << 19  # entries of all prompts: what one answer may take of memory
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
+_body = Body(CompletionRequest, COMPLETIONS)
 
 
 async def completions(request: Request) -> Response:
     """`POST …/v1/completions`."""
     edge = edge_of(request)
-    asked = await read_json(request, _decoder)
+    asked = await read_json(request, _body)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
     jobs, prompts = await _jobs(edge, asked, caller)
@@ -84,7 +84,6 @@ async def _jobs(
     spec, text = edge.served(asked.model)
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    refuse_unsupported({"suffix": asked.suffix})
     num_choices = asked.n or 1
     if (asked.best_of or num_choices) != num_choices:
         raise InvalidInput("Bad input: best_of must equal n", param="best_of")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,8 +16,10 @@ from skerry.errors import InvalidInput
 from skerry.wire import EmbeddingsInput, EmbeddingsOutput
 from skerry.wire.openai import MAX_EMBEDDING_INPUTS, EmbeddingItem, EmbeddingList, EmbeddingRequest
 from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
+from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.api.openai.completions import prompts_given
+from skerry_edge.api.upstream_fields import EMBEDDINGS, NATIVE_TEXTS
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.encoding import Form, Texts, check_lengths, floats, tokenised
@@ -27,8 +28,8 @@ from skerry_regions.models.catalog import Embedding, ModelSpec, Pooling
 
 MAX_VALUES = 1 << 20  # numbers in one answer: what it may take of memory
 
-_input_decoder = msgspec.json.Decoder(EmbeddingsInput)
-_request_decoder = msgspec.json.Decoder(EmbeddingRequest)
+_input_body = Body(EmbeddingsInput, NATIVE_TEXTS, corrects=True)
+_request_body = Body(EmbeddingRequest, EMBEDDINGS)
 
 
 async def run(
@@ -40,7 +41,7 @@ async def run(
     dialect: Dialect,
 ) -> Response:
     """Answer `/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
-    asked = await decoded(request, _input_decoder, body)
+    asked = await decoded(request, _input_body, body)
     caller = caller_of(request)
     texts = [asked.text] if isinstance(asked.text, str) else asked.text
     embedding = _embedding(spec)
@@ -64,7 +65,7 @@ async def run(
 async def create(request: Request) -> Response:
     """`POST …/v1/embeddings`."""
     edge = edge_of(request)
-    asked = await read_json(request, _request_decoder)
+    asked = await read_json(request, _request_body)
     caller = caller_of(request)
     spec, text = edge.encoder(asked.model)
     arrive(request, spec)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, RequestError
 from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.edge_request import arrive, edge_of, principal_of, read_json
+from skerry_edge.api.fields import Body, renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
 from skerry_edge.api.responses.responses_input import chat_request, turns_of
 from skerry_edge.api.responses.responses_wire import DeletedResponse, ResponsesRequest
+from skerry_edge.api.upstream_fields import RESPONSES
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -32,16 +33,17 @@ from skerry_edge.ledger.responses_store import StoredResponse
 FIELDS = {
     "max_completion_tokens": "max_output_tokens",
     "messages": "input",
+    "response_format.json_schema": "text.format",
     "response_format": "text.format",
 }
 
-_decoder = msgspec.json.Decoder(ResponsesRequest)
+_body = Body(ResponsesRequest, RESPONSES)
 
 
 async def create(request: Request) -> Response:
     """`POST …/v1/responses`."""
     edge = edge_of(request)
-    asked = await read_json(request, _decoder)
+    asked = await read_json(request, _body)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
     turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
@@ -97,11 +99,8 @@ async def _job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
     here."""
     try:
         return await chat_job(edge, asked, caller)
-    except RequestError as exc:
-        if exc.param not in FIELDS:
-            raise
-        message = exc.message.replace(exc.param, FIELDS[exc.param])
-        raise type(exc)(message, param=FIELDS[exc.param]) from None
+    except RequestError as error:
+        raise renamed(error, FIELDS) from None
 
 
 async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:

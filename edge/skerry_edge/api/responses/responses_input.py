@@ -14,20 +14,12 @@ from skerry_edge.api.responses.responses_wire import (
     ResponsesRequest,
     TextFormat,
 )
-from skerry_edge.text.prompts import refuse_unsupported
 
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
 
 
 def turns_of(asked: ResponsesRequest) -> list[Message]:
     """Return the turns that the request brings."""
-    refuse_unsupported(
-        {
-            "background": asked.background,
-            "conversation": asked.conversation,
-            "prompt": asked.prompt,
-        }
-    )
     return _turns(asked.input)
 
 

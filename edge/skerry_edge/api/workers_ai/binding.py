@@ -15,6 +15,7 @@ from starlette.responses import Response
 from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
 from skerry_edge.api.edge_request import edge_of, read_json
+from skerry_edge.api.fields import Body
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import BINDING, MODEL_HEADER
 
@@ -26,7 +27,7 @@ class BindingRequest(msgspec.Struct):
     options: RunOptions | None = None
 
 
-_decoder = msgspec.json.Decoder(BindingRequest)
+_body = Body(BindingRequest)
 
 
 async def run(request: Request) -> Response:
@@ -36,6 +37,6 @@ async def run(request: Request) -> Response:
     if not name:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
     spec = edge.spec(name)
-    asked = await read_json(request, _decoder)
+    asked = await read_json(request, _body)
     options = asked.options or RunOptions()
     return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from array import array
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,7 +21,9 @@ from skerry.wire import (
     RankingOutput,
 )
 from skerry_edge.api.edge_request import decoded
+from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import caller_of, vectors
+from skerry_edge.api.upstream_fields import NATIVE_TEXTS
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.generation.edge import Edge
@@ -30,8 +31,8 @@ from skerry_edge.generation.encoding import Form, Texts, floats, tokenised, toke
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Classification, ModelSpec
 
-_text_decoder = msgspec.json.Decoder(ClassificationInput)
-_ranking_decoder = msgspec.json.Decoder(RankingInput)
+_text_body = Body(ClassificationInput, NATIVE_TEXTS, corrects=True)
+_ranking_body = Body(RankingInput, NATIVE_TEXTS, corrects=True)
 
 
 async def run(
@@ -47,11 +48,11 @@ async def run(
     result: RankingOutput | list[LabelScore]
     if _classification(spec).ranks:
         result = await _ranking(
-            request, edge, spec, text, await decoded(request, _ranking_decoder, body), caller
+            request, edge, spec, text, await decoded(request, _ranking_body, body), caller
         )
     else:
         result = await _labels(
-            request, edge, spec, text, await decoded(request, _text_decoder, body), caller
+            request, edge, spec, text, await decoded(request, _text_body, body), caller
         )
     return JSONBytes(dialect.wrap(encode(result)))
 

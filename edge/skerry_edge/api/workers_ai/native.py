@@ -28,9 +28,11 @@ from skerry_edge.api.edge_request import (
     read_body,
     read_json,
 )
+from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai import chat as openai
 from skerry_edge.api.openai import embeddings
+from skerry_edge.api.upstream_fields import NATIVE_TEXT
 from skerry_edge.api.workers_ai import classification
 from skerry_edge.envelopes import REST, Dialect, JSONBytes, encode, envelope
 from skerry_edge.gate.caller import Caller
@@ -64,8 +66,8 @@ class UniversalRequest(msgspec.Struct):
     input: msgspec.Raw
 
 
-_input_decoder = msgspec.json.Decoder(TextGenerationInput)
-_universal_decoder = msgspec.json.Decoder(UniversalRequest)
+_input_body = Body(TextGenerationInput, NATIVE_TEXT, corrects=True)
+_universal_body = Body(UniversalRequest)
 
 
 async def run(request: Request) -> Response:
@@ -79,7 +81,7 @@ async def run(request: Request) -> Response:
 async def run_named(request: Request) -> Response:
     """`POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
     edge = edge_of(request)
-    universal = await read_json(request, _universal_decoder)
+    universal = await read_json(request, _universal_body)
     spec = edge.spec(universal.model)
     return await answer(request, edge, spec, bytes(universal.input), REST)
 
@@ -106,7 +108,9 @@ async def answer(
     text = edge.texts[spec.id]
     if spec.answer == "chat":
         return await openai.run(request, edge, spec, body, dialect, options)
-    asked = await decoded(request, _input_decoder, body)
+    asked = await decoded(
+        request, _input_body, body, is_strict=options is not None and bool(options.strict)
+    )
     caller = caller_of(request, options or asked.options)
     plan = None
     if not is_plain(asked, asked.messages or ()):
@@ -139,7 +143,14 @@ async def _job(
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
     prompt_ids = await _prompt_ids(edge, spec, text, asked, plan, caller.tenant)
     limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
-    style = sampling(asked, text, spec.sampling, temperature=NATIVE_TEMPERATURE, max_tokens=limit)
+    style = sampling(
+        asked,
+        text,
+        spec.sampling,
+        temperature=NATIVE_TEMPERATURE,
+        max_tokens=limit,
+        ignore_stop_tokens=bool(asked.ignore_eos),
+    )
     is_seeded = asked.seed is not None
     return job_of(
         caller, spec, text, prompt_ids, style, stop=asked.stop, plan=plan, is_seeded=is_seeded

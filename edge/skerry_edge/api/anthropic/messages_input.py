@@ -1,0 +1,115 @@
+"""What a request of Anthropic's Messages asks, as that of a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from skerry.errors import InvalidInput
+from skerry.wire import Message
+from skerry.wire.openai import ChatCompletionRequest
+from skerry_edge.api.anthropic.messages_wire import (
+    CountRequest,
+    InputMessage,
+    MessagesRequest,
+    OutputSchema,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from skerry_edge.envelopes import encode
+
+
+def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
+    """Return the chat completion that answers a conversation."""
+    turns = [Message("system", asked.system)] if asked.system else []
+    for message in history:
+        turns += _turns(message)
+    return ChatCompletionRequest(
+        model=asked.model,
+        messages=turns,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        stop=asked.stop_sequences,
+        response_format=_response_format(asked),
+        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tool_choice=_tool_choice(asked.tool_choice),
+        parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
+    )
+
+
+def wanted_format(asked: CountRequest) -> OutputSchema | None:
+    """Return the format of the whole answer, by either name. Raises `InvalidInput` for both."""
+    new = asked.output_config.format if asked.output_config else None
+    if new is not None and asked.output_format is not None:
+        raise InvalidInput(
+            "Bad input: output_format: cannot be combined with output_config.format",
+            param="output_format",
+        )
+    return new or asked.output_format
+
+
+def _response_format(asked: MessagesRequest) -> dict[str, Any] | None:
+    if (wanted := wanted_format(asked)) is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"schema": wanted.schema, "strict": True}}
+
+
+def format_name(asked: CountRequest) -> str:
+    """Return what the caller called the format."""
+    return "output_config.format" if asked.output_format is None else "output_format"
+
+
+def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a tool as chat completions have it. Anthropic's own, which it runs itself, are
+    refused."""
+    if tool.get("type") not in (None, "custom"):
+        raise InvalidInput(
+            f"Bad input: {place}.type: only tools of the caller's own are supported",
+            param=f"{place}.type",
+        )
+    names = ("name", "description", "strict")
+    function = {name: tool[name] for name in names if tool.get(name) is not None}
+    if tool.get("input_schema") is not None:
+        function["parameters"] = tool["input_schema"]
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
+    match choice:
+        case None:
+            return None
+        case {"type": "tool", "name": str(name)}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "auto" | "any" | "none" as kind}:
+            return "required" if kind == "any" else str(kind)
+        case _:
+            raise InvalidInput(
+                "Bad input: tool_choice: expected the type auto, any, none, or tool with a name",
+                param="tool_choice",
+            )
+
+
+def _turns(message: InputMessage) -> list[Message]:
+    """Return a message in OpenAI's form: results of tools are turns of their own, before the
+    text."""
+    if isinstance(message.content, str):
+        return [Message(message.role, message.content)]
+    results = [
+        Message("tool", block.content, tool_call_id=block.tool_use_id)
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    ]
+    text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+    calls = [_tool_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    if text or calls or not results:
+        results.append(Message(message.role, text, tool_calls=calls or None))
+    return results
+
+
+def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
+    arguments = encode(block.input).decode()
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}

@@ -1,0 +1,185 @@
+"""What becomes of each field that a client sends: it works, is refused, or is named in a header.
+
+A struct's own fields work. Of what upstream has beside them, a field that asks for another kind of
+answer is refused by its name; a hint, or what only upstream can use, changes no answer here and is
+named in `x-skerry-ignored`, as is what nobody knows. Nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from skerry.errors import InvalidInput, RequestError, TaskNotSupported
+from skerry_edge.api.bodies import decode
+
+HEADER: Final = "x-skerry-ignored"
+MAX_NAMED: Final = 32  # in the header
+MAX_NAME: Final = 64  # characters
+TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
+
+_raw_fields = msgspec.json.Decoder(dict[str, Raw])
+_UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.-]")
+
+T = TypeVar("T", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Fields that upstream has and that do not work here, nested ones with their path.
+
+    Each has the values that ask for nothing, beside null, false, "" and []; other values of
+    `refused` are errors.
+    """
+
+    refused: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    ignored: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    ignored_inside: tuple[str, ...] = ()  # of messages, blocks and tools, wherever they are
+
+
+NOTHING: Final = Upstream()
+
+
+class Body(Generic[T]):
+    """Decodes the body of one kind of request, and says which of its fields are left out."""
+
+    def __init__(
+        self, kind: type[T], upstream: Upstream = NOTHING, *, corrects: bool = False
+    ) -> None:
+        """With `corrects`, a name that is nearly that of a field is taken for a mistake."""
+        self.kind = kind
+        self.upstream = upstream
+        self._decoder = msgspec.json.Decoder(kind)
+        self._inner = _structs_in(kind)
+        self._names = _names(kind)
+        self._corrects = corrects
+
+    def decode(self, body: bytes, *, is_strict: bool = False) -> tuple[T, list[str]]:
+        """Return the request, and the fields of the body that change nothing.
+
+        Raises as `bodies.decode` does; `TaskNotSupported` for a field that is refused, and
+        `InvalidInput` for a name that was typed wrong, or with `is_strict`, or `options.strict` of
+        the request, for any that would be left out.
+        """
+        asked = decode(self._decoder, body)
+        ignored = list(self._ignored(body))
+        if ignored and (is_strict or _is_strict(asked)):
+            name = shown(ignored[0])
+            raise InvalidInput(
+                f"Bad input: {name}: no such field here; without options.strict it is ignored",
+                param=name,
+            )
+        return asked, ignored
+
+    def _ignored(self, body: bytes) -> Iterator[str]:
+        for name in self.upstream.ignored_inside:
+            if b'"%b"' % name.encode() in body:
+                yield name
+        given = _raw_fields.decode(body)
+        if given.keys() <= self._names and self._inner.keys().isdisjoint(given):
+            return  # as nearly always
+        for name, value in given.items():
+            if name not in self._names:
+                if self._is_ignored(name, value):
+                    yield name
+            elif (names := self._inner.get(name)) is not None and bytes(value)[:1] == b"{":
+                for inner, each in _raw_fields.decode(value).items():
+                    if inner not in names and self._is_ignored(f"{name}.{inner}", each):
+                        yield f"{name}.{inner}"
+
+    def _is_ignored(self, name: str, value: Raw) -> bool:
+        """Return whether an unknown field is named as ignored; one that asks for nothing is not."""
+        if (neutral := self.upstream.refused.get(name)) is not None:
+            if _asks(value, neutral):
+                raise TaskNotSupported(f"'{name}' is not supported by this model.", param=name)
+            return False
+        if (neutral := self.upstream.ignored.get(name)) is not None:
+            return _asks(value, neutral)
+        if self._corrects and "." not in name and (meant := self._meant(name)) is not None:
+            raise InvalidInput(
+                f"Bad input: {name}: no such field; did you mean {meant}?", param=name
+            )
+        return True
+
+    def _meant(self, name: str) -> str | None:
+        """Return the known field whose name is nearest, if it is near."""
+        known = {*self._names, *self.upstream.refused, *self.upstream.ignored}
+        edits = {each: _edits(name, each) for each in sorted(known)}
+        nearest = min(edits, key=edits.__getitem__)
+        return nearest if edits[nearest] <= TYPING_MISTAKES else None
+
+
+def renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
+    """Return an error with the beginning of its field's path replaced: what chat completions call a
+    field, by what another dialect does."""
+    for name, new in names.items():
+        if error.param is not None and (error.param + ".").startswith(name + "."):
+            param = new + error.param.removeprefix(name)
+            return type(error)(error.message.replace(error.param, param), param=param)
+    return error
+
+
+def shown(name: str) -> str:
+    """Return a client's name of a field as headers and messages show it."""
+    return _UNPRINTABLE.sub("?", name[:MAX_NAME])
+
+
+def header_of(ignored: Collection[str]) -> str:
+    """Return the header's value."""
+    names = sorted(map(shown, ignored))
+    more = [f"...{len(names) - MAX_NAMED}"] if len(names) > MAX_NAMED else []
+    return ", ".join(names[:MAX_NAMED] + more)
+
+
+def _asks(value: Raw, neutral: tuple[object, ...]) -> bool:
+    if bytes(value) in (b"null", b"false", b"[]", b'""'):
+        return False
+    return not neutral or msgspec.json.decode(value) not in neutral
+
+
+def _is_strict(asked: Struct) -> bool:
+    return bool(getattr(getattr(asked, "options", None), "strict", None))
+
+
+def _names(kind: type[Struct]) -> frozenset[str]:
+    return frozenset(each.encode_name for each in msgspec.structs.fields(kind))
+
+
+def _structs_in(kind: type[Struct]) -> dict[str, frozenset[str]]:
+    """Return the names in each field that is an object of its own, by the field's name."""
+    found = {}
+    for each in msgspec.structs.fields(kind):
+        for inner in _alternatives(each.type):
+            if isinstance(inner, type) and issubclass(inner, Struct):
+                found[each.encode_name] = _names(inner)
+    return found
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return typing.get_args(kind)
+    return (kind,)
+
+
+def _edits(name: str, known: str) -> int:
+    """Return how many edits (Levenshtein, 1965) make one of the other; of more than
+    `TYPING_MISTAKES`, only that it is more."""
+    more = TYPING_MISTAKES + 1
+    if abs(len(name) - len(known)) >= more:
+        return more
+    row = list(range(len(known) + 1))
+    for i, letter in enumerate(name, 1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(known, 1):
+            edit = min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
+            before, row[j] = row[j], edit
+        if min(row) >= more:
+            return more
+    return row[-1]

@@ -1,0 +1,107 @@
+"""The fields of Workers AI, OpenAI and Anthropic that do not work here, by kind of request.
+
+`docs/api.md` has them in a table, which a test makes of these, of our structs and of the types of
+upstream's own clients.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from skerry_edge.api.fields import Upstream
+
+Neutral = dict[str, tuple[object, ...]]
+
+# Hints to models that think; to others upstream ignores them.
+EFFORT: Final[Neutral] = {
+    "chat_template_kwargs": ({},),
+    "reasoning": ({},),
+    "reasoning_effort": ("none",),
+    "verbosity": (),
+}
+# What it is for: who asks, what it costs upstream, how it is cached there.
+BOOKKEEPING: Final[Neutral] = {
+    "metadata": ({},),
+    "prompt_cache_key": (),
+    "prompt_cache_options": ({},),
+    "prompt_cache_retention": (),
+    "safety_identifier": (),
+    "service_tier": (),
+    "user": (),
+}
+
+NATIVE_TEXT: Final = Upstream(
+    refused={"audio": (), "image": (), "image_b64": ()},
+    ignored=EFFORT,
+)
+NATIVE_TEXTS: Final = Upstream(refused={"image": ()})
+CHAT: Final = Upstream(
+    refused={
+        "audio": (),
+        "image": (),
+        "modalities": (["text"],),
+        "moderation": (),
+        "web_search_options": (),
+    },
+    ignored=EFFORT
+    | BOOKKEEPING
+    | {"prediction": (), "store": (), "stream_options.include_obfuscation": ()},
+    ignored_inside=("cache_control", "prompt_cache_breakpoint"),
+)
+COMPLETIONS: Final = Upstream(
+    refused={"suffix": ()},
+    ignored=BOOKKEEPING | {"stream_options.include_obfuscation": ()},
+)
+EMBEDDINGS: Final = Upstream(ignored={"user": ()})
+RESPONSES: Final = Upstream(
+    refused={
+        "background": (),
+        "context_management": (),
+        "conversation": (),
+        "image": ({},),
+        "moderation": (),
+        "prompt": (),
+        "truncation": ("disabled",),
+    },
+    ignored=EFFORT
+    | {name: neutral for name, neutral in BOOKKEEPING.items() if name != "metadata"}
+    | {
+        "access_programs": ({},),
+        "background_options": ({},),
+        "max_tool_calls": (),  # of tools that upstream runs itself
+        "stream_options": ({}, {"include_obfuscation": False}),
+        "text.verbosity": (),
+    },
+    ignored_inside=("prompt_cache_breakpoint",),
+)
+MESSAGES: Final = Upstream(
+    refused={
+        "compaction": (),
+        "container": (),
+        "context_management": (),
+        "fallbacks": (),
+        "inference_geo": ("global",),
+        "mcp_servers": (),
+        "thread": (),
+    },
+    ignored={
+        "betas": (),
+        "billing_policy": (),
+        "diagnostics": ({},),
+        "fallback_credit_token": (),
+        "metadata": ({},),
+        "output_config.effort": (),
+        "service_tier": (),
+        "speed": ("standard",),
+        "thinking": ({"type": "disabled"},),
+        "user_profile_id": (),
+        "workspace_id": (),
+    },
+    ignored_inside=(
+        "allowed_callers",
+        "cache_control",
+        "defer_loading",
+        "eager_input_streaming",
+        "input_examples",
+    ),
+)

@@ -1,0 +1,380 @@
+"""Every field of upstream's clients works, is refused by name, or is named in a header."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_count_tokens_params as beta_count_tokens_params
+from anthropic.types.beta import message_create_params as beta_create_params
+from cloudflare.types.ai import ai_run_params
+from msgspec import Struct
+from msgspec.structs import fields as struct_fields
+from openai.types import completion_create_params, embedding_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
+from tests.conftest import ROOT
+from tests.edge.support import MODEL, Deployment, answer, deployed
+
+from skerry.errors import InvalidInput
+from skerry.wire import TextGenerationInput
+from skerry_edge.api.anthropic import messages
+from skerry_edge.api.fields import HEADER, Body, header_of
+from skerry_edge.api.openai import chat, completions, embeddings
+from skerry_edge.api.responses import responses
+from skerry_edge.api.workers_ai import classification, native
+from skerry_edge.limits import Limits
+
+Verdict = Literal["works", "refused", "named"]
+
+TURNS = [{"role": "user", "content": "hi"}]
+FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+TOOL = {"type": "function", "function": FUNCTION}
+FORMAT = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
+SAMPLING: dict[str, Any] = {
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "seed": 1,
+    "temperature": 0.5,
+    "max_tokens": 4,
+    "top_p": 0.5,
+    "stream": False,
+}
+OPENAI: dict[str, Any] = {
+    **SAMPLING,
+    "logit_bias": {"65": 1},
+    "n": 2,
+    "stop": "x",
+    "stream_options": {"include_usage": True},
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A kind of request: what decodes it, upstream's types of it, and what it takes to work."""
+
+    name: str
+    body: Body[Any]
+    upstream: tuple[Any, ...]
+    least: dict[str, Any]  # a whole request
+    works: dict[str, Any]  # a value of each field that works
+    path: str = ""  # below …/ai
+
+    @property
+    def fields(self) -> list[str]:
+        """Return upstream's names, but for what is in the URL."""
+        return sorted({name for each in self.upstream for name in hints(each)} - {"account_id"})
+
+    def neutral(self, name: str) -> tuple[Any, ...]:
+        """Return the values of a field that ask for nothing."""
+        upstream = self.body.upstream
+        return {**upstream.refused, **upstream.ignored}.get(name, ())
+
+    def verdict(self, name: str) -> Verdict | None:
+        """Return what becomes of a field; None: nobody has thought of it."""
+        if name == "lora":  # known, to be refused with an error of its own
+            return "refused"
+        if name in {each.encode_name for each in struct_fields(self.body.kind)}:
+            return "works"
+        if name in self.body.upstream.refused:
+            return "refused"
+        listed = name in self.body.upstream.ignored or name in self.body.upstream.ignored_inside
+        return "named" if listed else None
+
+
+@functools.cache
+def hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+DIALECTS = [
+    Dialect(
+        "Workers AI, text generation",
+        native._input_body,
+        (
+            ai_run_params.Prompt,
+            ai_run_params.Messages,
+            ai_run_params.ImageToText,
+            ai_run_params.Variant12,
+            ai_run_params.Variant13,
+        ),
+        {"prompt": "x"},
+        SAMPLING
+        | {"top_k": 2, "repetition_penalty": 1.5, "raw": True, "ignore_eos": True}
+        | {"response_format": {"type": "json_object"}, "tools": [TOOL], "functions": [FUNCTION]},
+        f"/run/{MODEL}",
+    ),
+    Dialect(
+        "Workers AI, text embeddings",
+        embeddings._input_body,
+        (ai_run_params.TextEmbeddings, ai_run_params.MultimodalEmbeddings),
+        {"text": "x"},
+        {},
+    ),
+    Dialect(
+        "Workers AI, text classification",
+        classification._text_body,
+        (ai_run_params.TextClassification,),
+        {"text": "x"},
+        {},
+    ),
+    Dialect(
+        "`/ai/v1/chat/completions`",
+        chat._body,
+        (chat_create_params.CompletionCreateParamsStreaming,),
+        {"model": MODEL, "messages": TURNS},
+        OPENAI
+        | {"function_call": "none", "functions": [FUNCTION], "logprobs": True, "top_logprobs": 0}
+        | {"max_completion_tokens": 4, "parallel_tool_calls": True, "tool_choice": "auto"}
+        | {"response_format": {"type": "json_object"}, "tools": [TOOL]},
+        "/v1/chat/completions",
+    ),
+    Dialect(
+        "`/ai/v1/completions`",
+        completions._body,
+        (completion_create_params.CompletionCreateParamsStreaming,),
+        {"model": MODEL, "prompt": "x"},
+        OPENAI | {"best_of": 1, "echo": True, "logprobs": 1},
+        "/v1/completions",
+    ),
+    Dialect(
+        "`/ai/v1/embeddings`",
+        embeddings._request_body,
+        (embedding_create_params.EmbeddingCreateParams,),
+        {"model": MODEL, "input": "x"},
+        {},
+    ),
+    Dialect(
+        "`/ai/v1/responses`",
+        responses._body,
+        (response_create_params.ResponseCreateParamsStreaming,),
+        {"model": MODEL, "input": "x"},
+        {"include": ["message.output_text.logprobs"], "instructions": "x", "temperature": 0.5}
+        | {"max_output_tokens": 4, "metadata": {"a": "b"}, "parallel_tool_calls": True}
+        | {"store": False, "stream": False, "text": {"format": {"type": "text"}}}
+        | {"tool_choice": "auto", "tools": [{"type": "function"} | FUNCTION], "top_logprobs": 1}
+        | {"top_p": 0.5},
+        "/v1/responses",
+    ),
+    Dialect(
+        "`/ai/v1/messages`",
+        messages._body,
+        (
+            message_create_params.MessageCreateParamsStreaming,
+            beta_create_params.MessageCreateParamsStreaming,
+        ),
+        {"model": MODEL, "messages": TURNS, "max_tokens": 8},
+        {"output_config": {"format": FORMAT}, "stop_sequences": ["x"], "stream": False}
+        | {"system": "x", "tool_choice": {"type": "auto"}}
+        | {"tools": [{"name": "f", "input_schema": FUNCTION["parameters"]}]},
+        "/v1/messages",
+    ),
+    Dialect(
+        "`/ai/v1/messages/count_tokens`",
+        messages._count_body,
+        (
+            message_count_tokens_params.MessageCountTokensParams,
+            beta_count_tokens_params.MessageCountTokensParams,
+        ),
+        {"model": MODEL, "messages": TURNS},
+        {"output_config": {"format": FORMAT}, "system": "x", "tool_choice": {"type": "auto"}}
+        | {"tools": [{"name": "f", "input_schema": FUNCTION["parameters"]}]},
+        "/v1/messages/count_tokens",
+    ),
+]
+FIELDS = [(dialect, name) for dialect in DIALECTS for name in dialect.fields]
+
+
+def example(kind: Any, neutral: tuple[Any, ...] = ()) -> Any:
+    """A value of an annotation that asks for something."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return next(each for each in args if each not in neutral)
+    if origin in (typing.Union, types.UnionType):
+        return example(next(each for each in args if each is not type(None)), neutral)
+    if typing.is_typeddict(kind):
+        return {name: example(each) for name, each in hints(kind).items()}
+    if origin in (typing.Required, typing.Annotated):
+        return example(args[0], neutral)
+    plain = {bool: True, int: 3, float: 0.5, str: "x", object: {"a": 1}}
+    if kind in plain:
+        return plain[kind]
+    if origin is dict or "Dict" in str(kind) or "Mapping" in str(kind):
+        return {"a": "b"}
+    inside = tuple(each for value in neutral if isinstance(value, list) for each in value)
+    return [example(args[0], inside)] if args else "x"
+
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("edge"), Limits()) as deployment:
+        deployment.region.script = lambda submit: answer("{}")
+        yield deployment
+
+
+@pytest.mark.parametrize(("dialect", "name"), FIELDS, ids=lambda each: getattr(each, "name", each))
+def test_every_field_of_upstreams_clients(edge: Deployment, dialect: Dialect, name: str) -> None:
+    verdict = dialect.verdict(name)
+    assert verdict is not None, f"a new field of upstream's: {name}"
+    if not dialect.path:  # needs a model of another kind: its body is decoded all the same
+        assert verdict in ("works", "refused", "named")
+        return
+    path = edge.run_path.partition("/run/")[0] + dialect.path
+    kinds = [each for kind in dialect.upstream if (each := hints(kind).get(name)) is not None]
+    given = dialect.works | dialect.least
+    value = given.get(name) if verdict == "works" else example(kinds[0], dialect.neutral(name))
+    reply = edge.client.post(path, json=dialect.least | {name: value})
+    if verdict == "refused":
+        assert reply.status_code == (405 if name == "lora" else 400), (value, reply.text)
+        assert name in reply.text.lower()
+        return
+    assert reply.status_code == 200, (value, reply.text)
+    named = reply.headers.get(HEADER, "").split(", ")
+    assert (name in named) == (verdict == "named"), value
+
+
+def test_the_table_of_fields_is_in_the_documentation() -> None:
+    """A new field of an SDK changes it, and so does one that begins to work."""
+    text = (ROOT / "docs/api.md").read_text()
+    for dialect in DIALECTS:
+        found: dict[Verdict, list[str]] = {"works": [], "refused": [], "named": []}
+        for name in dialect.fields:
+            verdict = dialect.verdict(name)
+            assert verdict is not None, (dialect.name, name)
+            found[verdict].append(f"`{name}`")
+        row = " | ".join(", ".join(names) or "-" for names in found.values())
+        assert f"| {dialect.name} | {row} |\n" in text, f"| {dialect.name} | {row} |"
+
+
+# --- names that nobody knows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("promt", "prompt"),
+        ("max_token", "max_tokens"),
+        ("temprature", "temperature"),
+        ("topp", "top_p"),
+        ("toop_k", "top_k"),
+        ("Stream", "stream"),
+        ("imag", "image"),
+    ],
+)
+def test_a_name_that_was_typed_wrong_is_refused(edge: Deployment, typed: str, meant: str) -> None:
+    reply = edge.run(prompt="x", **{typed: 3})
+    assert reply.status_code == 400
+    [error] = reply.json()["errors"]
+    assert f"{typed}: no such field; did you mean {meant}?" in error["message"]
+
+
+def test_other_unknown_names_are_in_the_header(edge: Deployment) -> None:
+    """Code of Workers passes what it likes."""
+    reply = edge.run(prompt="x", customer={"id": 1}, options={"whatever": 1}, guidance=None)
+    assert reply.status_code == 200
+    assert reply.headers[HEADER] == "customer, guidance, options.whatever"
+    streamed = edge.run(prompt="x", stream=True, customer=1)
+    assert streamed.headers[HEADER] == "customer"
+    assert HEADER not in edge.run(prompt="x").headers
+    assert edge.chat(max_token=3).headers[HEADER] == "max_token"  # as in other OpenAI servers
+
+
+def test_a_strict_request_is_refused_for_them(edge: Deployment) -> None:
+    for body in ({"customer": 1}, {"reasoning_effort": "low"}):
+        reply = edge.run(prompt="x", options={"strict": True}, **body)
+        assert reply.status_code == 400
+        assert f"{next(iter(body))}: no such field here" in reply.text
+    assert edge.chat(options={"strict": True}, foo=1).status_code == 400
+    assert edge.run(prompt="x", options={"strict": True}).status_code == 200
+    headers = {"cf-consn-model-id": MODEL}
+    body = {"inputs": {"prompt": "x", "customer": 1}, "options": {"strict": True}}
+    assert edge.client.post("/run?version=3", json=body, headers=headers).status_code == 400
+
+
+def test_values_that_ask_for_nothing_are_taken(edge: Deployment) -> None:
+    for body in (
+        {"modalities": ["text"], "audio": None, "web_search_options": None, "store": False},
+        {"reasoning_effort": "none", "metadata": {}, "user": ""},
+    ):
+        reply = edge.chat(**body)
+        assert (reply.status_code, reply.headers.get(HEADER)) == (200, None), reply.text
+
+
+def test_hints_inside_of_messages_are_named(edge: Deployment) -> None:
+    path = edge.chat_path.replace("chat/completions", "messages")
+    text = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    turns: list[Any] = [{"role": "user", "content": [text]}]
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "messages": turns}
+    assert edge.client.post(path, json=body).headers[HEADER] == "cache_control"
+    body["messages"] = [{"role": "user", "content": 'a "cache_control" in a text'}]
+    assert HEADER not in edge.client.post(path, json=body).headers
+    body["output_config"] = {"effort": "low"}
+    assert edge.client.post(path, json=body).headers[HEADER] == "output_config.effort"
+
+
+def test_names_in_the_header_are_few_short_and_plain() -> None:
+    assert header_of(["b\r\nc", "a" * 100]) == f"{'a' * 64}, b??c"
+    many = header_of([f"f{number:02}" for number in range(40)])
+    assert many.endswith("f31, ...8")
+    body = Body(TextGenerationInput, corrects=True)
+    names = [f"x{number}-{'y' * 40}" for number in range(1000)]
+    _, ignored = body.decode(("{" + ",".join(f'"{name}":1' for name in names) + "}").encode())
+    assert ignored == names
+
+
+def edits(one: str, other: str) -> int:
+    """The plain recursion of the definition."""
+    if not one or not other:
+        return len(one) + len(other)
+    same = edits(one[1:], other[1:]) + (one[0] != other[0])
+    return min(same, edits(one[1:], other) + 1, edits(one, other[1:]) + 1)
+
+
+@pytest.mark.parametrize("known", ["seed", "stop"])
+@pytest.mark.parametrize("typed", ["sed", "sead", "stops", "tsop", "sd", "steps", "e", "needs"])
+def test_two_edits_are_a_mistake(known: str, typed: str) -> None:
+    class Known(Struct, rename={"field": known}):
+        field: int = 0
+
+    try:
+        Body(Known, corrects=True).decode(f'{{"{typed}":1}}'.encode())
+        refused = False
+    except InvalidInput:
+        refused = True
+    assert refused == (edits(typed, known) <= 2)
+
+
+# --- Anthropic's structured output ---------------------------------------------------------------
+
+PET = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_the_format_of_messages_is_held(edge: Deployment, new: bool) -> None:
+    path = edge.chat_path.replace("chat/completions", "messages")
+    form: dict[str, Any] = {"type": "json_schema", "schema": PET}
+    asked = {"output_config": {"format": form}} if new else {"output_format": form}
+    body = {"model": MODEL, "max_tokens": 8, "messages": TURNS} | asked
+    assert edge.client.post(path, json=body).status_code == 200
+    grammar = edge.region.submits[-1].grammar
+    assert grammar is not None
+    assert grammar.kind == "json_schema"
+    assert '"age"' in grammar.source
+    name = "output_config.format" if new else "output_format"
+    form["schema"] = {"type": "object", "properties": {"a": {"not": {}}}}
+    reply = edge.client.post(path, json=body)
+    assert reply.status_code == 400
+    assert f"{name}.schema.properties.a.not" in reply.text
+    form["schema"] = PET
+    begun = [*TURNS, {"role": "assistant", "content": "{"}]
+    reply = edge.client.post(path, json=body | {"messages": begun})
+    assert reply.status_code == 400
+    assert name in reply.json()["error"]["message"]
+    both = body | {"output_config": {"format": form}, "output_format": form}
+    assert "cannot be combined" in edge.client.post(path, json=both).text
