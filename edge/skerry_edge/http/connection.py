@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 class GuardedProtocol(asyncio.Protocol):
     """One connection; slow or endless senders are refused with a short JSON body.
 
-    What a client sends ahead of an answer waits its turn, up to `header_bytes`; of one that sends
-    more, the rest is dropped and the connection closed after the answer (RFC 9112, 9.3.2).
+    What a client sends ahead of an answer waits its turn, up to `header_bytes`; the rest is dropped
+    and the connection closed after the answer (RFC 9112, 9.3.2).
     """
 
     def __init__(
@@ -75,6 +75,8 @@ class GuardedProtocol(asyncio.Protocol):
         self._is_writable = asyncio.Event()
         self._is_writable.set()
         self._is_refused = False
+        self._idle_seconds: float = limits.idle_seconds
+        self._is_finishing = False
         self._is_last = False  # the exchange to come, or in progress
         self._is_probe = False  # its place is for a probe of health, and one request
         self._is_half_closed = False  # the client sends no more, and may still read
@@ -108,8 +110,7 @@ class GuardedProtocol(asyncio.Protocol):
             self._receive_head(data)
 
     def eof_received(self) -> bool:
-        """Return whether the connection stays open: the client sends no more, and may wait for
-        answers."""
+        """Return whether the connection stays open: the client may still wait for an answer."""
         exchange = self._is_answering
         if self._is_refused or exchange is None or self._body is not None:
             return False  # nothing that came is whole
@@ -165,20 +166,22 @@ class GuardedProtocol(asyncio.Protocol):
         self._transport.close()
 
     def shutdown(self) -> None:
-        """Close after the exchange in progress."""
-        if self._is_answering is None:
-            self._close_idle()
-        else:
-            self.finish()
+        """Close after the exchange in progress; one that finishes closes by itself."""
+        if not self._is_finishing:
+            self.finish(0.0)
+            if exchange := self._is_answering:
+                exchange.keeps_alive = False
 
-    def finish(self) -> bool:
-        """Close after the exchange in progress or to come, and say so in its answer; whether the
-        client has none in progress."""
-        self._is_last = True
-        if (exchange := self._is_answering) is None:
-            return self._heads.is_empty
-        exchange.keeps_alive = False
-        return False
+    def finish(self, seconds: float) -> None:
+        """Close after one answer that says so, or when no request comes for `seconds`."""
+        self._is_finishing = self._is_last = True
+        self._idle_seconds = seconds
+        exchange = self._is_answering
+        if exchange is not None:
+            # One that has begun said that it is not the last: the next request may be on its way.
+            exchange.keeps_alive = exchange.keeps_alive and exchange.has_begun
+        elif self._heads.is_empty and self._body is None:
+            self._timers.set("idle", seconds, self._close_idle)
 
     # --- reading
 
@@ -252,7 +255,7 @@ class GuardedProtocol(asyncio.Protocol):
     def _expect_next(self) -> None:
         """Wait for the next request; what came ahead begins it."""
         self._table.wait(self)
-        self._timers.set("idle", self._limits.idle_seconds, self._close_idle)
+        self._timers.set("idle", self._idle_seconds, self._close_idle)
         if not self._heads.is_empty:
             self._receive_head(self._heads.take_all())
         elif self._is_half_closed:

@@ -58,9 +58,11 @@ class TLSListener:
         """Accept no more, and close the socket. Idempotent."""
         self._accepting.cancel()
 
-    async def close(self) -> None:
-        """Leave, and drop whose handshake goes on."""
+    async def close(self, seconds: float = 0.0) -> None:
+        """Leave, and drop whose handshake goes on after `seconds`."""
         self.leave()
+        if self._handshakes and seconds > 0:
+            await asyncio.wait(self._handshakes, timeout=seconds)
         for handshake in self._handshakes:
             handshake.cancel()
         await asyncio.gather(self._accepting, *self._handshakes, return_exceptions=True)

@@ -21,7 +21,6 @@ from skerry_edge.http.handshakes import TLSListener
 from skerry_edge.limits import Limits
 
 SPARE_FILES = 256  # descriptors for everything that is not a client
-RETIRE_TICK_SECONDS = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -113,28 +112,23 @@ class EdgeServer(uvicorn.Server):
             listener.leave()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        patience = 0.0
         if self._is_retiring:
             self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
             self._leave_socket()
-            await self._let_clients_go()
+            patience = self._limits.retire_seconds
         for listener in self._tls_listeners:
-            await listener.close()
+            await listener.close(patience)
+        if self._is_retiring:
+            self._finish_connections()  # those that were accepted last, too
         await super().shutdown(sockets)
 
-    async def _let_clients_go(self) -> None:
-        """Answer what idle connections still send, and say that it is the last: closing one
-        at once would lose the request that is on its way."""
-        for _ in range(math.ceil(self._limits.retire_seconds / RETIRE_TICK_SECONDS)):
-            if not self._finish_connections():
-                return
-            await asyncio.sleep(RETIRE_TICK_SECONDS)
-
-    def _finish_connections(self) -> int:
-        """Make what each does now, or next, its last; how many do nothing now."""
-        connections = [
-            each for each in self.server_state.connections if isinstance(each, GuardedProtocol)
-        ]
-        return sum(each.finish() for each in connections)
+    def _finish_connections(self) -> None:
+        """Have each connection take one request more at most: closing an idle one at once would
+        lose the request that is on its way."""
+        for each in self.server_state.connections:
+            if isinstance(each, GuardedProtocol):
+                each.finish(self._limits.retire_seconds)
 
 
 def allow_connections(number: int) -> None:

@@ -20,6 +20,7 @@ from skerry_edge.limits import Limits
 LIMITS = Limits(drain_seconds=1, retire_seconds=20.0)
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 SLOW = b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LATE = b"GET /late HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Served:
@@ -30,7 +31,12 @@ class Served:
         self._limits = limits
         self.ready, self.retire, self.stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.go_on = asyncio.Event()  # for the slow answer
-        routes = [Route("/", self._answer), Route("/slow", self._answer_slowly)]
+        self.asked = asyncio.Event()  # for the late answer
+        routes = [
+            Route("/", self._answer),
+            Route("/slow", self._answer_slowly),
+            Route("/late", self._answer_late),
+        ]
         self._app = Starlette(routes=routes)
         self.task: asyncio.Task[None] | None = None
 
@@ -54,6 +60,11 @@ class Served:
 
     async def _answer(self, request: Request) -> PlainTextResponse:
         return PlainTextResponse(self.name)
+
+    async def _answer_late(self, request: Request) -> PlainTextResponse:
+        self.asked.set()
+        await self.go_on.wait()
+        return PlainTextResponse("late")
 
     async def _answer_slowly(self, request: Request) -> StreamingResponse:
         async def pieces() -> AsyncGenerator[str]:
@@ -140,6 +151,50 @@ def test_idle_connections_are_closed_after_a_while() -> None:
         last = await client.reader.read()
         assert last.startswith(b"HTTP/1.1 408 ")  # whoever asks at this moment may ask again
         assert b"connection: close" in last
+        client.close()
+        await served.ended()
+
+    asyncio.run(run())
+
+
+def test_a_connection_whose_stream_ends_meanwhile_takes_one_request_more() -> None:
+    """The stream's head said that the connection stays: its client may send the next request
+    before it can see anything else."""
+
+    async def run() -> None:
+        listener = listen("127.0.0.1", 0, LIMITS)
+        served = await Served("only").start(listener)
+        client = await Client.connect(listener.getsockname()[1])
+        client.send(SLOW)
+        await client.reader.readuntil(b"begun ")
+        served.retire.set()
+        await asyncio.sleep(0.3)  # uvicorn's own shutdown has begun
+        served.go_on.set()
+        await client.reader.readuntil(b"0\r\n\r\n")
+        await asyncio.sleep(0.1)
+        head, body = await client.get()
+        assert body == "only"
+        assert "connection: close" in head
+        assert await client.reader.read() == b""
+        client.close()
+        await served.ended()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_has_not_begun_says_that_it_is_the_last() -> None:
+    async def run() -> None:
+        listener = listen("127.0.0.1", 0, LIMITS)
+        served = await Served("only").start(listener)
+        client = await Client.connect(listener.getsockname()[1])
+        client.send(LATE)
+        await served.asked.wait()
+        served.retire.set()
+        await asyncio.sleep(0.1)
+        served.go_on.set()
+        answer = await client.reader.read()
+        assert b"connection: close" in answer.lower()
+        assert answer.endswith(b"late")
         client.close()
         await served.ended()
 
