@@ -20,6 +20,16 @@ def double(x: int) -> int:
     return 2 * x
 
 
+@kernel
+def inner(x: int) -> int:
+    return 2 * x
+
+
+@kernel
+def outer(x: int) -> int:
+    return inner(x) + 1
+
+
 def _kernels(variant: str) -> Kernels:
     return {"double": (double, (types.int64,))}
 

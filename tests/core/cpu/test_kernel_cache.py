@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.core.cpu.small_kernels import DOUBLE, FAILING, KILLED, double
+from numba import types
+from tests.core.cpu.small_kernels import DOUBLE, FAILING, KILLED, double, inner, outer
 
-from skerry_core.runners.kernel_cache import CompilationError, load_kernels
+from skerry_core.runners.kernel_cache import CompilationError, load_kernels, omit_wrappers
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPILING, LOADING = "compiling kernels for this CPU, once", "loading kernels"
@@ -78,3 +80,20 @@ def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
 def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(CompilationError, match="status 1: ValueError: no kernels for mips"):
         load_kernels(FAILING, "mips", tmp_path, Told())
+
+
+def test_what_only_kernels_call_is_compiled_without_ways_in() -> None:
+    assert {*DOUBLE.functions()} == {double, inner, outer}
+    omit_wrappers(DOUBLE, [double, outer])
+    outer.compile((types.int64,))
+    assert ways_in(outer) == {"cpython", "cfunc"}
+    assert ways_in(inner) == set()
+    assert outer(20) == 41
+
+
+def ways_in(kernel: Any) -> set[str]:
+    """Which wrappers numba made of it, by the names of what it compiled."""
+    (compiled,) = kernel.overloads.values()
+    names = [function.name for function in compiled.library.get_defined_functions()]
+    assert compiled.fndesc.mangled_name in names
+    return {kind for kind in ("cpython", "cfunc") if any(kind in name for name in names)}
