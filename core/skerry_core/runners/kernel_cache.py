@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -178,7 +178,7 @@ def omit_wrappers(kernel_set: KernelSet, called: list[Any]) -> None:
     """Have functions of a set that are not `called` from outside compiled without ways in."""
     for function in kernel_set.functions():
         if not any(function is kernel for kernel in called):
-            compiler: Any = function._compiler  # numba has no public name for it
+            compiler = cast(Any, function)._compiler  # numba has no public name for it
             # The options are one dict for all functions of a decorator: never changed in place.
             compiler.targetoptions = compiler.targetoptions | UNCALLED
 

@@ -108,15 +108,17 @@ class ControlPlane:
     def validate(self, kind: str, spec: Object, unknown: list[str]) -> None:
         """Check what is planned. Raises RequestRefused with the path of a field, or Unreachable.
 
-        Once only: whatever is planned after that is not checked. Nor is it by an older one.
+        Unreachable once only: whatever else is planned is not checked. Nor is it by an older one.
         """
         if not self._validates:
             return
         try:
             self._call("POST", "/validate", {"kind": kind, "spec": spec, "unknown": unknown})
         except Unreachable:
-            self._validates = False
-            raise
+            with self._lock:  # several resources are planned at a time
+                is_first, self._validates = self._validates, False
+            if is_first:
+                raise
         except RequestRefused as refused:
             if refused.status not in (404, 405):
                 field = (refused.field or "").removeprefix("spec").removeprefix(".")
