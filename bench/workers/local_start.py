@@ -21,7 +21,7 @@ from skerry_core.config import EngineConfig  # noqa: E402
 from skerry_core.engine.engine import Engine  # noqa: E402
 from skerry_core.kernels.simd.targets import choose_target  # noqa: E402
 from skerry_core.runners.numba_cpu import NumbaRunner  # noqa: E402
-from skerry_core.runners.packed import load_packed  # noqa: E402
+from skerry_core.runners.packing.packed import load_packed  # noqa: E402
 from skerry_edge.text.model import TextModel  # noqa: E402
 from skerry_regions.models.catalog import Catalog  # noqa: E402
 from skerry_regions.models.store import ModelStore  # noqa: E402

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -54,8 +54,8 @@ def name_tensors(
             shape = _fused_shape(place.names, place.fused, expected)
             check_shape(theirs, tensor.shape, shape, file)
             for index, name in enumerate(place.names):
-                part = partial(_part, tensor, place.names, index, place.fused, expected)
-                named[name] = FileTensor(tensor.format, expected[name], part)
+                own = partial(_part, place.names, index, place.fused, expected)
+                named[name] = _cut(tensor, expected[name], own)
         else:
             named[place.names[0]] = tensor
     for name, each in experts.items():
@@ -105,10 +105,7 @@ def _stack(name: str, parts: Mapping[int, FileTensor], shape: Shape, file: str) 
     if len({part.format for part in parts.values()}) > 1:
         raise WeightsError(f"{file}: tensor {name!r} has experts of several formats")
 
-    def stacked() -> Bytes:
-        return np.concatenate([parts[number].data for number in range(shape[0])])
-
-    return FileTensor(parts[0].format, shape, stacked)
+    return FileTensor(parts[0].format, shape, tuple(parts[number] for number in range(shape[0])))
 
 
 # Fused tensors. Rows of a matrix are its last axis but one; a bias has no other.
@@ -127,14 +124,25 @@ def _fused_shape(names: tuple[str, ...], fused: Fused, expected: Mapping[str, Sh
     return tuple(shape)
 
 
+def _cut(tensor: FileTensor, shape: Shape, own: Callable[[FileTensor], Bytes]) -> FileTensor:
+    """Return what `own` cuts out of a file's tensor; expert by expert where they lie in the file,
+    so that one is made at a time."""
+    if len(shape) < 3 or callable(tensor.source):
+        return FileTensor(tensor.format, shape, partial(own, tensor))
+    experts = tensor.data.reshape(shape[0], -1)
+    each = [FileTensor(tensor.format, tensor.shape[1:], expert) for expert in experts]
+    cut = tuple(FileTensor(tensor.format, shape[1:], partial(own, expert)) for expert in each)
+    return FileTensor(tensor.format, shape, cut)
+
+
 def _part(
-    tensor: FileTensor,
     names: tuple[str, ...],
     index: int,
     fused: Fused,
     expected: Mapping[str, Shape],
+    tensor: FileTensor,
 ) -> Bytes:
-    """Cut one of ours out of a file's tensor."""
+    """Cut one of ours out of a file's tensor, or of one expert's part of it."""
     axis = _axis(names[index])
     if fused.transposed:
         tensor = transposed(tensor)

@@ -18,7 +18,8 @@ def check_batch(batch: ForwardBatch, runner: ModelRunner) -> None:
         raise ValueError(f"a step has 1 to {runner.max_step_tokens} tokens, got {tokens}")
     if samples > runner.max_samples:
         raise ValueError(f"a step has at most {runner.max_samples} samples, got {samples}")
-    _check_range("positions", batch.positions, runner.model.max_context)
+    most = min(runner.model.max_context, runner.num_blocks * BLOCK_SIZE)
+    _check_range("positions", batch.positions, most)
     _check_range("token ids", batch.token_ids, runner.model.vocab_size)
     last = batch.positions[batch.query_start[1:] - 1] // BLOCK_SIZE
     if last.max() >= batch.block_tables.shape[1]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.cpu.rope_tables import rope_tables
 from skerry_core.kernels.cpu.step_memory import ModelArrays
 from skerry_core.kernels.cpu.step_records import LAYER, LAYER_MATRICES
 from skerry_core.kernels.matmul.matmul import MATRIX, matrix_record
 from skerry_core.kernels.simd.memory import address
 from skerry_core.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, layer_tensor
-from skerry_core.runners.packed import PackedModel
+from skerry_core.runners.packing.packed_file import PackedModel
 
 _NORMS = {  # field of LAYER: tensor
     "attention_norm": "attn_norm",
@@ -22,9 +23,13 @@ _NORMS = {  # field of LAYER: tensor
 _NOTHING = np.empty(0, np.float32)
 
 
-def model_arrays(packed: PackedModel) -> ModelArrays:
-    """Return records and arrays of a packed model."""
+def model_arrays(packed: PackedModel, num_blocks: int) -> ModelArrays:
+    """Return records and arrays of a packed model, over so many blocks of KV.
+
+    No sequence is longer than all of them, so rotary tables end there.
+    """
     config = packed.config
+    positions = min(config.max_context, num_blocks * BLOCK_SIZE)
     layers, norms = _layers(packed)
     biases = {
         name: _by_layer(packed, f"{tensor}.bias")
@@ -36,7 +41,7 @@ def model_arrays(packed: PackedModel) -> ModelArrays:
             ("down_biases", "ffn_down_exps"),
         )
     }
-    tables = [rope_tables(rope, config.rotated, config.max_context) for rope in config.ropes]
+    tables = [rope_tables(rope, config.rotated, positions) for rope in config.ropes]
     return ModelArrays(
         layers=layers,
         matrices=_matrices(packed),

@@ -25,7 +25,8 @@ from skerry_core.runners.checks import check_batch, check_block, check_block_dat
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.model_arrays import model_arrays
-from skerry_core.runners.packed import PackedModel, load_packed
+from skerry_core.runners.packing.packed import load_packed
+from skerry_core.runners.packing.packed_file import PackedModel
 from skerry_core.runners.page_ahead import PageAhead
 from skerry_core.runners.team_size import TeamSize
 
@@ -73,7 +74,7 @@ class NumbaRunner:
         self._team_size = TeamSize(threads)
         self._step = StepMemory.allocate(
             packed.config,
-            model_arrays(packed),
+            model_arrays(packed, num_blocks),
             self._sync,
             num_threads=threads,
             num_blocks=num_blocks,

@@ -36,17 +36,25 @@ class FileTensor:
 
     format: str  # a key of FORMATS
     shape: tuple[int, ...]  # in elements, slowest first: a matrix is [rows (outputs), columns]
-    source: Bytes | Callable[[], Bytes]  # of `data`; what makes it, where it is not in the file so
+    # Of `data`; what makes it, where it is not in the file so; or tensors below one another.
+    source: Bytes | Callable[[], Bytes] | tuple[FileTensor, ...]
 
     @property
     def data(self) -> Bytes:
         """u8[nbytes], row after row; often a read-only view of the mapped file."""
+        if isinstance(self.source, tuple):
+            return np.concatenate([part.data for part in self.source])
         return self.source() if callable(self.source) else self.source
 
     @property
     def rows(self) -> Bytes:
         """u8[rows, bytes per row]: rows never share a block."""
         return self.data.reshape(prod(self.shape[:-1]), -1)
+
+    def parts(self) -> tuple[FileTensor, ...]:
+        """Return the tensors below one another that it is made of, or itself: each is made when its
+        data are read."""
+        return self.source if isinstance(self.source, tuple) else (self,)
 
 
 class Format(NamedTuple):

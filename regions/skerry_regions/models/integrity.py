@@ -1,7 +1,7 @@
 """Whether a model's files are those of the catalog: their size always, their SHA-256 once.
 
 `verified.json` beside a model says over which state of a file its SHA-256 was computed; a file that
-has not changed since is not read again.
+has not changed since, nor been replaced or copied, is not read again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Stamp(Struct, frozen=True):
 
     size: int
     modified_ns: int
+    inode: int
     sha256: str
 
 
@@ -44,7 +45,7 @@ def check_files(
             if status.st_size < file.size:
                 raise ModelTruncated(f"{spec.id}: {path} is truncated: {found}")
             raise ModelCorrupt(f"{spec.id}: {path} is too long: {found}")
-        stamp = Stamp(status.st_size, status.st_mtime_ns, file.sha256)
+        stamp = Stamp(status.st_size, status.st_mtime_ns, status.st_ino, file.sha256)
         if stamps.get(file.name) != stamp:
             _check_hash(spec, path, file, progress)
         fresh[file.name] = stamp
@@ -81,7 +82,8 @@ def _check_hash(spec: ModelSpec, path: Path, file: ModelFile, progress: Progress
 
 
 def _read_stamps(folder: Path) -> dict[str, Stamp]:
-    """Return stamps of earlier checks; none when there are none, or when they cannot be read."""
+    """Return stamps of earlier checks; none when there are none, or when they cannot be read, as
+    those of earlier versions, without inodes."""
     try:
         data = (folder / "verified.json").read_bytes()
         return msgspec.json.decode(data, type=dict[str, Stamp])

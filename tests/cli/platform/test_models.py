@@ -159,6 +159,21 @@ def test_a_corrupt_file_is_named(capsys: pytest.CaptureFixture[str], gguf: Path)
     assert f"{gguf} is truncated: 100 of" in capsys.readouterr().err
 
 
+def test_damaged_packed_weights_are_named_and_removed(
+    capsys: pytest.CaptureFixture[str], gguf: Path, home: Path
+) -> None:
+    ask(capsys, "add", str(gguf), "--as", "@cf/me/tiny")
+    packed = home / "cache" / "tiny-0123.packed"
+    packed.parent.mkdir(exist_ok=True)
+    packed.write_bytes(b"SKERRYPK")
+    assert main(["models", "verify"]) == 1
+    captured = capsys.readouterr()
+    assert "@cf/me/tiny is whole" in captured.out
+    assert f"removed: {packed}" in captured.err
+    assert not packed.exists()
+    assert main(["models", "verify"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

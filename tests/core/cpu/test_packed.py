@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xxhash
 from tests.core.random_models import random_weights, write_safetensors
 
 from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
-from skerry_core.runners.packed import PackedModel, load_packed, packed_bytes
+from skerry_core.runners.packing import packed as packed_module
+from skerry_core.runners.packing import packed_file
+from skerry_core.runners.packing.packed import load_packed, packed_bytes
+from skerry_core.runners.packing.packed_file import PackedModel, damaged_packed
+from skerry_core.weights import digests
 
 CONFIG = ModelConfig(
     architecture="llama",
@@ -112,3 +121,114 @@ def test_a_damaged_file_is_made_again(folder: Path, damage: Damage) -> None:
     assert was_packed
     assert path.read_bytes() == whole
     np.testing.assert_array_equal(again.data, sound.data)
+
+
+def settle(*files: Path) -> None:
+    """Give files a time of change that is over."""
+    for file in files:
+        os.utime(file, ns=(1, 1))
+
+
+def flip_last_bit(path: Path) -> None:
+    """Change a file as a failing disk would: its size, time of change and inode stay."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        (last,) = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_start_reads_no_file_that_did_not_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the weights nor what was packed of them are hashed again."""
+    settle(*folder.iterdir())
+    first, _ = load(folder)
+    hashed: list[int] = []
+
+    class Counting:
+        """xxhash's digest, which notes how many bytes it is given."""
+
+        def __init__(self, data: bytes = b"") -> None:
+            self._digest = xxhash.xxh3_128()
+            self.update(data)
+
+        def update(self, data: bytes) -> None:
+            hashed.append(len(data))
+            self._digest.update(data)
+
+        def hexdigest(self) -> str:
+            return self._digest.hexdigest()
+
+    counting = SimpleNamespace(
+        xxh3_128=Counting, xxh3_128_hexdigest=lambda data: Counting(data).hexdigest()
+    )
+    for module in (digests, packed_file, packed_module):
+        monkeypatch.setattr(module, "xxhash", counting)
+    second, was_packed = load(folder)
+    assert not was_packed
+    assert sum(hashed) < 200  # digests that are known, to name what is looked for
+    np.testing.assert_array_equal(first.data, second.data)
+    os.utime(folder / "model.safetensors", ns=(2, 2))
+    _, was_packed = load(folder)
+    assert not was_packed  # the same content
+    assert sum(hashed) > (folder / "model.safetensors").stat().st_size
+
+
+def test_weights_that_were_just_written_are_hashed_again(folder: Path) -> None:
+    """They might change once more, and show the same time of change."""
+    load(folder)
+    flip_last_bit(folder / "model.safetensors")
+    _, was_packed = load(folder)
+    assert was_packed
+
+
+def test_bits_that_changed_by_themselves_are_found_by_verify(folder: Path) -> None:
+    settle(*folder.iterdir())
+    load(folder)
+    (path,) = folder.parent.glob("*.packed")
+    assert damaged_packed(folder, folder.parent) == []
+    flip_last_bit(path)
+    _, was_packed = load(folder)
+    assert not was_packed
+    assert damaged_packed(folder, folder.parent) == [path]
+    assert not path.exists()
+    _, was_packed = load(folder)
+    assert was_packed
+    assert damaged_packed(folder, folder.parent) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2, "files": {"a": 1}}'])
+def test_digests_that_cannot_be_read_are_made_again(folder: Path, content: bytes) -> None:
+    settle(*folder.iterdir())
+    load(folder)
+    kept = folder.parent / "digests.json"
+    whole = json.loads(kept.read_bytes())
+    assert whole["version"] == 1
+    assert len(whole["files"]) == 3  # weights, configuration, packed weights
+    kept.write_bytes(content)
+    _, was_packed = load(folder)
+    assert not was_packed
+    assert json.loads(kept.read_bytes()) == whole
+
+
+def test_packing_streams(tmp_path: Path) -> None:
+    """What it takes beside the mapped file does not grow with the model."""
+
+    def peak(layers: int) -> int:
+        config = replace(
+            CONFIG, layers=CONFIG.layers * layers, hidden_size=512, intermediate_size=2048
+        )
+        folder = tmp_path / str(layers)
+        folder.mkdir()
+        write_safetensors(folder, config, random_weights(config))
+        tracemalloc.start()
+        load(folder)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    one = peak(1)
+    assert peak(4) < one + (1 << 20)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile
-from skerry_core.runners.packed import packed_bytes
+from skerry_core.runners.packing.packed import packed_bytes
 from skerry_core.weights.tensors import FileTensor, WeightsError, dequantize
 
 CONFIG = ModelConfig(

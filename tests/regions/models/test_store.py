@@ -128,6 +128,24 @@ def test_an_untouched_file_is_hashed_once(store: ModelStore, gguf: Path) -> None
     store.open(spec, lambda what, _share: steps.append(what))
     store.open(spec, lambda what, _share: steps.append(what))
     assert steps == ["checking tiny.gguf"]
+    copy = gguf.with_suffix(".copy")  # the same bytes, size and time: another inode
+    shutil.copy2(gguf, copy)
+    os.replace(copy, gguf)
+    store.open(spec, lambda what, _share: steps.append(what))
+    store.open(spec, lambda what, _share: steps.append(what))
+    assert steps == ["checking tiny.gguf"] * 2
+
+
+def test_stamps_of_earlier_versions_are_made_again(store: ModelStore, gguf: Path) -> None:
+    spec = describe(gguf, "@cf/me/tiny")
+    verified = store.pull(spec, ignore).directory / "verified.json"
+    stamps = json.loads(verified.read_bytes())
+    del stamps["tiny.gguf"]["inode"]
+    verified.write_text(json.dumps(stamps))
+    steps: list[str] = []
+    store.open(spec, lambda what, _share: steps.append(what))
+    store.open(spec, lambda what, _share: steps.append(what))
+    assert steps == ["checking tiny.gguf"]
 
 
 @pytest.mark.parametrize("damage", ["tokenizer.json", "model.json"])

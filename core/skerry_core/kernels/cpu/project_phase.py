@@ -28,9 +28,9 @@ from skerry_core.kernels.simd.threads import barrier
 
 @building_block
 def _rope_table(step: Record, layer: int) -> Address:
-    """Return the address of f32[max_context, 2, rotary_dim / 2]; 0 where nothing is rotated."""
+    """Return the address of f32[rope_positions, 2, rotary_dim / 2]; 0 where nothing is rotated."""
     rope = array_at(step.layers, (step.num_layers,), LAYER)[layer].rope
-    return step.rope_tables + 4 * rope * step.max_context * step.rotary_dim if rope >= 0 else 0
+    return step.rope_tables + 4 * rope * step.rope_positions * step.rotary_dim if rope >= 0 else 0
 
 
 @building_block

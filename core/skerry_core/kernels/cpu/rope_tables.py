@@ -13,11 +13,11 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 
-def rope_tables(rope: RopeConfig, rotary_dim: int, max_context: int) -> tuple[Float32, Float32]:
-    """Return (cosines, sines), f32[max_context, rotary_dim / 2]."""
+def rope_tables(rope: RopeConfig, rotary_dim: int, positions: int) -> tuple[Float32, Float32]:
+    """Return (cosines, sines), f32[positions, rotary_dim / 2]."""
     frequencies = np.empty(rotary_dim // 2)
     fill_frequencies(rope.theta, frequencies)
-    cosines = np.empty((max_context, len(frequencies)), np.float32)
+    cosines = np.empty((positions, len(frequencies)), np.float32)
     sines = np.empty_like(cosines)
     fill_tables(scaled(frequencies, rope), rope.amplitude, cosines, sines)
     return cosines, sines

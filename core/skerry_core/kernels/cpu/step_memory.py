@@ -106,6 +106,7 @@ class StepMemory:
         step["num_threads"] = num_threads
         step["num_views"] = len(views)
         step["num_norms"] = len(model.norms)
+        step["rope_positions"] = model.rope_tables.shape[1] if model.rope_tables.size else 0
         step["logits_stride"] = buffers["logits"].shape[1]
         step["scores_stride"] = buffers["router_scores"].shape[1]
         step["kv_block_stride"] = buffers["kv"][0].size
@@ -164,7 +165,7 @@ def _sizes(config: ModelConfig) -> dict[str, float]:
     if scale is None:
         scale = np.float32(1.0) / np.sqrt(np.float32(config.head_dim))
     names = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads",
-             "head_dim", "vocab_size", "max_context", "norms_after", "embedding_scale",
+             "head_dim", "vocab_size", "norms_after", "embedding_scale",
              "residual_scale", "logit_scale")  # fmt: skip
     return {name: getattr(config, name) for name in names} | {
         "rotary_dim": config.rotated,

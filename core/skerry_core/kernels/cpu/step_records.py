@@ -79,7 +79,7 @@ _SIZES = (
     "logits_stride", "kv_block_stride",  # in elements
     "num_tokens", "num_rows", "table_width", "num_samples", "num_history", "num_biases",
     "mask_words", "num_top",
-    "max_context",  # tokens
+    "rope_positions",  # that `rope_tables` have rows for
     "num_views", "rotary_dim", "qk_norm", "norms_after", "activation",
     "num_norms", "num_experts", "used_experts", "expert_width", "weighs_chosen", "scores_stride",
     "most_parts", "most_partials",  # room for tiles in parts
@@ -98,7 +98,7 @@ _MODEL = (
     "gate_biases",
     "up_biases",  # f32[L, E, width] of experts; 0: none
     "down_biases",  # f32[L, E, hidden]; 0: none
-    "rope_tables",  # f32[R, max_context, 2, rotary_dim / 2]  cosines and sines
+    "rope_tables",  # f32[R, rope_positions, 2, rotary_dim / 2]  cosines and sines
 )
 _BUFFERS = (  # T = the most tokens of a step
     "kv",  # u16[blocks, L, 2, Hkv, 64 * D]  f16 bits; K as [D, 64], V as [64, D]

@@ -65,7 +65,10 @@ def register(commands: Commands) -> None:
         "verify",
         guarded(verify_models),
         help="check installed files against their SHA-256",
-        description="Read every file of installed models and compare its SHA-256.",
+        description=(
+            "Read every file of installed models and compare its SHA-256, and what was packed of\n"
+            "them. A start looks at size, time of change and inode alone."
+        ),
         example="skerry models verify",
     )
     verify.add_argument("model", nargs="*", help="id or alias; everything installed if not given")

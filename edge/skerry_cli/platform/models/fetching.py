@@ -75,8 +75,25 @@ def verify_models(args: argparse.Namespace) -> int:
         specs = [spec for spec in catalog if store.is_installed(spec)]
     with progress_shown() as progress:
         verified = [store.verify(spec, progress) for spec in specs]
+        damaged = _remove_damaged(verified, progress)
     _answer(args, verified, "is whole")
+    if damaged:
+        return complain(
+            f"damaged, and removed: {', '.join(map(str, damaged))}. These weights are packed again "
+            "at the next start; what serves them now has to be started again."
+        )
     return 0
+
+
+def _remove_damaged(models: list[ModelFiles], progress: Progress) -> list[Path]:
+    """Remove and return what was packed of models and is not as it was written."""
+    from skerry_core.runners.packing.packed_file import damaged_packed
+
+    cache = Home.from_environ(os.environ).cache
+    progress("checking packed weights", 0.0)
+    damaged = {path for files in models for path in damaged_packed(files.weights, cache)}
+    progress("checking packed weights", 1.0)
+    return sorted(damaged)
 
 
 def _answer(args: argparse.Namespace, models: list[ModelFiles], what: str) -> None:

@@ -8,7 +8,7 @@ from skerry_cli.composition.loading import block_bytes
 from skerry_cli.composition.opening import decoder_config
 from skerry_cli.home.machine import free_memory
 from skerry_cli.home.memory import BLOCK_TOKENS
-from skerry_core.runners.packed import packed_bytes
+from skerry_core.runners.packing.packed import packed_bytes
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 

@@ -1,0 +1,163 @@
+"""The file of packed weights: written piece by piece, mapped, and checked.
+
+It is only a cache: one that is stale, truncated or corrupt is made again. It is replaced, never
+written to, so what was checked stays so: its data are read through when it is made, when its state
+is not the one that was checked (`FileDigests`), and by `skerry models verify`.
+
+    bytes 0-7    magic
+    bytes 8-15   length of the header, u64 little-endian
+    header       JSON: key of what was packed, configuration, layouts, xxh3-128 of the data
+    data         from the next multiple of 64 on: matrices and vectors, each at a multiple of 64
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from skerry_core.config import ModelConfig
+from skerry_core.kernels.matmul.layout import PackedLayout
+from skerry_core.weights.digests import FileDigests, FileState
+
+_MAGIC = b"SKERRYPK"
+ALIGNMENT = 64
+_MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
+_NO_DIGEST = "0" * 32
+SUFFIX = ".packed"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedModel:
+    """Configuration and tensors of a model; `data` holds them all."""
+
+    config: ModelConfig
+    layouts: dict[str, PackedLayout]  # of each matrix
+    offsets: dict[str, int]  # of each matrix and vector in `data`, bytes
+    vector_sizes: dict[str, int]  # elements of each vector, f32
+    data: NDArray[np.uint8]
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        start = self.offsets[name]
+        return self.data[start : start + 4 * self.vector_sizes[name]].view(np.float32)
+
+    @property
+    def formats(self) -> list[str]:
+        """Names of the weight formats in use, sorted."""
+        return sorted({layout.format.name for layout in self.layouts.values()})
+
+
+class PackedHeader(Struct, frozen=True, kw_only=True):
+    """What is said of the data."""
+
+    key: str
+    config: ModelConfig
+    layouts: dict[str, PackedLayout]
+    offsets: dict[str, int]
+    vector_sizes: dict[str, int]
+    size: int  # bytes of data
+    digest: str = _NO_DIGEST  # xxh3-128 of them
+
+
+def write_packed(
+    path: Path, header: PackedHeader, pieces: Iterable[NDArray[np.uint8]], digests: FileDigests
+) -> None:
+    """Write beside the final name, then rename: readers see a whole file or none.
+
+    `pieces` are the data in their order, so that they need not be in memory at once. Raises
+    OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            start = _data_start(len(msgspec.json.encode(header)))
+            file.seek(start)
+            digest = xxhash.xxh3_128()
+            for piece in pieces:
+                digest.update(piece.data)
+                file.write(piece.data)
+            if (size := file.tell() - start) != header.size:
+                raise ValueError(f"{size} bytes were packed, not {header.size}")
+            header = msgspec.structs.replace(header, digest=digest.hexdigest())
+            encoded = msgspec.json.encode(header)
+            file.seek(0)
+            file.write(_MAGIC + len(encoded).to_bytes(8, "little") + encoded)
+            file.flush()
+            state = FileState.of(os.fstat(file.fileno()))
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    digests.keep(path, state, header.digest)
+
+
+def read_packed(path: Path, key: str, digests: FileDigests) -> PackedModel | None:
+    """Map the packed model of a file; None when there is none that is whole and of this key."""
+    try:
+        with path.open("rb") as file:
+            header, data = _open(file)
+            if header.key != key:
+                return None
+            state = FileState.of(os.fstat(file.fileno()))
+            if digests.known(path, state) != header.digest:
+                if xxhash.xxh3_128_hexdigest(data.data) != header.digest:
+                    return None
+                digests.keep(path, state, header.digest)
+    except FileNotFoundError:
+        return None
+    except ValueError:  # not what we wrote: a torn or foreign file
+        return None
+    return PackedModel(header.config, header.layouts, header.offsets, header.vector_sizes, data)
+
+
+def damaged_packed(weights: Path, cache_dir: Path) -> list[Path]:
+    """Read through what was packed of a model's weights; remove and return files that are not as
+    they were written. Raises OSError."""
+    damaged = []
+    for path in sorted(cache_dir.glob(f"{glob.escape(weights.stem)}-*{SUFFIX}")):
+        try:
+            with path.open("rb") as file:
+                header, data = _open(file)
+            is_whole = xxhash.xxh3_128_hexdigest(data.data) == header.digest
+        except ValueError:
+            is_whole = False
+        if not is_whole:
+            path.unlink()
+            damaged.append(path)
+    return damaged
+
+
+def _data_start(header_size: int) -> int:
+    return -(-(16 + header_size) // ALIGNMENT) * ALIGNMENT
+
+
+def _open(file: BufferedReader) -> tuple[PackedHeader, NDArray[np.uint8]]:
+    """Return header and data of a file, mapped. Raises ValueError for one that is not ours, or
+    cut."""
+    start = file.read(16)
+    size = int.from_bytes(start[8:], "little")
+    if start[:8] != _MAGIC or size > _MAX_HEADER:
+        raise ValueError("not a file of packed weights")
+    header = msgspec.json.decode(file.read(size), type=PackedHeader)
+    data = _map(file)[_data_start(size) :]
+    if data.nbytes != header.size:
+        raise ValueError(f"{data.nbytes} bytes of data, not {header.size}")
+    return header, data
+
+
+def _map(file: BufferedReader) -> NDArray[np.uint8]:
+    """Map a file's bytes, all in place where the system does that; as long as they are used."""
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    mapped = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ)
+    return np.frombuffer(mapped, np.uint8)
