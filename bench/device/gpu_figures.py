@@ -20,7 +20,7 @@ from bench.device.gpu_peers import static_cache_seconds
 from bench.device.gpu_report import GIGA, TERA, Figure
 from bench.device.gpu_sizes import TINY
 from bench.device.gpu_subject import Subject, in_form, weight_bytes
-from bench.subjects.public_shapes import random_weights
+from bench.device.random_weights import random_weights
 from bench.subjects.requests import Request, SamplingParams
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine

@@ -13,7 +13,7 @@ import torch
 import triton
 
 from bench.device.gpu_sizes import Sizes
-from bench.subjects.public_shapes import random_weights
+from bench.device.random_weights import random_weights
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.decoder import DecoderWeights
 from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed

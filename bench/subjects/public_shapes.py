@@ -1,14 +1,10 @@
-"""Shapes of published models, and random weights of them made on a device: for measuring speed."""
+"""Shapes of published models, from their own config.json files: what speed is measured of."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
-from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
-from skerry_core.kernels.torch.decoder import DecoderWeights, LayerWeights
+from skerry_core.config import ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
 from skerry_core.models.metadata import CheckpointMetadata
 from skerry_core.models.rope_scaling import read_rope
 
@@ -19,14 +15,31 @@ _LLAMA_3 = {
         "original_max_position_embeddings": 8192,
     },
 }  # fmt: skip
+_GPT_OSS = {
+    "rope_theta": 150_000.0,
+    "rope_scaling": {
+        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 4096,
+    },
+}  # fmt: skip
+
+
+def _rope(stated: Mapping[str, object], head_dim: int) -> RopeConfig:
+    return read_rope(CheckpointMetadata(stated, "config.json"), head_dim)
 
 
 def _llama_3(layers: int, head_dim: int) -> tuple[LayerConfig, ...]:
-    rope = read_rope(CheckpointMetadata(_LLAMA_3, "config.json"), head_dim)
-    return (LayerConfig(rope=rope),) * layers
+    return (LayerConfig(rope=_rope(_LLAMA_3, head_dim)),) * layers
+
+
+def _gpt_oss(layers: int) -> tuple[LayerConfig, ...]:
+    rope = _rope(_GPT_OSS, 64)
+    sliding, full = (LayerConfig(rope=rope, window=each, has_experts=True) for each in (128, None))
+    return (sliding, full) * (layers // 2)
 
 
 _QWEN_2 = LayerConfig(rope=RopeConfig(theta=1_000_000.0))
+_QWEN_3_MOE = LayerConfig(rope=RopeConfig(theta=1_000_000.0), has_experts=True)
 
 PUBLIC_SHAPES = {
     "llama-3.1-8b": ModelConfig(
@@ -45,50 +58,17 @@ PUBLIC_SHAPES = {
         num_heads=28, num_kv_heads=4, head_dim=128, vocab_size=152_064, max_context=32_768,
         rms_norm_eps=1e-6, tied_embeddings=False, attention_bias=True,
     ),
+    "qwen3-30b-a3b": ModelConfig(
+        architecture="qwen3_moe", layers=(_QWEN_3_MOE,) * 48, hidden_size=2048,
+        intermediate_size=6144, num_heads=32, num_kv_heads=4, head_dim=128, vocab_size=151_936,
+        max_context=40_960, rms_norm_eps=1e-6, tied_embeddings=False, qk_norm="head",
+        experts=ExpertsConfig(count=128, used=8, width=768),
+    ),
+    "gpt-oss-20b": ModelConfig(
+        architecture="gpt_oss", layers=_gpt_oss(24), hidden_size=2880, intermediate_size=2880,
+        num_heads=64, num_kv_heads=8, head_dim=64, vocab_size=201_088, max_context=131_072,
+        tied_embeddings=False, attention_bias=True, output_bias=True, attention_sinks=True,
+        activation="clamped",
+        experts=ExpertsConfig(count=32, used=4, width=2880, has_biases=True),
+    ),
 }  # fmt: skip
-"""From the models' own config.json files."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Maker:
-    device: torch.device
-    dtype: torch.dtype
-    generator: torch.Generator
-
-    def matrix(self, rows: int, columns: int) -> Tensor:
-        """Normal, scaled so that products keep the size of what goes in."""
-        values = torch.empty(rows, columns, device=self.device, dtype=self.dtype)
-        return values.normal_(std=columns**-0.5, generator=self.generator)
-
-    def ones(self, size: int) -> Tensor:
-        return torch.ones(size, device=self.device, dtype=self.dtype)
-
-    def layer(self, c: ModelConfig) -> LayerWeights:
-        outputs = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
-        return LayerWeights(
-            attention_norm=self.ones(c.hidden_size),
-            qkv=self.matrix(outputs, c.hidden_size),
-            qkv_bias=self.ones(outputs) if c.attention_bias else None,
-            q_norm=self.ones(c.head_dim) if c.qk_norm else None,
-            k_norm=self.ones(c.head_dim) if c.qk_norm else None,
-            output=self.matrix(c.hidden_size, c.num_heads * c.head_dim),
-            ffn_norm=self.ones(c.hidden_size),
-            gate_up=self.matrix(2 * c.intermediate_size, c.hidden_size),
-            down=self.matrix(c.hidden_size, c.intermediate_size),
-        )
-
-
-def random_weights(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
-) -> DecoderWeights:
-    """Weights of a model that says nothing, made where they are used."""
-    make = _Maker(device, dtype, torch.Generator(device).manual_seed(seed))
-    embedding = make.matrix(config.vocab_size, config.hidden_size)
-    return DecoderWeights(
-        embedding=embedding,
-        layers=tuple(make.layer(config) for _ in range(config.num_layers)),
-        final_norm=make.ones(config.hidden_size),
-        head=embedding
-        if config.tied_embeddings
-        else make.matrix(config.vocab_size, config.hidden_size),
-    )

@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from bench import gpu
 from bench.device.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
 from bench.device.gpu_sizes import TINY
-from bench.subjects.public_shapes import random_weights
+from bench.device.random_weights import random_weights
 
 from skerry_core.runners.torch_gpu import TorchRunner
 
