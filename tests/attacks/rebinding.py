@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 from tests.edge.serving import serving
+from tests.regions.control.joining import platform
 from tests.regions.control.support import Api
 
 from skerry_edge.limits import Limits
@@ -41,6 +42,16 @@ def control_plane(folder: Path) -> Generator[Reached]:
             yield it, "/control/v1/regions", {"authorization": "Bearer admin"}
     finally:
         asyncio.run(api.close())
+
+
+@contextmanager
+def joining(folder: Path) -> Generator[Reached]:
+    """Where machines join, for one that has not."""
+    with (
+        platform(folder) as control,
+        httpx.Client(base_url=control.url, verify=False, trust_env=False, timeout=60) as client,
+    ):
+        yield client, "/machines/v1/ca", {}
 
 
 @contextmanager

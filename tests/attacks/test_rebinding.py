@@ -1,7 +1,7 @@
 """A web page whose name leads to this machine: it is of our origin, and gets nothing.
 
-The control plane, nodes and metrics pages answer to names that they know only; edges where the
-operator names theirs.
+The control plane, where machines join, nodes and metrics pages answer to names that they know only;
+edges where the operator names theirs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
-from tests.attacks.rebinding import PAGES, Listener, control_plane, metrics_page, node
+from tests.attacks.rebinding import PAGES, Listener, control_plane, joining, metrics_page, node
 from tests.edge.support import Deployment, deployed
+from tests.regions.control.joining import platform
 
 from skerry_cli.composition.serve_edge import edge_names
 from skerry_edge.limits import Limits
+from skerry_regions.control.machines.messages import SERVER_NAME, NodeAssignment
 from skerry_regions.known_hosts import host_of, hosts_of, is_known_host
 from skerry_regions.topology.loading import load_topology
 
@@ -26,7 +29,7 @@ FOREIGN = (
 OURS = ("127.0.0.1", "127.0.0.1:8788", "localhost", "LOCALHOST:1", "localhost.", "[::1]:9")
 
 
-@pytest.mark.parametrize("listener", [control_plane, node, metrics_page])
+@pytest.mark.parametrize("listener", [control_plane, joining, node, metrics_page])
 def test_a_foreign_name_gets_nothing(listener: Listener, tmp_path: Path) -> None:
     with listener(tmp_path) as (client, path, headers):
         for host in OURS:
@@ -110,6 +113,22 @@ def test_names_of_a_topologys_edges(tmp_path: Path) -> None:
     topology = load_topology(path)
     assert edge_names(topology, "a") == {"ai.example.com", "::1"}
     assert edge_names(topology, "b") == edge_names(None, "a") == frozenset()
+
+
+def test_strangers_call_machines_listener_by_its_names(tmp_path: Path) -> None:
+    """On each path, also one that is none; a machine with its certificate calls it as it likes."""
+    with platform(tmp_path, hosts=frozenset({"joins.example.com"})) as control:
+        with httpx.Client(base_url=f"{control.url}/machines/v1", verify=False) as stranger:
+            for host in (SERVER_NAME, "joins.example.com:8789"):
+                assert stranger.get("/ca", headers={"host": host}).status_code == 200, host
+            for method, path in (("GET", "/ca"), ("POST", "/join"), ("GET", "/x"), ("PUT", "/ca")):
+                answer = stranger.request(method, path, headers={"host": "evil.example"})
+                assert (answer.status_code, answer.json()["error"]["type"]) == (421, "misdirected")
+        link = control.joined("m")
+        assert link._client.headers["host"] == SERVER_NAME
+        link._client.headers["host"] = "a-name-of-before.example"
+        assert isinstance(link.assignment(), NodeAssignment)
+        link.close()
 
 
 def test_an_unknown_name_is_no_way_to_read_health(tmp_path: Path) -> None:

@@ -136,8 +136,9 @@ async def _serve(
         joining = None
         if options.join is not None:
             join_listener = stack.enter_context(listen_at(*options.join, Limits()))
+            hosts = options.known_hosts | {host_of(options.join[0])}
             joining = await stack.enter_async_context(
-                machines(home, join_listener, store, registry, joined, key, lost=stop.set)
+                machines(home, join_listener, store, registry, joined, key, hosts, lost=stop.set)
             )
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
         zones = ZoneBook(store)

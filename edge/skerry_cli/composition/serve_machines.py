@@ -38,11 +38,13 @@ async def machines(
     registry: Registry,
     joined: JoinedMachines,
     token_secret: bytes,
+    hosts: frozenset[str],
     lost: Callable[[], None],
 ) -> AsyncGenerator[Joining]:
     """Serve machines until the block ends. Raises `CannotStart`.
 
-    `lost` is called when they are served no longer; the block's end raises the bug that ended it.
+    `hosts` are names that the listener answers to, beside its address. `lost` is called when
+    machines are served no longer; the block's end raises the bug that ended it.
     """
     try:
         authority = Authority.open(home.authority, store.clock)
@@ -57,6 +59,7 @@ async def machines(
         registry=registry,
         cluster_key=cluster_key(home),
         credentials=lambda: _credentials(home),
+        hosts=hosts,
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(

@@ -80,7 +80,11 @@ class Platform:
 
 @contextmanager
 def platform(
-    folder: Path, *, registry: Registry | None = None, admit: Admit | None = None
+    folder: Path,
+    *,
+    registry: Registry | None = None,
+    admit: Admit | None = None,
+    hosts: frozenset[str] = frozenset(),
 ) -> Generator[Platform]:
     """A region `fra` with a pool `decode`, and its listener."""
     clock = Clock()
@@ -110,6 +114,7 @@ def platform(
             secret=b"r" * 32, digest="1", tokens=b"{}", issuers=b"issuers: []"
         ),
         admit=admit,
+        hosts=hosts,
     )
     context = ListenerTLS(authority).context  # clients go by the hour itself
     try:

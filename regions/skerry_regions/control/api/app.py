@@ -18,18 +18,17 @@ from starlette.types import Scope
 
 from skerry_regions.control.api.access import CHANGING, NOBODY, ControlCaller
 from skerry_regions.control.api.operations import OPERATIONS
-from skerry_regions.control.api.requests import Control, ControlRequest, refusal
+from skerry_regions.control.api.requests import Control, ControlRequest, check_host, refusal
 from skerry_regions.control.api.terraform_routes import STATES
 from skerry_regions.control.errors import (
     ControlError,
     Forbidden,
     HiddenResource,
-    Misdirected,
     Unauthorized,
     UnknownResource,
     UnsupportedMethod,
 )
-from skerry_regions.known_hosts import comes_from_page, host_of, is_known_host
+from skerry_regions.known_hosts import comes_from_page
 from skerry_regions.operations import Handler, Operation, public_paths, routes
 
 
@@ -84,13 +83,8 @@ class ControlGate:
 
     def _check_sender(self, scope: Scope) -> None:
         """Raise Misdirected for a foreign `Host`, Forbidden for a change that a page asks for."""
+        check_host(scope, self._control.hosts)
         headers = {name.decode("latin-1"): it.decode("latin-1") for name, it in scope["headers"]}
-        host, own = headers.get("host", ""), (scope.get("server") or ("",))[0]
-        if not is_known_host(host, self._control.hosts, own):
-            raise Misdirected(
-                f"The control plane is not {host_of(host)[:253]!r}: start it with `--known-host`, "
-                "if that is a name of it."
-            )
         if scope["method"] in CHANGING and comes_from_page(headers):
             raise Forbidden("Web pages change nothing here.")
 

@@ -1,7 +1,8 @@
 """What machines call: `/machines/v1`, on a listener of its own that asks for their certificates.
 
 Everything but the authority's certificate and joining wants a certificate of ours, of a machine
-that was not revoked. Messages are those of `machine_messages`.
+that was not revoked; whoever shows none has to call us by a name of ours. Messages are those of
+`machine_messages`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from skerry import __version__
-from skerry_regions.control.api.requests import body_of, json_answer, refusal
+from skerry_regions.control.api.requests import body_of, check_host, json_answer, refusal
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.errors import (
     Busy,
@@ -38,6 +39,7 @@ from skerry_regions.control.machines.book import RENEWABLE_SECONDS, Machine, Mac
 from skerry_regions.control.machines.joined import JoinedMachines, admitted, reachable
 from skerry_regions.control.machines.messages import (
     PREFIX,
+    SERVER_NAME,
     VERSIONS_HEADER,
     Announcement,
     AssignmentAnswer,
@@ -72,6 +74,7 @@ class MachineControl:
     registry: Registry
     cluster_key: bytes
     credentials: Callable[[], Credentials]  # of edges
+    hosts: frozenset[str] = frozenset()  # that strangers may call it, beside what all machines do
     admit: Admit | None = None  # None: what it says of itself, where it may
 
     def admitted(self, machine: Machine, member: Member) -> Member:
@@ -119,6 +122,7 @@ class MachineGate:
 
     def __init__(self, control: MachineControl) -> None:
         self._control = control
+        self._hosts = control.hosts | {SERVER_NAME}
         self._peer = functools.lru_cache(NUM_PEERS)(control.authority.peer)
 
     def route(self, name: str, handler: MachineHandler, method: str = "GET") -> Route:
@@ -142,16 +146,18 @@ class MachineGate:
     def _admit(self, scope: Scope) -> str:
         """Return the id of the machine that calls, empty where none need be known.
 
-        Raises `VersionMismatch` or `Unauthorized`.
+        Raises `Misdirected`, `VersionMismatch` or `Unauthorized`.
         """
-        if scope["path"] != f"{PREFIX}/ca":
-            _check_versions(scope)
-        return "" if scope["path"] in UNKNOWN else self._machine(scope)
-
-    def _machine(self, scope: Scope) -> str:
-        """Return the id of the machine whose certificate was shown."""
         shown = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
         peer: Peer | None = self._peer(shown[0]) if shown else None
+        if peer is None:
+            check_host(scope, self._hosts)
+        if scope["path"] != f"{PREFIX}/ca":
+            _check_versions(scope)
+        return "" if scope["path"] in UNKNOWN else self._machine(scope, peer)
+
+    def _machine(self, scope: Scope, peer: Peer | None) -> str:
+        """Return the id of the machine whose certificate was shown."""
         if peer is None:
             raise Unauthorized("Show the certificate that joining gave you.")
         late = self._control.store.clock() - peer.not_after

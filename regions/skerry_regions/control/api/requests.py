@@ -16,10 +16,11 @@ from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import AnswerDns, Observer
-from skerry_regions.control.errors import ControlError, Malformed, TooLarge
+from skerry_regions.control.errors import ControlError, Malformed, Misdirected, TooLarge
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.scraping import Monitoring
+from skerry_regions.known_hosts import host_of, is_known_host
 
 PREFIX = "/control/v1"
 MAX_BODY_BYTES = 8 << 20
@@ -82,6 +83,17 @@ def _admitted(request: Request) -> ControlRequest:
 
 def actor_of(request: Request) -> str:
     return caller_of(request).actor
+
+
+def check_host(scope: Scope, hosts: Iterable[str]) -> None:
+    """Raise Misdirected for a `Host` that is neither one of `hosts` nor of this machine."""
+    given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    host, own = given[0] if len(given) == 1 else "", (scope.get("server") or ("",))[0]
+    if not is_known_host(host, hosts, own):
+        raise Misdirected(
+            f"The control plane is not {host_of(host)[:253]!r}: start it with `--known-host`, "
+            "if that is a name of it."
+        )
 
 
 async def body_of(request: Request) -> bytes:

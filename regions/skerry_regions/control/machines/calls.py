@@ -31,12 +31,14 @@ class ControlRefused(Exception):
 
 
 def client_of(context: ssl.SSLContext) -> httpx.Client:
-    return httpx.Client(
-        verify=context,
-        timeout=ANSWER_SECONDS,
-        trust_env=False,
-        headers={VERSIONS_HEADER: versions_text(), "user-agent": f"skerry/{__version__}"},
-    )
+    """Return a client that calls the control plane by the name in its certificate, wherever it
+    is reached."""
+    headers = {
+        "host": SERVER_NAME,
+        VERSIONS_HEADER: versions_text(),
+        "user-agent": f"skerry/{__version__}",
+    }
+    return httpx.Client(verify=context, timeout=ANSWER_SECONDS, trust_env=False, headers=headers)
 
 
 def trusting(authority: str) -> ssl.SSLContext:
