@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 
@@ -12,9 +13,11 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line for the person at the terminal, not part of the answer."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Print a line for the person at the terminal, not part of the answer. Nothing fails for want
+    of it: stderr may be a log on a full disk."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def complain(text: str) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from skerry_cli.home.errors import StateError
+from skerry_cli.home.room import give_up_room, has_room, keep_room
 from skerry_cli.home.state import Home, read_record, write_record
 
 CONTROL_NAME = "control.sock"
@@ -61,6 +62,8 @@ def claim(home: Home) -> Generator[str]:
     with home.lock.open("wb") as lock:
         _take(lock.fileno(), home)
         _forget(home)
+        if not has_room(home):
+            give_up_room(home)
         control = _control_path(home)
         announce(home, Instance(pid=os.getpid(), control=control))
         try:
@@ -72,6 +75,8 @@ def claim(home: Home) -> Generator[str]:
 def announce(home: Home, instance: Instance) -> None:
     """Say who runs the platform; only the holder of the claim may."""
     write_record(home.instance, instance)
+    if instance.ready:
+        keep_room(home)
 
 
 def _control_path(home: Home) -> str:

@@ -24,6 +24,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── queue.db files.db  batches that wait or were done of late, and their files
 ├── zones/ZONE/        these last six of the edges in a residency zone
 ├── catalog.yaml       the operator's own models
+├── reserve            room on the disk that the next start can have
 ├── models/  cache/    model files; compiled kernels and repacked weights
 ├── terraform-states/  states that a control plane of an earlier version kept
 ├── logs/              skerry.log of `skerry up --detach`, and one of each node and edge
@@ -175,6 +176,11 @@ class Home:
     @property
     def cache(self) -> Path:
         return self.root / "cache"
+
+    @property
+    def reserve(self) -> Path:
+        """Return the file that keeps room for the next start; see `home.room`."""
+        return self.root / "reserve"
 
     @property
     def run(self) -> Path:

@@ -28,6 +28,7 @@ from skerry_cli.arguments import (
 from skerry_cli.home.instance import AlreadyRunning, claim, running
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import DEFAULT_FILE_TIER
+from skerry_cli.home.room import has_room, room_wanted
 from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, note
@@ -214,6 +215,7 @@ def _start_in_background(args: argparse.Namespace, home: Home) -> int:
     reader, writer = socket.socketpair()
     rest = [argument for argument in args.argv if argument != "--detach"]
     with os.fdopen(open_log(home.log), "ab") as log:
+        begin = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "skerry", *rest, "--report-fd", str(writer.fileno())],
             pass_fds=(writer.fileno(),),
@@ -232,7 +234,9 @@ def _start_in_background(args: argparse.Namespace, home: Home) -> int:
     if ready:
         return 0
     process.wait()
-    return complain(f"the start failed; {home.log} ends with:\n{_tail(home.log)}")
+    told = _tail(home.log, begin)
+    why = "the start failed" if has_room(home) else f"the start failed: {room_wanted(home)}"
+    return complain(f"{why}; {home.log} ends with:\n{told}" if told else why)
 
 
 def _follow(reader: socket.socket, reporter: StartReporter) -> bool:
@@ -248,6 +252,9 @@ def _follow(reader: socket.socket, reporter: StartReporter) -> bool:
     return False
 
 
-def _tail(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+def _tail(path: Path, begin: int) -> str:
+    """Return the last lines of what was appended to a log; all is new where it was rotated."""
+    content = path.read_bytes()
+    new = content[begin:] if len(content) >= begin else content
+    lines = new.decode("utf-8", errors="replace").splitlines()
     return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

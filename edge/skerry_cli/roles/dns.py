@@ -108,11 +108,11 @@ def _act(args: argparse.Namespace, home: Home) -> None:
         return serve_dns(options, home)
     zone = args.zone or _zone_of(args.topology)
     if args.action == "keygen":
-        from skerry_cli.home.dns_signing import keygen
+        from skerry_cli.home.dns.signing import keygen
 
         return keygen(zone, home)
     if args.action == "transfer-key":
-        from skerry_cli.home.dns_transfers import transfer_keygen
+        from skerry_cli.home.dns.transfers import transfer_keygen
 
         return transfer_keygen(zone, home)
     from skerry_cli.roles.dns_keys import keys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dns.name
 
-from skerry_cli.home.dns_signing import told
+from skerry_cli.home.dns.signing import told
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say

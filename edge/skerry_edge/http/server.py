@@ -53,8 +53,13 @@ class EdgeServer(uvicorn.Server):
         await super().startup(sockets if self._tls is None else [])
         if self._tls is not None:
             self._tls_listeners = [self._listen(each, self._tls) for each in sockets or []]
-        if self.started:
+        if not self.started:
+            return
+        try:
             self._ready()
+        except BaseException:
+            await self.shutdown(sockets)  # else the application ends as if it had crashed
+            raise
 
     def _listen(self, listener: socket.socket, tls: ssl.SSLContext) -> TLSListener:
         return TLSListener(

@@ -15,7 +15,7 @@ import pytest
 
 from skerry_cli.composition.dns import zone_contents
 from skerry_cli.composition.dns.live_zone import LiveZone
-from skerry_cli.home.dns_signing import sign_zone
+from skerry_cli.home.dns.signing import sign_zone
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_dns.signing.signed_zone import SignedZone

@@ -18,7 +18,7 @@ import pytest
 from tests.dns.fast.fast_answers import CACHE
 
 from skerry_cli import main
-from skerry_cli.home.dns_transfers import load_transfer_key
+from skerry_cli.home.dns.transfers import load_transfer_key
 from skerry_cli.home.errors import CannotStart
 from skerry_dns.signing.zone_key import ZoneKey
 

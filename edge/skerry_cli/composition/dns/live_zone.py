@@ -27,7 +27,7 @@ from skerry_cli.composition.dns.zone_contents import (
     make_contents,
     stamp_of,
 )
-from skerry_cli.home.dns_signing import keep_signed, load_zone_keys
+from skerry_cli.home.dns.signing import keep_signed, load_zone_keys
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import secret
 from skerry_cli.home.state import Home

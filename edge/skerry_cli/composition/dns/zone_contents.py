@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import dns.name
 
-from skerry_cli.home.dns_signing import load_zone_keys, sign_zone
-from skerry_cli.home.dns_transfers import load_transfer_key, transfers_of
+from skerry_cli.home.dns.signing import load_zone_keys, sign_zone
+from skerry_cli.home.dns.transfers import load_transfer_key, transfers_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.geo_sources import geo_files, open_known_places
 from skerry_cli.home.state import Home

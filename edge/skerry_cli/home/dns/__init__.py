@@ -1,0 +1,1 @@
+"""Keys of zones, in files of a home."""
