@@ -29,7 +29,7 @@ def _no_request_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def shared_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    limits = Limits(keep_alive_seconds=0.1, request_seconds=60.0, max_requests=2, drain_seconds=1)
+    limits = Limits(keep_alive_seconds=0.1, request_seconds=60.0, max_requests=8, drain_seconds=1)
     folder: Path = tmp_path_factory.mktemp("edge")
     stores = Stores.in_folder(folder / "stores", edge="edge-1")
     with deployed(folder, limits, keeps_batches=True, stores=stores) as deployment:

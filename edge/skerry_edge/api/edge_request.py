@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from skerry.errors import BodyTooLarge
 from skerry_edge.answer_headers import AnswerHeaders
-from skerry_edge.api.bodies import unpacked
+from skerry_edge.api.bodies import coding_of, unpacked
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.api.fields import Body, header_of
 from skerry_edge.gate.inside import Priority
@@ -60,8 +60,9 @@ class EdgeRequest(Request):
         return self._content
 
     async def read(self, limit: int) -> bytes:
-        """Read the whole body. Raises `BodyTooLarge` beyond `limit` bytes, `ClientDisconnect` if it
-        breaks.
+        """Read the whole body, and unpack it at the tenant's desk. Raises `BodyTooLarge` beyond
+        `limit` bytes, `ClientDisconnect` if it breaks, and what `coding_of`, `unpacked` and
+        `TenantDesk.run` raise.
 
         Our own server enforces the limit earlier; this one holds under any ASGI server.
         """
@@ -73,8 +74,14 @@ class EdgeRequest(Request):
                 raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
             pieces.append(piece)
         self.trace.prepared_seconds += size * SECONDS_PER_BYTE
-        coding = self.fields.get("content-encoding", "")
-        self._content = await unpacked(b"".join(pieces), coding, limit)
+        body = b"".join(pieces)
+        coding = coding_of(self.fields.get("content-encoding", ""))
+        if coding is None:
+            self._content = body
+        else:
+            desk = self.edge.desk.of(principal_of(self).account_id)
+            self._content = await desk.run(lambda: unpacked(body, coding, limit))
+            self.trace.prepared_seconds += len(self._content) * SECONDS_PER_BYTE
         return self._content
 
 

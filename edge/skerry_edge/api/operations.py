@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -20,9 +18,9 @@ from skerry.wire import openai as openai_wire
 from skerry_edge.api.anthropic import messages, messages_wire
 from skerry_edge.api.batch import batches, files
 from skerry_edge.api.batch import wire as batch_wire
-from skerry_edge.api.batch.files import FORM
 from skerry_edge.api.documents import health, listings, schemas, traces, usage_routes
 from skerry_edge.api.documents.openapi import (
+    ACCOUNT,
     ANTHROPIC,
     BATCH_ID,
     BINDING,
@@ -32,17 +30,22 @@ from skerry_edge.api.documents.openapi import (
     MODEL,
     NATIVE,
     OPENAI,
+    OPENAI_PREFIXES,
+    ORDER,
     PAGE,
     QUEUE,
+    READ,
     REQUEST_ID,
     RESPONSE_ID,
+    RUN,
     RUN_INPUTS,
     RUN_RESULTS,
     SEARCH,
     TEXT,
     UPLOAD,
-    enveloped,
+    operation,
     result,
+    v1,
 )
 from skerry_edge.api.documents.openapi_bodies import (
     Author,
@@ -63,52 +66,14 @@ from skerry_regions.access import ROLES, SCOPES
 from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.operations import (
     JSON,
-    Content,
     Errors,
-    Handler,
     Operation,
-    Schema,
     document,
     parameter,
 )
 
-ACCOUNT = "/client/v4/accounts/{account_id}"
-OPENAI_PREFIXES = (f"{ACCOUNT}/ai/v1", "/ai/v1", "/v1")  # the first one is described
-RUN, READ, STEER, METRICS = ("run",), ("read",), ("steer",), ("metrics",)  # scopes
+STEER, METRICS = ("steer",), ("metrics",)  # scopes
 OPERATOR = ("operator",)  # a role
-
-
-def operation(
-    method: str,
-    path: str,
-    handler: Handler,
-    id: str,
-    summary: str,
-    answer: Schema,
-    *parameters: Schema,
-    body: Schema = None,
-    form: Schema = None,
-    scopes: tuple[str, ...] | None = READ,
-    errors: Errors = NATIVE,
-    answers: Callable[..., dict[int, Content]] = enveloped,
-    counted: bool = False,
-    **options: bool,
-) -> Operation:
-    """Return an operation whose good answer is `answer`, as `answers` wraps it with `options`."""
-    bodies = {media: schema for media, schema in ((JSON, body), (FORM, form)) if schema is not None}
-    return Operation(
-        method=method, path=path, handler=handler, scopes=scopes, errors=errors, id=id,
-        summary=summary, parameters=parameters, body=bodies or None,
-        answers=answers(answer, **options), is_counted=counted,
-    )  # fmt: skip
-
-
-def v1(method: str, path: str, *described: Any, **options: Any) -> Iterator[Operation]:
-    """Yield an operation of OpenAI's or Anthropic's clients under each of its names."""
-    defaults: dict[str, Any] = {"scopes": RUN, "errors": OPENAI, "answers": result}
-    whole = operation(method, path, *described, **(defaults | options))
-    for prefix in OPENAI_PREFIXES:
-        yield replace(whole, path=prefix + path, id=whole.id if prefix.startswith(ACCOUNT) else "")
 
 
 async def openapi(request: Request) -> Response:
@@ -216,6 +181,16 @@ OPERATIONS: tuple[Operation, ...] = (
         counted=True,
     ),
     *v1(
+        "POST", "/responses/input_tokens", responses.count_tokens, "countResponseTokens",
+        "Length of a prompt", responses_wire.InputTokens, body=responses_wire.InputTokensRequest,
+        counted=True,
+    ),
+    *v1(
+        "GET", "/responses/{id}/input_items", responses.input_items, "listInputItems",
+        "What a stored response was made of, the newest first", responses_wire.InputItemList,
+        RESPONSE_ID, *PAGE, ORDER,
+    ),
+    *v1(
         "GET", "/responses/{id}", responses.retrieve, "getResponse", "A stored response",
         responses_wire.ResponseObject, RESPONSE_ID,
     ),
@@ -235,7 +210,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/files", files.list_files, "listFiles", "A tenant's files, newest first",
         batch_wire.FileList, *PAGE,
         parameter("purpose", "query", TEXT, "`batch` or `batch_output`."),
-        parameter("order", "query", TEXT | {"enum": ["asc", "desc"]}, "Of age."),
+        ORDER,
     ),
     *v1(
         "GET", "/files/{id}", files.retrieve, "getFile", "One file", batch_wire.FileObject, FILE_ID,

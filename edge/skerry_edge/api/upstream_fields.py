@@ -69,6 +69,7 @@ RESPONSES: Final = Upstream(
         "access_programs": ({},),
         "background_options": ({},),
         "max_tool_calls": (),  # of tools that upstream runs itself
+        "personality": (),
         "stream_options": ({}, {"include_obfuscation": False}),
         "text.verbosity": (),
     },

@@ -5,7 +5,8 @@
 A request counts when it arrives, before any work on it, and however it ends: one that is refused
 for what it holds has cost as much until then. One that would exceed a limit is refused at once,
 with the seconds after which to come back: waiting is for places in an engine, not for allowances.
-It is let in by the most that it can use, and what it did not use is given back. Nothing is kept of
+It is let in by the most that it can use, each of its choices as a request of its own where those
+that run are counted, and what it did not use is given back. Nothing is kept of
 whom nothing limits; of the others, `MAX_METERS` are remembered, who asked last the longest; whose
 requests run is not forgotten.
 """
@@ -17,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import chain
 
-from skerry.errors import Overloaded, RateLimited, SkerryError, Unavailable
+from skerry.errors import InvalidInput, Overloaded, RateLimited, SkerryError, Unavailable
 from skerry_edge.gate.allowance_use import AllowanceUse, rate_headers
 from skerry_edge.gate.principal import Budget
 from skerry_edge.gate.quotas import Quotas
@@ -112,7 +113,7 @@ class Admission:
 
     @property
     def num_requests(self) -> int:
-        """Return requests that are in."""
+        """Return requests that are in, one of several choices as so many."""
         return self._num_places
 
     @property
@@ -160,13 +161,14 @@ class Admission:
 
         Raises `Overloaded` when the edge or the model is full, `RateLimited` when the tenant asks
         too much, `QuotaExceeded` when the token's money is spent; all say when to come back.
+        Raises `InvalidInput` for more choices than may ever run at once.
         `tell` is given the headers that describe the tenant's limits, let in or not; `on_end` is
         called when the platform ends the request.
         """
-        self._check_places(demand.caller.tenant)
+        self._check_places(demand)
         uses = self._counted(demand, tell) if self._is_limited else []
         place = Place(self, demand, uses, on_end)
-        self._num_places += 1
+        self._num_places += demand.choices
         self._places.setdefault(demand.caller.tenant, set()).add(place)
         own = self._quotas.budget(demand.caller.tenant) if self._is_limited else None
         budgets = demand.caller.budgets if own is None else (*demand.caller.budgets, own)
@@ -203,10 +205,11 @@ class Admission:
         own = [use for key, use in kept if key[0]]
         try:
             for key, use in kept:
-                if (refusal := use.refusal(demand.tokens, now)) is not None:
+                _check_choices(demand, use.concurrency)
+                if (refusal := use.refusal(demand.tokens, demand.choices, now)) is not None:
                     raise _refused(*key, *refusal)
             for _, use in kept:
-                use.enter(demand.tokens, now)
+                use.enter(demand.tokens, demand.choices, now)
         finally:
             if headers := rate_headers(own, now):
                 tell(headers)
@@ -216,8 +219,8 @@ class Admission:
         """Free a place, after so much use. Called by the place."""
         now = self._clock()
         for use in place.uses:
-            use.leave(place.demand.tokens - tokens, now)
-        self._num_places -= 1
+            use.leave(place.demand.tokens - tokens, place.demand.choices, now)
+        self._num_places -= place.demand.choices
         self._pace.append(now)
         places = self._places[place.demand.caller.tenant]
         places.discard(place)
@@ -235,9 +238,10 @@ class Admission:
             place.end(error)
         return len(ended)
 
-    def _check_places(self, tenant: str) -> None:
-        extra = 0 if tenant in self._places else self._for_newcomers
-        if self._num_places >= self._max_requests + extra:
+    def _check_places(self, demand: RequestDemand) -> None:
+        _check_choices(demand, self._max_requests)
+        extra = 0 if demand.caller.tenant in self._places else self._for_newcomers
+        if self._num_places + demand.choices > self._max_requests + extra:
             raise Overloaded(BUSY, retry_after=self._pace.wait())
 
     def _kept(
@@ -267,6 +271,15 @@ class Admission:
             key, meter = self._meters.popitem(last=False)
             if meter.running:
                 self._meters[key] = meter
+
+
+def _check_choices(demand: RequestDemand, most: int | None) -> None:
+    """Refuse what can never run at once, however long its caller waits."""
+    if most is not None and demand.choices > most:
+        raise InvalidInput(
+            f"Bad input: n: {demand.choices} choices are more than the {most} that may run at once",
+            param="n",
+        )
 
 
 def _refused(tenant: str, model: str, limit: str, wait: float) -> SkerryError:

@@ -18,7 +18,7 @@ class AllowanceUse:
     """The use of one allowance: of a tenant, of a tenant and a model, or of a model."""
 
     def __init__(self) -> None:
-        self.running = 0
+        self.running = 0  # choices of requests
         self.pace = Pace()
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
@@ -31,9 +31,9 @@ class AllowanceUse:
         most = allowance.concurrency
         self.concurrency = None if most is None else max(1, most // edges)
 
-    def refusal(self, tokens: int, now: float) -> tuple[str, float] | None:
+    def refusal(self, tokens: int, choices: int, now: float) -> tuple[str, float] | None:
         """Return what is exceeded, and the seconds until it is not; None when there is room."""
-        if self.concurrency is not None and self.running >= self.concurrency:
+        if self.concurrency is not None and self.running + choices > self.concurrency:
             return f"{self.concurrency} requests at once", self.pace.wait()
         return _exceeded("tokens", self.tokens, tokens, now)
 
@@ -46,15 +46,15 @@ class AllowanceUse:
         if self.requests is not None:
             self.requests.take(1, now)
 
-    def enter(self, tokens: int, now: float) -> None:
+    def enter(self, tokens: int, choices: int, now: float) -> None:
         """Count a request that was let in, and the most tokens that it can use."""
-        self.running += 1
+        self.running += choices
         if self.tokens is not None:
             self.tokens.take(tokens, now)
 
-    def leave(self, unused_tokens: int, now: float) -> None:
+    def leave(self, unused_tokens: int, choices: int, now: float) -> None:
         """Count the end of a request, and give back what it did not use."""
-        self.running -= 1
+        self.running -= choices
         self.pace.append(now)
         if self.tokens is not None:
             self.tokens.take(-unused_tokens, now)

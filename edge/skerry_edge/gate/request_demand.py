@@ -20,6 +20,7 @@ class RequestDemand:
     price: Price
     prompt_tokens: int
     output_tokens: int = 0
+    choices: int = 1  # that are computed side by side, of all its prompts
 
     @property
     def tokens(self) -> int:

@@ -99,6 +99,7 @@ async def _entered(
         price=model.price,
         prompt_tokens=prompt,
         output_tokens=output,
+        choices=sum([job.num_choices for job in jobs]),
     )
     try:
         with tracing.span("admission"):

@@ -37,6 +37,7 @@ class StoredResponse(Struct):
     response: msgspec.Raw  # JSON, as it was sent
     messages: list[Message]
     residency: str | None = None  # zone that the conversation is bound to
+    ids: list[str] = []  # of the conversation's items; none in documents of before
 
 
 _encode = msgspec.json.Encoder().encode
@@ -72,8 +73,7 @@ class ResponseStore:
 
     async def get(self, tenant: str, id: str) -> StoredResponse | None:
         """Return a tenant's response, unless it expired or had to go."""
-        document = await asyncio.to_thread(self._get, tenant, id)
-        return None if document is None else _decoder.decode(document)
+        return await asyncio.to_thread(self._get, tenant, id)
 
     async def delete(self, tenant: str, id: str) -> bool:
         """Forget a response. False if there is none."""
@@ -98,13 +98,13 @@ class ResponseStore:
             _make_room(database, "TRUE", (), self._max_bytes)
         return True
 
-    def _get(self, tenant: str, id: str) -> bytes | None:
+    def _get(self, tenant: str, id: str) -> StoredResponse | None:
         with self._file.reading() as database:
             row = database.execute(
                 "SELECT document FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
                 (tenant, id, self._clock()),
             ).fetchone()
-        return None if row is None else bytes(row[0])
+        return None if row is None else _decoder.decode(row[0])
 
     def _delete(self, tenant: str, id: str) -> bool:
         with self._file.transaction() as database:

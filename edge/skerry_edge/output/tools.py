@@ -27,6 +27,7 @@ from skerry_edge.output.schema import checked
 MAX_TOOLS: Final = 128
 MAX_NAME: Final = 128  # characters
 NO_ARGUMENTS: Final[Schema] = {"type": "object", "properties": {}, "additionalProperties": False}
+ALLOWED: Final = "allowed_tools"  # a `tool_choice`
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 Choice = Literal["auto", "none", "required"]
@@ -133,14 +134,15 @@ class Tool:
 class Toolbox:
     """The tools of one request, and how they may be called."""
 
-    tools: tuple[Tool, ...]
+    tools: tuple[Tool, ...]  # that may be called
+    listed: tuple[Tool, ...]  # and those beside them that may not, for a prompt that stays the same
     choice: Choice
     is_parallel: bool
 
     @property
     def shown(self) -> tuple[Tool, ...]:
         """Return those that the model is shown."""
-        return () if self.choice == "none" else self.tools
+        return () if self.choice == "none" else self.listed
 
 
 class ToolRequest(Protocol):
@@ -171,13 +173,18 @@ def toolbox(request: ToolRequest) -> Toolbox | None:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise invalid_tools(f"{field}[{index}]", f"a tool {name!r} was given before")
-    kind, named = _choice(choice, choice_field)
-    if named is not None:
-        if named not in names:
-            raise invalid_tools(choice_field, f"there is no tool {named[:MAX_NAME]!r}")
-        tools = [tool for tool in tools if tool.name == named]
-    parallel = request.parallel_tool_calls is not False and named is None
-    return Toolbox(tools=tuple(tools), choice=kind, is_parallel=parallel)
+    is_named = isinstance(choice, dict) and choice.get("type") != ALLOWED
+    kind, chosen = _choice(choice, choice_field)
+    for name in sorted(chosen or ()):
+        if name not in names:
+            raise invalid_tools(choice_field, f"there is no tool {name[:MAX_NAME]!r}")
+    callable_ = tuple(tool for tool in tools if chosen is None or tool.name in chosen)
+    return Toolbox(
+        tools=callable_,
+        listed=callable_ if is_named else tuple(tools),
+        choice=kind,
+        is_parallel=request.parallel_tool_calls is not False and not is_named,
+    )
 
 
 def _tool(given: dict[str, Any], path: str) -> Tool:
@@ -211,19 +218,45 @@ def _tool(given: dict[str, Any], path: str) -> Tool:
     )
 
 
-def _choice(choice: str | dict[str, Any] | None, path: str) -> tuple[Choice, str | None]:
-    """Return what may be called: the kind of choice, and the one tool that is named."""
+def _choice(choice: str | dict[str, Any] | None, path: str) -> tuple[Choice, frozenset[str] | None]:
+    """Return what may be called: the kind of choice, and the tools that are named; None for all."""
     match choice:
         case None | "auto":
             return "auto", None
         case "none" | "required":
             return choice, None
         case {"type": "function", "function": {"name": str(name)}}:
-            return "required", name
+            return "required", frozenset((name,))
         case {"type": "function", "name": str(name)} | {"name": str(name)}:
-            return "required", name
+            return "required", frozenset((name,))
+        case {"type": "allowed_tools", **fields}:  # nested in chat completions, flat in responses
+            return _allowed(fields.get(ALLOWED, fields), path)
         case _:
-            raise invalid_tools(path, "must be 'auto', 'none', 'required', or name a function")
+            raise invalid_tools(
+                path, "must be 'auto', 'none', 'required', 'allowed_tools', or name a function"
+            )
+
+
+def _allowed(given: Any, path: str) -> tuple[Choice, frozenset[str]]:
+    """Return a part of the tools and how it may be called, as `_choice` does."""
+    match given:
+        case {"mode": "auto" | "required" as mode, "tools": [*tools]} if tools:
+            names = frozenset(map(_name_of, tools))
+            if None not in names:
+                return mode, frozenset(filter(None, names))
+        case _:
+            pass
+    raise invalid_tools(path, "allowed_tools has a mode, 'auto' or 'required', and names functions")
+
+
+def _name_of(tool: Any) -> str | None:
+    match tool:
+        case {"type": "function", "function": {"name": str(name)}}:
+            return name
+        case {"type": "function", "name": str(name)}:
+            return name
+        case _:
+            return None
 
 
 def invalid_tools(path: str, what: str) -> InvalidInput:

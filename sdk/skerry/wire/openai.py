@@ -25,6 +25,8 @@ from skerry.wire import (
     TopP,
 )
 
+MAX_CHOICES = 128  # of a request: OpenAI's
+
 # --- chat completions ---------------------------------------------------------------------------
 
 
@@ -46,7 +48,7 @@ class ChatCompletionRequest(Struct):
     top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
     min_p: MinP | None = None
     typical_p: TopP | None = None
-    n: Annotated[int, Meta(ge=1, le=8)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     frequency_penalty: Penalty | None = None
@@ -129,8 +131,8 @@ class CompletionRequest(Struct):
     top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
     min_p: MinP | None = None
     typical_p: TopP | None = None
-    n: Annotated[int, Meta(ge=1, le=8)] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=8)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     frequency_penalty: Penalty | None = None

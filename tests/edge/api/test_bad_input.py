@@ -204,7 +204,7 @@ OPENAI: dict[str, tuple[str, Any, int, str]] = {
     "empty messages": (CHAT, {"messages": []}, 400, "invalid_input"),
     "messages of another type": (CHAT, {"messages": "hello"}, 400, "invalid_input"),
     "temperature of another type": (CHAT, {"temperature": "hot"}, 400, "invalid_input"),
-    "too many choices": (CHAT, {"n": 9}, 400, "invalid_input"),
+    "too many choices": (CHAT, {"n": 129}, 400, "invalid_input"),
     "negative max_tokens": (CHAT, {"max_tokens": -5}, 400, "invalid_input"),
     "huge max_tokens": (CHAT, {"max_tokens": 500}, 400, "context_length_exceeded"),
     "over-long": (

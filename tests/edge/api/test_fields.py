@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import fields as struct_fields
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
-from openai.types.responses import response_create_params
+from openai.types.responses import input_token_count_params, response_create_params
 from tests.conftest import ROOT
 from tests.edge.support import MODEL, Deployment, answer, deployed
 
@@ -161,6 +161,15 @@ DIALECTS = [
         | {"tool_choice": "auto", "tools": [{"type": "function"} | FUNCTION], "top_logprobs": 1}
         | {"top_p": 0.5},
         "/v1/responses",
+    ),
+    Dialect(
+        "`/ai/v1/responses/input_tokens`",
+        responses._count_body,
+        (input_token_count_params.InputTokenCountParams,),
+        {"model": MODEL, "input": "x"},
+        {"instructions": "x", "parallel_tool_calls": True, "text": {"format": {"type": "text"}}}
+        | {"tool_choice": "auto", "tools": [{"type": "function"} | FUNCTION]},
+        "/v1/responses/input_tokens",
     ),
     Dialect(
         "`/ai/v1/messages`",

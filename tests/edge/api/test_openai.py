@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.support import ACCOUNT, ALIAS, CHAT, EOS, MODEL, Deployment, answer, done, events
+from tests.edge.support import (
+    ACCOUNT,
+    ALIAS,
+    CHAT,
+    EOS,
+    MODEL,
+    Deployment,
+    answer,
+    deployed,
+    done,
+    events,
+)
 
 from skerry.errors import Overloaded, Unavailable
+from skerry_edge.limits import Limits
 
 PREFIXES = (f"/client/v4/accounts/{ACCOUNT}/ai/v1", "/ai/v1", "/v1")
 USAGE = {
@@ -110,19 +123,35 @@ def test_length_is_a_reason(edge: Deployment) -> None:
 
 
 def test_choices_share_the_seed_and_are_told_apart(edge: Deployment) -> None:
-    edge.region.script = lambda submit: answer("abc"[submit.sampling.choice] * 3)
-    body = edge.chat(n=3, seed=5).json()
-    assert [c["message"]["content"] for c in body["choices"]] == ["aaa", "bbb", "ccc"]
-    assert [c["index"] for c in body["choices"]] == [0, 1, 2]
+    edge.region.script = lambda submit: answer("ab"[submit.sampling.choice] * 3)
+    body = edge.chat(n=2, seed=5).json()
+    assert [c["message"]["content"] for c in body["choices"]] == ["aaa", "bbb"]
+    assert [c["index"] for c in body["choices"]] == [0, 1]
     assert body["usage"]["prompt_tokens"] == 20
-    assert body["usage"]["completion_tokens"] == 12
+    assert body["usage"]["completion_tokens"] == 8
     assert {submit.sampling.seed for submit in edge.region.submits} == {5}
-    chunks = chunks_of(edge.chat(n=3, stream=True))
-    texts: dict[int, str] = {0: "", 1: "", 2: ""}
+    chunks = chunks_of(edge.chat(n=2, stream=True))
+    texts: dict[int, str] = {0: "", 1: ""}
     for choice in (chunk["choices"][0] for chunk in chunks):
         texts[choice["index"]] += choice["delta"].get("content", "")
-    assert texts == {0: "aaa", 1: "bbb", 2: "ccc"}
-    assert sum(chunk["choices"][0]["finish_reason"] == "stop" for chunk in chunks) == 3
+    assert texts == {0: "aaa", 1: "bbb"}
+    assert sum(chunk["choices"][0]["finish_reason"] == "stop" for chunk in chunks) == 2
+
+
+def test_as_many_choices_as_there_may_be(tmp_path: Path) -> None:
+    with deployed(tmp_path, Limits()) as edge:
+        for stream in (False, True):
+            edge.region.streams.clear()
+            reply = edge.chat(n=128, stream=stream)
+            indices = [submit.sampling.choice for submit in edge.region.submits]
+            assert indices == list(range(128))
+            if stream:
+                chunks = events(reply.text)[:-1]
+                told = {choice["index"] for chunk in chunks for choice in chunk["choices"]}
+                assert told == set(range(128))
+            else:
+                texts = [each["message"]["content"] for each in reply.json()["choices"]]
+                assert texts == ["Hello"] * 128
 
 
 def test_one_failed_choice_fails_the_answer_and_stops_the_others(edge: Deployment) -> None:
@@ -180,7 +209,8 @@ def assert_error(reply: Any, status: int, code: str, number: int, param: str | N
         ({"messages": "hello"}, "messages"),
         ({"max_tokens": -5}, "max_tokens"),
         ({"temperature": "hot"}, "temperature"),
-        ({"n": 9}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": 9}, "n"),  # more than this edge has places
         ({"n": 0}, "n"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"presence_penalty": 2.5}, "presence_penalty"),

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment
 
+from skerry_edge.api.documents.openapi import ACCOUNT as ACCOUNT_PATH
 from skerry_edge.api.documents.openapi import ANTHROPIC, BINDING, NATIVE, OPENAI
-from skerry_edge.api.operations import ACCOUNT as ACCOUNT_PATH
 from skerry_edge.api.operations import OPERATIONS, errors_of, openapi_document
 from skerry_regions.operations import Errors, Operation, routes
 
@@ -24,6 +24,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "createChatCompletion": {"model": MODEL, "messages": HI, "logprobs": True, "top_logprobs": 1},
     "createCompletion": {"model": MODEL, "prompt": "hi", "logprobs": 1, "n": 2},
     "createResponse": {"model": MODEL, "input": "hi"},
+    "countResponseTokens": {"model": MODEL, "input": "hi"},
     "createMessage": {"model": MODEL, "messages": HI, "max_tokens": 5},
     "countMessageTokens": {"model": MODEL, "messages": HI},
 }
@@ -61,7 +62,7 @@ def test_every_name_of_an_operation_is_routed(edge: Deployment) -> None:
     """What is described under the account is served under the two short prefixes as well."""
     served = {(route.path, *sorted(route.methods or ())) for route in routes(OPERATIONS)}
     long = {each for each in served if each[0].startswith(V1_PATH)}
-    assert len(long) == 19
+    assert len(long) == 21
     for prefix in ("/ai/v1", "/v1"):
         assert {(prefix + path.removeprefix(V1_PATH), *rest) for path, *rest in long} <= served
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +270,109 @@ def assert_refused(reply: httpx.Response, param: str) -> None:
 def test_refusals(edge: Deployment, fields: dict[str, Any], param: str) -> None:
     assert_refused(create(edge, **fields), param)
     assert edge.region.streams == []
+
+
+def items(edge: Deployment, id: str, **query: Any) -> dict[str, Any]:
+    reply = edge.client.get(f"{PATH}/{id}/input_items", params=query)
+    assert reply.status_code == 200, reply.text
+    page: dict[str, Any] = reply.json()
+    return page
+
+
+def test_what_a_response_was_made_of(edge: Deployment) -> None:
+    """Items of the whole conversation, those of earlier answers under the ids that they had."""
+    edge.region.script = lambda submit: answer(CALL)
+    asked = [{"role": "developer", "content": "d"}, {"role": "user", "id": "mine", "content": "u"}]
+    first = create(edge, input=asked, tools=[TOOL], instructions="I").json()
+    text, call = first["output"]
+    edge.region.script = lambda submit: answer("2")
+    second = create(
+        edge,
+        previous_response_id=first["id"],
+        tools=[TOOL],
+        input=[
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "function_call_output", "call_id": call["call_id"], "output": "42"},
+        ],
+    ).json()
+    parts = {"type": "message", "status": "completed"}
+    told = [
+        parts | {"role": "system", "content": [{"type": "input_text", "text": "d"}]},
+        parts | {"role": "user", "content": [{"type": "input_text", "text": "u"}], "id": "mine"},
+    ]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "42"}
+    page = items(edge, second["id"], order="asc")
+    assert (page["object"], page["has_more"]) == ("list", False)
+    data = page["data"]
+    assert (page["first_id"], page["last_id"]) == (data[0]["id"], data[-1]["id"])
+    assert data[0].pop("id").startswith("msg_")
+    assert data[4].pop("id").startswith("fco_")
+    assert data == [*told, text, call, result | {"status": "completed"}]
+    newest = items(edge, first["id"])
+    assert [each["role"] for each in newest["data"]] == ["user", "system"]
+    create(edge, previous_response_id=second["id"], input="three")
+    assert len(items(edge, second["id"])["data"]) == 5
+
+
+def test_input_items_come_in_pages(edge: Deployment) -> None:
+    asked = [{"role": "user", "id": f"m{number}", "content": "x"} for number in range(7)]
+    id = create(edge, input=asked).json()["id"]
+    found: list[str] = []
+    page: dict[str, Any] = {"has_more": True, "last_id": None}
+    while page["has_more"]:
+        after = {} if page["last_id"] is None else {"after": page["last_id"]}
+        page = items(edge, id, limit=3, **after)
+        found += [each["id"] for each in page["data"]]
+    assert found == [f"m{number}" for number in reversed(range(7))]
+    reply = edge.client.get(f"{PATH}/{id}/input_items?include[]=message.output_text.logprobs")
+    assert reply.headers["x-skerry-ignored"] == "include"
+    for query in ({"after": "none"}, {"limit": 0}, {"limit": 101}, {"order": "up"}):
+        reply = edge.client.get(f"{PATH}/{id}/input_items", params=query)
+        assert_refused(reply, next(iter(query)))
+    assert edge.client.get(f"{PATH}/resp_none/input_items").status_code == 404
+
+
+def test_items_of_what_was_stored_without_their_ids(edge: Deployment) -> None:
+    id = create(edge, input="one").json()["id"]
+    store = edge.edge.responses
+    assert store is not None
+    with store._file.transaction() as database:  # as documents were before
+        (document,) = database.execute(
+            "SELECT document FROM responses WHERE id = ?", [id]
+        ).fetchone()
+        before = {name: it for name, it in json.loads(document).items() if name != "ids"}
+        update = "UPDATE responses SET document = ? WHERE id = ?"
+        database.execute(update, [json.dumps(before).encode(), id])
+    assert [each["id"] for each in items(edge, id)["data"]] == ["item_0"]
+    second = create(edge, previous_response_id=id, input="two").json()["id"]
+    assert [each["id"] for each in items(edge, second)["data"]][1:] == ["item_1", "item_0"]
+
+
+def test_counting_runs_nothing(edge: Deployment) -> None:
+    first = create(edge, input="one", instructions="I").json()
+    edge.region.streams.clear()
+    body = {"model": MODEL, "input": "two", "tools": [TOOL], "previous_response_id": first["id"]}
+    counted = edge.client.post(f"{PATH}/input_tokens", json=body).json()
+    assert edge.region.streams == []
+    used = create(edge, **body).json()["usage"]
+    assert counted == {"object": "response.input_tokens", "input_tokens": used["input_tokens"]}
+    for wrong in ({"input": []}, {"previous_response_id": "none"}, {"model": UNSERVED}):
+        assert_refused(
+            edge.client.post(f"{PATH}/input_tokens", json=body | wrong), next(iter(wrong))
+        )
+
+
+def test_some_of_the_tools_may_be_called(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(CALL[6:])
+    other = TOOL | {"name": "subtract"}
+    choice = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "add"}],
+    }
+    body = create(edge, tools=[TOOL, other], tool_choice=choice).json()
+    assert body["tool_choice"] == choice
+    assert "<tools>add,subtract\n" in prompt(edge)
+    grammar = edge.region.submits[-1].grammar
+    assert grammar is not None
+    assert "subtract" not in grammar.source

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.errors import AuthenticationError, Overloaded, RateLimited, SkerryError, Unavailable
+from skerry.errors import (
+    AuthenticationError,
+    InvalidInput,
+    Overloaded,
+    RateLimited,
+    SkerryError,
+    Unavailable,
+)
 from skerry_edge.gate import admission as module
 from skerry_edge.gate.admission import Admission, Place
 from skerry_edge.gate.caller import Caller
@@ -46,13 +53,16 @@ def caller(tenant: str = ME, budgets: tuple[Budget, ...] = ()) -> Caller:
     return Caller(request_id="r", tenant=tenant, budgets=budgets, started=0.0, deadline=1.0)
 
 
-def demand(tenant: str = ME, prompt: int = 1, output: int = 0, model: str = MODEL) -> RequestDemand:
+def demand(
+    tenant: str = ME, prompt: int = 1, output: int = 0, model: str = MODEL, choices: int = 1
+) -> RequestDemand:
     return RequestDemand(
         caller=caller(tenant),
         model=model,
         price=FREE,
         prompt_tokens=prompt,
         output_tokens=output,
+        choices=choices,
     )
 
 
@@ -97,6 +107,42 @@ def test_without_limits_nothing_is_counted_or_told() -> None:
     assert entrance.num_requests == 500
     assert entrance.num_meters == 0
     assert told(entrance, demand()) == {}
+
+
+def test_each_choice_is_counted_where_requests_run() -> None:
+    entrance = admission(every(concurrency=8))
+    place = enter(entrance, choices=5)
+    with pytest.raises(RateLimited, match="8 requests at once"):
+        enter(entrance, choices=4)
+    enter(entrance, choices=3)
+    with pytest.raises(RateLimited):
+        enter(entrance)
+    place.leave()
+    assert entrance.num_requests == 3
+    enter(entrance, choices=5)
+    with pytest.raises(InvalidInput, match="n: 9 choices are more than the 8") as refused:
+        enter(entrance, choices=9)
+    assert refused.value.param == "n"
+
+
+def test_more_choices_than_an_edges_part_are_refused() -> None:
+    """Four edges that let in 6 each would exceed the 8."""
+    entrance = admission(every(concurrency=8), edges=lambda: 4)
+    enter(entrance, choices=2).leave()
+    with pytest.raises(InvalidInput, match="n: 6 choices are more than the 2"):
+        enter(entrance, choices=6)
+
+
+def test_choices_take_places_of_the_edge() -> None:
+    entrance = admission(max_requests=8)
+    with pytest.raises(InvalidInput, match="more than the 8"):
+        enter(entrance, choices=9)
+    place = enter(entrance, choices=8)
+    with pytest.raises(Overloaded):
+        enter(entrance)
+    enter(entrance, tenant=OTHER).leave()  # who has none
+    place.leave()
+    assert entrance.num_requests == 0
 
 
 def test_requests_per_minute() -> None:

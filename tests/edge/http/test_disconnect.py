@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -105,10 +106,9 @@ def test_the_headers_come_before_the_first_token(edge: Deployment) -> None:
 
 def test_too_many_requests_are_told_to_come_back(silent: Deployment) -> None:
     body = {"prompt": "x", "stream": True}
-    with (
-        silent.client.stream("POST", silent.run_path, json=body),
-        silent.client.stream("POST", silent.run_path, json=body),
-    ):
+    with ExitStack() as streams:
+        for _ in range(silent.edge.limits.max_requests):
+            streams.enter_context(silent.client.stream("POST", silent.run_path, json=body))
         reply = silent.run(prompt="x")
         assert reply.status_code == 429
         assert reply.json()["errors"][0]["code"] == 3040

@@ -6,17 +6,31 @@ documented way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from skerry import wire
 from skerry.errors import SkerryError
 from skerry.wire import openai as openai_wire
-from skerry_edge.api.batch.files import MAX_LIMIT
+from skerry_edge.api.batch.files import FORM, MAX_LIMIT
 from skerry_edge.api.batch.wire import QueuedAnswers, QueuedBody, QueuedStatus
 from skerry_edge.api.documents.openapi_bodies import AnthropicError, PageInfo, RefusedHead
 from skerry_edge.envelopes import anthropic_error, binding_error, native_error, openai_error
-from skerry_regions.operations import JSON, Content, Errors, Outcome, Schema, parameter
+from skerry_regions.operations import (
+    JSON,
+    Content,
+    Errors,
+    Handler,
+    Operation,
+    Outcome,
+    Schema,
+    parameter,
+)
+
+ACCOUNT = "/client/v4/accounts/{account_id}"
+OPENAI_PREFIXES = (f"{ACCOUNT}/ai/v1", "/ai/v1", "/v1")  # the first one is described
+RUN, READ = ("run",), ("read",)  # scopes
 
 BYTES, EVENTS = "application/octet-stream", "text/event-stream"
 HEAD_STATUSES = (400, 408, 413, 414, 431, 503)  # of requests that are refused before routing
@@ -43,6 +57,7 @@ PAGE = (
     parameter("after", "query", TEXT, "The id that the page follows."),
     parameter("limit", "query", NATURAL | {"maximum": MAX_LIMIT}, "By default 20."),
 )
+ORDER = parameter("order", "query", TEXT | {"enum": ["asc", "desc"]}, "Of age.")
 SEARCH = (
     parameter("search", "query", TEXT, "Part of a name."),
     parameter("task", "query", TEXT, "A task's name."),
@@ -116,3 +131,37 @@ NATIVE = _errors(wire.ErrorEnvelope, native_error)
 BINDING = _errors(wire.BindingError, binding_error)
 OPENAI = _errors(openai_wire.OpenAIError, openai_error)
 ANTHROPIC = _errors(AnthropicError, anthropic_error)
+
+
+def operation(
+    method: str,
+    path: str,
+    handler: Handler,
+    id: str,
+    summary: str,
+    answer: Schema,
+    *parameters: Schema,
+    body: Schema = None,
+    form: Schema = None,
+    scopes: tuple[str, ...] | None = READ,
+    errors: Errors = NATIVE,
+    answers: Callable[..., dict[int, Content]] = enveloped,
+    counted: bool = False,
+    **options: bool,
+) -> Operation:
+    """Return an operation whose good answer is `answer`, as `answers` wraps it with `options`."""
+    bodies = {media: schema for media, schema in ((JSON, body), (FORM, form)) if schema is not None}
+    return Operation(
+        method=method, path=path, handler=handler, scopes=scopes, errors=errors, id=id,
+        summary=summary, parameters=parameters, body=bodies or None,
+        answers=answers(answer, **options), is_counted=counted,
+    )  # fmt: skip
+
+
+def v1(method: str, path: str, *described: Any, **options: Any) -> Iterator[Operation]:
+    """Yield an operation of OpenAI's or Anthropic's clients under each of its names; the first one
+    is described."""
+    defaults: dict[str, Any] = {"scopes": RUN, "errors": OPENAI, "answers": result}
+    whole = operation(method, path, *described, **(defaults | options))
+    for prefix in OPENAI_PREFIXES:
+        yield replace(whole, path=prefix + path, id=whole.id if prefix.startswith(ACCOUNT) else "")

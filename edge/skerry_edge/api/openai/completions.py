@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported
-from skerry.wire.openai import Completion, CompletionRequest
+from skerry.wire.openai import MAX_CHOICES, Completion, CompletionRequest
 from skerry_edge.api.edge_request import arrive, edge_of, read_json
 from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
@@ -32,7 +32,6 @@ from skerry_edge.text.prompts import (
 from skerry_regions.models.catalog import ModelSpec
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-MAX_CHOICES = 128  # of all prompts
 MAX_PROMPT_LOGPROBS = 1 << 19  # entries of all prompts: what one answer may take of memory
 
 _body = Body(CompletionRequest, COMPLETIONS)

@@ -8,6 +8,7 @@ is bound to it as well.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -15,13 +16,21 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, RequestError
 from skerry.wire.openai import ChatCompletionRequest
-from skerry_edge.api.edge_request import arrive, edge_of, principal_of, read_json
+from skerry_edge.api.batch.files import list_query
+from skerry_edge.api.edge_request import admitted, arrive, edge_of, principal_of, read_json
+from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.api.fields import Body, renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
 from skerry_edge.api.responses.responses_input import chat_request, turns_of
-from skerry_edge.api.responses.responses_wire import DeletedResponse, ResponsesRequest
+from skerry_edge.api.responses.responses_items import conversation_ids, input_ids, listed
+from skerry_edge.api.responses.responses_wire import (
+    DeletedResponse,
+    InputTokens,
+    InputTokensRequest,
+    ResponsesRequest,
+)
 from skerry_edge.api.upstream_fields import RESPONSES
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.gate.caller import Caller
@@ -38,6 +47,7 @@ FIELDS = {
 }
 
 _body = Body(ResponsesRequest, RESPONSES)
+_count_body = Body(InputTokensRequest, RESPONSES)
 
 
 async def create(request: Request) -> Response:
@@ -46,9 +56,9 @@ async def create(request: Request) -> Response:
     asked = await read_json(request, _body)
     caller = caller_of(request)
     arrive(request, edge.spec(asked.model))
-    turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
-    if previous is not None:
-        turns = previous.messages + turns
+    turns, ids = turns_of(asked), input_ids(asked.input, caller.request_id)
+    if (previous := await _previous(edge, caller.tenant, asked)) is not None:
+        turns, ids = previous.messages + turns, conversation_ids(previous) + ids
         zone = previous.residency or caller.residency
         cache_key = edge.cache_key(caller.tenant, zone)
         caller = replace(caller, residency=zone, cache_key=cache_key)
@@ -58,6 +68,7 @@ async def create(request: Request) -> Response:
         edge=edge,
         tenant=caller.tenant,
         conversation=turns,
+        ids=ids,
         residency=caller.residency,
         response=begun(
             asked, job.submit.sampling, f"resp_{caller.request_id}", int(edge.wall_clock())
@@ -76,13 +87,40 @@ async def create(request: Request) -> Response:
     )
 
 
+async def count_tokens(request: Request) -> Response:
+    """`POST …/v1/responses/input_tokens`: the length of a prompt, without running it."""
+    edge = edge_of(request)
+    asked = await read_json(request, _count_body)
+    fields = {name: getattr(asked, name) for name in InputTokensRequest.__struct_fields__}
+    caller = caller_of(request)
+    arrive(request, edge.spec(asked.model))
+    turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
+    if previous is not None:
+        turns = previous.messages + turns
+    whole = ResponsesRequest(**fields, max_output_tokens=1)
+    job = await _job(edge, chat_request(whole, turns), caller)
+    return JSONBytes(encode(InputTokens(len(job.submit.prompt_ids))))
+
+
 async def retrieve(request: Request) -> Response:
     """`GET …/v1/responses/{id}`: a stored answer."""
-    principal = principal_of(request)
-    stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
-    if stored is None:
-        raise NotFound("No such response; it may have expired.")
-    return JSONBytes(bytes(stored.response))
+    return JSONBytes(bytes((await _asked_for(request)).response))
+
+
+async def input_items(request: Request) -> Response:
+    """`GET …/v1/responses/{id}/input_items`: what it was made of, the newest first unless
+    `order=asc`; `after` and `limit` page through it."""
+    query, params = list_query(request), request.query_params
+    order = params.get("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise InvalidInput("Bad input: order: asc or desc", param="order")
+    if any(name in params for name in ("include", "include[]")):  # nothing of it is kept of items
+        admitted(request).answer_headers[IGNORED_HEADER] = "include"
+    stored = await _asked_for(request)
+    newest_first = order == "desc"
+    return JSONBytes(
+        await asyncio.to_thread(lambda: encode(listed(stored, query, newest_first=newest_first)))
+    )
 
 
 async def delete(request: Request) -> Response:
@@ -103,11 +141,20 @@ async def _job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
         raise renamed(error, FIELDS) from None
 
 
+async def _asked_for(request: Request) -> StoredResponse:
+    """Return the response that the path names. Raises `NotFound`."""
+    principal = principal_of(request)
+    stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
+    if stored is None:
+        raise NotFound("No such response; it may have expired.")
+    return stored
+
+
 async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
     return None if edge.responses is None else await edge.responses.get(tenant, id)
 
 
-async def _previous(edge: Edge, tenant: str, asked: ResponsesRequest) -> StoredResponse | None:
+async def _previous(edge: Edge, tenant: str, asked: InputTokensRequest) -> StoredResponse | None:
     """Return the response that is gone on from. Raises `InvalidInput` when it is not there."""
     if (previous := asked.previous_response_id) is None:
         return None

@@ -10,6 +10,7 @@ import msgspec
 
 from skerry.errors import SkerryError, Unavailable
 from skerry.wire import Message, TokenUsage
+from skerry_edge.api.responses.responses_items import output_ids
 from skerry_edge.api.responses.responses_wire import (
     FunctionCall,
     IncompleteDetails,
@@ -40,6 +41,7 @@ class Draft:
     edge: Edge
     tenant: str
     conversation: list[Message]
+    ids: list[str]  # of the conversation's items
     residency: str | None  # zone that the conversation is bound to
     response: ResponseObject
     stored: bool
@@ -83,8 +85,11 @@ class Draft:
         copy."""
         if self.edge.responses is None:
             return False
-        turns = [*self.conversation, self.items.message()]
-        stored = StoredResponse(msgspec.Raw(encoded), turns, self.residency)
+        answer = self.items.message()
+        turns = [*self.conversation, answer]
+        texts = [item.id for item in self.output("completed") if isinstance(item, OutputMessage)]
+        ids = self.ids + output_ids(answer, next(iter(texts), ""))
+        stored = StoredResponse(msgspec.Raw(encoded), turns, self.residency, ids)
         try:
             return await self.edge.responses.put(self.tenant, self.response.id, stored)
         except Unavailable:

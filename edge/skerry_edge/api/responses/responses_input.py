@@ -11,6 +11,7 @@ from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.responses.responses_wire import (
     ContentPart,
     InputItem,
+    InputTokensRequest,
     ResponsesRequest,
     TextFormat,
 )
@@ -18,7 +19,7 @@ from skerry_edge.api.responses.responses_wire import (
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
 
 
-def turns_of(asked: ResponsesRequest) -> list[Message]:
+def turns_of(asked: InputTokensRequest) -> list[Message]:
     """Return the turns that the request brings."""
     return _turns(asked.input)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -23,6 +24,7 @@ class InputItem(Struct):
     """One item of an input list. Which fields count depends on `type`, by default `message`."""
 
     type: str = "message"
+    id: Annotated[str, Meta(max_length=128)] | None = None
     role: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     content: str | list[ContentPart] | None = None
     call_id: str | None = None
@@ -45,13 +47,23 @@ class TextOptions(Struct):
     format: TextFormat | None = None
 
 
-class ResponsesRequest(Struct, kw_only=True):
-    """Body of `/ai/v1/responses`."""
+class InputTokensRequest(Struct, kw_only=True):
+    """Body of `/ai/v1/responses/input_tokens`, and the part of a `ResponsesRequest` that is read by
+    the model."""
 
     model: str
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=2000)]
     instructions: str | None = None
     previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    text: TextOptions | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class ResponsesRequest(InputTokensRequest, kw_only=True):
+    """Body of `/ai/v1/responses`."""
+
     store: bool | None = None
     stream: bool | None = None
     max_output_tokens: MaxTokens | None = None
@@ -60,10 +72,6 @@ class ResponsesRequest(Struct, kw_only=True):
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None  # not OpenAI's
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     include: list[str] | None = None
-    text: TextOptions | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
 
 
@@ -139,3 +147,40 @@ class DeletedResponse(Struct):
     id: str
     object: Literal["response"] = "response"
     deleted: bool = True
+
+
+class InputText(Struct, tag="input_text", tag_field="type"):
+    text: str
+
+
+class ListedMessage(Struct, tag="message", tag_field="type"):
+    """A message of whatever role, as it is listed."""
+
+    id: str
+    role: str
+    content: Sequence[InputText | OutputText]
+    status: Status
+
+
+class FunctionCallOutput(Struct, tag="function_call_output", tag_field="type"):
+    """What a tool gave, as it is listed."""
+
+    id: str
+    call_id: str
+    output: str
+    status: Status
+
+
+class InputItemList(Struct, kw_only=True):
+    """What a response was made of, in pages."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[ListedMessage | FunctionCall | FunctionCallOutput]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(Struct):
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"

@@ -1,0 +1,140 @@
+"""OpenAI's own client against the real engine and tokenizer: what is beside the plain answer.
+
+The toy model says anything at all, so that only the grammars can make it call what may be called.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionToolUnionParam
+from tests.e2e.command import MODEL, new_home
+
+from skerry_regions.models.model_files import ModelFiles
+
+pytestmark = pytest.mark.model
+
+TOOLS: list[ChatCompletionToolUnionParam] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"{name} two numbers",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+                "required": ["a", "b"],
+            },
+        },
+    }
+    for name in ("add", "subtract", "multiply")
+]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) -> Iterator[OpenAI]:
+    skerry = new_home(tmp_path_factory.mktemp("openai"), default_model)
+    skerry.up()
+    config = json.loads((skerry.home / "config.json").read_text())
+    with OpenAI(base_url=f"{config['url']}/v1", api_key=config["api_token"]) as client:
+        yield client
+    assert skerry("down", "--timeout", "5").returncode == 0
+
+
+def test_a_prompt_is_counted_as_it_is_then_read(client: OpenAI) -> None:
+    instructions, question = "Answer in one word.", "Where is the Eiffel Tower?"
+    counted = client.responses.input_tokens.count(
+        model=MODEL, instructions=instructions, input=question
+    )
+    response = client.responses.create(
+        model=MODEL, instructions=instructions, input=question, max_output_tokens=4
+    )
+    assert response.usage is not None
+    assert counted.input_tokens == response.usage.input_tokens
+    more = client.responses.input_tokens.count(
+        model=MODEL, input="And Big Ben?", previous_response_id=response.id
+    )
+    assert more.input_tokens > counted.input_tokens - 10  # the instructions are not part of it
+
+
+def test_the_items_of_a_conversation(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="One?", max_output_tokens=4)
+    second = client.responses.create(
+        model=MODEL, input="Two?", previous_response_id=first.id, max_output_tokens=4
+    )
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=2))
+    assert [item.type for item in items] == ["message"] * 3
+    assert items[1].id == first.output[0].id
+    texts = [item.content[0].text for item in items if item.type == "message"]  # type: ignore[union-attr]
+    assert texts == ["One?", first.output_text, "Two?"]
+
+
+def test_only_allowed_tools_are_called_and_the_prompt_stays_in_the_cache(client: OpenAI) -> None:
+    def ask(*names: str) -> tuple[set[str], int]:
+        allowed: list[dict[str, object]] = [
+            {"type": "function", "function": {"name": name}} for name in names
+        ]
+        completion = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "What is 7 minus 3? And 5 times 6?"}],
+            tools=TOOLS,
+            tool_choice={
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": allowed},
+            },
+            max_tokens=60,
+            temperature=1.5,
+            seed=1,
+        )
+        calls = completion.choices[0].message.tool_calls or []
+        assert completion.usage is not None
+        assert completion.usage.prompt_tokens_details is not None
+        names_called = {call.function.name for call in calls if call.type == "function"}
+        return names_called, completion.usage.prompt_tokens_details.cached_tokens or 0
+
+    called, _ = ask("multiply")
+    assert called == {"multiply"}
+    called, cached = ask("add", "subtract")
+    assert called
+    assert called <= {"add", "subtract"}
+    assert cached >= 64  # of the same tools
+
+
+def test_many_choices_are_those_that_each_gives_alone(client: OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Name a fruit."}],
+        n=32,
+        max_tokens=3,
+        seed=5,
+        temperature=1.0,
+    )
+    texts = [choice.message.content for choice in completion.choices]
+    assert len(texts) == 32
+    assert len(set(texts)) > 3
+    few = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Name a fruit."}],
+        n=2,
+        max_tokens=3,
+        seed=5,
+        temperature=1.0,
+    )
+    assert [choice.message.content for choice in few.choices] == texts[:2]
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_packed_body(client: OpenAI, coding: str, pack: Callable[[bytes], bytes]) -> None:
+    body = {"model": MODEL, "prompt": "The sea is " * 50, "max_tokens": 1, "temperature": 0}
+    packed = pack(json.dumps(body).encode())
+    assert len(packed) < 200
+    headers = {"authorization": f"Bearer {client.api_key}", "content-encoding": coding}
+    url = f"{client.base_url}completions"
+    with httpx.Client(trust_env=False, headers=headers) as http:
+        assert http.post(url, content=packed).json()["usage"]["prompt_tokens"] > 150
