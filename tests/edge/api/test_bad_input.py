@@ -7,6 +7,8 @@ mistake leaves behind in the engine: nothing.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -134,12 +136,17 @@ def platform(folder: Path) -> Generator[Platform]:
         limits=limits,
     )
     headers = {"authorization": f"Bearer {token}"}
+    # One that leaves resets its connection: after a mere end it may still be reading.
+    transport = httpx.HTTPTransport(
+        socket_options=[(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))]
+    )
     with (
         serving(create_app(edge), limits) as port,
         httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE, trust_env=False
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE,
+            transport=transport,
         ) as client,
-    ):
+    ):  # fmt: skip
         yield Platform(edge, engine, gate, client)
     assert engine.pool.num_used == 0
 

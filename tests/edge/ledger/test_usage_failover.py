@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def counted(folder: Path, *, kill_after: int | None) -> Totals:
-    """What the journal has of one request, whose first node dies after so many pieces."""
+    """What the journal has of one request, whose first node dies within so many tokens."""
     nodes = [RunningNode(f"node-{number}", folder) for number in range(2)]
     spec = msgspec.structs.replace(specs()[0], id=MODEL, aliases=())
     stores = Stores.in_folder(folder, edge="edge-1")
@@ -47,11 +47,11 @@ async def counted(folder: Path, *, kill_after: int | None) -> Totals:
         if kill_after is not None:
             nodes[0].gate.hold_after(kill_after)
         choices = await start(edge, [job], AnswerHeaders())
-        pieces = 0
-        async for _ in choices.pieces():
-            pieces += 1
-            if pieces == kill_after:
+        is_alive = True
+        async for _ in choices.pieces():  # of several tokens each, as they come
+            if kill_after is not None and is_alive:
                 await nodes[0].stop()
+                is_alive = False
         choices.close()
     stores.close()
     with journals([folder / "usage.db"]) as database:
