@@ -44,7 +44,7 @@ class Masks:
                 matcher.fill()
             except GrammarError as error:
                 yield sequence, error
-            if matcher.looks_ahead(_tokens_left(sequence)):
+            if matcher.looks_ahead:
                 deadline -= sequence.choice_seconds  # likely as long as its last one
             if self._clock() >= deadline:
                 return

@@ -1,137 +1,273 @@
-"""The way to the end of a grammar, so that `max_tokens` does not cut an output in the middle.
+"""The way to a whole output, so that `max_tokens` does not cut one in the middle.
 
-The way is found by taking, again and again, the tokens that are forced, or else the first of a few
-that tend to end things; where it is too long, its text is written in fewer tokens. It need not be
-the shortest; it depends on nothing but the place in the grammar. While the tokens that are left are
-as many as the way is long, the output can be made whole: a token that would break this is replaced
-by the next one of the way.
+A way is looked for as bytes, and written in tokens last: llguidance accepts every tokenisation of
+a text that it accepts. At each place, in this order: what ends the string or the container; a short
+value that the schema knows, or the rest of one; what is forced; a search of a few bytes.
+
+A way that is known stays: an output that follows it has its rest, one that grows within a string
+or a number is closed by the same, and one that begins something new needs to close only that.
 """
 
 from __future__ import annotations
 
-from string import ascii_letters
+from collections.abc import Iterable, Sequence
+from typing import Final
 
+import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-# Bytes that end something in JSON or come between its parts (a real tokenizer forces no space
-# after a key: ` "` may follow), those that start something short, letters; then all others.
-_ENDS = b'}]", '
-_FAVOURITES = _ENDS + b"0123456789{[ntf-:" + ascii_letters.encode()
-MAX_TOKENS = 1024  # of a way; where the end is farther, the output may be cut
-MAX_TRIES = 4000  # of tokens, on one way: 7 ms at worst, a tenth of that as a rule
-MARGIN = 64  # tokens: how much farther than at the start the end may be in the middle
-MAX_SPELLED = 32  # bytes of a token that a way is written with
+from skerry_core.batch import UInt32
+from skerry_core.grammar.json_place import JsonPlace
+from skerry_core.grammar.spelling import MARK, Spelling, Way
+
+MAX_BYTES: Final = 65_536  # of a way
+MAX_TAILS: Final = 64  # of a known way, where another may join it
+# What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 µs.
+AT_START: Final = (2000, 200_000)
+LATER: Final = (100, 10_000)  # between two steps of an engine
+MAX_SCALAR: Final = 256  # bytes that a search adds to one scalar
+WIDTH: Final = 4  # places that it keeps of each length
+MAX_ENDINGS: Final = 4096  # of values, to be tried in the middle of one: below 1 µs each
+
+_FAVOURITES = b'"}],0123456789. -:tfnaebcdghijklmopqrsuvwxyz[{' + bytes(range(65, 91))
+_ORDER = np.array([*dict.fromkeys([*_FAVOURITES, *range(256)])])  # all bytes
+# What ends any string: also after half an escape, or half a character.
+_STRING_ENDS = (
+    *(b'"', b'a"', b'0"', b'00"', b'000"', b'0000"', b'n"', b'\\udc00"', b'udc00"'),
+    *(b'\x80"', b'\x80\x80"', b'\x80\x80\x80"', b'\x90\x80\x80"', b'\xa0\x80"'),
+)
+# What ends a number, also a multiple of something; or `true`, `false`, `null`.
+_OTHER_ENDS = (
+    *(b"%0*d" % (size, number) for size in (1, 2, 3) for number in range(10**size)),
+    *(word[start:] for word in (b"true", b"false", b"null") for start in range(1, len(word))),
+)
+
+
+class Values:
+    """Values that outputs of one grammar may have, and their ends."""
+
+    def __init__(self, values: Iterable[str], spelling: Spelling, *, is_json: bool) -> None:
+        self.is_json = is_json
+        ordered = sorted({value.encode() for value in values if value}, key=_by_length)
+        strings = [value for value in ordered if value.startswith(b'"')] if is_json else ordered
+        others = [value for value in ordered if value[:1] not in b'"{['] if is_json else []
+        self.whole = _spelled(ordered, spelling)
+        ends = _endings(strings, _STRING_ENDS) if is_json else _endings(ordered, ordered)
+        self.string_ends = _spelled(ends, spelling)
+        self.other_ends = _spelled(_endings(others, _OTHER_ENDS), spelling)
+        after = b",}]:" if is_json else b""
+        self.after = [spelling.of_byte[byte] for byte in after if spelling.of_byte[byte] >= 0]
 
 
 class Closings:
     """Finds ways for one vocabulary. Its searches may run on several threads."""
 
-    def __init__(self, tokenizer: LLTokenizer) -> None:
-        self._tokenizer = tokenizer
-        others = (byte for byte in range(256) if byte not in _FAVOURITES)
-        tokens = {
-            byte: token_id
-            for byte in (*_FAVOURITES, *others)
-            if (token_id := _token_of(tokenizer, bytes([byte]))) is not None
-        }
-        self._letter, self._quote = tokens.get(ord("a")), tokens.get(ord('"'))
-        self._candidates = list(tokens.values())
-        self._in_text = [
-            *([] if self._quote is None else [self._quote]),
-            *(each for each in self._candidates if each != self._quote),
+    def __init__(self, tokenizer: LLTokenizer, end: int | None) -> None:
+        """`end` is a token that ends the text."""
+        self.spelling = Spelling(tokenizer)
+        self._end = end
+        self._size = tokenizer.vocab_size
+        ids = np.array(self.spelling.of_byte)[_ORDER]
+        self._bytes = _ORDER[ids >= 0]
+        self._words = ids[ids >= 0] >> 5
+        self._shifts = (ids[ids >= 0] & 31).astype(np.uint32)
+        self._marks = [
+            token_id
+            for token_id, text in enumerate(self.spelling.texts)
+            if text.startswith(MARK) and token_id not in (end, tokenizer.eos_token)
         ]
-        self._ids: dict[bytes, int] | None = None  # of tokens by their bytes, made when needed
-        self._written: tuple[bytes, list[int]] = b"", [0]
 
-    def way(self, matcher: LLMatcher, limit: int = MAX_TOKENS) -> list[int] | None:
-        """Return token ids to a whole output, at most `limit`; None when none was found."""
-        way = self._found(matcher)
-        if way is None or len(way) <= limit:
-            return way
-        shorter = self._fewest(self._tokenizer.decode_bytes(way))
-        if shorter is None or len(shorter) > limit:
-            return None
-        return shorter if matcher.validate_tokens(shorter) == len(shorter) else None
+    def way(self, matcher: LLMatcher, values: Values, place: JsonPlace | None = None) -> Way | None:
+        """Return the way from a place where none is known; None when none was found."""
+        budget = _Budget(self._size, *(AT_START if place is None else LATER))
+        return self._search(matcher, values, JsonPlace() if place is None else place, (), budget)
 
-    def _found(self, matcher: LLMatcher) -> list[int] | None:
-        walker = matcher.deep_copy()
-        way: list[int] = []
-        tries = MAX_TRIES
+    def follow(
+        self,
+        way: Way,
+        matcher: LLMatcher,
+        values: Values,
+        before: JsonPlace,
+        after: JsonPlace,
+        text: bytes,
+    ) -> Way | None:
+        """Return the way from where a text led, by the way from where it began."""
+        if text and way.text.startswith(text):
+            return way.rest(len(text))
+        for rest in (way.rest(len(text)), way):
+            if self._closes(matcher, rest):
+                return rest
+        tails = [way.rest(at) for at in before.tails(way.text, MAX_TAILS)]
+        return self._search(matcher, values, after, tails, _Budget(self._size, *LATER))
+
+    def _closes(self, matcher: LLMatcher, way: Way) -> bool:
+        """Return whether the output is whole after this way."""
+        if not way.text:
+            return matcher.is_accepting()
+        ids = way.ids()
+        if self._end is None:
+            walker = matcher.deep_copy()
+            return matcher.validate_tokens(ids) == len(ids) and (
+                walker.consume_tokens(ids) and walker.is_accepting()
+            )
+        return matcher.validate_tokens([*ids, self._end]) == len(ids) + 1
+
+    def _search(
+        self,
+        matcher: LLMatcher,
+        values: Values,
+        place: JsonPlace,
+        tails: Sequence[Way],
+        budget: _Budget,
+    ) -> Way | None:
+        walker, place, text = matcher.deep_copy(), place.copy(), bytearray()
         while not walker.is_accepting():
-            step = walker.compute_ff_tokens()
-            if not step:
-                step, tried = self._next(walker, tries)
-                tries -= tried
-            if not step or len(way) + len(step) > MAX_TOKENS or not walker.consume_tokens(step):
+            if not place.in_string and not place.starts_value:
+                for tail in tails:
+                    if self._closes(walker, tail):
+                        return self.spelling.way(bytes(text), tail)
+            budget.tries -= 1 + len(tails)
+            step = self._step(walker, values, place, budget)
+            ids = self.spelling.ids(step)
+            if not ids or len(text) + len(step) > MAX_BYTES or not walker.consume_tokens(ids):
                 return None
-            way += step
-        return way
-
-    def _next(self, walker: LLMatcher, tries: int) -> tuple[list[int], int]:
-        """Return the first candidate that may come next, and how many were tried.
-
-        Where a letter may come we are in a string, which a quote ends; elsewhere one would begin
-        another string, and a bracket ends more.
-        """
-        is_text = self._letter is not None and walker.validate_tokens([self._letter]) == 1
-        candidates = self._in_text if is_text else self._candidates
-        for tried, token_id in enumerate(candidates[:tries], 1):
-            if walker.validate_tokens([token_id]):
-                return [token_id], tried
-        return [], tries
-
-    def _fewest(self, text: bytes) -> list[int] | None:
-        """Return a text in as few tokens as there can be, by dynamic programming from its end.
-
-        What was found for a text is known of its ends, too: a way is mostly the rest of the last.
-        """
-        if self._ids is None:
-            self._ids = _spellings(self._tokenizer)
-        ids = self._ids
-        last, known = self._written
-        if not last.endswith(text):
-            known = _counts(text, ids)
-            self._written = text, known
-        counts = known[len(known) - len(text) - 1 :]
-        found: list[int] = []
-        at = 0
-        while at < len(text):
-            for end in range(min(len(text), at + MAX_SPELLED), at, -1):
-                if counts[end] == counts[at] - 1 and (id := ids.get(text[at:end])) is not None:
-                    found.append(id)
-                    at = end
-                    break
+            if budget.is_used_up:
+                return None
+            text += step
+            if step.startswith(MARK):
+                place = JsonPlace()
             else:
-                return None  # no tokens for a byte of it
-        return found
+                place.take(step)
+        return self.spelling.way(bytes(text))
+
+    def _step(self, walker: LLMatcher, values: Values, place: JsonPlace, budget: _Budget) -> bytes:
+        """Return what comes next on a way; nothing when none was found."""
+        if place.in_string or not values.is_json:
+            known = self._fitting(walker, values.string_ends, values, budget)
+        elif place.starts_value:
+            known = self._fitting(walker, values.whole, values, budget)
+        else:
+            known = b""
+            for byte in b"}],":  # a number may end here, too
+                if walker.validate_tokens([self.spelling.of_byte[byte]]) == 1:
+                    return bytes([byte])
+            if place.in_scalar:
+                known = self._fitting(walker, values.other_ends, values, budget)
+        if known:
+            return known
+        if forced := walker.compute_ff_bytes():
+            return place.before_value(forced) if values.is_json else forced
+        return self._found(walker, values, place, budget)
+
+    def _fitting(
+        self,
+        walker: LLMatcher,
+        candidates: Sequence[tuple[bytes, list[int]]],
+        values: Values,
+        budget: _Budget,
+    ) -> bytes:
+        """Return the first text that may come here and after which what is around it goes on."""
+        after = [*values.after, *(() if self._end is None else (self._end,))]
+        for tried, (text, ids) in enumerate(candidates, 1):
+            if walker.validate_tokens(ids) == len(ids) and any(
+                walker.validate_tokens([*ids, each]) == len(ids) + 1 for each in after
+            ):
+                budget.tries -= tried
+                return text
+        budget.tries -= len(candidates)
+        return b""
+
+    def _found(self, walker: LLMatcher, values: Values, place: JsonPlace, budget: _Budget) -> bytes:
+        """Return the fewest bytes after which a scalar may end, or the only one that may come.
+
+        Breadth first. Two places as far from the start that allow the same tokens count as one, so
+        that `[0-9]{4}-[0-9]{2}` costs ten masks a digit and not ten to the power of six.
+        """
+        ends = b"" if not values.is_json else b'"' if place.in_string else b'"}],'
+        allowed = self._allowed(budget, walker)
+        if not allowed:
+            return self._mark(walker)
+        if len(allowed) == 1 or allowed[0] in ends:
+            return bytes(allowed[:1])
+        layer = [(b"", walker, allowed)]
+        for _ in range(MAX_SCALAR):
+            ahead: dict[int, tuple[bytes, LLMatcher, list[int]]] = {}
+            for prefix, before, choices in layer:
+                for byte in _representatives(choices):
+                    if len(ahead) == WIDTH or budget.is_used_up:
+                        break
+                    matcher = before.deep_copy()
+                    if not matcher.consume_token(self.spelling.of_byte[byte]):
+                        continue
+                    text = prefix + bytes([byte])
+                    if matcher.is_accepting():
+                        return text
+                    after = self._allowed(budget, matcher)
+                    if after and after[0] in ends:
+                        return text
+                    if after:
+                        ahead.setdefault(hash(budget.mask.tobytes()), (text, matcher, after))
+            if not ahead:
+                break
+            layer = list(ahead.values())
+        return b"" if budget.is_used_up else bytes(allowed[:1])
+
+    def _allowed(self, budget: _Budget, matcher: LLMatcher) -> list[int]:
+        """Return the bytes that may come next, those that end something first."""
+        bits = (budget.mask_of(matcher)[self._words] >> self._shifts) & 1
+        return list(map(int, self._bytes[bits.astype(bool)]))
+
+    def _mark(self, walker: LLMatcher) -> bytes:
+        """Return the first control token that may come."""
+        for token_id in self._marks:
+            if walker.validate_tokens([token_id]) == 1:
+                return self.spelling.texts[token_id]
+        return b""
 
 
-def _counts(text: bytes, ids: dict[bytes, int]) -> list[int]:
-    """Return the fewest tokens of each end of a text: of all of it, …, of nothing."""
-    size = len(text)
-    counts = [0] * (size + 1)
-    for at in range(size - 1, -1, -1):
-        counts[at] = 1 + min(
-            (
-                counts[end]
-                for end in range(at + 1, min(size, at + MAX_SPELLED) + 1)
-                if text[at:end] in ids
-            ),
-            default=size,
-        )
-    return counts
+class _Budget:
+    """What one search may still spend."""
+
+    def __init__(self, vocab_size: int, masks: int, tries: int) -> None:
+        self.mask = np.zeros(-(-vocab_size // 32), np.uint32)  # the last one
+        self.masks = masks
+        self.tries = tries
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.masks <= 0 or self.tries <= 0
+
+    def mask_of(self, matcher: LLMatcher) -> UInt32:
+        matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
+        self.masks -= 1
+        return self.mask
 
 
-def _spellings(tokenizer: LLTokenizer) -> dict[bytes, int]:
-    """Return the ids of all tokens that are text, by their bytes. A tenth of a second."""
-    found: dict[bytes, int] = {}
-    for token_id in range(tokenizer.vocab_size):
-        if not tokenizer.is_special_token(token_id):
-            found.setdefault(tokenizer.decode_bytes([token_id]), token_id)
-    return found
+def _endings(values: Iterable[bytes], general: Iterable[bytes]) -> list[bytes]:
+    """Return what may follow in the middle of a value, the shortest first."""
+    found = dict.fromkeys(general)
+    for value in values:
+        for start in range(max(1, len(value) - 256), len(value)):
+            found[value[start:]] = None
+        if len(found) > MAX_ENDINGS:
+            break
+    return sorted(found, key=_by_length)
 
 
-def _token_of(tokenizer: LLTokenizer, data: bytes) -> int | None:
-    token_ids = tokenizer.tokenize_bytes(data)
-    is_exact = len(token_ids) == 1 and tokenizer.decode_bytes(token_ids) == data
-    return token_ids[0] if is_exact else None
+def _spelled(texts: Iterable[bytes], spelling: Spelling) -> list[tuple[bytes, list[int]]]:
+    return [(text, ids) for text in texts if (ids := spelling.ids(text))]
+
+
+def _by_length(text: bytes) -> tuple[int, bytes]:
+    return len(text), text
+
+
+def _representatives(choices: list[int]) -> list[int]:
+    """Return of digits, of small and of capital letters the first two and the last; all others of
+    ASCII, an escape last."""
+    chosen: list[int] = []
+    for low, high in ((0x30, 0x39), (0x61, 0x7A), (0x41, 0x5A)):
+        of_class = [byte for byte in choices if low <= byte <= high]
+        chosen += dict.fromkeys([*of_class[:2], *of_class[-1:]])
+    others = [byte for byte in choices if byte < 0x7F and not chr(byte).isalnum()]
+    return [*chosen, *sorted(others, key=lambda byte: byte == 0x5C)] or choices[:8]

@@ -17,7 +17,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from skerry_core.batch import UInt32
-from skerry_core.grammar.closing import MARGIN, Closings
+from skerry_core.grammar.closing import Closings, Values
+from skerry_core.grammar.json_place import JsonPlace
+from skerry_core.grammar.known_values import known_values
+from skerry_core.grammar.spelling import MARK, NOTHING_LEFT
 from skerry_core.grammar_error import GrammarError as GrammarError
 
 GrammarKind = Literal["json_schema", "regex", "ebnf"]
@@ -32,6 +35,8 @@ LIMITS = LLParserLimits(
 )
 
 MAX_ERROR = 500  # characters of llguidance's message
+SEARCH_EVERY = 8  # tokens, where no way to an end is known: a search that finds none is long
+UNKNOWN_MARGIN = 64  # tokens that a place without a known way must have left
 
 
 class Grammar(Protocol):
@@ -85,30 +90,36 @@ class GrammarCompiler:
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"no grammars with this tokenizer: {_brief(str(error))}") from None
         self._mask_words = -(-vocab_size // 32)
-        self._closings = Closings(self.tokenizer)
         self._end = stops[0] if stops else None
+        self._closings = Closings(self.tokenizer, self._end)
 
     def compile(self, lowered: str) -> CompiledGrammar:
         """Build the automaton of what `lower` made. Raises GrammarError."""
         matcher = LLMatcher(self.tokenizer, lowered, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise GrammarError(_brief(matcher.get_error()))
-        return CompiledGrammar(matcher, self._mask_words, self._closings, self._end)
+        texts, is_json = known_values(lowered)
+        values = Values(texts, self._closings.spelling, is_json=is_json)
+        return CompiledGrammar(matcher, self._mask_words, self._closings, values, self._end)
 
 
 class CompiledGrammar:
     """An automaton at its start, for any number of sequences."""
 
     def __init__(
-        self, matcher: LLMatcher, mask_words: int, closings: Closings, end: int | None
+        self,
+        matcher: LLMatcher,
+        mask_words: int,
+        closings: Closings,
+        values: Values,
+        end: int | None,
     ) -> None:
         self._matcher = matcher
         self.mask_words = mask_words  # u32 of a mask
         self.closings = closings
+        self.values = values
         self.end = end  # a token that ends the text
-        self.way = closings.way(matcher)  # from the start to an end
-        # Tokens in which to look for ends.
-        self.zone = 0 if self.way is None else 2 * len(self.way) + MARGIN
+        self.way = closings.way(matcher, values)  # from the start to an end
         first = self._start()
         first.fill()
         self._first_mask = first.mask
@@ -136,13 +147,13 @@ class Matcher:
     another node.
     """
 
-    __slots__ = ("_grammar", "_has_looked", "_matcher", "_way", "mask", "num_tokens")
+    __slots__ = ("_grammar", "_matcher", "_place", "_way", "mask", "num_tokens")
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
-        self._way: list[int] | None = None  # to the end from here, with the tokens that are left
-        self._has_looked = False  # for that way
+        self._way = grammar.way  # from here to an end; None where none is known
+        self._place = JsonPlace()
         self.mask: UInt32 | None = None  # u32[ceil(V / 32)]; bit set: may come next; None: stale
         self.num_tokens = 0  # taken so far
 
@@ -156,45 +167,59 @@ class Matcher:
         """Return whether the output is whole as it stands; more may follow."""
         return self._matcher.is_accepting()
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Return whether `choose` looks for the end, which takes time."""
+        return self._grammar.way is not None
+
     def advance(self, token_id: int) -> None:
         """Take the next token; the mask is stale until `fill`. Raises GrammarError."""
         if not self._matcher.consume_token(token_id):
             raise GrammarError(self._error() or f"token {token_id} does not follow the grammar")
         self.num_tokens += 1
         self.mask = None
-
-    def looks_ahead(self, left: int) -> bool:
-        """Return whether `choose` with so many tokens left looks for the end, which takes time."""
-        return left < self._grammar.zone
+        if self.looks_ahead:
+            self._follow(token_id)
 
     def choose(self, token_id: int, left: int) -> int:
         """Take the token that was sampled, or one in its place that the end is not too far from.
 
         `left` tokens may follow it. Returns the token that was taken. Raises GrammarError.
         """
-        if not self.looks_ahead(left):
-            self.advance(token_id)
-            return token_id
-        closings = self._grammar.closings
-        way = self._way if self._has_looked else self._way_here(left + 1)
+        way, place = self._way, self._place
         self.advance(token_id)
-        self._way, self._has_looked = closings.way(self._matcher, left), True
-        if self._way is not None or way is None or self.is_finished:
+        if way is None or self.is_finished:
             return token_id
-        instead = way[0] if way else self._grammar.end
-        if instead is None or instead == token_id or not self._matcher.rollback(1):
+        if self._way is not None:
+            is_safe = self._way.num_tokens <= left
+        else:  # an end is farther than any search: leave the model its will while there is room
+            is_safe = left > 2 * way.num_tokens + UNKNOWN_MARGIN
+        instead = way.head if way.text else self._grammar.end
+        if is_safe or instead in (None, token_id) or way.num_tokens > left + 1:
+            return token_id
+        if not self._matcher.rollback(1):
             return token_id
         self.num_tokens -= 1
+        self._way, self._place = way, place
         self.advance(instead)
-        self._way = closings.way(self._matcher, left)
         return instead
 
-    def _way_here(self, limit: int) -> list[int] | None:
-        """Return the way from a place where none was looked for; from the start it is known."""
-        way = self._grammar.way
-        if self.num_tokens == 0 and (way is None or len(way) <= limit):
-            return way
-        return self._grammar.closings.way(self._matcher, limit)
+    def _follow(self, token_id: int) -> None:
+        """Find the way from where a token led."""
+        closings, values, matcher = self._grammar.closings, self._grammar.values, self._matcher
+        text = closings.spelling.texts[token_id]
+        before, way = self._place, self._way
+        if matcher.is_accepting() or text.startswith(MARK):
+            self._place = JsonPlace()
+        else:
+            self._place = before.copy()
+            self._place.take(text)
+        if matcher.is_stopped():
+            self._way = NOTHING_LEFT
+        elif way is not None:
+            self._way = closings.follow(way, matcher, values, before, self._place, text)
+        elif self.num_tokens % SEARCH_EVERY == 0:
+            self._way = closings.way(matcher, values, self._place)
 
     def fill(self) -> None:
         """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import example, given, reject, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, VOCAB, compiled, text
 from tests.core.grammar.test_grammar_engine import answer_of, person
@@ -16,7 +16,6 @@ from tests.core.schemas import Schema, schemas
 from tests.core.toy_oracle import request
 from tests.properties import examples
 
-from skerry_core.grammar.closing import MAX_TOKENS
 from skerry_core.grammar.matcher import Matcher
 
 OPEN: Schema = {  # everything in it may go on for ever
@@ -101,10 +100,8 @@ def test_json_is_whole_within_any_budget_that_it_fits(budget: int, seed: int) ->
 @example(MANY_CHOICES, 60, 0)
 def test_any_schema(schema: Schema, budget: int, seed: int) -> None:
     grammar = compiled("json_schema", json.dumps(schema))
-    shortest = grammar.closings.way(grammar._matcher)
-    if shortest is None:  # longer than any that is looked for
-        reject()
-    ids = drawn(grammar.matcher(), Random(seed), max(budget, len(shortest)))
+    assert grammar.way is not None
+    ids = drawn(grammar.matcher(), Random(seed), max(budget, grammar.way.num_tokens))
     jsonschema.validate(json.loads(text(ids)), schema)
 
 
@@ -115,10 +112,13 @@ def test_a_budget_below_the_shortest_is_cut() -> None:
     assert not matcher.is_finished
 
 
-def test_an_end_that_is_too_far_is_not_looked_for() -> None:
-    grammar = compiled("regex", f"a{{{MAX_TOKENS + 1}}}")
-    assert grammar.closings.way(grammar._matcher) is None
-    assert drawn(grammar.matcher(), Random(1), 10) == [ord("a")] * 10
+def test_an_end_that_is_far() -> None:
+    grammar = compiled("regex", "a{3000}|b{5000}")
+    assert grammar.way is not None
+    assert grammar.way.num_tokens == 3000
+    matcher = grammar.matcher()
+    ids = [matcher.choose(byte, 2999) for byte in b"b"]
+    assert ids == [ord("a")]  # the other end would not fit
 
 
 def test_free_text_ends_with_the_budget_and_not_before() -> None:

@@ -1,18 +1,23 @@
-"""Outputs that are whole within `max_tokens`, with the default model's own tokenizer.
+"""Outputs that are whole within `max_tokens`, with real vocabularies.
 
-Its tokens span what a schema forces and what it does not: no space is forced after a key, because
+Their tokens span what a schema forces and what it does not: no space is forced after a key, because
 ` "` is a token too.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
+from tests.core.grammar.generated_schemas import generated, shortest_text
+from tests.vocabularies import Vocabulary, vocabulary
 from tokenizers import Tokenizer
 
 from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler, lower
@@ -20,7 +25,6 @@ from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 
-END = 2  # of the tokenizer
 STRING: dict[str, Any] = {"type": "string"}
 
 
@@ -79,47 +83,133 @@ SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = {
 """By name, a schema and a shortest value of it."""
 
 
-@pytest.fixture(scope="module")
-def compiler(default_model: ModelFiles) -> GrammarCompiler:
-    return GrammarCompiler(default_model.tokenizer, vocab_size=49_152, stop_token_ids=[END])
+@dataclass(frozen=True)
+class Subject:
+    """A vocabulary, for grammars and by the library that it was made for."""
+
+    compiler: GrammarCompiler
+    tokenizer: Tokenizer
+    end: int
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Subject:
+        path, size, end = vocabulary.tokenizer, vocabulary.size, vocabulary.end
+        compiler = GrammarCompiler(path, vocab_size=size, stop_token_ids=[end])
+        return cls(compiler, Tokenizer.from_file(str(path)), end)
+
+    def count(self, value: Any) -> int:
+        """How many tokens the tokenizer writes a value in."""
+        text = shortest_text(value)
+        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def text(self, ids: list[int]) -> str:
+        return self.compiler.tokenizer.decode_bytes(
+            [each for each in ids if each != self.end]
+        ).decode()
 
 
 @pytest.fixture(scope="module")
-def tokenizer(default_model: ModelFiles) -> Tokenizer:
-    return Tokenizer.from_file(str(default_model.tokenizer))
+def smollm2(default_model: ModelFiles) -> Subject:
+    return Subject.of(Vocabulary(default_model.tokenizer, 49_152, 2))
 
 
-def drawn(grammar: CompiledGrammar, budget: int, rng: Random) -> list[int]:
+@pytest.fixture(scope="module", params=["smollm2", "llama3", "qwen", "mistral"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    if request.param == "smollm2":
+        smollm2: Subject = request.getfixturevalue("smollm2")
+        return smollm2
+    return Subject.of(vocabulary(request.param))
+
+
+def drawn(grammar: CompiledGrammar, budget: int, rng: Random, end: int) -> list[int]:
     """A model that takes any token that is allowed, and seldom one that ends something."""
-    matcher, ids = grammar.matcher(), list[int]()
-    while not matcher.is_finished and len(ids) < budget:
+    return [taken for _, taken in chosen(grammar, budget, rng, end)]
+
+
+def chosen(
+    grammar: CompiledGrammar, budget: int, rng: Random, end: int
+) -> Iterator[tuple[int, int]]:
+    """The tokens that such a model samples, each with the one that is taken."""
+    matcher = grammar.matcher()
+    for left in range(budget - 1, -1, -1):
         matcher.fill()
         assert matcher.mask is not None
         allowed = np.flatnonzero(np.unpackbits(matcher.mask.view(np.uint8), bitorder="little"))
-        choices = allowed[allowed != END] if len(allowed) > 1 else allowed
-        ids.append(matcher.choose(int(choices[rng.randrange(len(choices))]), budget - len(ids) - 1))
-    return ids
+        choices = allowed[allowed != end] if len(allowed) > 1 else allowed
+        sampled = int(choices[rng.randrange(len(choices))])
+        yield sampled, matcher.choose(sampled, left)
+        if matcher.is_finished:
+            break
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_an_output_is_whole_where_the_shortest_fits(
-    compiler: GrammarCompiler, tokenizer: Tokenizer, name: str
-) -> None:
+def test_an_output_is_whole_where_the_shortest_fits(smollm2: Subject, name: str) -> None:
     """As many tokens as the tokenizer itself writes the shortest value in are enough."""
     schema, value = SCHEMAS[name]
-    shortest = len(tokenizer.encode(json.dumps(value), add_special_tokens=False).ids)
-    grammar = compiler.compile(lower("json_schema", json.dumps(schema)))
+    shortest = smollm2.count(value)
+    grammar = smollm2.compiler.compile(lower("json_schema", json.dumps(schema)))
     for more in (0,) if shortest > 200 else (0, 1, 30):
-        ids = drawn(grammar, shortest + more, Random(more))
-        text = compiler.tokenizer.decode_bytes([each for each in ids if each != END])
-        jsonschema.validate(json.loads(text), schema)
+        ids = drawn(grammar, shortest + more, Random(more), smollm2.end)
+        jsonschema.validate(json.loads(smollm2.text(ids)), schema)
         assert len(ids) <= shortest + more
 
 
-def test_a_limit_below_the_shortest_changes_nothing(compiler: GrammarCompiler) -> None:
+def check_generated(subject: Subject, seed: int) -> None:
+    """Outputs of any tokens within the shortest value's, 10 % and 4 more, are whole and valid."""
+    schema, value = generated(seed)
+    jsonschema.validate(value, schema)
+    grammar = subject.compiler.compile(lower("json_schema", json.dumps(schema)))
+    budget = math.ceil(1.1 * subject.count(value)) + 4
+    ids = drawn(grammar, budget, Random(seed), subject.end)
+    jsonschema.validate(json.loads(subject.text(ids)), schema)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 9, 12, 19, 26])
+def test_a_generated_schema(subject: Subject, seed: int) -> None:
+    check_generated(subject, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 500, 50))
+def test_generated_schemas(subject: Subject, start: int) -> None:
+    for seed in range(start, start + 50):
+        check_generated(subject, seed)
+
+
+def test_a_matcher_made_anew_chooses_the_same(smollm2: Subject) -> None:
+    """One that goes on keeps the way that it found; one of a later attempt finds it again."""
+    schema, value = generated(38)
+    grammar = smollm2.compiler.compile(lower("json_schema", json.dumps(schema)))
+    budget = smollm2.count(value) + 20
+    pairs = list(chosen(grammar, budget, Random(5), smollm2.end))
+    assert sum(sampled != taken for sampled, taken in pairs) > 10
+    ids = [taken for _, taken in pairs]
+    for cut in range(1, len(ids), 9):
+        resumed = grammar.matcher(ids[:cut])
+        again = [
+            resumed.choose(sampled, budget - at - 1)
+            for at, (sampled, _) in enumerate(pairs[cut:], cut)
+        ]
+        assert again == ids[cut:]
+
+
+def test_a_way_of_more_than_a_thousand_tokens(smollm2: Subject) -> None:
+    """30 required UUIDs."""
+    uuid = "00000000-0000-0000-0000-000000000000"
+    schema = required(30, {"type": "string", "format": "uuid"})
+    shortest = smollm2.count(each(30, uuid))
+    assert shortest > 1024
+    grammar = smollm2.compiler.compile(lower("json_schema", json.dumps(schema)))
+    assert grammar.way is not None
+    assert grammar.way.num_tokens <= shortest
+    ids = drawn(grammar, shortest + 50, Random(1), smollm2.end)
+    jsonschema.validate(json.loads(smollm2.text(ids)), schema)
+
+
+def test_a_limit_below_the_shortest_changes_nothing(smollm2: Subject) -> None:
     """There is no way then: what the model says is cut, as without a grammar."""
-    grammar = compiler.compile(lower("json_schema", json.dumps(required(4, STRING))))
-    ids = drawn(grammar, 20, Random(7))
+    schema = lower("json_schema", json.dumps(required(4, STRING)))
+    ids = drawn(smollm2.compiler.compile(schema), 20, Random(7), smollm2.end)
     assert len(ids) == 20
     with pytest.raises(json.JSONDecodeError):
-        json.loads(compiler.tokenizer.decode_bytes(ids))
+        json.loads(smollm2.text(ids))

@@ -197,7 +197,7 @@ class Ponderous(Matcher):
         self.clock, self.seconds = clock, seconds
 
     def choose(self, token_id: int, left: int) -> int:
-        if self.looks_ahead(left):
+        if self.looks_ahead:
             self.clock.now += self.seconds
         return super().choose(token_id, left)
 
