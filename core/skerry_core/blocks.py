@@ -47,7 +47,7 @@ class OutOfBlocks(Exception):
 
 
 def root_digest(model_key: bytes, cache_key: bytes) -> Digest:
-    """Parent of a sequence's first block. `model_key` names the model and its tokenizer.
+    """Return the parent of a sequence's first block. `model_key` names the model and its tokenizer.
 
     `cache_key` is at most 64 bytes, a limit of BLAKE2b; ValueError beyond.
     """
@@ -254,7 +254,7 @@ class BlockPool:
         return list(self._sealed)
 
     def drain_changes(self) -> CacheChanges:
-        """Net changes of the sealed digests since the last call; feeds a prefix directory."""
+        """Return net changes of the sealed digests since the last call, for a prefix directory."""
         changes, self._changes = self._changes, {}
         return CacheChanges(
             tuple(d for d, sealed in changes.items() if sealed),

@@ -71,7 +71,7 @@ class Request(Protocol):
 
     @property
     def tenant(self) -> str:
-        """Fairness is between tenants."""
+        """Return between whom the engine is fair."""
         ...
 
     @property
@@ -84,7 +84,7 @@ class Request(Protocol):
 
     @property
     def reject_if_busy(self) -> bool:
-        """Rather than wait for other requests to end."""
+        """Return whether it is refused rather than kept waiting for other requests to end."""
         ...
 
     @property

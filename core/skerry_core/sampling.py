@@ -54,7 +54,7 @@ class SamplingParams(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Below 1e-5 is greedy."""
+        """Return what logits are divided by; below 1e-5 is greedy."""
         ...
 
     @property
@@ -79,17 +79,17 @@ class SamplingParams(Protocol):
 
     @property
     def repetition_penalty(self) -> float:
-        """Over prompt and output (Keskar et al., 2019); 1 is off."""
+        """Return the penalty of tokens of prompt and output (Keskar et al., 2019); 1 is off."""
         ...
 
     @property
     def frequency_penalty(self) -> float:
-        """Over output only, per occurrence."""
+        """Return the penalty of tokens of the output, per occurrence."""
         ...
 
     @property
     def presence_penalty(self) -> float:
-        """Over output only, once."""
+        """Return the penalty of tokens of the output, once."""
         ...
 
     @property
@@ -240,12 +240,12 @@ def typical(adjusted: Float32, sample: np.void) -> Float32:
 
 
 def descending(logits: Float32) -> Int64:
-    """Token ids by (logit descending, id ascending)."""
+    """Return token ids by (logit descending, id ascending)."""
     return np.argsort(-logits, kind="stable")
 
 
 def choose(adjusted: Float32, sample: np.void) -> int:
-    """Steps 4 to 6: the token of a sample, or -1 when all its logits f32[V] are -inf."""
+    """Return the token of a sample, or -1 when all its logits f32[V] are -inf: steps 4 to 6."""
     order = descending(adjusted)
     largest = adjusted[order[0]]
     if largest == -np.inf:
@@ -278,7 +278,7 @@ def weights(x: Float32) -> Int64:
 
 
 def log_softmax(raw: Float32) -> Float32:
-    """Log-probabilities f32[V] of clean logits; all -inf when every logit is."""
+    """Return log-probabilities f32[V] of clean logits; all -inf when every logit is."""
     largest = raw.max()
     if largest == -np.inf:
         return np.full_like(raw, -np.inf)

@@ -123,7 +123,7 @@ def positive_seconds(text: str) -> float:
 
 
 def dollars_or_none(text: str) -> float | None:
-    """US$; None for `none`."""
+    """Parse US$; None for `none`."""
     if text.strip().lower() == "none":
         return None
     try:

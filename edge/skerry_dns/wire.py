@@ -198,7 +198,8 @@ def _options(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _subnet(value: bytes) -> Subnet:
-    """RFC 7871, 6 and 7.1.2: no scope in queries, no bits beyond the prefix, exact length."""
+    """Parse a client's subnet by RFC 7871, 6 and 7.1.2: no scope in queries, no bits beyond the
+    prefix, exact length."""
     family, source, scope = struct.unpack_from("!HBB", value)
     size = {1: 4, 2: 16}.get(family)
     address = value[4:]

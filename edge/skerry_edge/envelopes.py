@@ -97,18 +97,18 @@ def binding_error(exc: SkerryError, request_id: str) -> bytes:
 
 
 def openai_error_event(exc: SkerryError, request_id: str) -> bytes:
-    """OpenAI's error object as an event of a stream."""
+    """Encode OpenAI's error object as an event of a stream."""
     return b"data: " + openai_error(exc, request_id) + b"\n\n"
 
 
 def openai_error(exc: SkerryError, request_id: str) -> bytes:
-    """OpenAI's error object and the envelope's `errors` in one body."""
+    """Encode OpenAI's error object and the envelope's `errors` in one body."""
     detail = OpenAIErrorDetail(exc.message, _openai_type(exc), exc.code, exc.param)
     return encode(OpenAIError(detail, [ApiMessage(exc.message, exc.number)]))
 
 
 def anthropic_error(exc: SkerryError, request_id: str) -> bytes:
-    """Anthropic's error object and the envelope's `errors` in one body."""
+    """Encode Anthropic's error object and the envelope's `errors` in one body."""
     return encode(
         {
             "type": "error",

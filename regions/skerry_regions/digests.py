@@ -23,7 +23,8 @@ def full_block_digests(
     *parts: Sequence[int],
     is_shared: Callable[[bytes], bool] = lambda digest: False,
 ) -> tuple[bytes, ...]:
-    """Chained digests of the full blocks of the token ids of all `parts`, one after the other.
+    """Return chained digests of the full blocks of the token ids of all `parts`, one after the
+    other.
 
     `model_key` names weights and tokenizer (see `ModelFiles.model_key`), `cache_key` (at most 64
     bytes) the tenant. Leading blocks whose name in the scope of operators' prompts `is_shared` are

@@ -143,7 +143,7 @@ class Histogram(Metric):
         return sum(self._buckets.get(values, ()))
 
     def buckets(self) -> dict[LabelValues, tuple[int, ...]]:
-        """Counts so far, by label values: of each bound, and above all of them."""
+        """Return counts so far, by label values: of each bound, and above all of them."""
         return {values: tuple(counts) for values, counts in self._buckets.items()}
 
     def lines(self) -> Iterator[str]:
@@ -159,7 +159,7 @@ class Histogram(Metric):
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Prometheus text. Of two families of one name the first is written: a name comes once."""
+    """Write Prometheus text. A name comes once: of two families of one name the first."""
     told: set[str] = set()
     out: list[str] = []
     for metric in metrics:

@@ -171,7 +171,7 @@ class Queue(Protocol):
         ...
 
     def lead(self, owner: str, lease_seconds: float = LEASE_SECONDS) -> bool:
-        """Become or remain the one worker that claims. False while another one is."""
+        """Take or keep the lease of the one worker that claims. False while another holds it."""
         ...
 
     def claim(

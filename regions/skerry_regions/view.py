@@ -70,7 +70,7 @@ class ViewWatcher(Protocol):
     """Follows what changes in a view, at once. Must not raise."""
 
     def node_changed(self, node_id: str) -> None:
-        """A node was added, or is another than before."""
+        """Handle a node that was added, or is another than before."""
 
     def node_removed(self, node_id: str) -> None:
         """Note that a node is gone."""

@@ -77,7 +77,7 @@ def ask_once(ask: Ask, id: str) -> Generator[Step, Any, tuple[BatchStatus, list[
 def ask_until_done(
     ask: Ask, id: str, timeout: float | None, clock: Callable[[], float] = monotonic
 ) -> Generator[Step, Any, list[BatchAnswer]]:
-    """Ask until all is done. Raises `RequestTimeout` after `timeout` seconds; the batch goes on."""
+    """Poll until all is done. Raises `RequestTimeout` after `timeout` s; the batch goes on."""
     end = None if timeout is None else clock() + timeout
     pause = FIRST_PAUSE
     while True:

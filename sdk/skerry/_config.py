@@ -110,7 +110,7 @@ def read_config(path: Path) -> dict[str, str]:
 
 
 def _normalise_url(url: str) -> str:
-    """Scheme, host, port and any path prefix, so that `…/client/v4/` and `…` are the same."""
+    """Return scheme, host, port and path prefix, so that `…/client/v4/` and `…` are the same."""
     trimmed = url.strip().rstrip("/").removesuffix(API_PREFIX).rstrip("/")
     if not _is_base_url(trimmed):
         raise NotConfigured(

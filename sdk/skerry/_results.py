@@ -73,7 +73,7 @@ class Chunk(Result):
 
 
 def decode_json(data: bytes | str) -> Any:
-    """JSON with every object as a `Result`. Raises `InternalError` for anything else."""
+    """Decode JSON with every object as a `Result`. Raises `InternalError` for anything else."""
     try:
         return json.loads(data, object_hook=Result)
     except (ValueError, RecursionError) as exc:

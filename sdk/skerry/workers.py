@@ -81,7 +81,7 @@ class ReadableStream:
             return JsDict(done=True, value=None)
 
     def releaseLock(self) -> None:
-        """Readers are not exclusive here."""
+        """Do nothing: readers are not exclusive here."""
 
     async def cancel(self, reason: object = None) -> None:
         """Stop reading; the platform stops generating. Idempotent."""

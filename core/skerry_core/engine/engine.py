@@ -107,13 +107,13 @@ class Engine:
         self.enqueue(sequence)
 
     def admit(self, sequence: Sequence) -> None:
-        """First half of `add`: check a sequence and take its place. From any thread."""
+        """Check a sequence and take its place: the first half of `add`. From any thread."""
         check_sequence(sequence, self.runner.model, self.pool.num_blocks)
         reject_if_busy = sequence.request.reject_if_busy
         self._capacity.admit(sequence.id, sequence.tenant, reject_if_busy=reject_if_busy)
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Second half of `add`, for an admitted sequence: queue it for the next step."""
+        """Queue an admitted sequence for the next step: the second half of `add`."""
         started = self._clock()
         if num_blocks := len(sequence.kv):
             self.exchange.adopt(sequence)

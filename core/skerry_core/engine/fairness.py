@@ -51,7 +51,7 @@ class FairShare:
         self._newcomers.discard(tenant)
 
     def service(self, tenant: str) -> float:
-        """Engine seconds, comparable between tenants that have requests now."""
+        """Return engine seconds, comparable between tenants that have requests now."""
         return self._service[tenant]
 
     def is_newcomer(self, tenant: str) -> bool:

@@ -177,7 +177,7 @@ class Scheduler:
                 plan.put(sequence, 1)
 
     def _admit_newcomers(self, plan: StepPlan, own: SchedulingClass, now: float) -> bool:
-        """Rule 3. Return whether all of them got their first chunk."""
+        """Start new sequences (rule 3). Return whether all of them got their first chunk."""
         heads = own.newcomers()
         for i, sequence in enumerate(heads):
             if not self._admit(plan, sequence, now, shares=len(heads) - i, is_newcomer=True):
@@ -261,7 +261,7 @@ class Scheduler:
         return True
 
     def _match(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of its beginning, each with a reference; rule 7 bounds them."""
+        """Return the cached blocks of its beginning, each with a reference; rule 7 bounds them."""
         return self._pool.acquire(sequence.prefix_digests(self._names))
 
     def _needed(self, sequence: Sequence, num_matched: int) -> int:

@@ -114,7 +114,7 @@ class SecondTier:
         return self._file.digests()
 
     def drain_changes(self) -> CacheChanges:
-        """Net changes of the file's digests since the last call; feeds a prefix directory."""
+        """Return net changes of the file's digests since the last call, for a prefix directory."""
         came, gone = self._file.drain_changes()
         return CacheChanges(sealed=tuple(came), evicted=tuple(gone))
 

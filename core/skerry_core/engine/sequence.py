@@ -198,7 +198,7 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Known tokens whose KV is not computed."""
+        """Return the number of known tokens whose KV is not computed."""
         return self.num_tokens - self.num_computed
 
     @property
@@ -218,7 +218,7 @@ class Sequence:
 
     @property
     def may_match_prefix(self) -> bool:
-        """Prompt logprobs need every prompt token to run."""
+        """Return whether blocks may be reused: prompt logprobs need every prompt token to run."""
         return self.num_prompt_logprobs >= self.prompt_tokens
 
     def tail_after(self, num_matched: int) -> int:

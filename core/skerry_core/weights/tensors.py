@@ -41,14 +41,14 @@ class FileTensor:
 
     @property
     def data(self) -> Bytes:
-        """u8[nbytes], row after row; often a read-only view of the mapped file."""
+        """Return u8[nbytes], row after row; often a read-only view of the mapped file."""
         if isinstance(self.source, tuple):
             return np.concatenate([part.data for part in self.source])
         return self.source() if callable(self.source) else self.source
 
     @property
     def rows(self) -> Bytes:
-        """u8[rows, bytes per row]: rows never share a block."""
+        """Return u8[rows, bytes per row]: rows never share a block."""
         return self.data.reshape(prod(self.shape[:-1]), -1)
 
     def parts(self) -> tuple[FileTensor, ...]:

@@ -40,7 +40,7 @@ def _lock_path(home: Home) -> Path:
 
 @contextlib.contextmanager
 def claim_control(home: Home, *, patience: float = LOCK_SECONDS) -> Generator[None]:
-    """Be the control plane of this home for a while. The kernel ends the claim with the process.
+    """Hold this home as its control plane for a while. The kernel ends the claim with the process.
 
     Raises ControlRunning when another one still runs after `patience` seconds.
     """

@@ -53,7 +53,7 @@ def running(home: Home) -> Instance | None:
 
 @contextlib.contextmanager
 def claim(home: Home) -> Generator[str]:
-    """Be the platform of this home for a while; gives the path of the status socket to be.
+    """Hold this home as its platform for a while; yield the path of the status socket to be.
 
     Raises `AlreadyRunning`. Forgets what a killed predecessor left, and leaves nothing behind but
     the lock file.

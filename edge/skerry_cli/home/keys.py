@@ -19,7 +19,7 @@ def secret(home: Home) -> bytes:
 
 
 def control_key(home: Home) -> bytes:
-    """Secrets of tokens that are shown twice follow from it: 32 bytes that no machine is given."""
+    """Return 32 bytes that no machine is given: secrets that are shown twice follow from them."""
     return _drawn_once(home.control_key)
 
 

@@ -32,7 +32,8 @@ def default_threads() -> int:
 
 
 def cores_of(cpu_max: str) -> int | None:
-    """Whole cores that `cpu.max` ("<quota or max> <period>", microseconds) grants, at least one.
+    """Return the whole cores that `cpu.max` ("<quota or max> <period>", microseconds) grants, at
+    least one.
 
     None when there is no limit. ValueError for anything else.
     """

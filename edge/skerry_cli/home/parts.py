@@ -155,7 +155,7 @@ def load_texts(models: list[InstalledModel]) -> tuple[dict[str, TextModel], list
 
 
 def cors_origins() -> tuple[str, ...]:
-    """Web pages that may call, from the environment. Raises `CannotStart`."""
+    """Return the web pages that may call, from the environment. Raises `CannotStart`."""
     try:
         return cors.origins_from(os.environ)
     except ValueError as error:
@@ -163,7 +163,8 @@ def cors_origins() -> tuple[str, ...]:
 
 
 def edge_hosts() -> frozenset[str]:
-    """Names that edges answer to, from the environment; none: to all. Raises `CannotStart`."""
+    """Return the names that edges answer to, from the environment; none: to all. Raises
+    `CannotStart`."""
     try:
         return hosts_of(os.environ.get(HOSTS_VARIABLE, ""))
     except ValueError as error:
@@ -179,7 +180,7 @@ def open_stores(home: Home, edge: str) -> Stores:
 
 
 def load_encoder_texts(models: list[InstalledModel]) -> dict[str, EncoderText]:
-    """Tokenizers, by id, of models that embed or classify text."""
+    """Load the tokenizers, by id, of models that embed or classify text."""
     return {
         model.spec.id: EncoderText(model.files, max_tokens=model.spec.context_window)
         for model in models

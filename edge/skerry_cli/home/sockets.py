@@ -24,7 +24,8 @@ class SocketFolder:
     @classmethod
     @contextlib.contextmanager
     def create(cls, run: Path) -> Generator[SocketFolder]:
-        """Below `run`, or in a temporary place where that is too deep; removed at the end."""
+        """Make a folder below `run`, or in a temporary place where that is too deep; removed at the
+        end."""
         root = run / "nodes"
         if len(os.fsencode(root)) + MAX_NAME + len("/.gateway~01234567") > MAX_PATH_BYTES:
             root = Path(tempfile.mkdtemp(prefix="skerry-"))

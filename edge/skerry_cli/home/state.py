@@ -95,7 +95,7 @@ class Home:
 
     @property
     def token_audit(self) -> Path:
-        """Who changed API tokens past the control plane."""
+        """Return the path of the log of who changed API tokens past the control plane."""
         return self.root / "token-audit.log"
 
     @property

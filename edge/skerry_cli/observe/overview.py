@@ -72,7 +72,7 @@ class _NodeAnswer(Struct):
 
 
 async def look(read: Callable[[], Status], token: str, before: Overview | None = None) -> Overview:
-    """Ask every process at once, edges with the token of an operator. `before` makes rates.
+    """Query every process at once, edges with the token of an operator. `before` makes rates.
 
     Raises what `read` raises.
     """

@@ -171,7 +171,7 @@ def duration(text: str) -> float:
 
 
 def _checked(id: str) -> str:
-    """To be part of a path. Raises PlatformError."""
+    """Return the id, which may be part of a path. Raises PlatformError."""
     if re.fullmatch(r"[A-Za-z0-9-]{1,256}", id) is None:
         raise PlatformError(f"{id!r} is no id")
     return id

@@ -180,7 +180,7 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
 
 
 def _configure() -> None:
-    """Before libraries are imported."""
+    """Set the environment before libraries are imported."""
     configure_threads(1)
     configure_logging()
 

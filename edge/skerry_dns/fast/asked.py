@@ -174,7 +174,7 @@ def _read_options(packet: Bytes, at: int) -> Options:
 
 @compiled
 def _is_subnet(packet: Bytes, at: int, length: int) -> bool:
-    """RFC 7871, 6 and 7.1.2: no scope in queries, no bits beyond the prefix, exact length."""
+    """Check RFC 7871, 6 and 7.1.2: no scope in queries, no bits beyond the prefix, exact length."""
     if length < 4:
         return False
     family, source = u16(packet, at), wide(packet[at + 2])

@@ -50,7 +50,7 @@ class Contents:
 def read_contents(
     responder: Responder, before: Contents | None = None
 ) -> Generator[None, None, Contents]:
-    """Ask for everything that is served now; where addresses are, only if that is otherwise than in
+    """Read everything that is served now; where addresses are, only if that is otherwise than in
     what was read `before`. Raises `TooManyBlocks`."""
     source = responder.snapshot()
     places = source.places

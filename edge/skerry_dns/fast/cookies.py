@@ -48,7 +48,7 @@ def put_cookie(
 
 @compiled
 def siphash(secret: UInt64s, cookie: Bytes, address: Bytes) -> np.uint64:
-    """SipHash-2-4 over the first 16 bytes of a cookie and an address; `secret` is two words."""
+    """Hash the first 16 bytes of a cookie and an address by SipHash-2-4; `secret` is two words."""
     a = secret[0] ^ np.uint64(0x736F6D6570736575)
     b = secret[1] ^ np.uint64(0x646F72616E646F6D)
     c = secret[0] ^ np.uint64(0x6C7967656E657261)

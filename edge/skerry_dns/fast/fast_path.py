@@ -135,7 +135,7 @@ class FastPath:
                 each.limit(limits)
 
     async def _follow_until_changed(self, contents: Contents) -> None:
-        """Until something else is served, or signatures are old."""
+        """Wait until something else is served, or signatures are old."""
         loop = asyncio.get_running_loop()
         anew_at = loop.time() + ANEW_SECONDS
         while self._is_served(contents) and loop.time() < anew_at:

@@ -27,7 +27,7 @@ class Rate(NamedTuple):
 
 
 def make_rate(per_second: float) -> Rate:
-    """Full buckets."""
+    """Make a rate, its buckets full."""
     return Rate(
         np.array([per_second], np.float64),
         np.full(SLOTS, per_second, np.float64),

@@ -186,7 +186,7 @@ def _limit(asked: Asked, query_bytes: int, known: bool) -> int:
 
 @compiled
 def _sender(slot: Bytes) -> Sender:
-    """IPv4 clients of a dual-stack socket count as IPv4."""
+    """Return whom a query counts for: IPv4 clients of a dual-stack socket count as IPv4."""
     if wide(slot[0]) == INET:
         address = slot[4:8]
         return Sender(address, top64(address, 0, 4))

@@ -44,7 +44,7 @@ class Cookies:
 
 
 def siphash(key: bytes, data: bytes) -> bytes:
-    """SipHash-2-4 with a 16-byte key: 8 bytes (Aumasson and Bernstein, 2012)."""
+    """Hash by SipHash-2-4 with a 16-byte key: 8 bytes (Aumasson and Bernstein, 2012)."""
     k0, k1 = struct.unpack("<QQ", key)
     state = [
         k0 ^ 0x736F6D6570736575,

@@ -275,7 +275,7 @@ class _Stream(asyncio.Protocol):
 
 
 def _address(host: str) -> Address:
-    """IPv4 clients of a dual-stack socket count as IPv4."""
+    """Return a client's address; IPv4 clients of a dual-stack socket count as IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address

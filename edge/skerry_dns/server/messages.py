@@ -74,7 +74,7 @@ def option(code: int, data: bytes) -> dns.edns.GenericOption:
 
 
 def dnssec_flag(asked: wire.Query) -> int:
-    """DO is copied to the answer (RFC 3225)."""
+    """Return the query's DO bit, which is copied to the answer (RFC 3225)."""
     return int(dns.flags.DO) if asked.edns is not None and asked.edns.dnssec_ok else 0
 
 

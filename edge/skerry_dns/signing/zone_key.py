@@ -83,7 +83,7 @@ class ZoneKey:
         return f"{origin} IN DS {dns.dnssec.make_ds(origin, self.dnskey, 'SHA256')}"
 
     def records(self, origin: dns.name.Name) -> list[str]:
-        """DNSKEY, and CDS and CDNSKEY for parents that look for them (RFC 7344)."""
+        """Return DNSKEY, and CDS and CDNSKEY for parents that look for them (RFC 7344)."""
         cds = dns.dnssec.make_cds(origin, self.dnskey, "SHA256")
         cdnskey = dns.dnssec.make_cdnskey(
             self.private.public_key(), ALGORITHM, cast(Flag, self.dnskey.flags)

@@ -36,7 +36,7 @@ class ZoneKeys:
         return tuple(key.tag for key in (self.signing, self.beside) if key is not None)
 
     def records(self, origin: dns.name.Name) -> list[str]:
-        """DNSKEY, CDS and CDNSKEY, as lines of a zone file."""
+        """Return DNSKEY, CDS and CDNSKEY, as lines of a zone file."""
         lines = self.signing.records(origin)
         return lines if self.beside is None else [*lines, self.beside.dnskey_line]
 

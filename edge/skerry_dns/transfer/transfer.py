@@ -84,7 +84,7 @@ class Transfers:
         return self._transfer(asked, chain([soa], rrsets))
 
     def _transfer(self, asked: dns.message.Message, rrsets: Iterator[dns.rrset.RRset]) -> Frames:
-        """SOA, everything else, SOA: in as many messages as it takes, each signed."""
+        """Send SOA, everything else, SOA: in as many messages as it takes, each signed."""
         context = None
         for records in _batches(rrsets):
             message = self._reply(asked)
@@ -104,8 +104,8 @@ class Transfers:
         return message.to_wire()
 
     def _not_authentic(self, query: bytes, error: int) -> bytes:
-        """NOTAUTH, with a TSIG record that says why (RFC 8945, 5.2): signed when all that is wrong
-        is the time, and then with ours in it."""
+        """Return NOTAUTH, with a TSIG record that says why (RFC 8945, 5.2): signed when all that is
+        wrong is the time, and then with ours in it."""
         header = query[:2] + bytes([0x80 | query[2] & 0x79, dns.rcode.NOTAUTH]) + bytes(8)
         try:
             asked = dns.message.from_wire(query, keyring=False)
@@ -145,7 +145,7 @@ def notification(zone: Zone, key: dns.tsig.Key) -> dns.message.Message:
 
 
 def _batches(rrsets: Iterator[dns.rrset.RRset]) -> Iterator[list[dns.rrset.RRset]]:
-    """Single records, as many together as fit into one message."""
+    """Yield single records, as many together as fit into one message."""
     batch: list[dns.rrset.RRset] = []
     size = 0
     for rrset in rrsets:

@@ -62,7 +62,7 @@ class HealthWatch:
         self._regions = kept_states(self._regions, probes, spec)
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Until cancelled. `sleep` is a parameter so that tests need not wait."""
+        """Watch until cancelled. `sleep` is a parameter so that tests need not wait."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()

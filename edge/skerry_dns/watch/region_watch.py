@@ -55,13 +55,13 @@ class RegionWatch:
         self._calm = kept_states(self._calm, edges, spec)
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Until cancelled. `sleep` is a parameter so that tests need not wait."""
+        """Watch until cancelled. `sleep` is a parameter so that tests need not wait."""
         while True:
             await self.round()
             await sleep(self._spec.interval)
 
     async def round(self) -> None:
-        """Ask every edge once, all at the same time."""
+        """Query every edge once, all at the same time."""
         calm = self._calm  # others may take their place meanwhile
         self._rounds += 1
         asks_clients = self._rounds % CLIENT_ROUNDS == 0

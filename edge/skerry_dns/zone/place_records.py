@@ -67,7 +67,7 @@ def lines_of_regions(places: Places, names: Sequence[dns.name.Name], ttl: int) -
 
 
 def _services(places: Places, owner: dns.name.Name, regions: Sequence[str]) -> list[str]:
-    """HTTPS records' texts: each region's own name and port, with its addresses as hints."""
+    """Return HTTPS records' texts: each region's own name and port, with its addresses as hints."""
     texts: list[str] = []
     for region in regions:
         port = places.https_port(region)

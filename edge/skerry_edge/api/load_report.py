@@ -45,7 +45,7 @@ class RecentLatency:
 
 
 def _quantile(bounds: Sequence[float], counts: Sequence[int]) -> float:
-    """Inside its bucket by proportion; beyond the last bound that bound."""
+    """Interpolate within its bucket; beyond the last bound return that bound."""
     rank, below = QUANTILE * sum(counts), 0
     for i, count in enumerate(counts[: len(bounds)]):
         if count and below + count >= rank:

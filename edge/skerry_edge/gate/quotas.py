@@ -108,7 +108,7 @@ class Quotas:
 
     @property
     def limits_anything(self) -> bool:
-        """Whether a request has to be looked up at all."""
+        """Return whether a request has to be looked up at all."""
         every = self.every_tenant
         is_free = every.is_unlimited and every.caps.is_unlimited
         return bool(self.tenants or self.models) or not is_free

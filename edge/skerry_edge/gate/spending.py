@@ -113,7 +113,7 @@ class Spending:
         self._file.write(work).add_done_callback(functools.partial(_noted, hold))
 
     def spent(self, payer: str) -> tuple[float, float]:
-        """US$ of this UTC day and month, reservations included. Raises Unavailable."""
+        """Return US$ of this UTC day and month, reservations included. Raises Unavailable."""
         day, month = periods_at(self._wall_clock())
 
         def read(database: sqlite3.Connection) -> tuple[float, float]:
@@ -145,7 +145,7 @@ class Spending:
         return hold
 
     def _sweep(self, database: sqlite3.Connection, day: str, now: float) -> None:
-        """Once a day: forget what is older than last month."""
+        """Forget what is older than last month, once a day."""
         if day == self._swept:
             return
         last_month = datetime.fromtimestamp(now, UTC).replace(day=1) - timedelta(days=1)

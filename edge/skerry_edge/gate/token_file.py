@@ -81,7 +81,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and self.expires_at <= now
 
     def is_proven_by(self, secret: str, now: float) -> bool:
-        """Takes equally long for every wrong secret."""
+        """Compare secrets in a time that is equal for every wrong one."""
         given = digest_of(secret)
         matches = hmac.compare_digest(given, self.digest)
         if self.former_digest is not None and now < self.former_until:

@@ -48,7 +48,7 @@ class WaitingRoom:
 
     @property
     def held(self) -> dict[str, int]:
-        """How many wait, by model."""
+        """Count how many wait, by model."""
         return {model: number for model, number in self._held.items() if number}
 
     async def generate(self, submit: Submit) -> TokenStream:
@@ -78,7 +78,7 @@ class WaitingRoom:
         await self._region.close()
 
     async def _wait(self, model: str, deadline: float = math.inf) -> None:
-        """Until the model has a node.
+        """Wait until the model has a node.
 
         Raises `RequestTimeout` when that time of the clock comes, or `Unavailable`.
         """

@@ -165,7 +165,8 @@ async def tokenised(
     tenant: str,
     truncate: bool,
 ) -> Texts:
-    """Token ids of each text, none longer than the model takes. Raises InvalidInput, PromptTooLong.
+    """Return token ids of each text, none longer than the model takes. Raises InvalidInput,
+    PromptTooLong.
 
     `names` say in errors where the texts were.
     """
@@ -191,7 +192,7 @@ async def tokenised_pairs(
     tenant: str,
     truncate: bool,
 ) -> Texts:
-    """Token ids of the query with each context. Raises as `tokenised` does."""
+    """Return token ids of the query with each context. Raises as `tokenised` does."""
     names = [f"contexts[{number}].text" for number in range(len(contexts))]
     check_chars(edge, spec, text, [query], ["query"], truncate=False)
     check_chars(edge, spec, text, contexts, names, truncate=truncate)

@@ -88,7 +88,7 @@ class Attended:
         self._task.cancel()
 
     async def _listen(self) -> None:
-        """Until the client is gone."""
+        """Wait until the client is gone."""
         while True:
             try:
                 async with asyncio.timeout(self._interval):

@@ -77,7 +77,7 @@ class Exchange:
         self._news.set()
 
     async def receive(self) -> Message:
-        """ASGI's."""
+        """Return the next message, as ASGI's `receive`."""
         if self._expects_continue and not self.has_begun:
             self._expects_continue = False
             self._connection.write(CONTINUE)
@@ -91,7 +91,7 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": not self._is_body_whole}
 
     async def send(self, message: Message) -> None:
-        """ASGI's. What is sent to a client that is gone is dropped."""
+        """Take a message, as ASGI's `send`. What is sent to a client that is gone is dropped."""
         await self._connection.writable()
         if self.is_cut_off:
             return

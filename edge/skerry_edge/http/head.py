@@ -148,7 +148,7 @@ def _origin_form(target: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _members(fields: list[tuple[bytes, bytes]], name: bytes) -> set[bytes]:
-    """Returns the members of a list field in lower case, all its lines combined (RFC 9110, 5.3)."""
+    """Return the members of a list field in lower case, all its lines combined (RFC 9110, 5.3)."""
     listed = b",".join(value for field, value in fields if field == name)
     return {member.strip(b" \t") for member in listed.lower().split(b",")}
 

@@ -77,5 +77,5 @@ class Certificate:
 
 
 def _refuse_password() -> str:
-    """Else OpenSSL would ask for it on the terminal."""
+    """Raise TLSError, where OpenSSL would prompt for a password on the terminal."""
     raise TLSError("the key is encrypted; give one without a password, readable by its owner only")

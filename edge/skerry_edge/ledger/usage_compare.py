@@ -38,12 +38,12 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def per_million_output(self) -> float | None:
-        """US$ per million output tokens, prompts included in the price."""
+        """Return US$ per million output tokens, prompts included in the price."""
         return self.dollars / self.output_tokens * 1e6 if self.output_tokens else None
 
     @property
     def per_million_tokens(self) -> float | None:
-        """US$ per million tokens of prompts and outputs."""
+        """Return US$ per million tokens of prompts and outputs."""
         tokens = self.prompt_tokens + self.output_tokens
         return self.dollars / tokens * 1e6 if tokens else None
 

@@ -78,7 +78,8 @@ def dimensions_of(text: str) -> tuple[Dimension, ...]:
 
 
 def since_of(text: str, now: float) -> float:
-    """Unix seconds of `90m`, `24h`, `7d` or `2w` before `now`, or of a UTC day (`2026-11-01`).
+    """Return Unix seconds of `90m`, `24h`, `7d` or `2w` before `now`, or of a UTC day
+    (`2026-11-01`).
 
     Raises ValueError.
     """

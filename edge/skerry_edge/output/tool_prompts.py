@@ -119,7 +119,7 @@ def _teach(turns: list[Message], tools: Sequence[Tool]) -> None:
 
 
 def _plain_turns(messages: Sequence[Message]) -> list[Message]:
-    """Calls and results as text: results in a row are one turn of the user's."""
+    """Render calls and results as text: results in a row are one turn of the user's."""
     turns: list[Message] = []
     in_results = False
     for message in messages:

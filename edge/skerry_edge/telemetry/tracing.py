@@ -190,7 +190,7 @@ def current() -> Trace | None:
 
 @contextmanager
 def tracing(trace: Trace) -> Generator[None]:
-    """Be at work on a request: `current` finds its trace."""
+    """Work on a request inside: `current` finds its trace."""
     token = _current.set(trace)
     try:
         yield

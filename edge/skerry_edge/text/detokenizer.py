@@ -15,7 +15,7 @@ _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def _gpt2_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte (openai/gpt-2, encoder.py: bytes_to_unicode)."""
+    """Map GPT-2's printable stand-ins to bytes (openai/gpt-2, encoder.py: bytes_to_unicode)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {

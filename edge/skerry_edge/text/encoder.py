@@ -28,7 +28,7 @@ class EncoderText:
         self._pair_marks = self._whole.num_special_tokens_to_add(is_pair=True)
 
     def encode(self, texts: Sequence[str], *, truncate: bool) -> list[list[int]]:
-        """Token ids of each text; with `truncate` at most `max_tokens`, else however many."""
+        """Return token ids of each text; with `truncate` at most `max_tokens`, else all."""
         tokenizer = self._cut if truncate else self._whole
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
@@ -40,7 +40,8 @@ class EncoderText:
     def encode_pairs(
         self, first: str, others: Sequence[str], *, truncate: bool
     ) -> list[tuple[list[int], int]]:
-        """Token ids of `first` with each of `others`, and how many come before the second part.
+        """Return token ids of `first` with each of `others`, and how many come before the second
+        part.
 
         `truncate` cuts the second text, so `first` must leave room (`room_beside`).
         """

@@ -151,7 +151,7 @@ class TextModel:
         return self.render([{"role": "user", "content": prompt}])
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Token ids. Control tokens are looked for in a `Prompt` only.
+        """Return token ids. Control tokens are looked for in a `Prompt` only.
 
         `add_special` puts BOS in front where the model wants one and the text has none: for raw
         text; a chat template writes its own. Raises `InvalidInput` for text that is not Unicode.
@@ -162,7 +162,7 @@ class TextModel:
         return ids
 
     def encode_part(self, part: str) -> list[int]:
-        """Token ids of a `Prompt`, or of a part of one that was cut at one of `borders`.
+        """Return token ids of a `Prompt`, or of a part of one that was cut at one of `borders`.
 
         Raises `InvalidInput` for text that is not Unicode, and `PromptTooLong` for one that shows
         to be longer than the context before its end is reached.
@@ -205,7 +205,7 @@ class TextModel:
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids, computed without the GIL. Raises `InvalidInput` for what is not Unicode."""
+    """Return token ids, computed without the GIL. Raises `InvalidInput` for what is not Unicode."""
     try:
         (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
     except TypeError:  # what the library makes of a lone surrogate

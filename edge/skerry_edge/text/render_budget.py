@@ -181,7 +181,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as transformers writes it: not escaped for HTML."""
+    """Write JSON as transformers does: not escaped for HTML."""
     if indent is not None and not 0 <= indent <= MAX_INDENT:
         raise SecurityError(f"indent by more than {MAX_INDENT} columns")
     if separators is not None and any(len(separator) > 8 for separator in separators):
@@ -193,7 +193,7 @@ def _tojson(
 
 
 def _int(value: Any, default: int = 0, base: int = 10) -> int:
-    """Jinja's, of texts in which no huge number can be."""
+    """Convert as Jinja does, but no text in which a huge number can be."""
     if isinstance(value, str) and len(value) > MAX_INTEGER_TEXT:
         raise SecurityError("integer too large")
     return do_int(value, default, base)

@@ -134,7 +134,7 @@ def _top(vocabulary: Vocabulary, token_id: int, logprob: float) -> wire.TopLogpr
 
 
 def _finite(logprob: float) -> float:
-    """JSON has no infinity; -9999 is what OpenAI sends for a token that cannot be."""
+    """Return it within JSON's reach: -9999 is what OpenAI sends for a token that cannot be."""
     return min(0.0, max(logprob, -9999.0))
 
 

@@ -101,7 +101,8 @@ class Generated:
         return {"version": 0, "block": self._block(body, table)}
 
     def provider_schema(self) -> dict[str, Any]:
-        """Of the provider block: its attributes alone, for its nested blocks have no classes."""
+        """Return the schema of the provider block: its attributes alone, for its nested blocks have
+        no classes."""
         body = self._classes[self._name]
         table = body[body.index("synthesizeHclAttributes") :]
         flat = "\n".join(row[0] for row in ENTRY.finditer(table) if row[3] == "false")
@@ -162,7 +163,7 @@ def _nesting(entry: Entry) -> str:
 
 
 def _type(entry: Entry) -> Any:
-    """The type as Terraform's JSON names it: stringListMap is ["map", ["list", "string"]]."""
+    """Return it as Terraform's JSON names it: stringListMap is ["map", ["list", "string"]]."""
     scalar = re.match(r"string|number|boolean|any", entry.storage)
     if scalar is None:
         raise ValueError(f"unknown type {entry.storage}")
@@ -185,7 +186,7 @@ def _without_empty(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def extract(source: Source, package: tarfile.TarFile) -> dict[str, Any]:
-    """The schemas of all resource types that our module of this provider names."""
+    """Extract the schemas of all resource types that our module of this provider names."""
     text = "".join(file.read_text() for file in sorted((MODULES / source.module).glob("*.tf")))
     schemas: dict[str, Any] = {}
     version = ""

@@ -131,7 +131,7 @@ class NatsConnection:
 
     @classmethod
     async def open(cls, url: str, bucket: str, clock: Callable[[], float]) -> NatsConnection:
-        """Connected, and up to date."""
+        """Connect, and return once it is up to date."""
         client = Client()
         try:
             await client.connect(
@@ -243,7 +243,7 @@ class NatsConnection:
 
 
 async def _bucket(stream: JetStreamContext, name: str) -> KeyValue:
-    """Made by whoever comes first."""
+    """Open the bucket; whoever comes first makes it."""
     config = KeyValueConfig(bucket=name, history=1, ttl=KEEP_SECONDS, storage=StorageType.MEMORY)
     return await stream.create_key_value(config)
 

@@ -82,7 +82,8 @@ class Places:
 
     @property
     def num_slots(self) -> int:
-        """Into how many slots clients of one kind are divided, which may get different orders."""
+        """Return into how many slots clients of one kind are divided, which may get different
+        orders."""
         return 1 if self._spread is None else SLOTS
 
     def slot(self, address: Address) -> int:
@@ -112,8 +113,8 @@ class Places:
         return replace(client, rtt={**client.rtt, **rtts}) if rtts else client
 
     def likeness(self, client: ClientOrigin) -> object:
-        """Clients for whom this is equal get the same order whatever the state is: it is all that
-        the chain looks at."""
+        """Return all that the chain looks at: clients for whom this is equal get the same order
+        whatever the state is."""
         if client.region is not None:  # what is measured there may change
             return client.location, client.region, client.zone, frozenset(client.rtt.items())
         near = sorted(self._region_specs(), key=lambda each: seconds_to(each, client))

@@ -70,7 +70,7 @@ def nearest(candidates: Candidates, client: ClientOrigin) -> Candidates:
 
 
 def shed(candidates: Candidates, client: ClientOrigin) -> Candidates:
-    """Busy regions come last, else in the order that they had."""
+    """Put busy regions last, else keep the order that they had."""
     return sorted(candidates, key=lambda each: each.busy)
 
 

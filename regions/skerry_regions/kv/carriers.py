@@ -54,7 +54,7 @@ class LentMemory:
 
     @property
     def pages(self) -> DevicePages | None:
-        """Pages that the peer has said it can read. From any thread."""
+        """Return the pages that the peer has said it can read. From any thread."""
         return self._pages if self._are_pages_read else None
 
     def receive(self, answer: Need | Ack) -> None:

@@ -88,7 +88,7 @@ class CacheTransfer:
         self._transfer.cancel()
 
     def _close(self) -> None:
-        """However it ended: what was not copied yet need not be, and is no longer pinned."""
+        """Unpin what was not copied yet, however it ended: it need not be copied any more."""
         self._lease.cancel()
         if self._num_missing:
             self._between_steps(lambda engine: engine.exports.remove(self._copied))

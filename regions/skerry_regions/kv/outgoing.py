@@ -77,7 +77,7 @@ class OutgoingTransfer:
 
     @property
     def pages(self) -> DevicePages | None:
-        """Pages in which blocks may be sealed now: the peer reads them. From any thread."""
+        """Return pages in which blocks may be sealed now: the peer reads them. From any thread."""
         return self._lent.pages
 
     def seal(self, digest: Digest, block: Payload, checksum: int | None = None) -> None:

@@ -208,7 +208,8 @@ def _added_tokens(metadata: dict[str, Value]) -> list[Json]:
 
 
 def _vocab(metadata: dict[str, Value], added: list[Json]) -> dict[str, int]:
-    """BPE's own vocabulary: without the added tokens at its end, which `tokenizers` numbers itself.
+    """Return BPE's own vocabulary: without the added tokens at its end, which `tokenizers` numbers
+    itself.
 
     An added token among them could otherwise come out of plain text where whole words come first.
     """

@@ -176,7 +176,8 @@ class HubClient:
     def _ask(
         self, method: str, path: str, query: dict[str, str], repository: str
     ) -> httpx.Response:
-        """Ask the endpoints in turn; the first answer that is none of their own failures."""
+        """Send to the endpoints in turn; return the first answer that is none of their own
+        failures."""
         if self.hub.offline:
             raise PullError(
                 f"{repository}: HF_HUB_OFFLINE is set, so nothing is asked of a hub. Unset it, or "

@@ -52,5 +52,5 @@ class ModelFiles(ModelMetadata, frozen=True, kw_only=True):
 
 
 def digest(data: bytes) -> str:
-    """BLAKE2b-128, hex."""
+    """Hash by BLAKE2b-128, in hex."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -200,8 +200,8 @@ class _FileTransfer:
                     return
 
     def _fetch_whole(self) -> None:
-        """From the beginning in one answer; pieces that are whole are not kept, as the file may
-        have changed since."""
+        """Fetch from the beginning in one answer; pieces that are whole are not kept, as the file
+        may have changed since."""
         while True:
             self._part.clear()
             self._there = offset = 0

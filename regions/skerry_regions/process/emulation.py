@@ -31,7 +31,7 @@ def relayed(address: str, region: str) -> str:
 
 
 def through_relays(address: str, region: str, source: str) -> str:
-    """`Reach` of a directory, where regions are emulated."""
+    """Return the address by a relay, as the `Reach` of a directory of emulated regions."""
     return address if region == source else relayed(address, source)
 
 

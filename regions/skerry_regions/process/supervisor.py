@@ -150,7 +150,7 @@ class Supervised:
             self.restarts += 1
 
     async def _pause(self, seconds: float) -> None:
-        """Until it is time, or time to stop."""
+        """Wait until it is time, or time to stop."""
         waits = [asyncio.ensure_future(self._sleep(seconds)),
                  asyncio.ensure_future(self._stopping.wait())]  # fmt: skip
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

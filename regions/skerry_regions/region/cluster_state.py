@@ -37,7 +37,7 @@ class ClusterState:
         self._hearing.append(hear)
 
     def members_changed(self, members: Mapping[str, Member]) -> None:
-        """Know the nodes and edges that are there now, and no others."""
+        """Follow the nodes and edges that are there now, and no others."""
         self.observations.know(member for member in members.values() if member.kind == "node")
         for edge in self.summaries.know(
             {id_: member for id_, member in members.items() if member.kind == "edge"}

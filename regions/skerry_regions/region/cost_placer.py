@@ -229,8 +229,9 @@ class _BookedRoute:
         self._booking = self._placer.book(self._placement, self._demand)
 
     def first_tokens(self, node: str) -> None:
-        """Speeds are learned from what nodes measure themselves, step by step. Only a hand-over has
-        two ends, and shows here: a decode node passes the first token on once it has the KV."""
+        """Learn from a hand-over, which has two ends: a decode node passes the first token on once
+        it has the KV. All other speeds are learned from what nodes measure themselves, step by
+        step."""
         now = self._placer.clock()
         if node == self._placement.prefill:
             self._prefilled_at = now

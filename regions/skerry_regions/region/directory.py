@@ -51,13 +51,14 @@ class DirectoryListener(Protocol):
     """Learns what a directory learns. Called on its event loop; must not raise."""
 
     def members_changed(self, members: Mapping[str, Member]) -> None:
-        """A reading of the registry was taken in: these are followed now."""
+        """Follow these members from now on: a reading of the registry was taken in."""
 
     def reported(self, link: NodeLink, member: Member, report: Report) -> None:
         """Take in a report that came over a link."""
 
     def link_changed(self, link: NodeLink) -> None:
-        """A link was made, came up or went down, or takes streams of other models than before."""
+        """Record that a link was made, came up or went down, or takes streams of other models than
+        before."""
 
     def peer_sent(self, report: Report) -> None:
         """Take in what another edge of this region sent to nodes."""

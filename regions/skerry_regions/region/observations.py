@@ -62,7 +62,7 @@ class Observations:
         return view
 
     def know(self, members: Iterable[Member]) -> None:
-        """Know the nodes there are now; others are forgotten."""
+        """Set the nodes there are now; others are forgotten."""
         present = {member.id: member for member in members if member.model}
         if present == self._members:
             return

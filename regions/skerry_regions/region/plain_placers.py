@@ -55,7 +55,7 @@ class RoundRobin:
 
 
 def _taking(directory: Directory, submit: Submit) -> list[NodeLink]:
-    """Links that can be given this request."""
+    """Return the links that can be given this request."""
     return [
         link
         for link in directory.links()

@@ -30,7 +30,7 @@ class SentRequests:
         self._tell = tell
 
     def add(self, placement: Placement, demand: Demand, now: float) -> None:
-        """Tell of one request, soon."""
+        """Send a request's placement to the other edges, soon."""
         if self._tell is None:
             return
         if not self._waiting:

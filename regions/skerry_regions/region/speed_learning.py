@@ -130,7 +130,7 @@ class SpeedBook:
         self._class_of: dict[str, str] = {}
 
     def add_node(self, node: str, speed_class: str, prior: NodeSpeed) -> None:
-        """Know a node. `prior` counts only for the first node of its class."""
+        """Add a node. `prior` counts only for the first node of its class."""
         self.remove_node(node)
         self._curves.setdefault(speed_class, CurveLearner(prior))
         self._sizes[speed_class] += 1
@@ -233,7 +233,7 @@ class LagLearner:
         self._seconds, self._at = before + self.GAIN * (late - before), now
 
     def seconds(self, now: float) -> float:
-        """Expected of the next time."""
+        """Predict the next time."""
         if self._at == -math.inf:
             return self._seconds
         return self._seconds * math.exp2(-max(0.0, now - self._at) / self.HALF_LIFE)

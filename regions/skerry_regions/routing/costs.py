@@ -56,7 +56,7 @@ class Costs:
         return min(options, key=lambda option: option.seconds)
 
     def decode(self, node: NodeState, load: CurrentLoad) -> DecodeSide:
-        """Decoding on `node`."""
+        """Price decoding on `node`."""
         demand = self.demand
         context = load.context + demand.prompt_tokens + demand.output_tokens / 2
         pace = node.speed.step_seconds(load.streams + 1, context)
@@ -146,7 +146,8 @@ class Costs:
         return 0.0 if at_home else self._config.affinity_seconds
 
     def _sources(self, node: NodeState) -> list[tuple[Fetch | None, int, float]]:
-        """Ways to have blocks on `node`: (fetch, blocks then cached, seconds of transfer)."""
+        """Return the ways to have blocks on `node`: (fetch, blocks then cached, seconds of
+        transfer)."""
         own = self._cached(node)
         block_bytes = node.kv_bytes_per_token * self._config.block_size
         options: list[tuple[Fetch | None, int, float]] = [(None, own.resident, 0.0)]
@@ -179,7 +180,7 @@ class Costs:
         return link.rtt / 2 + max(behind, chunk * per_token / link.bandwidth)
 
     def _evicted(self, node: NodeState, new_tokens: int) -> float:
-        """Harm of storing `new_tokens` on a node: computing again what must go for them."""
+        """Price storing `new_tokens` on a node: computing again what must go for them."""
         if node.cache_tokens is None:
             return 0.0
         room = max(node.cache_tokens - self._around.stored_tokens.get(node.id, 0), 0)

@@ -75,8 +75,8 @@ class Exhaustive:
         return ranked
 
     def _peers(self, view: View, demand: Demand, now: float) -> list[tuple[NodeState, int]]:
-        """Best holders and their blocks in memory: what they said, not what we expect. Of equal
-        ones the idlest, which has the next step of its own soonest."""
+        """Return the best holders and their blocks in memory: what they said, not what we expect.
+        Of equal ones the idlest, which has the next step of its own soonest."""
         confirmed = self._directory.match_all(demand.digests, expected=False)
 
         def order(node: NodeState) -> tuple[int, float, int]:
@@ -114,7 +114,7 @@ class Exhaustive:
     def _cheapest_pairs(
         self, costs: Costs, prefills: list[PrefillSide], decodes: list[DecodeSide]
     ) -> list[Placement]:
-        """Best first over pairs: one node for both phases, then two.
+        """Return pairs, best first: one node for both phases, then two.
 
         Two nodes cost at least their two sides and half a round trip between them. Sides are
         sorted, so once that exceeds the worst kept pair, the rest need not be looked at.

@@ -124,7 +124,7 @@ class PrefixDirectory:
         self.index.expire(now)
 
     def listen(self, listener: PrefixListener) -> None:
-        """Tell `listener` of all changes from now on."""
+        """Notify `listener` of all changes from now on."""
         self._listeners.append(listener)
 
     def move_to(self, index: BlockIndex) -> None:

@@ -124,7 +124,7 @@ class AdvertisedNames:
         return news
 
     def _thin(self) -> None:
-        """Tell half as many from now on."""
+        """Publish half as many from now on."""
         self._level += 1
         level = self._level
         self._is_thinned = True

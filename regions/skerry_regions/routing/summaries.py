@@ -152,7 +152,7 @@ class Summaries:
         """By region and model: the edge that tells them, and what it told."""
 
     def know(self, edges: Mapping[str, Member]) -> set[str]:
-        """Know the edges there are now; what others reported is forgotten. Returns those that are
+        """Set the edges there are now; what others reported is forgotten. Returns those that are
         gone."""
         gone = self._edges.keys() - edges.keys()
         self._edges = dict(edges)

@@ -23,7 +23,7 @@ class Traffic:
         self._new = self._new * keep + prompt_tokens - cached_tokens
 
     def arrivals(self, now: float) -> float:
-        """Per second, with exponential forgetting."""
+        """Return the rate per second, with exponential forgetting."""
         return self._rate * math.exp(-max(0.0, now - self._at) / self._rate_seconds)
 
     @property

@@ -97,7 +97,8 @@ def _duplicates(section: str, names: list[str]) -> Iterator[Mistake]:
 
 
 def _duplicate_nodes(topology: Topology) -> Iterator[Mistake]:
-    """Pools `b` of region `a-b` and `b-b` of region `a` would both make a node `a-b-b-0`."""
+    """Find nodes of one name: pools `b` of region `a-b` and `b-b` of region `a` would both make a
+    node `a-b-b-0`."""
     seen = set()
     for i, pool in enumerate(topology.pools):
         for name in pool.node_names():

@@ -178,7 +178,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def distance_km(a: TopologyRegion, b: TopologyRegion) -> float:
-    """Along a great circle."""
+    """Return the distance along a great circle."""
     (lat_a, lon_a), (lat_b, lon_b) = a.location, b.location
     phi_a, phi_b = math.radians(lat_a), math.radians(lat_b)
     half_phi, half_lambda = (phi_b - phi_a) / 2, math.radians(lon_b - lon_a) / 2

@@ -90,7 +90,7 @@ def _mean(values: Floats) -> float:
 
 
 def _quantile(ascending: Floats, share: float) -> float:
-    """By nearest rank."""
+    """Return the quantile by nearest rank."""
     if not len(ascending):
         return 0.0
     return float(ascending[min(int(share * len(ascending)), len(ascending) - 1)])

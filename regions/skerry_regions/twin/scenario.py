@@ -91,7 +91,7 @@ class SimulatedPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def most(self) -> int:
-        """How many nodes there may be at once."""
+        """Return how many nodes there may be at once."""
         return max(self.replicas, self.max_replicas or 0)
 
 

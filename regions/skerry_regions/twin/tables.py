@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def num_slots_used(self) -> int:
-        """Nodes and regions."""
+        """Count nodes and regions."""
         return self.num_nodes + len(self.scenario.regions)
 
     def factor(self, slot: int) -> float:

@@ -149,7 +149,7 @@ def _journal(path: Path) -> list[TraceRequest]:
 
 
 def spread(trace: Sequence[TraceRequest], rng: Random, tick: float) -> list[TraceRequest]:
-    """The trace with its times, which were rounded down to a `tick`, anywhere within it.
+    """Return the trace with its times, which were rounded down to a `tick`, anywhere within it.
 
     Mooncake's are rounded to 3 s: ten requests at once that did not come at once.
     """
@@ -158,7 +158,7 @@ def spread(trace: Sequence[TraceRequest], rng: Random, tick: float) -> list[Trac
 
 
 def reusable_share(requests: Sequence[TraceRequest], block: int = MOONCAKE_BLOCK) -> float:
-    """The share of prompt tokens that one infinite cache would save: no policy can beat it."""
+    """Return what share of prompt tokens one infinite cache saves: no policy can beat it."""
     seen: set[bytes] = set()
     saved = total = 0
     for request in requests:

@@ -57,7 +57,7 @@ class RegionClient(Protocol):
         ...
 
     def models(self) -> frozenset[str]:
-        """Catalog ids (not aliases) that this region serves now."""
+        """Return the catalog ids (not aliases) that this region serves now."""
         ...
 
     async def close(self) -> None:

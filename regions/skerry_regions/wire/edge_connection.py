@@ -64,7 +64,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
         return stream
 
     def abort(self, stream: int) -> None:
-        """Ask the node to stop. Its last event still comes. Harmless after the end, or twice."""
+        """Have the node stop. Its last event still comes. Harmless after the end, or twice."""
         state = self._streams.get(stream)
         if state is not None and not state.aborted:
             state.aborted = True

@@ -81,7 +81,7 @@ class NodeLink:
 
     @property
     def is_up(self) -> bool:
-        """Connected, greeted, and not known to be stuck."""
+        """Return whether it is connected, greeted, and not known to be stuck."""
         return self._connection is not None and self._connection.greeted and not self._stuck
 
     @property
@@ -100,7 +100,7 @@ class NodeLink:
         return self._described
 
     def expect(self, models: frozenset[str]) -> None:
-        """Believe that the node serves these models and no others; at first it may serve any."""
+        """Assume that the node serves these models and no others; at first it may serve any."""
         if models != self._expected:
             self._expected = models
             self._on_change()
@@ -186,12 +186,12 @@ class NodeLink:
         return LinkConnection(self.node, self._hello, self._changed, self._on_report)
 
     def _changed(self) -> None:
-        """The connection is greeted, or lost."""
+        """Signal that the connection is greeted, or lost."""
         self._state_changed.set()
         self._on_change()
 
     def want_snapshot(self, model: str) -> None:
-        """Ask for everything a model's prefix cache holds, since changes of it were missed."""
+        """Request everything a model's prefix cache holds, since changes of it were missed."""
         if self._connection is not None and self.is_up:
             self._connection.want_snapshot(model)
 

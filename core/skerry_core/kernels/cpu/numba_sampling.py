@@ -196,7 +196,7 @@ def _first_equal(x: Any, value: Any) -> Any:
 def _write_logprobs(
     logits: Any, token: Any, k: Any, s: int, scratch: SamplerScratch, output: SamplingOutput
 ) -> None:
-    """Log-softmax of the raw logits, for the chosen token and the k most likely."""
+    """Write the log-softmax of the raw logits, for the chosen token and the k most likely."""
     x = scratch.adjusted
     for i in range(logits.shape[0]):
         x[i] = _clean(logits[i])

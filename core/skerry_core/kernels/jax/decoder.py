@@ -65,7 +65,7 @@ def _run_rows(
     kv: Array,
     rows: PaddedRows,
 ) -> tuple[Array, Array]:
-    """`run_rows` on one of the devices.
+    """Execute `run_rows` on one of the devices.
 
     Layers read the cache as it was and attend to the step's own tokens beside it; what they add is
     written once, after the last layer. So the cache is never copied.

@@ -66,7 +66,7 @@ class WeightFormat(IntEnum):
 
     @property
     def codebook(self) -> tuple[int, ...] | None:
-        """The values that its 4 bits name, if they do not mean themselves."""
+        """Return the values that its 4 bits name, if they do not mean themselves."""
         return CODEBOOKS.get(self.name)
 
     @property
@@ -76,12 +76,12 @@ class WeightFormat(IntEnum):
 
     @property
     def blocks_per_scales(self) -> int:
-        """Blocks whose scales lie together."""
+        """Return the number of blocks whose scales lie together."""
         return BLOCKS_PER_SUPER if self.has_super_blocks else 1
 
     @property
     def row_scale_bytes(self) -> int:
-        """Bytes of one row's scales of so many blocks."""
+        """Return the bytes of one row's scales of so many blocks."""
         return {
             WeightFormat.Q4_0: 2,
             WeightFormat.Q4_1: 4,
@@ -98,7 +98,7 @@ class WeightFormat(IntEnum):
 
     @property
     def row_quant_bytes(self) -> int:
-        """Bytes of one block of one row, scales apart; of one value when not quantised."""
+        """Return bytes of one block of one row, scales apart; of one value when not quantised."""
         if self.is_quantized:
             return BLOCK // 2 if self.has_nibbles else BLOCK
         return 4 if self is WeightFormat.F32 else 2
@@ -127,12 +127,12 @@ class PackedLayout:
 
     @property
     def num_steps(self) -> int:
-        """What a kernel's inner loop counts: blocks, or values when not quantised."""
+        """Count what a kernel's inner loop counts: blocks, or values when not quantised."""
         return self.num_columns // BLOCK if self.format.is_quantized else self.num_columns
 
     @property
     def scale_bytes(self) -> int:
-        """Scales of a group, padding included."""
+        """Return the bytes of a group's scales, padding included."""
         units = self.num_steps // self.format.blocks_per_scales
         return -(-units * self.format.row_scale_bytes * self.group_rows // 64) * 64
 

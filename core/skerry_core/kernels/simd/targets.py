@@ -134,7 +134,7 @@ def _dot_vnni(
     *,
     signed: bool,
 ) -> list[Value]:
-    """`start + sum(weights * activations)` per token, <rows x i32>; signed weights as w + 128.
+    """Emit `start + sum(weights * activations)` per token, <rows x i32>; signed weights as w + 128.
 
     Several sums per token where tokens are few: an instruction waits five cycles for the one before
     it in its sum, and two could begin in each.

@@ -61,7 +61,7 @@ def make_sync(num_threads: int) -> Int64:
 
 @intrinsic
 def _pause(typing_context: Any) -> Any:
-    """Tell the CPU that this is a spin loop."""
+    """Emit the instruction that marks a spin loop for the CPU."""
     is_x86 = llvm.get_process_triple().startswith(("x86_64", "i686"))
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

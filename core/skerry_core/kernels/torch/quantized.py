@@ -50,7 +50,7 @@ class QuantizedMatrix:
 
     @property
     def group(self) -> int:
-        """Weights that share a scale: 32, or 16 with 8 bits; a whole row of e4m3fn."""
+        """Return how many weights share a scale: 32, or 16 with 8 bits; a whole row of e4m3fn."""
         return self.shape[1] // self.scales.shape[1]
 
     @property

@@ -229,7 +229,8 @@ def _asked(raw: Tensor, chosen: Tensor, num_logprobs: NDArray[np.int32]) -> list
 
 
 def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.float32]:
-    """Log-softmax f32[n, k] of logits [n, k] under their largest [n, 1] and sum of weights [n, 1].
+    """Return log-softmax f32[n, k] of logits [n, k] under their largest [n, 1] and sum of weights
+    [n, 1].
 
     On the host: its logarithm has the same bits everywhere.
     """

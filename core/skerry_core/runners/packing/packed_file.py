@@ -54,7 +54,7 @@ class PackedModel:
 
     @property
     def formats(self) -> list[str]:
-        """Names of the weight formats in use, sorted."""
+        """Return the names of the weight formats in use, sorted."""
         return sorted({layout.format.name for layout in self.layouts.values()})
 
 

@@ -171,7 +171,8 @@ async def _tell_metrics(page: MetricsPage, where: str) -> Address:
 def _keep_running(
     work: Coroutine[None, None, None], stack: contextlib.AsyncExitStack, stop: asyncio.Event
 ) -> None:
-    """Until the stack ends. By itself it ends by a bug only: then we end too, and it is raised."""
+    """Await work until the stack ends. By itself it ends by a bug only: then we end too, and it is
+    raised."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda _: stop.set())
 

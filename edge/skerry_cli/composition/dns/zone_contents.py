@@ -162,7 +162,7 @@ def _places_in(topology: Topology) -> object:
 
 
 def _status(path: Path) -> object:
-    """Differs when a file does; None where there is none."""
+    """Return what differs when a file does; None where there is none."""
     try:
         status = path.stat()
     except OSError:

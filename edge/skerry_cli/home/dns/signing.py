@@ -69,8 +69,8 @@ def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:
 
 
 def _has_key_files(path: Path) -> bool:
-    """Any of a zone's, so that one which is missing beside others is an error. Raises
-    `CannotStart`."""
+    """Return whether any of a zone's exist, so that one which is missing beside others is an error.
+    Raises `CannotStart`."""
     try:
         return any(name.startswith(path.name) for name in os.listdir(path.parent))
     except FileNotFoundError:

@@ -46,7 +46,7 @@ def catalog_and_store() -> tuple[Catalog, ModelStore]:
 
 @contextlib.contextmanager
 def progress_shown() -> Generator[Progress]:
-    """Progress on stderr: bars on a terminal, a line for each step elsewhere."""
+    """Show progress on stderr: bars on a terminal, a line for each step elsewhere."""
     bars = Bars() if sys.stderr.isatty() else Lines()
     try:
         yield bars.show

@@ -49,7 +49,7 @@ _count_body = Body(CountRequest, MESSAGES)
 
 
 async def messages(request: Request) -> Response:
-    """`POST …/v1/messages`."""
+    """Handle `POST …/v1/messages`."""
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
@@ -78,7 +78,7 @@ async def messages(request: Request) -> Response:
 
 
 async def count_tokens(request: Request) -> Response:
-    """`POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
+    """Handle `POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
     edge = edge_of(request)
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
@@ -156,7 +156,7 @@ def _block(item: TextItem | PartialCall) -> TextBlock | ToolUseBlock:
 
 
 async def _events(choices: Choices, head: MessagesAnswer) -> AsyncGenerator[bytes, None]:
-    """Anthropic's events, one write per step."""
+    """Yield Anthropic's events, one write per step."""
     yield _told({"type": "message_start", "message": head})
     items = OutputItems()
     async for _, piece in choices.pieces():

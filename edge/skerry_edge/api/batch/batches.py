@@ -50,8 +50,8 @@ _meta_decoder = msgspec.json.Decoder(Meta)
 
 
 async def create(request: Request) -> Response:
-    """`POST …/v1/batches`. An input file with mistakes makes a batch that has failed; one that is
-    bound to a zone makes one that is bound to it."""
+    """Handle `POST …/v1/batches`. An input file with mistakes makes a batch that has failed; one
+    that is bound to a zone makes one that is bound to it."""
     edge = edge_of(request)
     principal = principal_of(request)
     batches, tenant = batches_of(edge.batches), principal.account_id
@@ -93,14 +93,14 @@ async def create(request: Request) -> Response:
 
 
 async def retrieve(request: Request) -> Response:
-    """`GET …/v1/batches/{id}`."""
+    """Handle `GET …/v1/batches/{id}`."""
     batches, tenant = _caller(request)
     record = await asyncio.to_thread(batches.queue.batch, tenant, request.path_params["id"])
     return JSONBytes(encode(await _shown(batches, _known(record))))
 
 
 async def list_batches(request: Request) -> Response:
-    """`GET …/v1/batches`: newest first; `after` and `limit` page through them."""
+    """Handle `GET …/v1/batches`: newest first; `after` and `limit` page through them."""
     batches, tenant = _caller(request)
     query = list_query(request)
     records = await asyncio.to_thread(
@@ -117,7 +117,7 @@ async def list_batches(request: Request) -> Response:
 
 
 async def cancel(request: Request) -> Response:
-    """`POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
+    """Handle `POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
     batches, tenant = _caller(request)
     id = request.path_params["id"]
     _known(await asyncio.to_thread(batches.queue.batch, tenant, id))

@@ -147,7 +147,7 @@ class Dispatcher:
         await asyncio.to_thread(self._close_ended)
 
     async def _rest(self) -> None:
-        """Until something happens, or the next beat."""
+        """Wait until something happens, or the next beat."""
         try:
             async with asyncio.timeout(max(0.0, self._beat_at - self._clock())):
                 await self._wake.wait()

@@ -37,7 +37,7 @@ class ListQuery:
 
 
 async def upload(request: Request) -> Response:
-    """`POST …/v1/files`: a form with `purpose` and `file`."""
+    """Handle `POST …/v1/files`: a form with `purpose` and `file`."""
     batches, tenant = _caller(request)
     if not request.headers.get("content-type", "").lower().startswith(FORM):
         raise InvalidInput(f"Bad input: a file is sent as {FORM}")
@@ -72,7 +72,8 @@ async def _store(
 
 
 async def list_files(request: Request) -> Response:
-    """`GET …/v1/files`: newest first unless `order=asc`; `after` and `limit` page through them."""
+    """Handle `GET …/v1/files`: newest first unless `order=asc`; `after` and `limit` page through
+    them."""
     batches, tenant = _caller(request)
     query = list_query(request)
     files = await asyncio.to_thread(
@@ -94,13 +95,13 @@ async def list_files(request: Request) -> Response:
 
 
 async def retrieve(request: Request) -> Response:
-    """`GET …/v1/files/{id}`."""
+    """Handle `GET …/v1/files/{id}`."""
     batches, tenant = _caller(request)
     return JSONBytes(encode(_shown(await _file(batches, tenant, request))))
 
 
 async def content(request: Request) -> Response:
-    """`GET …/v1/files/{id}/content`: its bytes."""
+    """Handle `GET …/v1/files/{id}/content`: its bytes."""
     batches, tenant = _caller(request)
     file = await _file(batches, tenant, request)
     return StreamingResponse(
@@ -111,7 +112,7 @@ async def content(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """`DELETE …/v1/files/{id}`. A batch that read it goes on."""
+    """Handle `DELETE …/v1/files/{id}`. A batch that read it goes on."""
     batches, tenant = _caller(request)
     id = request.path_params["id"]
     if not await asyncio.to_thread(batches.files.delete, tenant, id):

@@ -41,7 +41,8 @@ TASKS = {
 
 
 async def search_models(request: Request) -> Response:
-    """`GET …/ai/models/search`: filters `search`, `task` and `author`; pages until one is empty."""
+    """Handle `GET …/ai/models/search`: filters `search`, `task` and `author`; pages until one is
+    empty."""
     query = request.query_params
     page = _positive(query.get("page"), 1, MAX_PAGE, "page")
     per_page = _positive(query.get("per_page"), DEFAULT_PER_PAGE, MAX_PER_PAGE, "per_page")
@@ -62,25 +63,25 @@ async def search_models(request: Request) -> Response:
 
 
 async def search_authors(request: Request) -> Response:
-    """`GET …/ai/authors/search`: who made the models that are listed."""
+    """Handle `GET …/ai/authors/search`: who made the models that are listed."""
     authors = sorted({_author(name) for name, _ in _names(request)})
     return JSONBytes(envelope(encode([{"name": author} for author in authors])))
 
 
 async def search_tasks(request: Request) -> Response:
-    """`GET …/ai/tasks/search`: what the models that are listed can do."""
+    """Handle `GET …/ai/tasks/search`: what the models that are listed can do."""
     tasks = sorted({spec.task for _, spec in _names(request)})
     return JSONBytes(envelope(encode([_task(task) for task in tasks])))
 
 
 async def list_models(request: Request) -> Response:
-    """`GET …/v1/models`."""
+    """Handle `GET …/v1/models`."""
     cards = [_card(name, spec) for name, spec in _names(request)]
     return JSONBytes(encode(ModelList("list", cards)))
 
 
 async def get_model(request: Request) -> Response:
-    """`GET …/v1/models/{id}`. The id keeps the name that was asked for."""
+    """Handle `GET …/v1/models/{id}`. The id keeps the name that was requested."""
     name = request.path_params["model"]
     spec = edge_of(request).spec(name)
     check_model(spec, principal_of(request).models)

@@ -28,7 +28,7 @@ EITHER_PROMPT = [  # one of them; null counts as absent
 
 
 async def model_schema(request: Request) -> Response:
-    """`GET …/ai/models/schema?model=`: JSON Schemas of the model's input and of its result."""
+    """Handle `GET …/ai/models/schema?model=`: JSON Schemas of the model's input and result."""
     edge = edge_of(request)
     name = request.query_params.get("model")
     if not name:

@@ -46,7 +46,7 @@ _run_body = Body(ChatRunInput, CHAT, corrects=True)
 
 
 async def chat_completions(request: Request) -> Response:
-    """`POST …/v1/chat/completions`."""
+    """Handle `POST …/v1/chat/completions`."""
     edge = edge_of(request)
     asked = await read_json(request, _body)
     arrive(request, edge.spec(asked.model))

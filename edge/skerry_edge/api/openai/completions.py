@@ -38,7 +38,7 @@ _body = Body(CompletionRequest, COMPLETIONS)
 
 
 async def completions(request: Request) -> Response:
-    """`POST …/v1/completions`."""
+    """Handle `POST …/v1/completions`."""
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)

@@ -63,7 +63,7 @@ async def run(
 
 
 async def create(request: Request) -> Response:
-    """`POST …/v1/embeddings`."""
+    """Handle `POST …/v1/embeddings`."""
     edge = edge_of(request)
     asked = await read_json(request, _request_body)
     caller = caller_of(request)
@@ -93,7 +93,7 @@ async def create(request: Request) -> Response:
 async def _input_tokens(
     edge: Edge, spec: ModelSpec, text: EncoderText, asked: EmbeddingRequest, tenant: str
 ) -> Texts:
-    """OpenAI's four forms of `input`. Token ids are taken as they are, special ones included."""
+    """Read OpenAI's four forms of `input`. Token ids are taken as they are, special ones too."""
     given = prompts_given(asked.input, "input")
     _check_count(given, spec, "input")
     names = _names(given, "input")

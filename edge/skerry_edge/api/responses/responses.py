@@ -51,7 +51,7 @@ _count_body = Body(InputTokensRequest, RESPONSES)
 
 
 async def create(request: Request) -> Response:
-    """`POST …/v1/responses`."""
+    """Handle `POST …/v1/responses`."""
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
@@ -88,7 +88,7 @@ async def create(request: Request) -> Response:
 
 
 async def count_tokens(request: Request) -> Response:
-    """`POST …/v1/responses/input_tokens`: the length of a prompt, without running it."""
+    """Handle `POST …/v1/responses/input_tokens`: the length of a prompt, without running it."""
     edge = edge_of(request)
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in InputTokensRequest.__struct_fields__}
@@ -103,12 +103,12 @@ async def count_tokens(request: Request) -> Response:
 
 
 async def retrieve(request: Request) -> Response:
-    """`GET …/v1/responses/{id}`: a stored answer."""
+    """Handle `GET …/v1/responses/{id}`: a stored answer."""
     return JSONBytes(bytes((await _asked_for(request)).response))
 
 
 async def input_items(request: Request) -> Response:
-    """`GET …/v1/responses/{id}/input_items`: what it was made of, the newest first unless
+    """Handle `GET …/v1/responses/{id}/input_items`: what it was made of, the newest first unless
     `order=asc`; `after` and `limit` page through it."""
     query, params = list_query(request), request.query_params
     order = params.get("order") or "desc"
@@ -124,7 +124,7 @@ async def input_items(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """`DELETE …/v1/responses/{id}`."""
+    """Handle `DELETE …/v1/responses/{id}`."""
     principal = principal_of(request)
     responses, id = edge_of(request).responses, request.path_params["id"]
     if responses is None or not await responses.delete(principal.account_id, id):

@@ -31,7 +31,7 @@ _body = Body(BindingRequest)
 
 
 async def run(request: Request) -> Response:
-    """`POST /run`."""
+    """Handle `POST /run`."""
     edge = edge_of(request)
     name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
     if not name:

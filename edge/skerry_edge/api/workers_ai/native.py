@@ -71,7 +71,7 @@ _universal_body = Body(UniversalRequest)
 
 
 async def run(request: Request) -> Response:
-    """`POST …/ai/run/{model}`: the body is the model's input."""
+    """Handle `POST …/ai/run/{model}`: the body is the model's input."""
     edge = edge_of(request)
     spec = edge.spec(request.path_params["model"])
     body = await read_body(request)
@@ -79,7 +79,7 @@ async def run(request: Request) -> Response:
 
 
 async def run_named(request: Request) -> Response:
-    """`POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
+    """Handle `POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
     edge = edge_of(request)
     universal = await read_json(request, _universal_body)
     spec = edge.spec(universal.model)
@@ -200,7 +200,7 @@ async def _collect(choices: Choices, *, is_json: bool) -> TextGenerationOutput:
 
 
 def _json_value(text: str) -> msgspec.Raw:
-    """JSON as it was written, numbers and all. Raises `JSONModeUnmet` when it is not whole."""
+    """Return JSON as it was written, numbers and all. Raises `JSONModeUnmet` if it is not whole."""
     try:
         return msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError:
@@ -230,7 +230,7 @@ async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
 
 
 def _tool_calls(calls: Calls) -> list[NativeToolCall]:
-    """Calls whose arguments are whole: they are objects here, so they cannot come in pieces."""
+    """Return calls with whole arguments: they are objects here, so they cannot come in pieces."""
     whole = []
     for call in calls.all:
         try:
@@ -252,7 +252,7 @@ def _chunk_event(text: str) -> bytes:
 
 
 async def verify_token(request: Request) -> Response:
-    """`GET /user/tokens/verify`: the token got here, so it is live."""
+    """Handle `GET /user/tokens/verify`: the token got here, so it is live."""
     result = encode({"id": principal_of(request).token_id, "status": "active"})
     messages = [ApiMessage("This API Token is valid and active", 10000)]
     return JSONBytes(envelope(result, messages))

@@ -146,7 +146,7 @@ class Logins:
             self._live.popitem(last=False)
 
     def _log(self, line: str) -> None:
-        """Strangers can make these lines: one a second."""
+        """Log one line a second: strangers can make them."""
         if self._clock() - self._logged_at >= LOG_SECONDS:
             self._logged_at = self._clock()
             logger.info("%s", line)

@@ -88,7 +88,7 @@ class Denials:
         self._noted: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     def note(self, actor: str, method: str, path: str, why: str) -> None:
-        """Blocks for milliseconds; one that cannot be written is left out."""
+        """Write a line. Blocks for milliseconds; one that cannot be written is left out."""
         what = path[:200]
         key = (actor, method, what if actor != NOBODY else "")
         now = self._clock()

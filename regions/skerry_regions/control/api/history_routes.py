@@ -40,7 +40,7 @@ class RollbackRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 async def apply(request: Request) -> Response:
-    """Want what a manifest says: all of it, or nothing."""
+    """Set the desired state to what a manifest says: all of it, or nothing."""
     control, actor = control_of(request), actor_of(request)
     asked: ManifestRequest = converted(ManifestRequest, decode_object(await body_of(request)))
     try:
@@ -59,7 +59,7 @@ async def apply(request: Request) -> Response:
 
 
 async def rollback(request: Request) -> Response:
-    """Want what was wanted after a revision: all of it, or nothing."""
+    """Set the desired state back to that after a revision: all of it, or nothing."""
     control, actor = control_of(request), actor_of(request)
     body = await body_of(request)
     asked: RollbackRequest = converted(RollbackRequest, decode_object(body) if body else {})

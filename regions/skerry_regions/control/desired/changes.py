@@ -143,7 +143,7 @@ class Changes:
             return changed
 
     def delete(self, kind: ResourceKind, id: str, *, actor: str, if_match: str | None) -> None:
-        """It goes once all of it has drained; one with nothing to drain at once.
+        """Delete it once all of it has drained; one with nothing to drain at once.
 
         Deleting what is being deleted changes nothing. Raises UnknownResource, StaleEtag or
         Conflict.
@@ -227,7 +227,7 @@ class Changes:
             writing.remove(API_TOKEN, id)
 
     def _token_secret(self, id: str, idempotency_key: str | None) -> str:
-        """256 bits: drawn, or of the request's own key, so that they can be sent again."""
+        """Return 256 bits: drawn, or of the request's own key, so that they can be sent again."""
         if idempotency_key is None:
             return secrets.token_urlsafe(32)
         message = f"api token {id}\n{idempotency_key}".encode()
@@ -281,7 +281,7 @@ def _current(writing: Writing, kind: ResourceKind, id: str, if_match: str | None
 
 
 def _merged(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """RFC 7386 for flat objects: null takes a field back to its default."""
+    """Merge by RFC 7386 for flat objects: null takes a field back to its default."""
     merged = before | patch
     return {name: value for name, value in merged.items() if value is not None}
 

@@ -186,7 +186,7 @@ def _dns(spec: DnsSpec) -> Iterator[Wish]:
 
 
 def _wish(kind: ResourceKind, values: dict[str, Any], path: str) -> Wish:
-    """Without what is absent, and checked before anything is written."""
+    """Return the wish without what is absent, checked before anything is written."""
     values = {name: value for name, value in values.items() if value is not None}
     try:
         spec = spec_of(kind, values)

@@ -59,7 +59,8 @@ class RevisionEntry(Struct, frozen=True, kw_only=True):
 def apply(
     manifest: Manifest, store: Store, *, actor: str, prunes: bool = False, dry_run: bool = False
 ) -> Applied:
-    """Want what a manifest says. `prunes`: what earlier files named and this one does not goes.
+    """Set the desired state to what a manifest says. `prunes`: what earlier files named and this
+    one does not goes.
 
     What was made by other means is left alone, unless the file has the same. Raises ControlError,
     whose `field` is a path in the manifest.
@@ -90,7 +91,8 @@ def apply(
 
 
 def roll_back(store: Store, revision: int | None, *, actor: str, dry_run: bool = False) -> Applied:
-    """Want what was wanted after `revision`; None: before the last change of a resource.
+    """Set the desired state back to that after `revision`; None: before the last change of a
+    resource.
 
     Raises Invalid for a revision that is not known, or Conflict for what cannot be had again.
     """

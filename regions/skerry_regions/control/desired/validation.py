@@ -179,7 +179,8 @@ def _check_unique(field: str, values: tuple[str, ...]) -> None:
 
 
 def check_references(spec: Spec, id: str, desired: Desired) -> None:
-    """What a new or changed spec says of others. Raises Invalid, or Conflict for a taken name."""
+    """Check what a new or changed spec says of others. Raises Invalid, or Conflict for a taken
+    name."""
     match spec:
         case EdgeNodeSpec():
             _check_region(spec.region, desired)

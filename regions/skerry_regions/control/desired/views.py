@@ -93,7 +93,7 @@ class Observer(Protocol):
 
 
 def rfc3339(at: float) -> str:
-    """Unix seconds as UTC with milliseconds."""
+    """Format Unix seconds as UTC with milliseconds."""
     text = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 

@@ -57,7 +57,7 @@ class Writing:
         )  # fmt: skip
 
     def mark_deleting(self, record: Record) -> int:
-        """It is to go, once all of it has drained; the new revision."""
+        """Mark it to go, once all of it has drained; return the new revision."""
         revision = self._next_revision()
         self._database.execute(
             "UPDATE resources SET deleting = 1, revision = ?, updated_at = ?"
@@ -67,7 +67,7 @@ class Writing:
         return revision
 
     def remove(self, kind: ResourceKind, id: str) -> None:
-        """It is gone, and what was decided about it."""
+        """Remove it, and what was decided about it."""
         self._next_revision()
         for table in ("resources", "decisions"):
             self._database.execute(
@@ -85,7 +85,8 @@ class Writing:
         self, actor: str, action: str, kind: ResourceKind | str, id: str, revision: int,
         changes: Mapping[str, Any], *, outcome: AuditOutcome = "granted",
     ) -> None:  # fmt: skip
-        """`kind` is that of a resource, or what else was changed is called."""
+        """Write a line of the audit. `kind` is that of a resource, or what else was changed is
+        called."""
         name = kind if isinstance(kind, str) else kind.name
         cursor = self._database.execute(
             "INSERT INTO audit (at, actor, action, kind, id, revision, changes, outcome)"
@@ -137,7 +138,7 @@ class Writing:
         self._database.execute("DELETE FROM answers WHERE key = ?", (key,))
 
     def execute(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        """For tables of other modules; its rows."""
+        """Execute a statement for tables of other modules; return its rows."""
         return self._database.execute(statement, values).fetchall()
 
     def _next_revision(self) -> int:

@@ -104,12 +104,12 @@ class Authority:
 
     @property
     def not_after(self) -> float:
-        """When its certificate ends, in Unix seconds."""
+        """Return when its certificate ends, in Unix seconds."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of its certificate, in hex: what join tokens name."""
+        """Return the SHA-256 of its certificate, in hex: what join tokens name."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def sign(self, request: x509.CertificateSigningRequest, machine: str) -> Signed:

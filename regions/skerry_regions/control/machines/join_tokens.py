@@ -145,7 +145,8 @@ class JoinTokens:
             writing.audit(actor, "delete", KIND, id, writing.desired.revision, {})
 
     def _drawn(self, actor: str, idempotency_key: str | None) -> tuple[str, str]:
-        """Id and secret: random, or of the request's own key, so that they can be sent again."""
+        """Return id and secret: random, or of the request's own key, so that they can be sent
+        again."""
         if idempotency_key is None:
             return secrets.token_hex(8), secrets.token_urlsafe(32)
         message = f"join token\n{actor}\n{idempotency_key}".encode()

@@ -189,7 +189,7 @@ def reachable(members: Iterable[Member]) -> list[Member]:
 
 
 def tell_revoked(registry: Registry, machine: Machine) -> None:
-    """Edges let go of it at once. Raises RegistryUnavailable."""
+    """Publish that it is revoked: edges let go of it at once. Raises RegistryUnavailable."""
     gone = Member(
         id=machine.id,
         kind=machine.kind,
@@ -207,7 +207,7 @@ async def keep_telling_revoked(
     *,
     every: float = TELL_SECONDS,
 ) -> None:
-    """Without an end: edges know of each revocation again, whatever their registry has lost."""
+    """Publish each revocation again, without an end, whatever the edges' registry has lost."""
     while True:
         await asyncio.to_thread(lambda: _tell_all_revoked(registry, machines.all(), clock()))
         await asyncio.sleep(every)
@@ -223,7 +223,7 @@ def _tell_all_revoked(registry: Registry, machines: Iterable[Machine], now: floa
 
 
 def node_assignment(wanted: Wanted, machine: Machine) -> NodeAssignment | Paused:
-    """Pure."""
+    """Return what the desired state makes of a node's machine, without any effect."""
     if reason := left(wanted, machine):
         return Paused(reason=reason)
     group = wanted.groups[machine.pool]
@@ -234,7 +234,7 @@ def node_assignment(wanted: Wanted, machine: Machine) -> NodeAssignment | Paused
 
 
 def edge_assignment(wanted: Wanted, machine: Machine) -> EdgeAssignment | Paused:
-    """Pure. Other models or another zone are another assignment."""
+    """Return the same of an edge's. Other models or another zone are another assignment."""
     if reason := left(wanted, machine):
         return Paused(reason=reason)
     residency, models = wanted.desired.regions()[machine.region].residency, _offered(wanted)

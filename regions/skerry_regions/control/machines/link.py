@@ -181,7 +181,7 @@ def join(
     keep: Callable[[Joined], None] = lambda _: None,
     clock: Callable[[], float] = time.time,
 ) -> Joined:
-    """Become a machine of the platform, and keep in `folder` what that takes. Raises JoinError.
+    """Join the platform as a machine, and keep in `folder` what that takes. Raises JoinError.
 
     `keep` keeps the rest; when it fails, the machine has not joined. Asked again with the same
     token, as after a lost answer, it becomes the same machine.

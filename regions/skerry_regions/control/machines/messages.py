@@ -134,5 +134,5 @@ def common_version(theirs: str, ours: Sequence[int] = VERSIONS) -> int | None:
 
 
 def versions_text(versions: Sequence[int] = VERSIONS) -> str:
-    """As the header has them."""
+    """Return the versions as the header has them."""
     return ",".join(map(str, versions))

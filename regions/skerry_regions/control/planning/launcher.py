@@ -47,7 +47,7 @@ Settings = NodeSettings | EdgeSettings
 
 
 def fingerprint(settings: Settings) -> str:
-    """Equal for equal settings, in every process."""
+    """Return what is equal for equal settings, in every process."""
     return hashlib.blake2b(msgspec.json.encode(settings), digest_size=8).hexdigest()
 
 

@@ -18,7 +18,8 @@ def node_command(
     threads: int,
     prompts: Path | None,
 ) -> list[str]:
-    """`address` gives that of a kind: node, kv, control. `prompts` is a file of system prompts."""
+    """Return a node's command line. `address` gives that of a kind: node, kv, control. `prompts` is
+    a file of system prompts."""
     command = [
         "node", "--id", id, "--role", settings.role, "--model", settings.model,
         "--region", settings.region, "--residency", settings.residency,
@@ -40,7 +41,8 @@ def node_command(
 def edge_command(
     id: str, settings: EdgeSettings, *, gateway: str, listener: int, topology: Path
 ) -> list[str]:
-    """`gateway` is where it takes other regions' streams, `listener` a descriptor to inherit."""
+    """Return an edge's command line. `gateway` is where it takes other regions' streams, `listener`
+    a descriptor to inherit."""
     command = [
         "edge", "--id", id, "--region", settings.region, "--residency", settings.residency,
         "--topology", str(topology), "--gateway", gateway, "--listener-fd", str(listener),

@@ -30,7 +30,8 @@ class LaunchRecord(Struct, frozen=True, kw_only=True):
 def judged(
     record: LaunchRecord, pid: int, member: Member | None, now: float, *, silence: float
 ) -> RunningProcess:
-    """`member` is its own word under a running lease; `silence` since it last was healthy."""
+    """Judge a launched process. `member` is its own word under a running lease; `silence` since it
+    last was healthy."""
     state: ProcessState = "starting"
     seconds = now - record.started
     if record.draining_since is not None:

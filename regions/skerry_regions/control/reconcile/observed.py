@@ -142,7 +142,7 @@ def _of_group(picture: Picture, record: Record) -> PoolStatus | EdgeNodeStatus:
 def _judged(
     picture: Picture, record: Record, group: Group | None, count: Count
 ) -> tuple[Phase, str, str]:
-    """Phase, and why in one word and in one sentence."""
+    """Return the phase, and why in one word and in one sentence."""
     told = f"{count.ready} of {count.desired} ready"
     if record.deleting or (count.desired == 0 and count.running):
         return "draining", "Draining", f"{count.running} still running"

@@ -135,7 +135,7 @@ class ProcessLauncher:
         return judged(known.record, known.pid, member, now, silence=now - known.healthy_at)
 
     async def _watch(self, known: KnownProcess) -> None:
-        """Ask how it is, as long as it runs."""
+        """Poll how it is, as long as it runs."""
         address = Address.parse(known.record.control)
         while True:
             await asyncio.sleep(HEALTH_SECONDS)

@@ -110,22 +110,22 @@ class Reconciler:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Whoever is in the registry, on all machines, by the last look."""
+        """Return who is in the registry, on all machines, by the last look."""
         return self._observation.members
 
     @property
     def seconds_behind(self) -> float:
-        """Since the last look that went well."""
+        """Return seconds since the last look that went well."""
         return self._clock() - self._looked_at
 
     def wanted(self) -> Wanted | None:
-        """None before the first look."""
+        """Return the desired state; None before the first look."""
         return Wanted(self._store.desired, self._groups) if self._revision else None
 
     # --- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled. What fails once is tried again."""
+        """Reconcile until cancelled. What fails once is tried again."""
         while True:
             await self._try_step()
             await self._wait()
@@ -239,7 +239,7 @@ class Reconciler:
         await self._failed(ended.id, ended.owner, ended.ran_seconds, what)
 
     async def _failed(self, id: str, owner: str, ran_seconds: float, what: str) -> None:
-        """It ended unasked, or could not be started: it will be, after a growing pause."""
+        """Record that it ended by itself, or did not start: it will be, after a growing pause."""
         message = self.failures.failed(id, owner, ran_seconds, what, self._clock())
         logger.warning("%s", message)
         await self._event(owner, "warning", "Ended", message)

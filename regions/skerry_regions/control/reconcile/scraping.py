@@ -58,7 +58,7 @@ def groups(monitoring: Monitoring) -> list[ScrapeGroup]:
 
 
 def _group(url: str, path: str, job: str, instance: str, region: str = "") -> ScrapeGroup:
-    """`home_region`, since an edge's metrics have regions of their own."""
+    """Return one target; `home_region`, since an edge's metrics have regions of their own."""
     parts = urlsplit(url)
     labels = {
         "job": job, "instance": instance, "__scheme__": parts.scheme, "__metrics_path__": path,

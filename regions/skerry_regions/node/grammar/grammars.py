@@ -61,7 +61,7 @@ class _Kept:
         self.bytes += entry.bytes
 
     def drop_oldest(self) -> int:
-        """Returns the bytes that it took."""
+        """Drop the oldest; return the bytes that it took."""
         _, oldest = self.entries.popitem(last=False)
         self.bytes -= oldest.bytes
         return oldest.bytes

@@ -90,7 +90,7 @@ class CompiledIndex:
 
     @property
     def _sparse(self) -> int:
-        """From how many holders on a bitmap is better than a list: 8 bytes a holder at most."""
+        """Return from how many holders on a bitmap beats a list: 8 bytes a holder at most."""
         return max(LONGEST_LIST, self.num_slots // BITMAP_WORD)
 
     def reserve(self, slot: int) -> None:
@@ -123,7 +123,7 @@ class CompiledIndex:
 
     @property
     def num_bytes(self) -> int:
-        """Of all arrays that grow."""
+        """Return the bytes of all arrays that grow."""
         arrays = self.arrays
         tables = sum(array.nbytes for table in (arrays.told, arrays.filed) for array in table)
         return tables + arrays.pending.nbytes + arrays.expiries.nbytes

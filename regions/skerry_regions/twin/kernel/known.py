@@ -204,7 +204,7 @@ def put_report(
 
 @called
 def report_node(world: World, v: int, now: float) -> None:
-    """A node reports its load and its blocks: all edges of its region hear it at once."""
+    """Report a node's load and its blocks: all edges of its region hear it at once."""
     nodes, regions = world.nodes, world.regions
     tokens, pairs = nodes.waiting[v, 0], nodes.waiting[v, 1]
     if nodes.step_id[v] & 1 and nodes.num_chunks[v] > 0:  # less what is computed by now
@@ -246,7 +246,7 @@ def is_held(index: IndexArrays, name: np.uint64, first: int, last: int) -> bool:
 
 @called
 def summarise(world: World, q: int, now: float) -> None:
-    """A region sends others its summary: see `routing.summaries`. Its first edge makes it."""
+    """Send others a region's summary: see `routing.summaries`. Its first edge makes it."""
     nodes, regions = world.nodes, world.regions
     e, s = regions.first_edge[q], world.settings.num_nodes + q
     refresh(world, e, now)

@@ -106,7 +106,7 @@ def wake(world: World, v: int, now: float) -> None:
 
 @compiled
 def finish(world: World, x: int, now: float) -> None:
-    """The last token of a request is out."""
+    """End a request: its last token is out."""
     requests, nodes = world.requests, world.nodes
     requests.phase[x] = DONE
     requests.end[x] = now + requests.way[x] - requests.arrival[x]
@@ -118,7 +118,7 @@ def finish(world: World, x: int, now: float) -> None:
 
 @compiled
 def begin_decode(world: World, x: int, now: float) -> bool:
-    """The first token is out on the node that decodes; return whether more are to come."""
+    """Count the first token out on the node that decodes; return whether more are to come."""
     requests = world.requests
     requests.phase[x] = DECODING
     if math.isnan(requests.first_token[x]):
@@ -173,7 +173,7 @@ def account(world: World, v: int) -> None:
 
 @called
 def end_step(world: World, v: int, now: float) -> None:
-    """A step of a node is over: streams end, prompts are done."""
+    """End a node's step: streams end, prompts are done."""
     requests, nodes = world.requests, world.nodes
     nodes.step_id[v] += 1
     account(world, v)
@@ -205,7 +205,7 @@ def end_step(world: World, v: int, now: float) -> None:
 
 @called
 def take_over(world: World, x: int, now: float) -> None:
-    """A prompt's KV has come to the node that decodes it."""
+    """Start decoding where a prompt's KV has come."""
     requests, nodes = world.requests, world.nodes
     target = requests.decode[x]
     hold_chain(world.caches, nodes, target, world.names, requests.first[x], requests.num_blocks[x])

@@ -24,7 +24,7 @@ class _Format(logging.Formatter):
 
 
 def configure_logging() -> None:
-    """Shown by Terraform where `TF_LOG` is set."""
+    """Log to stderr, which Terraform shows where `TF_LOG` is set."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Format())
     logging.basicConfig(handlers=[handler], level=logging.INFO)

@@ -185,7 +185,7 @@ def _stored(attributes: Attributes, blocks: Blocks, state: Object) -> Object:
 
 
 def _over_objects(nesting: Nesting, value: Value, convert: Callable[[Object], Object]) -> Value:
-    """Nested objects, each converted."""
+    """Convert each nested object."""
     match value:
         case None:
             return None

@@ -79,7 +79,7 @@ def _elements(
     prior: Value,
     renew: bool,
 ) -> Value:
-    """Nested objects, each merged with the one that it was before."""
+    """Return nested objects, each merged with the one that it was before."""
     if config is None or config is UNKNOWN:
         return config
 
@@ -142,7 +142,7 @@ def _validate(
 
 
 def _known_elements(nesting: Nesting, value: Value) -> Iterator[tuple[Path, Object]]:
-    """Nested objects, and the step to each. Paths cannot lead into a set."""
+    """Yield nested objects, and the step to each. Paths cannot lead into a set."""
     if value is None or value is UNKNOWN:
         return
     steps: list[tuple[Path, Any]]

@@ -69,7 +69,7 @@ class Resource(Generic[ClientT]):
         raise NotImplementedError
 
     def import_(self, ctx: CallContext[ClientT], id: str) -> Object:
-        """Enough of a state for `read`."""
+        """Return enough of a state for `read`."""
         raise NotImplementedError
 
     def upgrade(self, version: int, state: Object) -> Object:

@@ -40,7 +40,7 @@ Handler = Callable[[Message], Message]
 
 
 def serve(provider: Provider[Any]) -> int:
-    """Be a plugin until Terraform ends it; returns the exit status."""
+    """Serve as a plugin until Terraform ends it; return the exit status."""
     if os.environ.get("TF_PLUGIN_MAGIC_COOKIE") != COOKIE:
         sys.stderr.write("This is a Terraform provider: Terraform starts it by itself.\n")
         return 1
@@ -107,7 +107,7 @@ def _socket() -> Generator[Path]:
 
 
 def _listen_with_tls(server: grpc.Server, path: Path) -> str:
-    """Our certificate, as the handshake sends it.
+    """Listen, and return our certificate as the handshake sends it.
 
     Terraform's own is not asked for: its key is on P-521, whose signatures gRPC's TLS does not take
     (the client then sends no certificate at all). Only we may enter the socket's folder instead.
@@ -142,7 +142,7 @@ def _server(service: Service[Any], done: threading.Event) -> grpc.Server:
         return message("Empty")
 
     def stdio(request: Message, context: grpc.ServicerContext) -> Iterator[Message]:
-        """Our output goes to the log by itself: nothing is sent."""
+        """Send nothing: our output goes to the log by itself."""
         return iter(())
 
     handlers = {

@@ -113,7 +113,7 @@ class Service(Generic[ClientT]):
             self._provider.release(client)
 
     def stop_provider(self, request: Message) -> Message:
-        """Advisory: Terraform waits for the calls that are under way."""
+        """Return at once, as this is advice: Terraform waits for the calls that are under way."""
         self.stop.set()
         return message("StopProviderResponse")
 

@@ -174,7 +174,7 @@ NUMBER = _Number()
 
 
 def number(text: str) -> int | float | Decimal:
-    """Decimal text. Raises ValueError."""
+    """Parse decimal text. Raises ValueError."""
     try:
         exact = Decimal(text)
     except InvalidOperation:
@@ -195,7 +195,7 @@ def from_raw(type_: Type, raw: Any, where: str = "") -> Value:
 
 
 def to_raw(type_: Type, value: Value, where: str = "") -> Any:
-    """To be encoded. Raises ValueMismatch."""
+    """Return what is to be encoded. Raises ValueMismatch."""
     if value is None:
         return None
     if value is UNKNOWN:
@@ -221,7 +221,7 @@ _JSON = msgspec.json.Decoder(float_hook=number)
 
 
 def decode_json(data: bytes) -> Any:
-    """Raw values of a state file; fractions keep their digits. Raises ValueMismatch."""
+    """Decode raw values of a state file; fractions keep their digits. Raises ValueMismatch."""
     try:
         return _JSON.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -236,7 +236,7 @@ def same(type_: Type, one: Value, other: Value) -> bool:
 
 
 def _key(type_: Type, value: Value) -> Any:
-    """Equal for equal values, whatever the order of a set or the kind of a number."""
+    """Return what is equal for equal values, whatever a set's order or the kind of a number."""
     if value is None:
         return None
     match type_:
@@ -257,7 +257,7 @@ def _key(type_: Type, value: Value) -> Any:
 
 
 def has_unknown(value: Value) -> bool:
-    """Anywhere inside."""
+    """Return whether anything inside is unknown."""
     match value:
         case dict():
             return any(map(has_unknown, value.values()))

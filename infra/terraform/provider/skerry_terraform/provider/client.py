@@ -76,7 +76,7 @@ class ControlPlane:
         return self._settings.url
 
     def create(self, collection: str, values: Object) -> Object:
-        """Exactly one resource, however often it has to be sent. Raises RequestRefused.
+        """Create exactly one resource, however often it has to be sent. Raises RequestRefused.
 
         Until it is acknowledged, another process that creates an equal one with the same token is
         given this one: whoever was killed while it waited has left it to be found.
@@ -213,7 +213,7 @@ class ControlPlane:
     def _exchange(
         self, method: str, path: str, payload: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes, float]:
-        """Status, body and `Retry-After` in seconds. Raises OSError or HTTPException."""
+        """Return status, body and `Retry-After` in seconds. Raises OSError or HTTPException."""
         connection = self._connection()
         try:
             connection.request(

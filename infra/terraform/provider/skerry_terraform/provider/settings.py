@@ -122,7 +122,7 @@ def _missing(name: str, what: str) -> ProviderError:
 
 
 def _check_token(token: str) -> None:
-    """Never quotes it; `http.client` would, of one that no header takes."""
+    """Check it without quoting it; `http.client` would quote one that no header takes."""
     if not _TOKEN.fullmatch(token):
         raise ProviderError(
             "Invalid value for token",
@@ -132,7 +132,7 @@ def _check_token(token: str) -> None:
 
 
 def _endpoint(text: str) -> tuple[str, int, bool]:
-    """Host, port, and whether it is HTTPS."""
+    """Return host, port, and whether it is HTTPS."""
     try:
         url = urlsplit(text)
         host, port = url.hostname, url.port
