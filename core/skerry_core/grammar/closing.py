@@ -23,7 +23,7 @@ from skerry_core.grammar.spelling import MARK, Spelling, Way
 MAX_BYTES: Final = 65_536  # of a way
 MAX_TAILS: Final = 64  # of a known way, where another may join it
 # What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 µs.
-AT_START: Final = (2000, 200_000)
+AT_START: Final = (1000, 60_000)
 LATER: Final = (100, 10_000)  # between two steps of an engine
 MAX_SCALAR: Final = 256  # bytes that a search adds to one scalar
 WIDTH: Final = 4  # places that it keeps of each length

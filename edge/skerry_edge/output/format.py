@@ -56,10 +56,10 @@ def output_format(request: FormatRequest) -> OutputFormat | None:
     return next(iter(formats.values()), None)
 
 
-def json_schema(schema: object, path: str) -> OutputFormat:
+def json_schema(schema: object, path: str, *, is_strict: bool = False) -> OutputFormat:
     """Return output that is valid by a schema. Raises `InvalidInput`."""
     source = json.dumps(checked(schema, path), ensure_ascii=False)
-    return OutputFormat(_grammar("json_schema", source, path), is_json=True)
+    return OutputFormat(_grammar("json_schema", source, path, is_strict=is_strict), is_json=True)
 
 
 def _response_format(asked: dict[str, Any] | None) -> OutputFormat | None:
@@ -72,6 +72,8 @@ def _response_format(asked: dict[str, Any] | None) -> OutputFormat | None:
             schema, path = asked.get("schema", ANY_OBJECT), "response_format.schema"
         case "json_schema":
             schema, path = _enveloped(asked.get("json_schema"))
+            is_strict = path.endswith(".schema") and asked["json_schema"].get("strict") is True
+            return json_schema(schema, path, is_strict=is_strict)
         case other:
             known = "'text', 'json_object' or 'json_schema'"
             raise _wrong("response_format.type", f"must be {known}, got {str(other)[:40]!r}")
@@ -122,14 +124,14 @@ def _ebnf(source: str | None) -> OutputFormat | None:
     return OutputFormat(_grammar("ebnf", source, "guided_grammar"))
 
 
-def _grammar(kind: Any, source: str, path: str) -> GrammarSpec:
+def _grammar(kind: Any, source: str, path: str, *, is_strict: bool = False) -> GrammarSpec:
     if len(source.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR:
         raise _wrong(path, f"is longer than {MAX_GRAMMAR} bytes")
     try:
         source.encode()
     except UnicodeEncodeError:
         raise _wrong(path, "holds a lone surrogate (U+D800 to U+DFFF)") from None
-    return GrammarSpec(kind=kind, source=source)
+    return GrammarSpec(kind=kind, source=source, strict=is_strict)
 
 
 def _wrong(path: str, what: str) -> InvalidInput:

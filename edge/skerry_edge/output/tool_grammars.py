@@ -26,7 +26,9 @@ def tool_grammar(
     source = "\n".join(rules)
     if len(source.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR:
         raise invalid_tools("tools", f"all tools together are longer than {MAX_GRAMMAR} bytes")
-    return GrammarSpec(kind="ebnf", source=source)
+    strict = any(tool.is_strict for tool in box.tools)
+    strict = strict or (wanted is not None and wanted.grammar.strict)
+    return GrammarSpec(kind="ebnf", source=source, strict=strict)
 
 
 def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[str]:

@@ -119,6 +119,7 @@ class Tool:
     description: str
     declared: Any  # its parameters as the caller wrote them, for the prompt
     parameters: Schema  # as grammars take them
+    is_strict: bool = False
 
     def described(self) -> dict[str, Any]:
         """Describe it as templates and prompts show it."""
@@ -215,6 +216,7 @@ def _tool(given: dict[str, Any], path: str) -> Tool:
         description=description,
         declared=declared,
         parameters=parameters | {"type": "object"},
+        is_strict=function.get("strict") is True,
     )
 
 

@@ -105,6 +105,11 @@ class NodeMetrics(StreamMetrics):
         self.failures = Counter(
             "skerry_stream_errors_total", "Streams that failed, by code.", ("model_name", "code")
         )
+        self.closing_unknown = Counter(
+            "skerry_closing_unknown_total",
+            "Streams under a grammar without a known way to a whole output: max_tokens may cut it.",
+            MODEL,
+        )
         self.time_per_token = Histogram(
             "vllm:request_time_per_output_token_seconds",
             "Of one stream, decode seconds per token.",

@@ -44,13 +44,16 @@ class Preparation:
         grammars: Grammars | None,
         connector: KVConnector,
         on_fetched: Callable[[Fetched], None],
+        on_unknown: Callable[[], None],
     ) -> None:
-        """`on_fetched` hears how fast KV came from a node that was asked for it.
+        """`on_fetched` hears how fast KV came from a node that was asked for it, `on_unknown` of a
+        grammar without a known way to a whole output.
 
         Raises InvalidInput when no grammar can be taken, or another stream waits for the transfer.
         """
         self._submit = submit
         self._connector = connector
+        self._on_unknown = on_unknown
         self._compiling: asyncio.Task[Matcher] | None = None
         self._arriving: asyncio.Future[Arrived | None] | None = None
         loop = asyncio.get_running_loop()
@@ -80,6 +83,7 @@ class Preparation:
         matcher = None
         if self._compiling is not None:
             matcher = await self._compiling
+            self._check(matcher)
             stream.is_accepted = True
             stream.times.compiled()
             if not emit(stream, Accepted(stream=stream.number)):
@@ -105,6 +109,17 @@ class Preparation:
             stream.next_index += len(first.token_ids)
         arrival = self._connector.arrival(self._submit, arrived)
         start(stream, arrival.request, matcher, arrival.blocks, private=arrival.private)
+
+    def _check(self, matcher: Matcher) -> None:
+        """Raises InvalidInput for a strict grammar without a known way to a whole output."""
+        if matcher.looks_ahead:
+            return
+        self._on_unknown()
+        if self._submit.grammar is not None and self._submit.grammar.strict:
+            raise InvalidInput(
+                "Bad input: no shortest output of this schema is known, so max_tokens could cut "
+                "it: strict refuses that; without strict it is taken"
+            )
 
     def close(self) -> None:
         """Give up what is still waited for. Idempotent."""

@@ -83,7 +83,8 @@ class ServedModel:
             self._start(stream, submit)
         else:
             fetched = self.reporter.fetched
-            preparation = Preparation(submit, self._grammars, self.connector, fetched)
+            unknown = functools.partial(self._metrics.closing_unknown.add, 1, self.model)
+            preparation = Preparation(submit, self._grammars, self.connector, fetched, unknown)
             preparing = self._prepare(stream, preparation)
             stream.preparing = self._loop.create_task(preparing, name=f"prepare {engine_id}")
             stream.preparing.add_done_callback(lambda _: preparation.close())

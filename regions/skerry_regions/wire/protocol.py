@@ -103,6 +103,7 @@ class GrammarSpec(Struct, frozen=True, kw_only=True):
 
     kind: Literal["json_schema", "regex", "ebnf"]
     source: Annotated[str, Meta(max_length=MAX_GRAMMAR)]
+    strict: bool = False  # refused where no whole output is known, to which `max_tokens` could lead
 
 
 class HandOverTo(Struct, frozen=True, kw_only=True):

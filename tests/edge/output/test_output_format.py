@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 from tests.core.schemas import Schema, schemas
 from tests.edge.support import Deployment, answer
 from tests.properties import examples
@@ -133,7 +134,10 @@ def test_depth_and_number_are_bounded() -> None:
 FORMS: list[tuple[dict[str, Any], GrammarSpec | None]] = [
     ({"response_format": {"type": "json_schema", "json_schema": PET}}, SPEC),
     ({"response_format": {"type": "json_schema",
-                          "json_schema": {"name": "pet", "strict": True, "schema": PET}}}, SPEC),
+                          "json_schema": {"name": "pet", "strict": True, "schema": PET}}},
+     replace(SPEC, strict=True)),
+    ({"response_format": {"type": "json_schema",
+                          "json_schema": {"name": "pet", "strict": False, "schema": PET}}}, SPEC),
     ({"response_format": {"type": "json_object", "schema": PET}}, SPEC),
     ({"response_format": {"type": "json_object"}},
      GrammarSpec(kind="json_schema", source='{"type": "object"}')),

@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.core.byte_grammars import END, text, write_byte_tokenizer
 from tests.regions.toy_nodes import (
+    MODEL,
     PROMPT,
     VOCABULARY,
     RunningNode,
@@ -147,6 +149,24 @@ async def test_a_grammar_that_cannot_be_used_is_refused_at_once(
             await region.generate(wrong)
         if place == "over a connection":  # and the connection is as good as before
             assert (await read(await p.region.generate(structured())))[2].finish_reason == "stop"
+
+
+async def test_a_schema_without_a_known_way_is_counted_and_refused_where_it_is_strict(
+    tmp_path: Path, vocabulary: GrammarVocabulary
+) -> None:
+    far = json.dumps({"type": "string", "minLength": 100_000})
+    async with platform(tmp_path, vocabulary, count=1) as p:
+        unknown = p.nodes[0].node.metrics.closing_unknown
+        strict = GrammarSpec(kind="json_schema", source=far, strict=True)
+        with pytest.raises(InvalidInput, match="no shortest output of this schema is known"):
+            await p.region.generate(structured(strict))
+        assert unknown.value(MODEL) == 1
+        taken = await read(await p.region.generate(structured(replace(strict, strict=False))))
+        assert (len(taken[0]), taken[2].finish_reason) == (SAMPLING.max_tokens, "length")
+        assert unknown.value(MODEL) == 2
+        whole = structured(replace(OBJECT, strict=True))
+        assert (await read(await p.region.generate(whole)))[2].finish_reason == "stop"
+        assert unknown.value(MODEL) == 2
 
 
 async def test_no_grammars_here(tmp_path: Path) -> None:
