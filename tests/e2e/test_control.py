@@ -17,8 +17,8 @@ from tests.e2e.control_client import ControlClient, ControlPlane
 from tests.edge.gate.issuer import provider
 
 from skerry import AI
-from skerry_regions.control.reconcile.socket_paths import SocketPaths
 from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.process.socket_paths import SocketPaths
 
 pytestmark = pytest.mark.model
 

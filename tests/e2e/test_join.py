@@ -17,8 +17,8 @@ from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
 from tests.e2e.control_client import ControlClient
 
 from skerry import AI
-from skerry_regions.control.reconcile.process_lock import holder
 from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.process.process_lock import holder
 
 pytestmark = pytest.mark.model
 

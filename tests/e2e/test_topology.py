@@ -232,21 +232,77 @@ def test_an_edge_that_dies_comes_back_at_its_address(platform: Platform) -> None
     assert (after["url"], after["pid"] != edge["pid"]) == (edge["url"], True)
 
 
-def test_nothing_is_left_behind(tmp_path: Path, default_model: ModelFiles) -> None:
-    skerry = start(tmp_path, default_model, TOY_SPLIT).skerry
-    supervisor = json.loads((skerry.home / "run" / "instance.json").read_text())["pid"]
-    family = [supervisor, *children(supervisor)]
-    assert len(family) == 7  # four nodes, an edge, and the control plane
-    os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not any(map(is_alive, family)))
-    assert skerry("status").returncode == 1
+def supervisor_of(skerry: Skerry) -> int:
+    pid: int = json.loads((skerry.home / "run" / "instance.json").read_text())["pid"]
+    return pid
 
-    file = tmp_path / "topology.yaml"
+
+def pids_of(skerry: Skerry) -> dict[str, int]:
+    """Return the processes of the topology, by what they are called."""
+    status = skerry.status()
+    return {each["id"]: each["pid"] for each in [*status["nodes"], *status["edges"]]}
+
+
+def test_what_a_supervisor_has_started_outlives_it(
+    tmp_path: Path, default_model: ModelFiles
+) -> None:
+    """Nobody is refused meanwhile, the next one adopts it, and `down` ends it in any case."""
+    platform = start(tmp_path, default_model, TOY_SPLIT)
+    skerry, file = platform.skerry, tmp_path / "topology.yaml"
+    before, killed = pids_of(skerry), supervisor_of(skerry)
+    [control] = [pid for pid in children(killed) if pid not in before.values()]
+
+    def strike() -> None:
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: not is_alive(killed) and not is_alive(control))
+
+    asked = ASKED | {"max_tokens": 200}
+    undisturbed = platform.stream(asked)
+    assert platform.stream(asked, after=10, then=strike) == undisturbed
+    assert platform.stream(asked) == undisturbed
+    status = skerry("status")
+    assert status.returncode == 1
+    assert "Nothing supervises edge, fra-decode-0" in status.stderr
+    assert "`skerry down` ends them" in skerry("up").stderr
+
     assert skerry("up", "--detach", "--topology", str(file)).returncode == 0
-    supervisor = json.loads((skerry.home / "run" / "instance.json").read_text())["pid"]
-    family = [supervisor, *children(supervisor)]
+    until(lambda: {node["state"] for node in skerry.status()["nodes"]} == {"ready"})
+    assert pids_of(skerry) == before
+    assert skerry("reload").returncode == 0
+    after = pids_of(skerry)
+    assert {id for id in before if after[id] != before[id]} == {"edge"}
+    os.kill(after["edge"], signal.SIGKILL)
+    assert platform.stream(asked) == undisturbed  # it waits for another one at the same port
+
+    os.kill(supervisor_of(skerry), signal.SIGKILL)
+    until(lambda: skerry("status").returncode == 1)
+    family = [*after.values()]
     assert skerry("down").returncode == 0
-    until(lambda: not any(map(is_alive, family)))
+    assert not any(map(is_alive, family))
+    assert sorted(path.name for path in (skerry.home / "run").iterdir()) == ["skerry.lock"]
+
+
+@pytest.mark.slow
+def test_a_successor_with_another_file_changes_what_differs(
+    tmp_path: Path, default_model: ModelFiles
+) -> None:
+    """At the same port: nodes that are as before stay, the others are drained, edges succeeded."""
+    skerry = start(tmp_path, default_model, TOY_SPLIT).skerry
+    before, url = pids_of(skerry), skerry.status()["url"]
+    killed = supervisor_of(skerry)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not is_alive(killed))
+    file = tmp_path / "topology.yaml"
+    file.write_text(TOY_SPLIT.replace("replicas: 2}\nedges", "replicas: 1, kv_blocks: 99}\nedges"))
+    assert skerry("up", "--detach", "--topology", str(file)).returncode == 0
+    until(lambda: pids_of(skerry)["edge"] not in (0, before["edge"]))
+    after = pids_of(skerry)
+    assert [*after] == [*NODES[:3], "edge"]
+    assert {id for id in after if after[id] == before[id]} == {"fra-prefill-0", "fra-prefill-1"}
+    assert skerry.status()["url"] == url
+    until(lambda: not is_alive(before["edge"]) and not is_alive(before["fra-decode-1"]))
+    assert skerry("down", "--timeout", "20").returncode == 0
+    assert not any(map(is_alive, (*before.values(), *after.values())))
     assert sorted(path.name for path in (skerry.home / "run").iterdir()) == ["skerry.lock"]
 
 

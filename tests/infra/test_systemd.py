@@ -11,7 +11,8 @@ import pytest
 from tests.tools import program
 
 from skerry_cli import build_parser
-from skerry_cli.composition import control_child, fleet, fleet_dns, serve_gateway, serve_machines
+from skerry_cli.composition import control_child, serve_gateway, serve_machines
+from skerry_cli.composition.fleet import dns_server, fleet
 from skerry_cli.home.state import Home
 from skerry_cli.platform import lifecycle
 from skerry_cli.roles import node
@@ -68,7 +69,7 @@ def test_stopping_leaves_time_to_drain() -> None:
     streams = Limits().drain_seconds + serve_gateway.DRAIN_SECONDS
     assert streams < float(settings("skerry-edge")["TimeoutStopSec"])
     edges = fleet.EDGE_STOP_SECONDS + MAX_STEER_DRAIN_SECONDS
-    others = fleet_dns.STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
+    others = dns_server.STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
     assert edges + others < float(settings("skerry")["TimeoutStopSec"])
     api_and_machines = 2 * serve_machines.DRAIN_SECONDS
     assert api_and_machines < float(settings("skerry-control")["TimeoutStopSec"])
@@ -84,7 +85,7 @@ def test_the_platform_has_one_time_to_stop_in() -> None:
     assert told == ["220"] * 5
 
 
-@pytest.mark.parametrize("unit", ["skerry", "skerry-edge", "skerry-node"])
+@pytest.mark.parametrize("unit", ["skerry-edge", "skerry-node"])
 def test_sigterm_goes_to_the_main_process_alone(unit: str) -> None:
     found = settings(unit)
     assert (found["KillMode"], found["KillSignal"]) == ("mixed", "SIGTERM")
@@ -99,9 +100,10 @@ def test_a_machine_without_a_token_is_not_started_again_and_again(unit: str) -> 
     assert found["ConditionPathExists"] == f"|{home.machine}/machine.json"
 
 
-def test_the_control_plane_leaves_running_what_it_started() -> None:
-    found = settings("skerry-control")
-    assert found["KillMode"] == "process"
+@pytest.mark.parametrize("unit", ["skerry", "skerry-control"])
+def test_what_a_supervisor_has_started_outlives_it(unit: str) -> None:
+    found = settings(unit)
+    assert (found["KillMode"], found["KillSignal"]) == ("process", "SIGTERM")
     assert "--own" not in found["ExecStart"]
 
 

@@ -1,6 +1,7 @@
 """The control plane of `skerry up`: a process beside it, started again when it dies.
 
-`skerry up` keeps its listening socket, so that callers wait in the backlog meanwhile.
+`skerry up` keeps its listening socket, so that callers wait in the backlog meanwhile. When `skerry
+up` is killed, it ends too; what it has started goes on, and the next one adopts it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from skerry_cli.home.parts import listen_at, reachable
 from skerry_cli.home.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
+from skerry_regions.process.children import ProcessSpec
 from skerry_regions.process.health import is_healthy
-from skerry_regions.process.supervisor import ProcessSpec, Supervised
+from skerry_regions.process.supervisor import Supervised
 
 STOP_SECONDS = 90.0  # it drains what it has started: edges, then nodes
 

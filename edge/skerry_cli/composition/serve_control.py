@@ -63,6 +63,8 @@ from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.control.reconcile.scraping import Monitoring
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
+from skerry_regions.process.launch_folder import LaunchFolder
+from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.prometheus import LabelValues
@@ -70,7 +72,7 @@ from skerry_regions.registry import RegistryUnavailable
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (
-    ControlRunning, NewerSchema, RegistryUnavailable, CatalogError, sqlite3.Error, OSError,
+    ControlRunning, NewerSchema, RegistryUnavailable, CatalogError, Deposed, sqlite3.Error, OSError,
 )  # fmt: skip
 
 
@@ -113,7 +115,8 @@ async def _serve(
     options: ControlOptions, home: Home, front: Front, manifest: Manifest | None
 ) -> None:
     stop = stop_on_signals()
-    starter = Starter(options.lifeline, stop)
+    starter = Starter(options.lifeline)
+    starter.end_with_supervisor(stop)
     tokens = TokenStore(home.tokens)
     account_id = _account(home, tokens, front.url(), is_ours=not starter.is_supervisor)
     async with contextlib.AsyncExitStack() as stack:
@@ -128,7 +131,12 @@ async def _serve(
         models = ModelBook(home.root, wake.set)
         stack.push_async_callback(models.close)
         launcher = ProcessLauncher(
-            home.root, registry, cores=default_threads(), environ=os.environ, changed=wake.set
+            home.root,
+            registry,
+            term=store.next_term(above=LaunchFolder.of_control(home.root).term),
+            cores=default_threads(),
+            environ=os.environ,
+            changed=wake.set,
         )
         stack.push_async_callback(launcher.close)
         joined = JoinedMachines(lambda: reconciler.wanted(), time.monotonic)
@@ -198,7 +206,7 @@ async def _serve(
         finally:
             reconciling.cancel()
             await asyncio.gather(reconciling, return_exceptions=True)
-        if options.owns:
+        if options.owns and not starter.is_abandoned:
             await reconciler.drain_all()
 
 

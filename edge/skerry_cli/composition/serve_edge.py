@@ -108,7 +108,7 @@ async def _serve(
     stop, retire = stop_on_signals(told_to_stop), asyncio.Event()
     started(from_threads(retire.set))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, retire.set)
-    starter = Starter(options.lifeline, stop)
+    starter = Starter(options.lifeline)
     topology = None if options.topology is None else read_topology(options.topology)
     async with contextlib.AsyncExitStack() as stack:
         front = stack.enter_context(Front.open(options.where, Limits()))

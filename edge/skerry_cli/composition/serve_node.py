@@ -43,7 +43,7 @@ async def _serve(
     stop = stop_on_signals(told_to_stop)
     started(from_threads(stop.set))
     process = NodeProcess(options, registry, stop, tokenize)
-    starter = Starter(descriptor, stop)
+    starter = Starter(descriptor)
     await process.run(
         progress=starter.progress,
         ready=lambda member: starter.ready(

@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Generator
 from pathlib import Path
+from signal import Signals
 
 from skerry_cli.composition.control_child import control_listener, control_plane
-from skerry_cli.composition.fleet import Fleet, edge_url, keep_topology
+from skerry_cli.composition.fleet.fleet import Fleet, edge_url
+from skerry_cli.composition.fleet.processes import FleetProcesses
 from skerry_cli.composition.opening import openable
 from skerry_cli.home.control import answer_status
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.instance import Instance, announce
+from skerry_cli.home.left_behind import SOCKETS, forget_fleet
 from skerry_cli.home.parts import (
     credentials,
+    host_address,
     install_models,
     listen_at,
     read_topology,
@@ -23,27 +28,29 @@ from skerry_cli.home.parts import (
     url_of,
 )
 from skerry_cli.home.registries import open_registry
-from skerry_cli.home.sockets import SocketFolder
 from skerry_cli.home.state import Home
 from skerry_cli.report import StartReporter, ready_report
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
+from skerry_regions.address import Address
+from skerry_regions.process.launch_folder import LaunchFolder
+from skerry_regions.process.local_launcher import Deposed, LocalLauncher
+from skerry_regions.process.socket_paths import SocketPaths
+from skerry_regions.process.spawning import HeldListener
 from skerry_regions.process.startup import on_sighup, on_thread, stop_on_signals, unless
 from skerry_regions.process.supervisor import FirstStartFailed
-from skerry_regions.topology.spec import Topology
+from skerry_regions.topology.spec import EdgeSpec, Topology
 
 logger = logging.getLogger(__name__)
 
 
 def serve_topology(path: Path, home: Home, control: str, reporter: StartReporter) -> None:
-    """Start what the file describes and keep it alive until SIGINT or SIGTERM.
+    """Start what the file describes, or adopt it, and keep it alive until SIGINT or SIGTERM.
 
     Raises `CannotStart`, or `Interrupted` when the signal comes before all are ready.
     """
-    topology = _load(path)
-    with SocketFolder.create(home.run) as sockets:
-        keep_topology(path, sockets)
-        asyncio.run(_serve(topology, home, sockets, control, reporter))
+    source = path.read_bytes() if path.is_file() else b""
+    asyncio.run(_serve(_load(path), source, home, control, reporter))
 
 
 def _load(path: Path) -> Topology:
@@ -54,17 +61,15 @@ def _load(path: Path) -> Topology:
 
 
 async def _serve(
-    topology: Topology, home: Home, sockets: SocketFolder, control: str, reporter: StartReporter
+    topology: Topology, source: bytes, home: Home, control: str, reporter: StartReporter
 ) -> None:
     stop = stop_on_signals()
     renew = asyncio.Event()
     on_sighup(renew.set)
-    _forget_registry(home)
-    with contextlib.ExitStack() as listening:
-        listeners = {
-            edge.name: listening.enter_context(listen_at(edge.host, edge.port, Limits()))
-            for edge in topology.edges
-        }
+    with _launching(home) as (launcher, sockets), contextlib.ExitStack() as listening:
+        listeners = {edge.name: _listener(edge, launcher) for edge in topology.edges}
+        for listener in listeners.values():
+            listening.callback(listener.close)
         control_socket = listening.enter_context(control_listener(home))
         names = list(dict.fromkeys(pool.model for pool in topology.pools))
         installed = await unless(
@@ -80,7 +85,8 @@ async def _serve(
         )
         registry = open_registry(home, os.environ)
         listening.callback(registry.close)
-        fleet = Fleet(topology, installed, home, sockets, listeners, registry, reporter)
+        processes = FleetProcesses(topology, source, installed, home, sockets, listeners)
+        fleet = Fleet(processes, listeners, launcher, registry, reporter)
         notes = [away] if (away := await fleet.registry_trouble()) else []
         for note in notes:
             logger.error("%s", note)
@@ -104,10 +110,43 @@ async def _serve(
             raise CannotStart(str(error)) from None
         finally:
             await fleet.stop()
-            _forget_registry(home)
 
 
-def _forget_registry(home: Home) -> None:
-    """Forget what an earlier run wrote: it says nothing about this one."""
-    for path in home.run.glob(f"{home.registry.name}*"):
-        path.unlink(missing_ok=True)
+@contextlib.contextmanager
+def _launching(home: Home) -> Generator[tuple[LocalLauncher, SocketPaths]]:
+    """Yield the launcher of the home, and where its processes have their sockets.
+
+    Where none runs, what earlier ones wrote is forgotten, before and after: it says nothing about
+    these. Raises `CannotStart`.
+    """
+    try:
+        folder = LaunchFolder.of_fleet(home.root)
+        if not any(folder.running()):
+            forget_fleet(home)
+        launcher = LocalLauncher(folder, folder.term + 1)
+        sockets = SocketPaths.of(home.root, SOCKETS)
+    except (OSError, Deposed) as error:
+        raise CannotStart(f"cannot start processes in {home.run}: {error}") from None
+    try:
+        yield launcher, sockets
+    finally:
+        is_over = not launcher.list()
+        launcher.close()
+        if is_over:
+            forget_fleet(home)
+
+
+def _listener(edge: EdgeSpec, launcher: LocalLauncher) -> HeldListener:
+    """Return where an edge listens, or is to. Raises `CannotStart`.
+
+    One that a former supervisor has started keeps its port, unless the file says another.
+    """
+    host = ""
+    for process in launcher.list().values():
+        if process.record.owner == edge.name and process.record.kind == "edge":
+            address = Address.parse(process.record.address)
+            host = host or host_address(edge.host)
+            if address.host == host and edge.port in (0, address.port):
+                return HeldListener(address.host, address.port)
+            launcher.drain(process.record.id, Signals.SIGUSR2)
+    return HeldListener(edge.host, edge.port, listen_at(edge.host, edge.port, Limits()))

@@ -34,17 +34,26 @@ def run_to_the_end(run: Callable[[], None], *failures: type[Exception]) -> int:
 class Starter:
     """Whoever has started this process: a supervisor at the other end of a lifeline, or a person.
 
-    A process outlives no supervisor: `stop` is set when the lifeline's other end closes.
+    A process outlives its supervisor, whose successor finds it, unless it is to end with it.
     """
 
-    def __init__(self, lifeline: int | None, stop: asyncio.Event) -> None:
+    def __init__(self, lifeline: int | None) -> None:
         """`lifeline` is a descriptor; None where a person has started us."""
         self._lifeline = None if lifeline is None else Lifeline(lifeline)
-        if self._lifeline is not None:
-            self._lifeline.watch(stop.set)
+        self.is_abandoned = False  # the supervisor died
         self.progress: Progress = (
             Lines().show if self._lifeline is None else self._lifeline.progress
         )
+
+    def end_with_supervisor(self, stop: asyncio.Event) -> None:
+        """Set `stop` when the supervisor is no more, on the running loop."""
+
+        def gone() -> None:
+            self.is_abandoned = True
+            stop.set()
+
+        if self._lifeline is not None:
+            self._lifeline.watch(gone)
 
     @property
     def is_supervisor(self) -> bool:

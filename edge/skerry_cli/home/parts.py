@@ -224,6 +224,15 @@ def listen_at(host: str, port: int, limits: Limits) -> socket.socket:
         raise CannotStart(f"cannot listen on {host} port {port}: {reason}. {hint}") from None
 
 
+def host_address(host: str) -> str:
+    """Return the IP address at which `listen_at` listens for a host; itself where there is none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return host
+    return str(found[0][4][0])
+
+
 def reachable(listener: socket.socket) -> tuple[str, int]:
     """Return host and port at which this machine reaches a listener."""
     address: tuple[str, int] = listener.getsockname()[:2]
@@ -234,6 +243,10 @@ def reachable(listener: socket.socket) -> tuple[str, int]:
 def url_of(listener: socket.socket, *, tls: bool = False, host: str = "") -> str:
     """Return where callers reach it: at `host`, where one is given."""
     own, port = reachable(listener)
-    host = host or own
-    scheme = "https" if tls else "http"
+    return reached_url(host or own, port, tls=tls)
+
+
+def reached_url(host: str, port: int, *, tls: bool = False) -> str:
+    """Return the URL of a port here, or at a name of this machine."""
+    scheme, host = "https" if tls else "http", LOOPBACK.get(host, host)
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

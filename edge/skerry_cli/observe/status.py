@@ -50,7 +50,7 @@ def show(args: argparse.Namespace) -> int:
         note(f"Skerry is starting (process {instance.pid}).")
         return 1
     if not is_running:
-        note(NOT_RUNNING)
+        note(unsupervised(home) or NOT_RUNNING)
         return 1
     if instance is not None:
         say(f"{status.url}  (process {instance.pid})")
@@ -60,6 +60,19 @@ def show(args: argparse.Namespace) -> int:
     for line in [*status.notes, *(status.control.troubles() if status.control else ())]:
         note(line)
     return 0
+
+
+def unsupervised(home: Home) -> str:
+    """Return a sentence on what goes on without its supervisor; nothing where nothing does."""
+    from skerry_cli.home.left_behind import left_behind
+
+    names = [each.record.id for each in left_behind(home)]
+    if not names:
+        return ""
+    return (
+        f"Nothing supervises {', '.join(names)}: they serve on. `skerry up --topology FILE` or "
+        "`skerry control`, whichever has started them, takes over; `skerry down` ends them."
+    )
 
 
 def read_status(home: Home, instance: Instance | None) -> Status:

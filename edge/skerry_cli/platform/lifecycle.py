@@ -11,14 +11,17 @@ import sys
 import time
 
 from skerry_cli.arguments import Commands, add_command, positive_seconds
+from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.errors import StateError
-from skerry_cli.home.instance import Instance, running
+from skerry_cli.home.instance import Instance, claim, running
+from skerry_cli.home.left_behind import end, forget_fleet, left_behind
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 
 DRAIN_SECONDS = 220.0  # to drain in: as the unit and the container have it
 KILL_SECONDS = 10.0
 RELOAD_SECONDS = 120.0  # for edges to be replaced
+CONTROL_SECONDS = 5.0  # in which a control plane ends that was part of a platform
 LOOK_SECONDS = 0.05  # a lock, or a process, cannot be waited for with a deadline
 
 
@@ -62,8 +65,7 @@ def stop(args: argparse.Namespace) -> int:
     home = Home.from_environ(os.environ)
     instance = running(home)
     if instance is None:
-        note("Skerry is not running.")
-        return 0
+        return _end_left_behind(home, args.timeout)
     try:
         process = os.pidfd_open(instance.pid)
     except ProcessLookupError:
@@ -72,12 +74,31 @@ def stop(args: argparse.Namespace) -> int:
     _signal(instance, signal.SIGTERM)
     if _ended(home, process, args.timeout):
         say(f"Stopped (process {instance.pid}).")
-        return 0
+        return 0 if not left_behind(home) else _end_left_behind(home, args.timeout)
     note(f"Process {instance.pid} has not ended within {args.timeout:g} s: killing it.")
     _signal(instance, signal.SIGKILL)
     if _ended(home, process, KILL_SECONDS):
-        return 0
+        return 0 if not left_behind(home) else _end_left_behind(home, KILL_SECONDS)
     return complain(f"process {instance.pid} cannot be killed; see `ps -p {instance.pid}`.")
+
+
+def _end_left_behind(home: Home, seconds: float) -> int:
+    """End what a `skerry up` that was killed has left."""
+    left = left_behind(home)
+    if not left:
+        note("Skerry is not running.")
+        return 0
+    deadline = time.monotonic() + CONTROL_SECONDS
+    while control_runs(home) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    left = left_behind(home)  # with what it has left
+    note(f"Ending {len(left)} processes that went on without their supervisor.")
+    end(left, seconds)
+    with claim(home):  # which forgets the former one
+        if not control_runs(home):
+            forget_fleet(home)
+    say("Stopped.")
+    return 0
 
 
 def reload(args: argparse.Namespace) -> int:

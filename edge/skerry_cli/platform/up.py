@@ -34,6 +34,7 @@ from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, note
 from skerry_cli.report import LineReporter, StartReporter, TerminalReporter
 from skerry_regions.models.sources import Sized
+from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.log_files import open_log
 
 DEFAULT_HOST = "127.0.0.1"
@@ -127,6 +128,11 @@ def start(args: argparse.Namespace) -> int:
     home.create()
     if (instance := running(home)) is not None:
         return _already_running(AlreadyRunning(instance))
+    if args.topology is None and any(LaunchFolder.of_fleet(home.root).running()):
+        return complain(
+            "processes of a topology go on without their supervisor: `skerry up --topology FILE` "
+            "takes over, `skerry down` ends them"
+        )
     if args.detach:
         return _start_in_background(args, home)
     if args.report_fd is not None:

@@ -4,18 +4,25 @@
 
 Each socket that other regions reach has one relay per region, beside it. What comes in leaves half
 a round trip later, in order; so does the end of a connection. Bandwidth is not held down, nothing
-is lost, and clients reach their edge at once.
+is lost, and clients reach their edge at once. All relays are one process, `main`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from skerry_regions.address import Address
+from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.startup import stop_on_signals
+from skerry_regions.topology.loading import load_topology
 from skerry_regions.topology.spec import Topology
 
 MAX_WAITING = 8 << 20  # bytes on their way in one direction; beyond, the sender is held up
@@ -33,6 +40,28 @@ def relayed(address: str, region: str) -> str:
 def through_relays(address: str, region: str, source: str) -> str:
     """Return the address by a relay, as the `Reach` of a directory of emulated regions."""
     return address if region == source else relayed(address, source)
+
+
+def relays_command(topology: Path, sockets: Path) -> list[str]:
+    """Return what runs the relays of a topology file; `sockets` is JSON, as `relays` takes them."""
+    return [sys.executable, "-m", "skerry_regions.process.emulation", str(topology), str(sockets)]
+
+
+def main(topology: str, sockets: str, _: str, lifeline: str) -> None:
+    """Pass bytes on until SIGTERM."""
+    pairs = msgspec.json.decode(Path(sockets).read_bytes(), type=list[tuple[str, str]])
+    made = relays(load_topology(Path(topology)), pairs)
+    asyncio.run(_serve(made, Lifeline(int(lifeline))))
+
+
+async def _serve(made: list[Relay], lifeline: Lifeline) -> None:
+    stop = stop_on_signals()
+    for relay in made:
+        await relay.listen()
+    lifeline.ready({"relays": len(made)})
+    await stop.wait()
+    for relay in made:
+        await relay.close()
 
 
 def relays(topology: Topology, sockets: Iterable[tuple[str, str]]) -> list[Relay]:
@@ -179,3 +208,7 @@ class _Pipe:
             self._hold_up(False)
         if self._waiting:
             loop.call_at(self._waiting[0][0], self._release)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

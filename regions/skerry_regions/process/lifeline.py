@@ -3,7 +3,7 @@ end.
 
 The process writes JSON lines: `{"what", "share"}` while it starts, with `"size"` where bytes are
 counted, then `{"ready": {…}}` once. The supervisor writes nothing; when its end closes, however it
-died, the process drains and ends, so nothing is left behind.
+died, a process that cannot be found again ends; the others go on.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import orjson
 class Lifeline:
     """The process's end. `progress` and `ready` may be called from any thread.
 
-    A process that outlives whoever waits for it (`skerry up --detach`) does not `watch`: then what
-    it says later is lost.
+    A process that outlives whoever waits for it does not `watch`: what it says later is lost.
     """
 
     def __init__(self, descriptor: int) -> None:

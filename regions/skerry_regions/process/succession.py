@@ -12,7 +12,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from skerry_regions.process.supervisor import FirstStartFailed, ProcessSpec, Supervised
+from skerry_regions.process.children import ProcessSpec
+from skerry_regions.process.supervisor import FirstStartFailed, Supervised
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,10 @@ class Succession:
     `patience` is how many seconds a process may take to finish, once it is to leave.
     """
 
-    def __init__(self, supervise: Callable[[ProcessSpec], Supervised], patience: float) -> None:
+    def __init__(
+        self, supervise: Callable[[ProcessSpec, bool], Supervised], patience: float
+    ) -> None:
+        """`supervise` is called with whether it is to be one beside that which serves."""
         self._supervise = supervise
         self._patience = patience
         self._serving: dict[str, Supervised] = {}
@@ -39,16 +43,19 @@ class Succession:
         """Return the processes that serve now."""
         return iter(self._serving.values())
 
-    async def start(self, specs: list[ProcessSpec]) -> None:
-        """Start all at once; returns when all are ready. Raises FirstStartFailed."""
+    def begin(self, specs: list[ProcessSpec]) -> None:
+        """Start all at once, or adopt them."""
         for spec in specs:
-            self._serving[spec.id] = self._supervise(spec)
+            self._serving[spec.id] = self._supervise(spec, False)
+
+    async def wait_until_ready(self) -> None:
+        """Raises FirstStartFailed as soon as one does."""
         await asyncio.gather(*(process.wait_until_ready() for process in self))
 
     async def renew(self, spec: ProcessSpec) -> None:
         """Replace the process of this name. It stays when its successor does not start."""
         self.failures.pop(spec.id, None)
-        successor = self._supervise(spec)
+        successor = self._supervise(spec, True)
         self._beside.add(successor)
         try:
             await successor.wait_until_ready()

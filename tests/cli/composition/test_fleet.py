@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from skerry_cli.composition.fleet import Fleet, keep_topology
+from skerry_cli.composition.fleet.processes import FleetProcesses
 from skerry_cli.home.machine import share_threads
 from skerry_cli.home.parts import Installation, read_topology
-from skerry_cli.home.sockets import MAX_PATH_BYTES, SocketFolder
 from skerry_cli.home.state import Home
-from skerry_cli.report import LineReporter
-from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.models.catalog import Catalog
+from skerry_regions.process.socket_paths import MAX_PATH_BYTES, SocketPaths
+from skerry_regions.process.spawning import HeldListener
 from skerry_regions.topology.loading import load_topology
 from skerry_regions.topology.spec import TopologyPool
 
@@ -42,21 +41,24 @@ def test_nodes_share_the_cores(written: list[int | None], cores: int, shares: li
 
 
 def test_sockets_are_their_owners_and_go(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    with SocketFolder.create(run) as folder:
-        assert stat.S_IMODE(folder.root.stat().st_mode) == 0o700
-        (folder.path("a", "node")).touch()
+    folder = SocketPaths.of(tmp_path, "nodes")
+    assert stat.S_IMODE(folder.root.stat().st_mode) == 0o700
+    folder.path("a", "node").touch()
+    assert SocketPaths.of(tmp_path, "nodes").path("a", "node").exists()  # for who comes after us
+    folder.remove()
     assert not folder.root.exists()
 
 
 def test_paths_fit_the_kernel_however_deep_the_home_is(tmp_path: Path) -> None:
-    run = tmp_path / ("deep" * 20)
-    run.mkdir()
-    with SocketFolder.create(run) as folder:
+    home = tmp_path / ("deep" * 20)
+    folder = SocketPaths.of(home, "nodes")
+    try:
         paths = {folder.path(name * 60, "control") for name in "ab"}
         assert len(paths) == 2
         assert all(len(os.fsencode(path)) <= MAX_PATH_BYTES for path in paths)
+        assert SocketPaths.of(home, "nodes") == folder
+    finally:
+        folder.remove()
 
 
 TOPOLOGY = """
@@ -77,18 +79,18 @@ def test_edges_are_told_of_the_links(tmp_path: Path) -> None:
     file = tmp_path / "topology.yaml"
     file.write_text(TOPOLOGY)
     topology = load_topology(file)
-    with SocketFolder.create(tmp_path) as sockets, socket.create_server(("127.0.0.1", 0)) as port:
-        keep_topology(file, sockets)
-        file.unlink()
-        fleet = Fleet(
+    sockets = SocketPaths.of(tmp_path, "nodes")
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        processes = FleetProcesses(
             replace(topology, pools=()),
+            file.read_bytes(),
             Installation(Catalog.load(), [], []),
             Home(tmp_path),
             sockets,
-            {"edge": port},
-            SqliteRegistry(tmp_path / "registry"),
-            LineReporter(),
+            {"edge": HeldListener("127.0.0.1", 0, port)},
         )
-        command = fleet._edge(topology.edges[0]).command
-        told = Path(command[command.index("--topology") + 1])
+        processes.write()
+        file.unlink()
+        [edge] = processes.edges()
+        told = Path(edge.command[edge.command.index("--topology") + 1])
         assert read_topology(told).link_priors()["fra", "iad"].rtt == 0.321

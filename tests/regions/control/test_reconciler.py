@@ -51,7 +51,7 @@ class Machine:
         self.broken = ""
         self.started: list[str] = []
 
-    async def observe(self) -> Observation:
+    async def list(self) -> Observation:
         ended, self.ended = tuple(self.ended), []
         return Observation(dict(self.running), ended, tuple(self.members))
 
@@ -79,7 +79,7 @@ class Machine:
         if id in self.running:
             self._become(id, state="draining")
 
-    async def kill(self, id: str) -> None:
+    async def stop(self, id: str) -> None:
         self.die(id)
 
     def ready(self) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from skerry_regions.process.backoff import RestartPolicy
+from skerry_regions.process.children import ProcessSpec
 from skerry_regions.process.succession import Succession
-from skerry_regions.process.supervisor import ProcessSpec, Supervised
+from skerry_regions.process.supervisor import Supervised
 
 # Answers one connection after the other with its own pid; leaves when it is told to.
 SERVER = """
@@ -53,7 +54,9 @@ class Setting:
             descriptors=(self.listener.fileno(),),
         )
         quick = RestartPolicy(first=0.01, most=0.02)
-        self.servers = Succession(lambda spec: Supervised(spec, restarts=quick), patience=20)
+        self.servers = Succession(
+            lambda spec, beside: Supervised(spec, restarts=quick), patience=20
+        )
 
     async def ask(self) -> int:
         """The pid of who answers."""
@@ -67,7 +70,8 @@ class Setting:
 async def setting(folder: Path) -> AsyncGenerator[Setting]:
     made = Setting(folder)
     try:
-        await made.servers.start([made.spec])
+        made.servers.begin([made.spec])
+        await made.servers.wait_until_ready()
         yield made
     finally:
         await made.servers.stop(5)

@@ -13,12 +13,8 @@ from pathlib import Path
 import pytest
 
 from skerry_regions.process.backoff import RestartPolicy
-from skerry_regions.process.supervisor import (
-    FirstStartFailed,
-    HealthPolicy,
-    ProcessSpec,
-    Supervised,
-)
+from skerry_regions.process.children import ProcessSpec
+from skerry_regions.process.supervisor import FirstStartFailed, HealthPolicy, Supervised
 
 pytestmark = pytest.mark.anyio
 

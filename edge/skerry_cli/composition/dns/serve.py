@@ -62,7 +62,7 @@ def serve_dns(options: DnsOptions, home: Home) -> None:
 
 async def _serve(options: DnsOptions, home: Home) -> None:
     stop = stop_on_signals()
-    starter = Starter(options.lifeline, stop)
+    starter = Starter(options.lifeline)
     server_id = (options.server_id or socket.gethostname()).encode()[:MAX_SERVER_ID]
     fast = partial(fast_path, cache_dir=home.cache, workers=options.workers)
     live = LiveZone(home, server_id, lambda: _token(options, home), fast=fast)

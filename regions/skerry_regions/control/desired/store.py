@@ -164,6 +164,11 @@ class Store:
         decided = self.decisions(EDGE_PORT).items()
         return {id: int(port) for (kind, id), port in decided if kind == EDGE_NODE.name}
 
+    def next_term(self, above: int) -> int:
+        """Return the term of a control plane that begins: higher than any before. Raises Busy."""
+        with self.writing() as writing:
+            return writing.next_term(above)
+
     def _read(self) -> Desired:
         (revision,) = self._database.execute(
             "SELECT value FROM counters WHERE name = 'revision'"

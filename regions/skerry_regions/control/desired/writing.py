@@ -141,6 +141,15 @@ class Writing:
         """Execute a statement for tables of other modules; return its rows."""
         return self._database.execute(statement, values).fetchall()
 
+    def next_term(self, above: int) -> int:
+        """Return the term of a control plane that begins: above all before, and `above`."""
+        ((term,),) = self.execute(
+            "INSERT INTO counters VALUES ('term', ?1 + 1)"
+            " ON CONFLICT (name) DO UPDATE SET value = max(value, ?1) + 1 RETURNING value",
+            (above,),
+        )
+        return int(term)
+
     def _next_revision(self) -> int:
         """Return the transaction's: all that it changes is one revision."""
         if not self._revision:

@@ -108,12 +108,15 @@ class LaunchFailed(Exception):
 
 
 class Launcher(Protocol):
-    """Starts and stops processes. What it started outlives it, and is found again by the next."""
+    """Starts and stops processes by name. What it started outlives it, and is found again by the
+    next, whose term is higher: who was replaced is refused (`Deposed`)."""
 
-    async def observe(self) -> Observation: ...
+    async def list(self) -> Observation:
+        """Return what runs now, and what ended since the last call."""
+        ...
 
     async def start(self, launch: Launch) -> int:
-        """Start it; an edge's port. Never a second one of an id that runs. Raises LaunchFailed."""
+        """Start it; an edge's port. Of an id that runs: nothing. Raises LaunchFailed."""
         ...
 
     async def drain(self, id: str, *, patiently: bool) -> None:
@@ -124,6 +127,6 @@ class Launcher(Protocol):
         """
         ...
 
-    async def kill(self, id: str) -> None:
+    async def stop(self, id: str) -> None:
         """End it at once."""
         ...

@@ -1,30 +1,14 @@
-"""What is kept of each launched process, and how it is doing by that. Pure."""
+"""How a launched process is doing, by what is kept of it and by its own word. Pure."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from msgspec import Struct
+from typing import Literal, cast
 
 from skerry_regions.control.planning.launcher import ProcessState, RunningProcess
+from skerry_regions.process.launch_folder import LaunchRecord
 from skerry_regions.registry import Member
 
 AILING_SECONDS = 6.0  # without a healthy answer, before it counts as failed
-
-
-class LaunchRecord(Struct, frozen=True, kw_only=True):
-    """What a process was launched as. Times are the machine's boot clock's."""
-
-    id: str
-    owner: str
-    kind: Literal["node", "edge"]
-    region: str
-    fingerprint: str
-    address: str
-    control: str  # where it answers health checks
-    started: float
-    was_ready: bool = False
-    draining_since: float | None = None
 
 
 def judged(
@@ -43,7 +27,7 @@ def judged(
     return RunningProcess(
         id=record.id,
         owner=record.owner,
-        kind=record.kind,
+        kind=cast(Literal["node", "edge"], record.kind),  # no others are launched here
         region=record.region,
         fingerprint=record.fingerprint,
         pid=pid,

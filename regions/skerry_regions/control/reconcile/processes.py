@@ -1,23 +1,16 @@
-"""The launcher of one machine: nodes and edges as processes that outlive the control plane.
-
-Each process holds a lock on a file of its own from before its first instruction until its end,
-however it ends. So whoever looks at the folder later knows what runs, a second process of the same
-id cannot be started, and a recycled pid is taken for none of ours.
-"""
+"""The control plane's launcher for its own machine: what a launch says, as a process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import signal
 import socket
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from signal import Signals
 
 import msgspec
 from msgspec.structs import replace
@@ -34,28 +27,30 @@ from skerry_regions.control.planning.launcher import (
     fingerprint,
 )
 from skerry_regions.control.reconcile.commands import edge_command, node_command
-from skerry_regions.control.reconcile.launch_folder import LaunchFolder
-from skerry_regions.control.reconcile.launched import LaunchRecord, judged
-from skerry_regions.control.reconcile.process_lock import holder, locked
-from skerry_regions.control.reconcile.spawning import bound, spawn
+from skerry_regions.control.reconcile.launched import judged
 from skerry_regions.process.health import is_healthy
+from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
+from skerry_regions.process.local_launcher import (
+    LaunchedProcess,
+    LocalLauncher,
+    Program,
+    boot_time,
+)
+from skerry_regions.process.socket_paths import SocketPaths
+from skerry_regions.process.spawning import bound
 from skerry_regions.process.supervisor import tail
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
 HEALTH_SECONDS = 2.0  # between two checks of one process
-
-logger = logging.getLogger(__name__)
+SOCKETS = ("node", "kv", "control", "gateway")
 
 
 @dataclass(slots=True)
-class KnownProcess:
-    """One process that runs."""
+class ProcessHealth:
+    """When a process answered last, and the task that asks it."""
 
-    record: LaunchRecord
-    pid: int
-    pidfd: int
     healthy_at: float
-    watch: asyncio.Task[None] = field(init=False)
+    watch: asyncio.Task[None]
 
 
 class ProcessLauncher:
@@ -66,81 +61,106 @@ class ProcessLauncher:
         home: Path,
         registry: Registry,
         *,
+        term: int,
         cores: int,
         environ: Mapping[str, str],
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called on the loop when a process has ended. Adopts what runs."""
+        """`changed` is called on the loop when a process has ended. Adopts what runs.
+
+        Raises Deposed where a control plane of a later `term` launches.
+        """
         self._home = home
-        self._files = LaunchFolder(home)
+        self._files = LaunchFolder.of_control(home)
+        self._sockets = SocketPaths.of(home)
         self._registry = registry
         self._cores = cores
         self._environ = dict(environ) | {"SKERRY_HOME": str(home)}
         self._changed = changed
-        self._loop = asyncio.get_running_loop()
-        self._known: dict[str, KnownProcess] = {}
         self._ended: list[Ended] = []
         self._members: dict[str, Member] = {}
-        self._adopt()
+        self._launcher = LocalLauncher(self._files, term, ended=self._has_ended)
+        self._health = {id: self._watched(process) for id, process in self._launcher.list().items()}
+        self._sockets.keep((id, kind) for id in self._health for kind in SOCKETS)
 
-    async def observe(self) -> Observation:
+    async def list(self) -> Observation:
         with contextlib.suppress(RegistryUnavailable):  # what was read last stands
             members = await asyncio.to_thread(self._registry.members)
             self._members = {member.id: member for member in members}
-        running = {id: self._running(known) for id, known in list(self._known.items())}
+        processes = dict(self._launcher.list())
+        running = {id: self._running(process) for id, process in processes.items()}
         ended, self._ended = tuple(self._ended), []
         return Observation(running, ended, tuple(self._members.values()))
 
     async def start(self, launch: Launch) -> int:
-        if launch.id in self._known:
-            raise LaunchFailed(f"{launch.id} runs already")
         try:
             return self._start(launch)
         except OSError as error:
             raise LaunchFailed(f"{launch.id} cannot be started: {error}") from None
 
     async def drain(self, id: str, *, patiently: bool) -> None:
-        known = self._known.get(id)
-        if known is None:
-            return
-        if known.record.draining_since is None:
-            self._note(known, replace(known.record, draining_since=_now()))
-        is_patient_edge = patiently and known.record.kind == "edge"
-        _signal(known, signal.SIGUSR2 if is_patient_edge else signal.SIGTERM)
+        process = self._launcher.list().get(id)
+        is_patient_edge = patiently and process is not None and process.record.kind == "edge"
+        self._launcher.drain(id, Signals.SIGUSR2 if is_patient_edge else Signals.SIGTERM)
 
-    async def kill(self, id: str) -> None:
-        if (known := self._known.get(id)) is not None:
-            _signal(known, signal.SIGKILL)
+    async def stop(self, id: str) -> None:
+        self._launcher.stop(id)
 
     async def close(self) -> None:
         """Let go of what runs; it goes on."""
-        watches = [known.watch for known in self._known.values()]
-        for known in list(self._known.values()):
-            self._let_go(known)
+        watches = [health.watch for health in self._health.values()]
+        for watch in watches:
+            watch.cancel()
+        self._launcher.close()
         await asyncio.gather(*watches, return_exceptions=True)
-        self._files.close()
+        with contextlib.suppress(OSError):  # what runs on uses it
+            self._sockets.root.rmdir()
 
     # --- what runs -------------------------------------------------------------------------------
 
-    def _running(self, known: KnownProcess) -> RunningProcess:
-        record, now = known.record, _now()
+    def _running(self, process: LaunchedProcess) -> RunningProcess:
+        record, now, health = process.record, boot_time(), self._health[process.record.id]
         member = self._members.get(record.id)
-        if member is not None and member.pid != known.pid:
+        if member is not None and member.pid != process.pid:
             member = None
         if member is not None and member.state == "draining" and record.draining_since is None:
-            self._note(known, replace(record, draining_since=now))  # by its operator's word
+            record = replace(record, draining_since=now)  # by its operator's word
         if member is not None and member.state == "ready" and not record.was_ready:
-            known.healthy_at = now
-            self._note(known, replace(known.record, was_ready=True))
-        return judged(known.record, known.pid, member, now, silence=now - known.healthy_at)
+            health.healthy_at = now
+            record = replace(record, was_ready=True)
+        if record != process.record:
+            self._launcher.note(process, record)
+        return judged(record, process.pid, member, now, silence=now - health.healthy_at)
 
-    async def _watch(self, known: KnownProcess) -> None:
+    def _watched(self, process: LaunchedProcess) -> ProcessHealth:
+        watch = asyncio.create_task(self._watch(process), name=f"health of {process.record.id}")
+        return ProcessHealth(boot_time(), watch)
+
+    async def _watch(self, process: LaunchedProcess) -> None:
         """Poll how it is, as long as it runs."""
-        address = Address.parse(known.record.control)
+        address = Address.parse(process.record.control)
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
             if await is_healthy(address):
-                known.healthy_at = _now()
+                self._health[process.record.id].healthy_at = boot_time()
+
+    def _has_ended(self, process: LaunchedProcess) -> None:
+        record = process.record
+        self._health.pop(record.id).watch.cancel()
+        for kind in SOCKETS:
+            self._sockets.path(record.id, kind).unlink(missing_ok=True)
+        log = self._log(record.id)
+        words = tail(log) if log.exists() else ""
+        self._ended.append(
+            Ended(
+                id=record.id,
+                owner=record.owner,
+                asked=record.draining_since is not None,
+                ran_seconds=process.seconds,
+                last_words=words.strip().rpartition("\n")[2].strip(),
+            )
+        )
+        self._changed()
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -149,15 +169,21 @@ class ProcessLauncher:
             listener = None
             if isinstance(launch.settings, EdgeSettings):
                 listener = stack.enter_context(bound(launch.settings.host, launch.port))
-            lock = locked(self._files.path(launch.id, "lock"))
-            stack.callback(os.close, lock)  # ours; the process keeps its own
-            command = self._command(launch, listener)
-            record = self._record(launch, listener)
-            self._files.write(record)
-            inherited = [lock] if listener is None else [lock, listener.fileno()]
-            pid = spawn(command, self._environ, self._log(launch.id), inherited)
-            self._know(record, pid)
-            return 0 if listener is None else int(listener.getsockname()[1])
+            process, is_new = self._launcher.start(
+                self._record(launch, listener), lambda: self._program(launch, listener)
+            )
+            if is_new:
+                self._health[launch.id] = self._watched(process)
+            kind, address = process.record.kind, Address.parse(process.record.address)
+            return address.port if kind == "edge" else 0
+
+    def _program(self, launch: Launch, listener: socket.socket | None) -> Program:
+        return Program(
+            command=[sys.executable, "-m", "skerry", *self._command(launch, listener)],
+            environ=self._environ,
+            log=self._log(launch.id),
+            descriptors=[] if listener is None else [listener.fileno()],
+        )
 
     def _log(self, id: str) -> Path:
         return self._home / "logs" / f"{id}.log"
@@ -165,7 +191,7 @@ class ProcessLauncher:
     def _record(self, launch: Launch, listener: socket.socket | None) -> LaunchRecord:
         if listener is None:
             address, control = (
-                self._files.address(launch.id, kind) for kind in ("node", "control")
+                self._sockets.address(launch.id, kind) for kind in ("node", "control")
             )
         else:
             host, port = listener.getsockname()[:2]
@@ -178,10 +204,10 @@ class ProcessLauncher:
             fingerprint=fingerprint(launch.settings),
             address=address,
             control=control,
-            started=_now(),
+            started=boot_time(),
         )
 
-    def _command(self, launch: Launch, listener: socket.socket | None) -> list[str]:
+    def _command(self, launch: Launch, listener: socket.socket | None) -> Sequence[str]:
         match launch.settings:
             case NodeSettings():
                 prompts = None
@@ -191,7 +217,7 @@ class ProcessLauncher:
                 return node_command(
                     launch.id,
                     launch.settings,
-                    address=partial(self._files.address, launch.id),
+                    address=partial(self._sockets.address, launch.id),
                     threads=launch.settings.threads or max(1, self._cores // launch.num_sharing),
                     prompts=prompts,
                 )
@@ -202,81 +228,7 @@ class ProcessLauncher:
                 return edge_command(
                     launch.id,
                     launch.settings,
-                    gateway=self._files.address(launch.id, "gateway"),
+                    gateway=self._sockets.address(launch.id, "gateway"),
                     listener=listener.fileno(),
                     topology=topology,
                 )
-
-    # --- knowing ---------------------------------------------------------------------------------
-
-    def _adopt(self) -> None:
-        """Find what an earlier control plane started, and clear away what has ended since."""
-        for path in self._files.locks():
-            try:
-                lock = locked(path)
-            except BlockingIOError:
-                self._adopt_one(path)
-                continue
-            os.close(lock)
-            self._files.remove(path.stem)
-
-    def _adopt_one(self, lock: Path) -> None:
-        path = self._files.path(lock.stem, "json")
-        try:
-            record = msgspec.json.decode(path.read_bytes(), type=LaunchRecord)
-        except (OSError, msgspec.DecodeError) as error:
-            logger.error("a process holds %s, but what it is cannot be read: %s", lock, error)
-            return
-        pid = holder(lock)
-        if pid is None:  # it ended this moment
-            self._files.remove(lock.stem)
-            return
-        logger.info("adopted %s, process %d", record.id, pid)
-        self._know(record, pid)
-
-    def _know(self, record: LaunchRecord, pid: int) -> None:
-        pidfd = os.pidfd_open(pid)
-        known = KnownProcess(record, pid, pidfd, healthy_at=_now())
-        known.watch = asyncio.create_task(self._watch(known), name=f"health of {record.id}")
-        self._known[record.id] = known
-        self._loop.add_reader(pidfd, self._has_ended, known)
-
-    def _note(self, known: KnownProcess, record: LaunchRecord) -> None:
-        """Change its record, in memory and on disk."""
-        known.record = record
-        with contextlib.suppress(OSError):  # a full disk: the next control plane knows less
-            self._files.write(record)
-
-    def _has_ended(self, known: KnownProcess) -> None:
-        record = known.record
-        self._let_go(known)
-        with contextlib.suppress(ChildProcessError):  # adopted: its parent has died
-            os.waitpid(known.pid, os.WNOHANG)
-        self._files.remove(record.id)
-        log = self._log(record.id)
-        words = tail(log) if log.exists() else ""
-        self._ended.append(
-            Ended(
-                id=record.id,
-                owner=record.owner,
-                asked=record.draining_since is not None,
-                ran_seconds=_now() - record.started,
-                last_words=words.strip().rpartition("\n")[2].strip(),
-            )
-        )
-        self._changed()
-
-    def _let_go(self, known: KnownProcess) -> None:
-        self._known.pop(known.record.id, None)
-        self._loop.remove_reader(known.pidfd)
-        os.close(known.pidfd)
-        known.watch.cancel()
-
-
-def _signal(known: KnownProcess, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(known.pidfd, number)
-
-
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -153,7 +153,7 @@ class Reconciler:
     async def step(self) -> None:
         """Look once, and do what there is to do."""
         desired = self._store.desired
-        self._observation = await self._launcher.observe()
+        self._observation = await self._launcher.list()
         self._joined = self._joined_of(self._observation.members)
         for ended in self._observation.ended:
             await self._take_end(ended)
@@ -219,7 +219,7 @@ class Reconciler:
                 )  # fmt: skip
             case Kill(id, reason):
                 owner = self._observation.running[id].owner
-                await self._launcher.kill(id)
+                await self._launcher.stop(id)
                 await self._event(owner, "warning", "Killed", f"{id} was killed: {reason}")
 
     def _keep_port(self, edge: str, port: int) -> None:

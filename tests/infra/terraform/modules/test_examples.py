@@ -21,8 +21,8 @@ from tests.e2e.control_client import ControlClient, ControlPlane
 from tests.infra.terraform.command import Terraform, plugins_of
 
 from skerry import AI
-from skerry_regions.control.reconcile.socket_paths import SocketPaths
 from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.process.socket_paths import SocketPaths
 from skerry_terraform.install import install, installed_plugin
 
 INFRA = Path(__file__).parents[4] / "infra"

@@ -9,14 +9,15 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 
-from skerry_regions.process.supervisor import FirstStartFailed, ProcessSpec, Supervised
+from skerry_regions.process.children import ProcessSpec
+from skerry_regions.process.supervisor import FirstStartFailed, Supervised
 
 ID = "dns"
 STOP_SECONDS = 5.0
 
 
 def dns_command(topology: str, metrics: str) -> Sequence[str]:
-    command = ["dns", "--topology", topology, "--metrics", metrics, "--lifeline-fd"]
+    command = ["dns", "--topology", topology, "--metrics", metrics]
     return [sys.executable, "-m", "skerry", *command]
 
 

@@ -58,7 +58,8 @@ def trouble(process: Supervised) -> str:
     """Return what a person should know of a process; nothing when all is well."""
     if not process.restarts and process.state != "failed":
         return ""
-    what = f"{process.spec.id}: restarted {process.restarts} times, last exit {process.last_exit}"
+    last = "unknown" if process.last_exit is None else process.last_exit
+    what = f"{process.spec.id}: restarted {process.restarts} times, last exit {last}"
     if process.is_crash_loop:
         what += ", in a crash loop"
     return f"{what}; see {process.spec.log}"

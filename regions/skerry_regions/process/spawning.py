@@ -1,0 +1,88 @@
+"""Starts processes that outlive the one that starts them, with what they inherit."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from skerry_regions.address import Address
+from skerry_regions.process.log_files import rotate
+
+BACKLOG = 2048  # connections that wait to be accepted
+
+
+def spawn(
+    command: list[str], environ: Mapping[str, str], log: Path, inherited: Sequence[int]
+) -> int:
+    """Run a command in a session of its own; return its pid. Raises OSError.
+
+    It appends to `log`, and inherits the descriptors under their numbers.
+    """
+    log.parent.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(OSError):  # a full disk: the old one goes on
+        rotate(log)
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+        *((os.POSIX_SPAWN_DUP2, number, number) for number in inherited),
+    ]
+    return os.posix_spawn(command[0], command, environ, file_actions=files, setsid=True)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket for an edge to listen on. An old and a new one may share its port for a
+    while. Raises OSError."""
+    family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class HeldListener:
+    """Where a process listens, held while it is replaced or started again: callers wait.
+
+    Whoever adopts the process does not have its socket. One of the same port is taken when the
+    process has ended, or is to have a successor.
+    """
+
+    def __init__(self, host: str, port: int, listener: socket.socket | None = None) -> None:
+        """`listener` is there already, where no process of a former supervisor has it."""
+        self.host, self.port = host, port
+        self._socket = listener
+        if listener is not None:
+            self.host, self.port = listener.getsockname()[:2]
+            # After it was bound: a port that somebody has is refused, and an heir may share it.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+    @property
+    def address(self) -> Address:
+        return Address(host=self.host, port=self.port)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor. Raises OSError where it cannot be had."""
+        if self._socket is None:
+            self._socket = bound(self.host, self.port)
+        return self._socket.fileno()
+
+    def listen(self) -> None:
+        """Let callers wait for a process that is to come; without a socket they are refused."""
+        with contextlib.suppress(OSError):
+            self.fileno()
+            if self._socket is not None:
+                self._socket.listen(BACKLOG)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
