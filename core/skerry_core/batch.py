@@ -68,7 +68,8 @@ class StepResult:
     """What a runner made of a batch. Arrays may be views that the next `execute` overwrites.
 
     `top_ids` and `top_logprobs` are as wide as the largest `num_logprobs` of the batch; entries
-    past a sample's own `num_logprobs` are -1 and -inf. `logprobs` is garbage where none was asked.
+    past a sample's own `num_logprobs` are -1 and -inf. `logprobs` is garbage where none was
+    requested.
     """
 
     token_ids: Int32  # i32[S]           -1: none is possible (all forbidden, or NaN)

@@ -38,7 +38,7 @@ Digest = bytes
 
 
 class OutOfBlocks(Exception):
-    """Fewer idle blocks than asked for. Never leaves the scheduler."""
+    """Fewer idle blocks than requested. Never leaves the scheduler."""
 
     def __init__(self, needed: int, available: int) -> None:
         super().__init__(f"{needed} blocks needed, {available} idle")
@@ -84,7 +84,7 @@ def blocks_for(num_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CacheChanges:
-    """Digests that became available, and that are no longer, since the last time of asking."""
+    """Digests that became available, and that are no longer, since the last call."""
 
     sealed: tuple[Digest, ...]
     evicted: tuple[Digest, ...]

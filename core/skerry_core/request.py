@@ -1,4 +1,4 @@
-"""What is asked of an engine, and what it hands out: `Request` in, `Output` out.
+"""What an engine is given, and what it hands out: `Request` in, `Output` out.
 
 Token ids only: text, templates and stop *strings* live at the edge. Errors the caller can mend are
 `RequestRejected`; everything else that goes wrong here is a bug.
@@ -56,7 +56,7 @@ class EngineOverloaded(Exception):
 
 
 class Request(Protocol):
-    """What is asked of an engine: the message that brought it is taken as it is."""
+    """What an engine is given: the message that brought it is taken as it is."""
 
     @property
     def prompt_ids(self) -> Sequence[int]: ...
@@ -169,7 +169,7 @@ class Output:
 
     request_id: str
     token_ids: list[int]  # a stop token is included and then `finish_reason` is "stop"
-    logprobs: list[TokenLogprob] = field(default_factory=list)  # one per token when asked for
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # one per token when requested
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Per chunk, in order; the first token has none."""
     kv: Sequence[KVBlock] = ()  # of the prompt, in order, when the request exports it

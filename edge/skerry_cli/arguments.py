@@ -100,7 +100,7 @@ def known_hosts(text: str) -> frozenset[str]:
 
 
 def port(text: str) -> int:
-    """Return a TCP port; 0 asks the system for a free one."""
+    """Return a TCP port; 0 has the system choose a free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
     return int(text)

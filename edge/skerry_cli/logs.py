@@ -1,6 +1,6 @@
 """Where log lines go: JSON lines into a file or a pipe, short text to a person.
 
-A line carries ids, names and numbers, and no text of prompts or answers, unless the operator asked
+A line carries ids, names and numbers, and no text of prompts or answers, unless the operator said
 for prompts (`SKERRY_LOG_PROMPTS=1`). What a program is to read of a line is given to the logger as
 `extra={"fields": {…}}`; a line about a request gets its id and trace by itself.
 """

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reachable(Protocol):
-    """Where a platform is asked, and with what."""
+    """Where a platform is called, and with what."""
 
     @property
     def url(self) -> str: ...
@@ -53,7 +53,7 @@ class TerminalReporter:
     sentences for a person, JSON lines for a program."""
 
     def __init__(self, form: LogForm | None = None, *, background: bool = False) -> None:
-        """`form` is what the operator asked for; by default it depends on what stdout and stderr
+        """`form` is what the operator requested; by default it depends on what stdout and stderr
         are."""
         self._background = background
         self._started = time.monotonic()

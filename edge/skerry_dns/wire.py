@@ -51,7 +51,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subnet:
-    """The network that a resolver asks for, as RFC 7871 defines it."""
+    """The network that a resolver requests, as RFC 7871 defines it."""
 
     network: ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -60,7 +60,7 @@ class Subnet:
         return 1 if self.network.version == 4 else 2
 
     def option(self, scope: int) -> bytes:
-        """Return the option that answers it: family, source and address exactly as asked."""
+        """Return the option that answers it: family, source and address exactly as sent."""
         source = self.network.prefixlen
         address = self.network.network_address.packed[: (source + 7) // 8]
         return struct.pack("!HBB", self.family, source, scope) + address
@@ -70,7 +70,7 @@ class Subnet:
 class Edns:
     """What the OPT record says."""
 
-    payload: int  # bytes that the asker takes over UDP
+    payload: int  # bytes that the client takes over UDP
     version: int
     dnssec_ok: bool
     subnet: Subnet | None = None
@@ -86,7 +86,7 @@ class Query:
     id: int
     recursion_desired: bool
     checking_disabled: bool
-    name: dns.name.Name  # absolute, in the asker's own case (RFC 4343)
+    name: dns.name.Name  # absolute, in the client's own case (RFC 4343)
     type: int
     rdclass: int
     edns: Edns | None

@@ -37,7 +37,7 @@ class Limits:
     # The whole edge.
     max_requests: int = 1024  # in progress at once; beyond it callers are to come back
     drain_seconds: int = 30  # streams may finish this long after SIGTERM
-    retire_seconds: float = 2.0  # a successor serves: idle connections may ask once more so long
+    retire_seconds: float = 2.0  # a successor serves: idle connections may send once more so long
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,4 +1,4 @@
-"""Names of a prompt's KV blocks, as nodes name them: what the prefix directory is asked for.
+"""Names of a prompt's KV blocks, as nodes name them: what the prefix directory is searched by.
 
 The edge's twin of `skerry_core.blocks`, because an edge has no engine. A test holds the two equal.
 """

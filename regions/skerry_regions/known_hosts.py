@@ -1,4 +1,4 @@
-"""Who a listener is asked as, and by what: a web page may have its own name lead to any address.
+"""What a listener is called, and by what: a web page may have its own name lead to any address.
 
 A page whose name is resolved to this machine (DNS rebinding) is of the same origin as what listens
 here, and reads its answers. It cannot change what the browser writes into `Host`.
@@ -38,7 +38,7 @@ def is_known_host(field: str, known: Iterable[str] = (), own: str = "") -> bool:
 def comes_from_page(headers: Mapping[str, str]) -> bool:
     """Return whether a browser sends a request for a web page; no other program says so.
 
-    `headers` are found by names in lower case. A form of any page needs nobody's consent to send.
+    `headers` are found by names in lower case. A form of any page needs no consent to be sent.
     """
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 

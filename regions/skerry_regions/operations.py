@@ -53,7 +53,7 @@ class Operation:
     handler: Handler
     scopes: tuple[str, ...] | None  # or roles: a token needs one; None: no token is needed
     errors: Errors
-    is_counted: bool = False  # against what its caller may ask, however it ends
+    is_counted: bool = False  # against what its caller may use, however it ends
     id: str = ""  # of the document; empty: served and not described
     summary: str = ""
     parameters: tuple[Schema, ...] = ()

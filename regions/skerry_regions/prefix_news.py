@@ -43,8 +43,8 @@ class PrefixSnapshot(Struct, frozen=True, kw_only=True, tag="prefix_snapshot"):
 class PrefixPublisher:
     """The node's side: collects changes, numbers them, and can report everything at once.
 
-    When more than `max_changes` wait to be sent, since none asks, they are dropped and a number
-    is left out: whoever listens later misses it, and wants a snapshot.
+    When more than `max_changes` wait to be sent, since none fetches them, they are dropped and a
+    number is left out: whoever listens later misses it, and wants a snapshot.
     """
 
     def __init__(self, node: str, incarnation: int, *, max_changes: int = MAX_DELTA) -> None:

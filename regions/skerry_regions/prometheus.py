@@ -80,7 +80,7 @@ class Level(Metric):
 
 
 class Reading(Metric):
-    """Numbers that somebody else keeps, read when they are asked for."""
+    """Numbers that somebody else keeps, read when they are requested."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ReadCounter(Reading):
 
 
 class Gauge(ReadGauge):
-    """One number without labels, read when it is asked for."""
+    """One number without labels, read when it is requested."""
 
     def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         super().__init__(name, help_text, (), lambda: {(): read()})
@@ -128,7 +128,7 @@ class Histogram(Metric):
         self.bounds = tuple(bounds)
         self._buckets: dict[LabelValues, list[int]] = {}
         self._sums: dict[LabelValues, float] = {}
-        if not labels:  # else the first time could not be told from no scrape before it
+        if not labels:  # else the first time would look like no scrape before it
             self._buckets[()], self._sums[()] = [0] * (len(self.bounds) + 1), 0.0
 
     def observe(self, value: float, *values: str) -> None:

@@ -205,7 +205,7 @@ class Queue(Protocol):
         ...
 
     def has_work(self) -> bool:
-        """Return whether any batch is not closed. Cheap: idle workers ask it all the time."""
+        """Return whether any batch is not closed. Cheap: idle workers call it all the time."""
         ...
 
     def ended(self, limit: int = 10) -> list[BatchRecord]:

@@ -100,7 +100,7 @@ class LinkSpeed(Struct, frozen=True, kw_only=True):
     bandwidth: float  # bytes per second
 
     def transfer_seconds(self, num_bytes: float) -> float:
-        """Return seconds from asking to the last byte."""
+        """Return seconds from the request to the last byte."""
         return self.rtt + num_bytes / self.bandwidth
 
 

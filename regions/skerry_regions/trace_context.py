@@ -1,7 +1,7 @@
 """W3C Trace Context: whose trace a request belongs to, as two headers say it, without I/O.
 
 https://www.w3.org/TR/trace-context/, level 1. What is malformed is treated as absent, as the
-standard asks: a bad header of a caller must not cost it the answer.
+standard requires: a bad header of a caller must not cost it the answer.
 """
 
 from __future__ import annotations

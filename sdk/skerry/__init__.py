@@ -45,7 +45,7 @@ if typing.TYPE_CHECKING:
     from skerry._stream import AsyncStream, Stream
 else:
     # The HTTP client costs a quarter of a second to import, and `skerry.errors`, which the whole
-    # platform imports, does not need it: it comes when it is first asked for.
+    # platform imports, does not need it: it comes when it is first requested.
     _LAZY = {
         "AI": "skerry._client",
         "AsyncAI": "skerry._async_client",

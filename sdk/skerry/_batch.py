@@ -1,6 +1,6 @@
 """Requests that may wait: `ai.batch(…)` queues them, its `Batch` waits for their answers.
 
-What to send and when to ask again is decided here without I/O; the clients do it.
+What to send and when to poll again is decided here without I/O; the clients do it.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Client:
         return exchange(call, base_url=self.base_url, policy=policy)
 
     def _queue(self, model: str, options: CallOptions) -> Ask:
-        """Return how a model's queued requests are sent and asked for."""
+        """Return how a model's queued requests are sent and fetched."""
         return lambda body, headers: self._run(
             model,
             body,

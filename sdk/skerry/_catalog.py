@@ -1,4 +1,4 @@
-"""Lists of models: pages asked for until one is empty. No I/O here."""
+"""Lists of models: pages requested until one is empty. No I/O here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PER_PAGE = 100
 MAX_PAGES = 1000
 
 Page = Callable[[dict[str, str]], Generator[Step, Any, Any]]
-"""Asks for one page; the query says which."""
+"""Requests one page; the query says which."""
 
 
 def all_models(page: Page, filters: dict[str, str | None]) -> Generator[Step, Any, list[Model]]:

@@ -33,7 +33,7 @@ class AI(Client):
         ai = AI()
         ai.run("@cf/huggingfacetb/smollm2-135m-instruct", {"prompt": "The sea is"})["response"]
 
-    Where it is and who asks come from the arguments, else from SKERRY_BASE_URL, SKERRY_ACCOUNT_ID
+    Where it is and who calls come from the arguments, else from SKERRY_BASE_URL, SKERRY_ACCOUNT_ID
     and SKERRY_API_TOKEN, else from what `skerry up` wrote; `NotConfigured` says what is missing.
     Keeps connections open between calls; safe to share between threads; closed by `close()` or a
     `with` block.

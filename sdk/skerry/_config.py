@@ -1,4 +1,4 @@
-"""Where the platform is and who asks: arguments, then the environment, then what `skerry up` wrote.
+"""Where the platform is and who calls: arguments, the environment, or what `skerry up` wrote.
 
 A token is only ever sent to the platform that issued it: that of `config.json` when its own URL is
 used, that of the environment when the environment's URL is (the home's, where it names none). A URL

@@ -27,7 +27,7 @@ class EventDecoder:
     """Decodes `text/event-stream` (WHATWG HTML §9.2.6): LF, CR and CRLF, comments, a leading BOM.
 
     The events are the same however the bytes are split over `feed`. An event that its blank line
-    never ends is dropped, as the standard asks. `retry` is ignored: nothing here reconnects.
+    never ends is dropped, as the standard requires. `retry` is ignored: nothing here reconnects.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:

@@ -25,7 +25,7 @@ class RetryPolicy:
     max_retries: int = 2  # attempts after the first
     base: float = 0.5  # seconds; the first bound of the backoff
     cap: float = 8.0  # seconds; the last bound of the backoff
-    patience: float = 60.0  # seconds; a platform that asks for more gets its error raised instead
+    patience: float = 60.0  # seconds; a platform that wants more gets its error raised instead
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -46,7 +46,7 @@ def next_delay(policy: RetryPolicy, error: SkerryError, attempt: int, rng: Rng) 
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return seconds the platform asks to wait; None when it does not say, or says nonsense.
+    """Return seconds the platform wants waited; None when it does not say, or says nonsense.
 
     `retry-after-ms` wins over `retry-after`, which holds seconds or an HTTP date (RFC 9110,
     section 10.2.3). `headers` has lower-case keys; `now` is in Unix seconds.

@@ -82,7 +82,7 @@ class EventReader:
 
 
 class WholeReader:
-    """One chunk of a reply that came as plain JSON although a stream was asked for."""
+    """One chunk of a reply that came as plain JSON although a stream was requested."""
 
     def __init__(self, headers: httpx.Headers) -> None:
         self._headers = headers

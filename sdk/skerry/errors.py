@@ -19,12 +19,12 @@
     │   └── QuotaExceeded       the money or allowance is used up (429, not retryable now)
     ├── CapacityError           try elsewhere or later; carries retry_after
     │   ├── Overloaded          every place is taken
-    │   ├── RateLimited         the tenant asks faster than it may
+    │   ├── RateLimited         the tenant calls faster than it may
     │   ├── RequestTimeout      the deadline passed
     │   └── Unavailable         no placement can serve this now
     ├── InternalError           a bug of ours
     ├── ConnectionFailed        the client could not reach the platform
-    └── NotConfigured           the client does not know where the platform is, or who asks
+    └── NotConfigured           the client does not know where the platform is, or who calls
 
 Each carries a stable name (`code`), the number the Workers AI dialect uses (`number`), an HTTP
 status and whether a retry can help. `by_code` and `by_number` turn wire codes back into classes.
@@ -118,7 +118,7 @@ class ModelNotFound(RequestError, code="model_not_found", number=5007, status=40
 
 
 class TaskNotSupported(RequestError, code="task_not_supported", number=3030, status=400):
-    """The model exists, but cannot do what was asked."""
+    """The model exists, but cannot do what was requested."""
 
 
 class LoraNotSupported(RequestError, code="lora_not_supported", number=5005, status=405):
@@ -162,7 +162,7 @@ class Overloaded(CapacityError, code="overloaded", number=3040, status=429):
 
 
 class RateLimited(CapacityError, code="rate_limit_exceeded", number=2003, status=429):
-    """The tenant asks faster than it may, or too much at once."""
+    """The tenant calls faster than it may, or too much at once."""
 
 
 class RequestTimeout(CapacityError, code="timeout", number=3046, status=408):
@@ -182,4 +182,4 @@ class ConnectionFailed(SkerryError, code="connection_failed", number=0, status=0
 
 
 class NotConfigured(SkerryError, code="not_configured", number=0, status=0):
-    """The client does not know where the platform is, or who asks."""
+    """The client does not know where the platform is, or who calls."""

@@ -1,7 +1,7 @@
-"""Kinds of runners by name: what a pool may ask for, and how a node opens it.
+"""Kinds of runners by name: what a pool may request, and how a node opens it.
 
 Topologies, the control plane, Terraform and the command read the names; a node imports what a kind
-opens, and its libraries, when it is asked for one. A new kind is an entry here.
+opens, and its libraries, when one is requested. A new kind is an entry here.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Usage(Result):
 
 
 class ToolCall(Result):
-    """A function that the model asks for; `arguments` are an object."""
+    """A function that the model requests; `arguments` are an object."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ class TextGeneration(Result):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Return the calls that the model asks for, their arguments parsed; those that are
+        """Return the calls that the model requests, their arguments parsed; those that are
         whole."""
         if "choices" not in self:
             return [ToolCall(call) for call in self.get("tool_calls") or ()]

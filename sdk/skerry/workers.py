@@ -183,7 +183,7 @@ class Ai:
 
 
 class Env:
-    """The bindings of a Worker: its `AI`, made when it is first asked for."""
+    """The bindings of a Worker: its `AI`, made when it is first requested."""
 
     def __init__(self) -> None:
         self._ai: Ai | None = None

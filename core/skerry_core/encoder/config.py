@@ -91,7 +91,7 @@ def read_config(path: Path) -> EncoderConfig:
 
 
 def check_config(content: dict[str, Any], path: str) -> EncoderConfig:
-    """Return what a config.json asks for. Raises WeightsError, beginning with `path`."""
+    """Return what a config.json says. Raises WeightsError, beginning with `path`."""
     try:
         if content.get("model_type") == "distilbert":
             config = msgspec.convert(content, _Distilled).plain()

@@ -286,4 +286,4 @@ ENCODER_KERNELS = KernelSet(
         "classify": (classifier.classify, classifier.CLASSIFY),
     },
 )
-"""Of one variant: the kernels ask for the CPU's vectors by themselves."""
+"""Of one variant: the kernels look up the CPU's vectors by themselves."""

@@ -1,4 +1,4 @@
-"""Cached blocks that others ask for: copied out between steps, a few at a time."""
+"""Cached blocks that others request: copied out between steps, a few at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skerry_core.runner import ModelRunner
 BLOCKS_PER_STEP = 8  # copied before a step, which waits that long
 
 TakeBlocks = Callable[[tuple[KVBlock, ...], bool], None]
-"""Gets copies in the order asked for, and whether they are the last. On the engine's thread; it
+"""Gets copies in the order requested, and whether they are the last. On the engine's thread; it
 should do no more than hand over to another."""
 
 
@@ -44,7 +44,7 @@ class Exports:
         self.open.append(_Export(digests, self._pool.acquire(digests), take, pages))
 
     def remove(self, take: TakeBlocks) -> None:
-        """Give up what was asked for with this `take`, which gets nothing more. Unknown, or ended:
+        """Give up what was requested with this `take`, which gets nothing more. Unknown, or ended:
         ignored."""
         for export in [each for each in self.open if each.take == take]:
             self.open.remove(export)
@@ -64,7 +64,7 @@ class Exports:
         export.take(copies, is_last)
 
     def clear(self) -> None:
-        """Give all up; what was asked for ends without its last blocks."""
+        """Give all up; what was requested ends without its last blocks."""
         while self.open:
             export = self.open[0]
             self._end_oldest()

@@ -49,7 +49,7 @@ class Load:
     streams: int  # sequences that decode
     context_tokens: int  # tokens those look at in one step
     free_tokens: int  # KV room that no running sequence holds
-    age: float  # seconds: what was asked for since then is not in it
+    age: float  # seconds: what was requested since then is not in it
     steps: int
     seconds: float
     new_tokens: int  # prompt tokens computed

@@ -99,7 +99,7 @@ class Scheduler:
         own.fair.leave(sequence.tenant)
 
     def _pin(self, sequence: Sequence) -> None:
-        """Keep its prompt for as long as its request asks, counted from its first place."""
+        """Keep its prompt for as long as its request says, counted from its first place."""
         seconds = sequence.request.pin_seconds
         if seconds and sequence.start_time is not None:
             prompt = sequence.digests[: sequence.prompt_tokens // BLOCK_SIZE]
@@ -265,7 +265,7 @@ class Scheduler:
         return self._pool.acquire(sequence.prefix_digests(self._names))
 
     def _needed(self, sequence: Sequence, num_matched: int) -> int:
-        """Return idle blocks that rule 6 asks for: its own, those of prompts in work, one each to
+        """Return idle blocks that rule 6 reserves: its own, those of prompts in work, one each to
         grow."""
         needed = blocks_for(sequence.num_tokens) - num_matched
         for priority, own in self._classes.items():

@@ -95,9 +95,10 @@ class Sequence:
         follow: the sequence's own from now on, it has taken none, or the first, of `output_ids`.
 
         `kv` brings blocks that another engine computed: they become prefix cache. `exports_kv` has
-        the prompt's blocks handed out, as they are computed; `export_pages` is asked at each export
-        for pages in which they may stay on the device, on the engine's thread. `private_blocks`:
-        even blocks of the operator's prompts are named under the request's own key.
+        the prompt's blocks handed out, as they are computed; `export_pages` is called at each
+        export for pages in which they may stay on the device, on the engine's thread.
+        `private_blocks`: even blocks of the operator's prompts are named under the request's own
+        key.
 
         Raises RequestRejected for what is no token id.
         """

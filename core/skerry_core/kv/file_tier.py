@@ -14,7 +14,7 @@ interpreter is free meanwhile, and the file does not count as this process's mem
 taken as slots are first used.
 
 All methods may be called from any thread. `put` and `get` move a block (about a millisecond per
-megabyte, more when the disk is asked), so they belong on a helper thread and not into a step; the
+megabyte, more when the disk is read), so they belong on a helper thread and not into a step; the
 others never wait for them.
 """
 

@@ -1,6 +1,6 @@
 """What a weight file says of its model, under Hugging Face's keys: config.json, or GGUF's pairs.
 
-A file is not trusted: a value is given out in the type and range that the reader asks for. Errors
+A file is not trusted: a value is given out in the type and range that the reader requests. Errors
 name the file, and the key as the file spells it.
 """
 
@@ -132,7 +132,7 @@ class CheckpointMetadata:
         return CheckpointMetadata(value, self.file)
 
     def refuse(self, key: str, *, unless: object = None) -> None:
-        """Raise WeightsError where the file asks by this key for what is not supported."""
+        """Raise WeightsError where the file has by this key what is not supported."""
         value = self._values.get(key)
         if value is not None and value is not False and value != unless:
             raise WeightsError(f"{self.file}: {self._name(key)} {value!r} is not supported")

@@ -1,4 +1,5 @@
-"""The families of decoders that can be opened. A family's file is imported when a model asks."""
+"""The families of decoders that can be opened. A family's file is imported when a model needs
+it."""
 
 from __future__ import annotations
 

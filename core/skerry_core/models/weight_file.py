@@ -130,7 +130,7 @@ class WeightFile:
 
 
 def check_config(values: Mapping[str, Any], file: str) -> ModelConfig:
-    """Return what a config.json asks for. Raises WeightsError for what no back end has."""
+    """Return what a config.json says. Raises WeightsError for what no back end has."""
     metadata = CheckpointMetadata(values, file)
     try:
         family = family_of(metadata.text("model_type"))

@@ -23,7 +23,7 @@ _TICK = 2.0  # seconds: within them a file can change twice and show one time of
 
 
 class FileState(Struct, frozen=True):
-    """What tells whether a file may have changed."""
+    """What shows whether a file may have changed."""
 
     size: int
     modified_ns: int

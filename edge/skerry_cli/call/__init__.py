@@ -1,1 +1,1 @@
-"""Commands that ask a model, and the queue of batches. May import home."""
+"""Commands that call a model, and the queue of batches. May import home."""

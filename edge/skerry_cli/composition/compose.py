@@ -56,7 +56,7 @@ LAST_WORDS_SECONDS = 0.2  # in which streams that have failed are sent so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """What `skerry up` was asked for."""
+    """What `skerry up` was given."""
 
     where: Where
     models: tuple[str, ...]  # ids or aliases; empty: the catalog's first

@@ -39,7 +39,7 @@ def load_models(
     models: list[InstalledModel], options: UpOptions, home: Home, reporter: StartReporter
 ) -> Loaded:
     """Open every model; one that cannot be opened is left out. Encoders take memory when they are
-    first asked. Raises `CannotStart` where memory is too small."""
+    first used. Raises `CannotStart` where memory is too small."""
     loaded = Loaded()
     configs: dict[str, ModelConfig] = {}
     for model in models:

@@ -1,4 +1,4 @@
-"""System prompts that an operator has computed before anybody asks."""
+"""System prompts that an operator has computed before anyone calls."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ TROUBLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlOptions:
-    """What a control plane is asked to be."""
+    """What a control plane is to be."""
 
     where: Where
     topology: Path | None  # to want

@@ -63,7 +63,7 @@ NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
-    """What an edge is asked to be."""
+    """What an edge is to be."""
 
     id: str
     region: str

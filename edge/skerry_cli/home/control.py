@@ -1,4 +1,4 @@
-"""`skerry status` asks the running platform: one JSON document over a Unix socket in its home.
+"""`skerry status` queries the running platform: one JSON document over a Unix socket in its home.
 
 The socket is in a folder that only its owner may enter, answers every connection with the status,
 and takes no commands: stopping is a signal.

@@ -37,7 +37,7 @@ def cluster_key(home: Home) -> bytes:
 
 
 def _drawn_once(path: Path) -> bytes:
-    """Return 32 random bytes of a file, the same for all processes that ask for it at once."""
+    """Return 32 random bytes of a file, the same for all processes that request it at once."""
     if not path.exists():
         _write_new(path, secrets.token_bytes(SECRET_BYTES))
     try:

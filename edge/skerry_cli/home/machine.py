@@ -11,7 +11,7 @@ from pathlib import Path
 from skerry_regions.topology.spec import TopologyPool
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # Linux control groups, version 2
-MOST_THREADS = 16  # per model, unless asked for more: beyond, small models only wait for memory
+MOST_THREADS = 16  # per model, unless given: beyond, small models only wait for memory
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt(3)
 _KEPT_BYTES = 64 << 20

@@ -1,4 +1,4 @@
-"""A client of the control API, for commands: where it is, who asks, and its answers.
+"""A client of the control API, for commands: where it is, who calls, and its answers.
 
 By the environment, as the Terraform provider has it (`SKERRY_CONTROL_URL`, `SKERRY_API_TOKEN`,
 `SKERRY_CONTROL_CA_FILE`), else what the control plane of this home has written down.
@@ -24,7 +24,7 @@ MAX_NAMED = 5  # of what is not ready, in sentences
 
 
 class PlatformError(Exception):
-    """The control plane cannot be asked, or refuses; the message says why."""
+    """The control plane cannot be reached, or refuses; the message says why."""
 
     def __init__(self, message: str, *, status: int = 0, field: str | None = None) -> None:
         """`status` is that of HTTP, 0 of no answer; `field` names what is wrong of a body."""
@@ -60,7 +60,7 @@ class ControlView(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PlatformClient:
-    """One control plane, and the token that asks it."""
+    """One control plane, and the token that calls it."""
 
     url: str
     token: str

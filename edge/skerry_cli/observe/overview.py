@@ -18,7 +18,7 @@ ASK_SECONDS = 2.0  # for any one process; whoever is slower is shown without fig
 
 
 class NodeFigures(Struct, frozen=True, kw_only=True):
-    """A node as it is shown. `engine` is None where it could not be asked."""
+    """A node as it is shown. `engine` is None where it could not be reached."""
 
     id: str
     region: str

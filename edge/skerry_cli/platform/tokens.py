@@ -174,7 +174,7 @@ def create_token(args: argparse.Namespace) -> int:
 def _role_and_scopes(
     home: Home, args: argparse.Namespace, account_id: str
 ) -> tuple[AccessRole | None, tuple[Any, ...] | None]:
-    """Return what is asked for, with `admin` taken as a role. Raises ValueError."""
+    """Return what is requested, with `admin` taken as a role. Raises ValueError."""
     role = args.role
     asked: tuple[Any, ...] = tuple(args.scope or ())
     config = read_config(home)

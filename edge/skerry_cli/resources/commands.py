@@ -105,7 +105,7 @@ Command = Callable[[argparse.Namespace, PlatformClient], int]
 
 
 def asked(command: Command) -> Callable[[argparse.Namespace], int]:
-    """Return a command that is given the control plane to ask, and reports its refusals."""
+    """Return a command that is given the control plane to call, and reports its refusals."""
 
     def run(args: argparse.Namespace) -> int:
         try:

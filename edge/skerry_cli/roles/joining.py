@@ -1,7 +1,7 @@
 """`--join`: a node or an edge on a machine of its own, which the control plane decides on.
 
 The first start spends a join token; what it got is kept in the home, so that later starts of the
-same command need none. What to run is asked at every start; while the control plane does not
+same command need none. What to run is fetched at every start; while the control plane does not
 answer, it is what the machine ran last.
 """
 

@@ -29,7 +29,7 @@ class Asked(NamedTuple):
     rdclass: int = 0
     edns: int = 0  # 1: there is an OPT record
     version: int = 0
-    payload: int = 0  # bytes that the asker takes over UDP
+    payload: int = 0  # bytes that the client takes over UDP
     dnssec: int = 0  # 0: no signatures; 1: DO; 2: DO and CO
     subnet: int = 0  # where the option's data is
     subnet_length: int = 0

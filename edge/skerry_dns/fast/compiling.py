@@ -1,4 +1,4 @@
-"""A `Table` of everything that `Responder` answers, made by asking it.
+"""A `Table` of everything that `Responder` answers, made by calling it.
 
 Nothing about zones, places or signatures is decided here: `reading` has the reference render what
 does not change with the state of regions, and answers by place are rendered once per order of
@@ -40,7 +40,7 @@ class Contents:
     choices: Int32s
     answers: Arrays
     by_place: tuple[ByPlace, ...]
-    source: Responder  # that was asked, and still answers the same but for the state of regions
+    source: Responder  # that was read, and still answers the same but for the state of regions
     kinds: ClientKinds
     ipv4: Blocks
     ipv6: Blocks

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class FastPath:
-    """Answers over UDP for a responder, and asks it for what it cannot answer by itself."""
+    """Answers over UDP for a responder, and calls it for what it cannot answer by itself."""
 
     def __init__(self, responder: Responder, workers: int, prepare: Callable[[], None]) -> None:
         """`workers` of each address. `prepare` has the compiled code ready when it returns; it may
@@ -52,7 +52,7 @@ class FastPath:
     ) -> None:
         """Take UDP at addresses as soon as everything is ready, and then call `take_over`.
 
-        Whoever has them until then has bound them with SO_REUSEPORT. `answer` is asked for what
+        Whoever has them until then has bound them with SO_REUSEPORT. `answer` is called for what
         the fast path leaves.
         """
         self._running = asyncio.create_task(self._run(addresses, answer, take_over))

@@ -1,4 +1,4 @@
-"""Asking `Responder` for everything that it answers whatever the state of regions is.
+"""Calling `Responder` for everything that it answers whatever the state of regions is.
 
 Each answer is rendered by the reference, once per name and type, and for askers with and without
 DNSSEC. Names that do not exist have one answer per closest encloser.
@@ -112,7 +112,7 @@ class ZoneReading:
         self, zone: Zone, under: Name | None, rdtype: int, variant: Variant
     ) -> tuple[Template, int]:
         """Return an answer, and whether it is whole (`tables.WHOLE`): signatures that cover a name
-        which the asker made up are made when it is asked for."""
+        which the client made up are made when it is requested."""
         if under is None:
             return UNKNOWN, IS_LEFT
         render = partial(_render, self._responder, rdtype, self._somebody, variant)
@@ -167,7 +167,7 @@ def _render(
 
 
 def variants_of(responder: Responder, name: Name) -> tuple[Variant, ...]:
-    """Return who asks; where nothing is signed, DO makes no difference."""
+    """Return who calls; where nothing is signed, DO makes no difference."""
     return VARIANTS if responder.is_signed(name) else VARIANTS[:1] * len(VARIANTS)
 
 

@@ -109,7 +109,7 @@ def _answer(
         table, scratch.name, name_length, scratch.labels, asked.labels
     )
     row, scope = _find_answer(packet, asked, sender, table, entry, start == 0)
-    if table.answers[row, tables.TURNS] > 1:  # the asker's id is as good as any number
+    if table.answers[row, tables.TURNS] > 1:  # the client's id is as good as any number
         turn = u16(packet, 0) % table.answers[row, tables.TURNS]
         row = wide(table.answers[row, tables.TURN_ROW]) + turn
     answer = table.answers[row]

@@ -33,7 +33,7 @@ FOR_DNSSEC = 2  # and the two columns behind: without signatures, with DO, with 
     AUTHORITY,
     ADDITIONAL,
     SCOPED,  # 1: true for the client's block only
-    RATE_NAME,  # what limits count together: 0 the name asked for, else all of this number
+    RATE_NAME,  # what limits count together: 0 the name requested, else all of this number
     WHOLE,  # whether the answer is here
     TURNS,  # above 1: one of so many rows …
     TURN_ROW,  # … from this one on, with the same records in another order

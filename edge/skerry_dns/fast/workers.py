@@ -54,7 +54,7 @@ class Workers:
         limits: FastLimits,
         answer: Answer,
     ) -> None:
-        """`host` is a socket's name of this family. `answer` is asked on the event loop for what
+        """`host` is a socket's name of this family. `answer` is called on the event loop for what
         workers leave. Raises OSError."""
         self._answer = answer
         self._control: Int64s = np.zeros(2, np.int64)

@@ -29,7 +29,7 @@ class StreamLimits:
     connections_per_address: int = 16
     idle_seconds: float = 10.0  # between whole queries, so that a trickle of bytes does not count
     queries: int = 1000  # per connection
-    unsent_bytes: int = 1 << 20  # a client that asks and does not read is gone
+    unsent_bytes: int = 1 << 20  # a client that sends and does not read is gone
 
 
 class FastAnswers(Protocol):

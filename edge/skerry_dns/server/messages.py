@@ -79,7 +79,7 @@ def dnssec_flag(asked: wire.Query) -> int:
 
 
 def rate_name(message: dns.message.Message) -> dns.name.Name:
-    """Return what a flood has in common: the name asked for, or the zone whose names do not
+    """Return what a flood has in common: the name requested, or the zone whose names do not
     exist."""
     if message.rcode() == dns.rcode.NXDOMAIN and message.authority:
         return message.authority[0].name

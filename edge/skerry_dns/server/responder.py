@@ -1,6 +1,6 @@
 """From a query's bytes to an answer's bytes: an authoritative server without its sockets.
 
-Minimal answers, no recursion, no OPT unless asked for one. Beyond RFC 1034/1035: EDNS (6891),
+Minimal answers, no recursion, no OPT but to one. Beyond RFC 1034/1035: EDNS (6891),
 client subnets (7871), cookies (7873, 9018), refusal of ANY (8482), extended errors (8914), and
 an empty answer with TC=1 wherever one does not fit or would help an attacker.
 """
@@ -47,7 +47,7 @@ class Counters:
 
 
 class Signing(Protocol):
-    """Adds what DNSSEC asks for; see `SignedZone`."""
+    """Adds what DNSSEC requires; see `SignedZone`."""
 
     def complete(
         self,
@@ -147,7 +147,7 @@ class Responder:
         return self._lookup.zone_of(name)
 
     def is_signed(self, name: dns.name.Name) -> bool:
-        """Return whether answers for a name have signatures for those who ask for them."""
+        """Return whether answers for a name have signatures for those who request them."""
         zone = self.zone_of(name)
         return zone is not None and zone.origin in self._signed
 
@@ -175,7 +175,7 @@ class Responder:
         return messages.to_wire(reply.message)
 
     def _wants_proof(self, reply: LookupReply, asked: wire.Query) -> bool:
-        """Return whether signatures are to be made that cover a name which the asker made up."""
+        """Return whether signatures are to be made that cover a name which the client made up."""
         if asked.edns is None or not asked.edns.dnssec_ok:
             return False
         zone, found = reply.zone, reply.found
@@ -197,7 +197,7 @@ class Responder:
         return Verdict.SEND if is_allowed else Verdict.DROP
 
     def _sign(self, reply: LookupReply, asked: wire.Query, now: float) -> None:
-        """Sign for those who ask for signatures, in zones that have a key."""
+        """Sign for those who request signatures, in zones that have a key."""
         if asked.edns is None or not asked.edns.dnssec_ok:
             return
         if reply.zone is None or reply.found is None:
@@ -245,7 +245,7 @@ class Responder:
         message.set_rcode(rcode)  # its upper bits live in the OPT record
 
     def _cookie(self, cookie: bytes, address: Address, now: float) -> bytes:
-        """Return the asker's own while it is young, else a new one."""
+        """Return the client's own while it is young, else a new one."""
         if self.cookies.valid(cookie, address, int(now)):
             made = int.from_bytes(cookie[12:16], "big")
             if int(now) - made < RENEWAL:

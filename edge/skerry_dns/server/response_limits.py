@@ -1,8 +1,9 @@
 """What one network gets: answers of one kind, answers in all, and proofs.
 
-Answers of one kind are those of one name and code for one client subnet: a resolver that asks for
-thousands of its clients' networks (RFC 7871) is a thousand askers. As the subnet is the asker's to
-make up, a flood in somebody's name could vary it; so all that carry one are counted together too.
+Answers of one kind are those of one name and code for one client subnet: a resolver that requests
+thousands of its clients' networks (RFC 7871) is a thousand clients. As the subnet is the client's
+to make up, a flood in somebody's name could vary it; so all that carry one are counted together
+too.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     CDS     old       old           new                                new
 
 The new key is published before it signs, so that every cached set of keys has it. Once it signs,
-CDS asks the parent for its DS record; when the operator has seen that there, the old key stays
+CDS has the parent take its DS record; when the operator has seen that there, the old key stays
 until nothing that needs it can be in a cache. Sets of keys are signed by both all the while. Pure:
 what holds follows from when the steps were taken, so servers with the same files agree.
 (RFC 7583, with RFC 7344 for CDS.)

@@ -1,7 +1,7 @@
 """A signed zone as a secondary gets it: with a chain of NSEC records in place of compact proofs.
 
-A server of ours makes its proofs when it is asked; a secondary, which has no key, can only show
-what it was given. So the whole chain goes out (RFC 4034, 4), and who has it, or asks a secondary
+A server of ours makes its proofs when it is queried; a secondary, which has no key, can only show
+what it was given. So the whole chain goes out (RFC 4034, 4), and who has it, or queries a secondary
 long enough, knows every name of the zone.
 """
 

@@ -38,7 +38,7 @@ class SignedZone:
         self._signer.presign(self.zone.authoritative(), now, signer)
 
     def renew(self, now: float, limit: int) -> int:
-        """See `Signer.renew`. (What a second key signs is renewed when it is asked for.)"""
+        """See `Signer.renew`. (What a second key signs is renewed when it is requested.)"""
         return self._signer.renew(now, limit)
 
     def sign(self, rrset: dns.rrset.RRset, now: float, *, passing: bool = False) -> dns.rrset.RRset:
@@ -65,7 +65,7 @@ class SignedZone:
         *,
         tells_nxdomain: bool,
     ) -> None:
-        """Add signatures and proofs to an answer. `tells_nxdomain`: the asker knows compact proofs
+        """Add signatures and proofs to an answer. `tells_nxdomain`: the client knows compact proofs
         and wants NXDOMAIN none the less (the flag CO)."""
         nsec = self._denial(found, rdtype)
         if nsec is not None:

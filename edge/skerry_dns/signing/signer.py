@@ -61,7 +61,7 @@ class Signer:
     def presign(
         self, rrsets: Iterable[dns.rrset.RRset], now: float, before: Signer | None = None
     ) -> None:
-        """Sign what is known before anybody asks for it. What `before` has signed with the same key
+        """Sign what is known before anyone requests it. What `before` has signed with the same key
         is taken over; others may go on using it meanwhile."""
         is_same_key = before is not None and before._zone_key.dnskey == self._zone_key.dnskey
         made = before._lasting.copy() if before is not None and is_same_key else {}

@@ -2,7 +2,7 @@
 
 A secondary that is no server of ours knows no places: names that are answered by place go out with
 the addresses of all regions. Whoever signs with the key gets signed answers to other queries too,
-as secondaries ask for the SOA record before they transfer.
+as secondaries request the SOA record before they transfer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Transfers:
         """Return messages that answer a signed query, or None when it is not signed and so not for
         us.
 
-        `answer` is asked for all that is no transfer. Checks the time of the signature.
+        `answer` is called for all that is no transfer. Checks the time of the signature.
         """
         is_answer = len(query) > 2 and query[2] & dns.flags.QR >> 8
         if TSIG_MARK not in query or len(query) > MAX_QUERY or is_answer:

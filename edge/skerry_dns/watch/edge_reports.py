@@ -23,7 +23,7 @@ class NoReport(Exception):
 
 
 class EdgeReports:
-    """Those of one edge. It is asked at an address of its own, by a name that clients use: its
+    """Those of one edge. It is called at an address of its own, by a name that clients use: its
     certificate must be good for that name, since the token is sent to it."""
 
     def __init__(self, url: str, host: str, token: Callable[[], str], tls: ssl.SSLContext) -> None:

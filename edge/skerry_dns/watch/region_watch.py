@@ -38,7 +38,7 @@ class RegionWatch:
         tell: Callable[[frozenset[str], Rtts], None],
         tell_clients: Callable[[ClientRtts], None] = lambda rtts: None,
     ) -> None:
-        """`edges` are those of each region. Round trips to clients are asked for every
+        """`edges` are those of each region. Round trips to clients are requested every
         `CLIENT_ROUNDS` rounds, and reported then."""
         self._tell = tell
         self._tell_clients = tell_clients

@@ -84,7 +84,7 @@ def _services(places: Places, owner: dns.name.Name, regions: Sequence[str]) -> l
 
 
 def _target(region: str, owner: dns.name.Name) -> dns.name.Name:
-    """Return it in lower case, however the owner was asked for: signatures cover it as it is."""
+    """Return it in lower case, however the owner was requested: signatures cover it as it is."""
     return dns.name.Name((region.encode(), *owner.canonicalize().labels))
 
 

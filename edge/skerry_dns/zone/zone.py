@@ -47,7 +47,7 @@ class Found:
     """Records for the sections of an answer."""
 
     kind: Kind
-    name: Name  # where the search ended: the one asked for, the end of its aliases, or a cut
+    name: Name  # where the search ended: the one requested, the end of its aliases, or a cut
     answer: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
     authority: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])
     additional: list[dns.rrset.RRset] = field(default_factory=list[dns.rrset.RRset])

@@ -1,8 +1,8 @@
 """What becomes of each field that a client sends: it works, is refused, or is named in a header.
 
-A struct's own fields work. Of what upstream has beside them, a field that asks for another kind of
+A struct's own fields work. Of what upstream has beside them, a field that wants another kind of
 answer is refused by its name; a hint, or what only upstream can use, changes no answer here and is
-named in `x-skerry-ignored`, as is what nobody knows. Nothing is left out in silence.
+named in `x-skerry-ignored`, as is what is unknown. Nothing is left out in silence.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=Struct)
 class Upstream:
     """Fields that upstream has and that do not work here, nested ones with their path.
 
-    Each has the values that ask for nothing, beside null, false, "" and []; other values of
+    Each has the values that mean nothing, beside null, false, "" and []; other values of
     `refused` are errors.
     """
 
@@ -95,7 +95,7 @@ class Body(Generic[T]):
                         yield f"{name}.{inner}"
 
     def _is_ignored(self, name: str, value: Raw) -> bool:
-        """Return whether an unknown field is named as ignored; one that asks for nothing is not."""
+        """Return whether an unknown field is named as ignored; one that means nothing is not."""
         if (neutral := self.upstream.refused.get(name)) is not None:
             if _asks(value, neutral):
                 raise TaskNotSupported(f"'{name}' is not supported by this model.", param=name)

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
-    """Return who asks, with deadlines that count from the request's header.
+    """Return who calls, with deadlines that count from the request's header.
 
     Raises `InvalidInput` for a header that cannot be. From now on the request's trace can be read.
     """
@@ -113,7 +113,7 @@ def job_of(
 
 
 def repeats_of(request: Request) -> RepeatPolicy | None:
-    """Return what the headers ask of answers that were given before; None when nothing.
+    """Return what the headers want of answers that were given before; None when nothing.
 
     The body must have been read. Raises `InvalidInput`.
     """

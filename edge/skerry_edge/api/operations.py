@@ -1,6 +1,6 @@
 """Every operation of the HTTP API: who answers it, which scope it needs, what it takes and gives.
 
-Routes are tried in this order, and each try takes a microsecond: first what is asked most.
+Routes are tried in this order, and each try takes a microsecond: first what is called most.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ EFFORT: Final[Neutral] = {
     "reasoning_effort": ("none",),
     "verbosity": (),
 }
-# What it is for: who asks, what it costs upstream, how it is cached there.
+# What it is for: who calls, what it costs upstream, how it is cached there.
 BOOKKEEPING: Final[Neutral] = {
     "metadata": ({},),
     "prompt_cache_key": (),

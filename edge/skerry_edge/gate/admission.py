@@ -7,7 +7,7 @@ for what it holds has cost as much until then. One that would exceed a limit is 
 with the seconds after which to come back: waiting is for places in an engine, not for allowances.
 It is let in by the most that it can use, each of its choices as a request of its own where those
 that run are counted, and what it did not use is given back. Nothing is kept of
-whom nothing limits; of the others, `MAX_METERS` are remembered, who asked last the longest; whose
+whom nothing limits; of the others, `MAX_METERS` are remembered, who called last the longest; whose
 requests run is not forgotten.
 """
 
@@ -82,8 +82,8 @@ class Admission:
     """The places and allowances of one edge. Lives on one event loop.
 
     `edges` returns how many edges share the limits: each lets in its part, so that all of them keep
-    to the whole without asking each other. Beyond `max_requests`, an eighth as many places are for
-    tenants that have none, so that one tenant's flood shuts no other out.
+    to the whole without a word to each other. Beyond `max_requests`, an eighth as many places are
+    for tenants that have none, so that one tenant's flood shuts no other out.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Admission:
         """Count a request: for its tenant, or with a `model` (catalog id), once it is known, for
         that. `tell` is as in `enter`.
 
-        Raises `RateLimited` when the tenant asks too often, `Overloaded` when all together do.
+        Raises `RateLimited` when the tenant calls too often, `Overloaded` when all together do.
         """
         if not self._is_limited:
             return
@@ -159,7 +159,7 @@ class Admission:
     ) -> Place:
         """Take a place for a request that has arrived.
 
-        Raises `Overloaded` when the edge or the model is full, `RateLimited` when the tenant asks
+        Raises `Overloaded` when the edge or the model is full, `RateLimited` when the tenant sends
         too much, `QuotaExceeded` when the token's money is spent; all say when to come back.
         Raises `InvalidInput` for more choices than may ever run at once.
         `tell` is given the headers that describe the tenant's limits, let in or not; `on_end` is
@@ -263,7 +263,7 @@ class Admission:
     def _forget(self, num_kept: int) -> None:
         """Forget idle meters beyond `MAX_METERS`, but not the newest `num_kept`.
 
-        One in use is as good as asked for now: it goes to the end, not to be looked at each time.
+        One in use is as good as requested now: it goes to the end, not to be looked at each time.
         """
         for _ in range(len(self._meters) - num_kept):
             if len(self._meters) <= MAX_METERS:

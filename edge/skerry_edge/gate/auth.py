@@ -16,7 +16,7 @@ from skerry_regions.known_hosts import MISDIRECTED, host_of, is_known_host
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
     from starlette.types import Scope
 
-PROBES = frozenset({"/healthz", "/readyz"})  # which ask a process, by whatever name
+PROBES = frozenset({"/healthz", "/readyz"})  # which address a process, by whatever name
 ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
 
 

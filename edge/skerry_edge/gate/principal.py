@@ -30,7 +30,7 @@ UNCAPPED = Caps()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Caps, and of whom: of the token that asks, of one that it was made with, of the account."""
+    """Caps, and of whom: of the token that calls, of one that it was made with, of the account."""
 
     id: str  # of the token or the account
     caps: Caps
@@ -42,7 +42,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     token_id: str
     account_id: str
-    scopes: Scopes  # and the role: an operation asks for one of them
+    scopes: Scopes  # and the role: an operation requires one of them
     role: AccessRole | None = None
     budgets: tuple[Budget, ...] = ()  # of the token and its ancestors, where they have caps
     residency: str | None = None  # zone that its requests never leave

@@ -1,4 +1,4 @@
-"""`limits.yaml`: how much tenants may ask, and how much models may be asked. Unlimited unless set.
+"""`limits.yaml`: how much tenants may use, and how much models may be used. Unlimited unless set.
 
     every_tenant: {requests_per_minute: 300, tokens_per_minute: 200_000, concurrency: 16}
     tenants:                                    # in place of the above
@@ -40,7 +40,7 @@ class QuotasError(ValueError):
 
 
 class Allowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much somebody may ask. None: as much as they like."""
+    """How much somebody may use. None: as much as they like."""
 
     requests_per_minute: Rate | None = None
     tokens_per_minute: Rate | None = None  # of prompts and outputs
@@ -56,7 +56,7 @@ class Allowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AccountAllowance(Allowance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much an account may ask, and what all its tokens together may spend."""
+    """How much an account may use, and what all its tokens together may spend."""
 
     per_day: Dollars | None = None  # UTC
     per_month: Dollars | None = None
@@ -77,7 +77,7 @@ class TenantAllowance(AccountAllowance, frozen=True, kw_only=True, forbid_unknow
 
 
 class ModelAllowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much one model may be asked: by each tenant, and by all of them together."""
+    """How much one model may be used: by each tenant, and by all of them together."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
     every_tenant: Allowance = UNLIMITED

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from skerry_regions.process.log_files import NUM_KEPT, rotate
 
 MAX_FILE_BYTES = 1 << 20
-MAX_TEXT = 256  # characters of what was asked for, in a line
+MAX_TEXT = 256  # characters of what was requested, in a line
 
 Outcome = Literal["granted", "denied"]
 

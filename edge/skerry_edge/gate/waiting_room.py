@@ -1,9 +1,9 @@
 """Requests for models that have no node yet wait for the first one, instead of failing.
 
 A pool that was scaled to none needs some seconds to wake. What waits is bounded in number, each
-request by its own deadline; how many wait is what wakes the pool. While nobody wakes it, because
+request by its own deadline; how many wait is what wakes the pool. While nothing wakes it, because
 the control plane is away or cannot start a node, a request is not held for longer than
-`hold_seconds`: its caller is told to come back.
+`hold_seconds`: its caller is to come back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skerry_regions.wire.protocol import Embed, Submit
 
 MAX_HELD = 256  # requests, of all models
 LOOK_SECONDS = 0.05
-RETRY_SECONDS = 5.0  # told to who finds the room full, or leaves it without a node
+RETRY_SECONDS = 5.0  # sent to who finds the room full, or leaves it without a node
 
 
 class WaitingRoom:

@@ -113,7 +113,7 @@ class Edge:
         return [spec for spec in self.catalog if spec.id in self.texts or spec.id in self.encoders]
 
     def cache_key(self, tenant: str, zone: str | None = None) -> bytes:
-        """Return the tenant's key of KV block digests: nobody else can name, or time, its prefixes.
+        """Return the tenant's key of KV block digests: no one else can name, or time, its prefixes.
 
         Requests bound to a zone have a key of their own, so that what they left in caches is
         nothing that an unbound request could find or fetch.

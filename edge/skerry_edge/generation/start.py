@@ -190,7 +190,7 @@ def _close(edge: Edge, settlement: Settlement, repeat: Repeat | None) -> None:
 
 
 def _log_prompts(jobs: Sequence[Job]) -> None:
-    """Log what the operator asked for (`SKERRY_LOG_PROMPTS`): no other place logs a text."""
+    """Log what the operator switched on (`SKERRY_LOG_PROMPTS`): no other place logs a text."""
     for number, job in enumerate(jobs):
         text = job.text.detokenizer().push(job.submit.prompt_ids)
         fields = {"model": job.model.id, "prompt": text[:MAX_LOGGED_PROMPT]}

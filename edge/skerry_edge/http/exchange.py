@@ -188,7 +188,7 @@ def request_scope(connection: Scope, head: Head, state: dict[str, Any]) -> Scope
 
 
 def client_certificate(transport: asyncio.BaseTransport) -> str:
-    """Return it as PEM, proven by the handshake; empty where none was asked for or shown."""
+    """Return it as PEM, proven by the handshake; empty where none was requested or shown."""
     tls = transport.get_extra_info("ssl_object")
     shown = tls.getpeercert(binary_form=True) if tls is not None else None
     return ssl.DER_cert_to_PEM_cert(shown) if shown else ""

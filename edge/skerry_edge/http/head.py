@@ -36,7 +36,7 @@ class Head:
     version: str  # 1.0 or 1.1
     fields: list[tuple[bytes, bytes]]  # names in lower case, values without the space around them
     body_size: int | None  # bytes; None: it comes in chunks
-    keeps_alive: bool  # the client may ask again on this connection
+    keeps_alive: bool  # the client may send again on this connection
     expects_continue: bool  # the client sends its body after a 100 Continue
 
 

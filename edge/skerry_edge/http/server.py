@@ -178,7 +178,7 @@ async def serve(
     accepts at the same socket, they may finish however long they take (unless it is stopped as
     well), and idle connections are closed after one more answer. Requests are taken until `linger`
     returns, which is called when it is to stop. `ready(host, port)` is called once connections
-    are accepted, with the port really taken (`port` 0 asks for a free one). Signals are handled
+    are accepted, with the port really taken (`port` 0 takes a free one). Signals are handled
     only on the main thread; a second one ends the lingering, a second SIGINT the drain. Meant for
     uvloop: `uvloop.run(serve(…))`.
     """

@@ -1,7 +1,7 @@
 """`Idempotency-Key`: a request that is sent again gets the answer of the first time.
 
 The seed of such a request, unless its body has one, is derived from tenant and key: every edge of a
-cluster computes the same answer, with nothing asked of any other. An edge that still has the
+cluster computes the same answer, with nothing sent to any other. An edge that still has the
 answer gives that. What is kept for a day is a hash of the request, so that a key that is used for
 something else is refused, the request's row in the usage journal, so that it is counted once, and
 the model's defaults of the time, with which it is computed again.

@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder(dict[str, int | float])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatPolicy:
-    """What a request's headers ask of answers that were given before."""
+    """What a request's headers want of answers that were given before."""
 
     cache: CachePolicy | None  # None: the response cache has no part in it
     idempotency: IdempotencyKey | None

@@ -105,7 +105,7 @@ async def look_up(
     """Return what of the cache a request has to do with, and its answer if it is there.
 
     `asked` and `form` are plain data and wire structs that say all that changes the answer. A key
-    of the caller's own takes the place of what is asked; the form remains, so that no answer is
+    of the caller's own takes the place of what is sent; the form remains, so that no answer is
     given in a form that it does not have. Requests bound to a zone have keys of their own.
     """
 

@@ -2,7 +2,7 @@
 
     cf-aig-cache-ttl: 3600        keep the answer for so many seconds, and take one that is kept
     cf-aig-skip-cache: true       neither
-    cf-aig-cache-key: my-key      in place of what was asked, within the tenant and the model
+    cf-aig-cache-key: my-key      in place of what was sent, within the tenant and the model
 
 What is kept is the region's part of an answer: token ids and log-probabilities, step by step. It is
 written again by the dialect of the request, so a stream comes as a stream with the same text in the
@@ -79,7 +79,7 @@ class CachePolicy(Struct, frozen=True):
 
 
 def policy_of(headers: Mapping[str, str], default_ttl: int | None = None) -> CachePolicy | None:
-    """Return what the headers ask of the cache; None: nothing. `default_ttl` is the operator's,
+    """Return what the headers want of the cache; None: nothing. `default_ttl` is the operator's,
     None for none.
 
     Raises `InvalidInput` for a header that is out of range.

@@ -41,7 +41,7 @@ _TOTALS = f"""
 
 
 class Totals(Struct, kw_only=True):
-    """A line of a report: the dimensions that were asked for, then sums. Costs are in US$."""
+    """A line of a report: the dimensions that were requested, then sums. Costs are in US$."""
 
     tenant: str | UnsetType = UNSET  # account id
     token: str | UnsetType = UNSET  # id of the API token

@@ -74,7 +74,7 @@ async def open_vectors(
 ) -> VectorSettlement:
     """Look for vectors, and use the request's key. Raises `IdempotencyMismatch`.
 
-    `texts` and `form` are plain data that say what is asked, and how.
+    `texts` and `form` are plain data that say what is sent, and how.
     """
     row, _ = await claim(stores, caller, policy)
     build = [file.sha256 for file in model.files]

@@ -38,7 +38,7 @@ class OutputFormat:
 
 
 def output_format(request: FormatRequest) -> OutputFormat | None:
-    """Return the format that a request asks for; None is free text.
+    """Return the format of a request's output; None is free text.
 
     Raises `InvalidInput`, naming the field, for one that is not supported or not alone.
     """

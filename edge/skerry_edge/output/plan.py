@@ -43,7 +43,7 @@ class OutputAsked(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPlan:
-    """How an output is asked for, held to it, and read."""
+    """How an output is described, held to that, and read."""
 
     family: Family
     box: Toolbox | None

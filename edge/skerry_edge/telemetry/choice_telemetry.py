@@ -17,7 +17,7 @@ ABORT = "abort"  # how a choice ended that neither finished nor failed
 
 
 class ChoiceTelemetry:
-    """A `StreamObserver` that counts, and notes one span from the region being asked to the end."""
+    """A `StreamObserver` that counts, and notes one span from the call of the region to the end."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ Response = tuple[str, bytes]  # status and body
 
 
 class MetricsPage:
-    """Tells families of metrics, one request per connection."""
+    """Serves families of metrics, one request per connection."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -50,7 +50,7 @@ class MetricsPage:
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # nobody is there to be told
+            pass  # the reader is gone
         finally:
             writer.close()
 

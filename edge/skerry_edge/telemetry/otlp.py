@@ -2,7 +2,7 @@
 
 Configured by OpenTelemetry's own environment: on when `OTEL_EXPORTER_OTLP_ENDPOINT` or
 `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, unless `OTEL_SDK_DISABLED` is true or
-`OTEL_TRACES_EXPORTER` asks for something else; headers, timeouts and resource attributes follow
+`OTEL_TRACES_EXPORTER` names something else; headers, timeouts and resource attributes follow
 their variables. Nothing of it is imported before that. Spans leave in batches, on a thread of the
 SDK's, from a bounded queue: a collector that is slow or gone costs spans, not requests.
 """
@@ -31,7 +31,7 @@ class OTLPNotInstalled(Exception):
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment asks for spans by OTLP."""
+    """Return whether the environment configures spans by OTLP."""
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     exporter = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp"
     return not is_disabled and exporter == "otlp" and any(environ.get(each) for each in ENDPOINTS)

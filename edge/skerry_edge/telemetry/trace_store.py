@@ -1,6 +1,6 @@
 """The last traces of an edge, in its memory: bounded in number and in bytes, gone with the process.
 
-They never leave the edge but to who asks for one, or by an exporter that was asked for: a trace of
+They never leave the edge but to who requests one, or by an exporter that is configured: a trace of
 a request bound to a zone stays in that zone as its edge does. Most are never read, and so they are
 only written out when they are.
 """

@@ -52,7 +52,7 @@ class TextModel:
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """`is_foreign` says that its template comes with unverified files, and is
-        rendered where it may be killed; `now` is what templates may ask for; `clock` bounds how
+        rendered where it may be killed; `now` is what templates may read; `clock` bounds how
         long they may run.
 
         Raises `template.TemplateError` for a chat template that cannot be used.

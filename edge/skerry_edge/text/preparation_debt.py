@@ -1,7 +1,7 @@
 """What may be worked on for a tenant whose requests are then not let in. No I/O.
 
 A request that is let in is paid for: by its tokens, by the limits of its tenant. What is laid out,
-tokenised or decoded for one that is refused afterwards is paid for by nobody, and takes processor
+tokenised or decoded for one that is refused afterwards is paid for by no one, and takes processor
 time from the engines beside. Of that a tenant has a twentieth of a core, and a quarter of a second
 at once; whoever took more waits until the debt is gone.
 """

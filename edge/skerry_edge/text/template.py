@@ -35,7 +35,7 @@ class ChatTemplate:
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """`tokens` are the template's variables such as `bos_token`; `now` is what the template
-        may ask for; `clock` (seconds) bounds a rendering.
+        may request; `clock` (seconds) bounds a rendering.
 
         Raises `TemplateError` for a template that does not compile, or that cannot lay out even a
         short conversation within the limits.

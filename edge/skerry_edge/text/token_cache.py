@@ -69,7 +69,7 @@ class PrefixMemory:
         self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
         self._lock = threading.Lock()
-        self._tenants: OrderedDict[str, _Parts] = OrderedDict()  # the one that asked last, last
+        self._tenants: OrderedDict[str, _Parts] = OrderedDict()  # the one that called last, last
         self._num_bytes = 0
 
     @property

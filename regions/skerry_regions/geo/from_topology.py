@@ -23,7 +23,7 @@ def places_of(
 ) -> Places:
     """Return regions with the public addresses of their edges, and what is known of clients.
 
-    `elsewhere` is asked for clients in none of the `nets`. With `guesses` those of whom nothing is
+    `elsewhere` is called for clients in none of the `nets`. With `guesses` those of whom nothing is
     known count as clients of the default region.
     """
     spec = topology.dns

@@ -59,9 +59,9 @@ class Places:
         default: ClientOrigin | None = None,
         spread: float | None = None,
     ) -> None:
-        """`elsewhere` is asked for addresses that `clients` does not have, and who is unknown there
-        too counts as `default`. With `spread` regions whose round trips differ by at most so many
-        seconds share clients by weight, and regions drain."""
+        """`elsewhere` is called for addresses that `clients` does not have, and who is unknown
+        there too counts as `default`. With `spread` regions whose round trips differ by at most so
+        many seconds share clients by weight, and regions drain."""
         self._elsewhere = elsewhere
         self._default = default or ClientOrigin()
         self._spread = spread

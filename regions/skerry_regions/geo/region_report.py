@@ -29,4 +29,4 @@ class RegionReport(Struct, frozen=True, kw_only=True):
     client_rtt_seconds: Annotated[
         dict[Annotated[str, Meta(max_length=43)], Seconds], Meta(max_length=MAX_CLIENTS)
     ] = {}
-    """To clients and back, by network; for those who ask for it."""
+    """To clients and back, by network; for those who request it."""

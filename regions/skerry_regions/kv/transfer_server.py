@@ -61,7 +61,7 @@ class TransferServer:
         held: Held,
         pages: Callable[[], DevicePages | None] = lambda: None,
     ) -> None:
-        """`pages` is asked for one's own, once a sender has any."""
+        """`pages` returns one's own, once a sender has any."""
         self._receiver = receiver
         self._held = held
         self._pages = pages

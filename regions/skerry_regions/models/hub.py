@@ -93,7 +93,7 @@ _repository_decoder = msgspec.json.Decoder(Repository)
 
 @dataclass(slots=True)
 class HubClient:
-    """Asks a hub. Used by one thread, but for `locate`. Close it."""
+    """Calls a hub. Used by one thread, but for `locate`. Close it."""
 
     hub: Hub
     sleep: Callable[[float], None] = time.sleep

@@ -82,7 +82,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def wanted(name: str, known: HubCatalog, *, id: str | None = None) -> PullRequest:
-    """Read what a person asked for. Raises `ModelNotFound` or `PullError`."""
+    """Read what a person requested. Raises `ModelNotFound` or `PullError`."""
     if is_hub_name(name):
         if (match := _HF.fullmatch(name)) is None:
             raise PullError(f"{name}: must look like hf:owner/repository[@revision][:file]")
@@ -171,7 +171,7 @@ def _other_sampling(entry: HubModel | None, spec: ModelSpec) -> list[str]:
 
 
 def _choose(repository: Repository, choice: str) -> list[HubFile]:
-    """Return the weights that were asked for. Raises `PullError`, with what there is."""
+    """Return the weights that were requested. Raises `PullError`, with what there is."""
     ggufs = [file for file in repository.files if file.path.lower().endswith(".gguf")]
     whole = [file for file in ggufs if not _PART.search(file.path)]
     tensors = [file for file in repository.files if re.fullmatch(r"[^/]+\.safetensors", file.path)]

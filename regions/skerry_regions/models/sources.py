@@ -40,7 +40,7 @@ class Hub:
 
     endpoints: tuple[str, ...] = (DEFAULT_HUB,)  # base URLs: one, and mirrors of it
     token: str | None = field(default=None, repr=False)  # bearer token
-    offline: bool = False  # nothing is asked of a hub
+    offline: bool = False  # nothing is sent to a hub
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Hub:

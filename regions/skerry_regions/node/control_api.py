@@ -105,7 +105,7 @@ async def _known_host(request: web.Request, handler: Handler) -> web.StreamRespo
 
 @web.middleware
 async def _no_page(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse changes that a web page asks for."""
+    """Refuse changes that a web page requests."""
     if request.method == "POST" and comes_from_page(request.headers):
         return _json({"status": "not for web pages"}, status=403)
     return await handler(request)

@@ -1,4 +1,4 @@
-"""Engines by kind of runner. Each kind's libraries are imported when it is asked for."""
+"""Engines by kind of runner. Each kind's libraries are imported when it is requested."""
 
 from __future__ import annotations
 

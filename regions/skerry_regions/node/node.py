@@ -1,4 +1,4 @@
-"""One node: models on their worker threads, streams between them and whoever asked."""
+"""One node: models on their worker threads, streams between them and whoever called."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Preparation:
         on_fetched: Callable[[Fetched], None],
         on_unknown: Callable[[], None],
     ) -> None:
-        """`on_fetched` hears how fast KV came from a node that was asked for it, `on_unknown` of a
+        """`on_fetched` hears how fast KV came from a node that was to send it, `on_unknown` of a
         grammar without a known way to a whole output.
 
         Raises InvalidInput when no grammar can be taken, or another stream waits for the transfer.

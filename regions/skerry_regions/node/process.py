@@ -63,7 +63,7 @@ class EngineLost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What a node is asked to be."""
+    """What a node is to be."""
 
     id: str
     region: str

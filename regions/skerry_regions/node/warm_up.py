@@ -21,7 +21,7 @@ from skerry_regions.wire.protocol import Accepted, Done, Event, Failed, Sampling
 
 logger = logging.getLogger(__name__)
 
-WARM_UP_SECONDS = 60.0  # for all of a node's prompts; the rest is computed when it is first asked
+WARM_UP_SECONDS = 60.0  # for all of a node's prompts; the rest is computed when it is first used
 
 
 async def warm_up(

@@ -1,4 +1,4 @@
-"""Asks a process of this machine over HTTP how it is."""
+"""Calls a process of this machine over HTTP for how it is."""
 
 from __future__ import annotations
 

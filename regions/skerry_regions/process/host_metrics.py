@@ -1,4 +1,4 @@
-"""What a process tells of the machine and the files that it depends on, for Prometheus."""
+"""What a process reports of the machine and the files that it depends on, for Prometheus."""
 
 from __future__ import annotations
 

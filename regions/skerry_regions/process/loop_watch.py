@@ -1,6 +1,6 @@
 """Watches an event loop from a thread of its own: a loop that hangs cannot say so.
 
-Every `BEAT_SECONDS` the thread asks the loop for a sign of life. A loop that is late by more than
+Every `BEAT_SECONDS` the thread calls the loop for a sign of life. A loop that is late by more than
 `LATE_SECONDS` is counted, and logged with what its thread was doing. One that hangs for `patience`
 seconds ends: `hung` is called on the thread, or, where something holds the interpreter's lock so
 that no thread runs, `faulthandler`'s own thread prints all stacks and ends the process.

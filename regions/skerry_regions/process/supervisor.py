@@ -176,7 +176,7 @@ class Supervised:
                 except Deposed as error:
                     logger.error("%s is not started: %s", self.spec.id, error)
                     return self.retire()
-            if self._stopping.is_set():  # asked while it was being started
+            if self._stopping.is_set():  # requested while it was being started
                 self._signal(signal.SIGTERM)
             await self._watch_over(process, self._follow(ours))
 

@@ -31,10 +31,10 @@ from skerry_regions.wire.protocol import (
 class Attempt:
     """One try at a request on one route, and the events of its nodes that are not read yet.
 
-    On a split route both nodes are submitted at once, the decode node told to wait for the KV. The
-    first token comes from whoever has it first; the decode node's stream is whole by itself, so
-    once it speaks, what the prefill node fails at changes nothing. Until then either one's failure
-    is the attempt's: the KV may not have arrived.
+    On a split route both nodes are submitted at once, the decode node with the order to wait for
+    the KV. The first token comes from whoever has it first; the decode node's stream is whole by
+    itself, so once it speaks, what the prefill node fails at changes nothing. Until then either
+    one's failure is the attempt's: the KV may not have arrived.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class AttemptRecord:
     same_build: bool = True  # False: left the numeric build of the transcript
     num_before: int = 0  # output tokens that earlier attempts made
     asked: float  # when a route was looked for
-    began: float  # when its nodes were asked
+    began: float  # when it was sent to its nodes
     first_tokens: float | None = None
     ended: float | None = None
     num_tokens: int = 0  # output tokens that this one made

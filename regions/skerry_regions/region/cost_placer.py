@@ -64,7 +64,7 @@ class CostPlacer:
 
     def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
         """See `Placer.place`. Nodes that failed the request come after all others, and at the very
-        end prefill nodes are asked to decode."""
+        end prefill nodes decode too."""
         return self._place(submit, earlier, None)
 
     def here(self) -> Placer:
@@ -149,7 +149,7 @@ class CostPlacer:
         )
 
     def _fetch(self, view: View, placement: Placement, demand: Demand) -> KVFetch | None:
-        """Return what a peer is asked for, within the time that computing it would take."""
+        """Return what to request of a peer, within the time that computing it would take."""
         fetch = placement.fetch
         if fetch is None or fetch.source == placement.prefill:  # a node reads its file by itself
             return None

@@ -2,7 +2,7 @@
 to each.
 
 The nodes of the edge's own region are known one by one, and so are the other edges there, which
-tell what they send to those nodes. Another region is known by its edges, which stand for it
+report what they send to those nodes. Another region is known by its edges, which stand for it
 (`gateway`); while none of them answers, by its nodes as well.
 
 What was read last stays true while the registry is away. A lease that lapsed removes a member only
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02  # between looks at links that come up
 LONGEST_PAUSE = 5.0  # seconds between readings while each fails by a bug of ours
-GATEWAY_SECONDS = 2.0  # that a region's edges may be silent before its nodes are asked
+GATEWAY_SECONDS = 2.0  # that a region's edges may be silent before its nodes are used
 
 Reach = Callable[[str, str, str], str]
 """An address, the region it is in, and that of who wants it: where it is reached from there."""

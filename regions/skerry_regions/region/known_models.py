@@ -1,8 +1,8 @@
-"""The models that an edge waits for when no node of them is there: what it was told to serve, and
+"""The models that an edge waits for when no node of them is there: what it was given to serve, and
 what nodes of its platform announced, kept in a file over restarts.
 
-A model leaves with its catalog entry, or with the deployment that the edge was told of: then it
-asks for it no more.
+A model leaves with its catalog entry, or with the deployment that the edge was sent: then it
+requests it no more.
 """
 
 from __future__ import annotations

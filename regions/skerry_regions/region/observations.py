@@ -82,7 +82,7 @@ class Observations:
                 self._put(member)
 
     def take(self, node: str, report: Report, now: float) -> bool:
-        """Take in a node's report; whether it should be asked for a snapshot of its prefixes.
+        """Take in a node's report; whether a snapshot of its prefixes should be requested.
 
         Reports of strangers, of other models, and in another node's name are ignored.
         """

@@ -30,7 +30,7 @@ class RecoveryPolicy:
 
 def is_recoverable(error: SkerryError) -> bool:
     """Return whether elsewhere may help. A deadline is the same everywhere, and so are a wrong
-    request and a tenant that asks too much: it shall not ask the next node."""
+    request and a tenant that sends too much: it shall not go to the next node."""
     if isinstance(error, RequestTimeout | RateLimited):
         return False
     return isinstance(error, CapacityError | InternalError)

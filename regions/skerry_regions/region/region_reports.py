@@ -1,4 +1,4 @@
-"""What an edge tells those of other regions about the nodes of its own."""
+"""What an edge reports to those of other regions about the nodes of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMMARY_SECONDS = 0.5  # between summaries
 class RegionReports:
     """Makes a summary of each model, whenever it is called. See `summaries`.
 
-    All edges of a region tell its load; the one with the highest hash of its id tells the names of
+    All edges of a region report its load; the one with the highest hash of its id sends names of
     the blocks that its nodes hold.
     """
 
@@ -42,13 +42,13 @@ class RegionReports:
             placer.observations.prefixes.listen(_OfModel(placer, model, names))
 
     def __call__(self) -> list[Report]:
-        """Return what is told now and then: changes of names."""
+        """Return what is sent now and then: changes of names."""
         now, speaks = self._placer.clock(), self._speaks()
         news = {model: names.news(now) for model, names in self._names.items()}
         return self._reports({model: each if speaks else None for model, each in news.items()})
 
     def snapshots(self) -> list[Report]:
-        """Return what an edge is told that has heard nothing yet, or missed something:
+        """Return what an edge is sent that has heard nothing yet, or missed something:
         all names."""
         speaks = self._speaks()
         return self._reports(

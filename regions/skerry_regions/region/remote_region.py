@@ -30,7 +30,8 @@ class RemoteRegion:
         policy: RecoveryPolicy | None = None,
         knows: Callable[[str, str | None], bool] = lambda model, zone: False,
     ) -> None:
-        """`knows` tells a model that has no node now, in a zone, from one that never had."""
+        """`knows` distinguishes a model without a node now, in a zone, from one that never had
+        one."""
         self._links = links
         self._knows = knows
         self.placer = placer

@@ -1,4 +1,4 @@
-"""What an edge sends where, told to the other edges of its region within milliseconds.
+"""What an edge sends where, reported to the other edges of its region within milliseconds.
 
 Edges that price the same nodes by reports of the same age all choose the same idle one. With what
 the others sent since (`Bookings`), and with the arrivals of all (`Traffic`), sixteen edges choose

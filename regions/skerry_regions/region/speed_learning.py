@@ -155,7 +155,7 @@ class SpeedBook:
         factor.learn(sample.seconds / curve.predict(sample))
 
     def has_measured(self, node: str) -> bool:
-        """Return whether it ever told how long steps took."""
+        """Return whether it ever reported how long steps took."""
         return node in self._factors and self._factors[node].num_samples > 0
 
     def curve(self, node: str) -> NodeSpeed:
@@ -198,7 +198,8 @@ class LinkLearner:
         self._rtt += gain * (min(seconds, self.MAX_RATIO * self._rtt) - self._rtt)
 
     def learn_transfer(self, num_bytes: int, seconds: float) -> None:
-        """Learn from a transfer of `num_bytes` that took `seconds` from asking to the last byte."""
+        """Learn from a transfer of `num_bytes` that took `seconds` from the request to the last
+        byte."""
         on_the_wire = seconds - self._rtt
         if num_bytes <= 0 or not 0 < on_the_wire < math.inf:
             return

@@ -2,8 +2,8 @@
 
 A node's report is as old as the way it came. What was sent since is added to it here, and what the
 node must have computed since is taken off, so that a burst of requests between two reports does
-not pile up on the node that looked idle; nor do the bursts of several edges, which tell each other
-what they send.
+not pile up on the node that looked idle; nor do the bursts of several edges, which report to each
+other what they send.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Bookings:
             self._count_off(booking)
 
     def expire(self, now: float) -> None:
-        """Drop bookings that nobody released for too long."""
+        """Drop bookings that were not released for too long."""
         while self._told and self._told[0].at + TOLD_SECONDS <= now:
             self._count_off(self._told.popleft())
         while self._open:

@@ -37,7 +37,7 @@ class RouterConfig(Struct, frozen=True, kw_only=True):
     affinity_seconds: float = 0.05  # that a session's own node may be dearer than another
     rate_seconds: float = 30.0  # memory of the arrival rate
     reuse_tokens: float = 1e6  # memory of the share of prompts found in caches
-    booking_seconds: float = 600.0  # a booking that nobody released lapses after this
+    booking_seconds: float = 600.0  # a booking that was not released lapses after this
     max_bookings: int = 65_536
 
 
@@ -45,7 +45,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     """What a request needs, as far as routing cares."""
 
     model: str
-    origin: str  # region of the edge that asks
+    origin: str  # region of the edge that places
     prompt_tokens: int  # at least 1; a transcript that goes on counts its output here
     digests: Sequence[bytes] = ()  # of the prompt's full blocks, in order
     output_tokens: float = 256.0  # still expected

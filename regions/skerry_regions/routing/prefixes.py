@@ -167,7 +167,7 @@ class PrefixDirectory:
         return IndexState.EXACT if complete else IndexState.DEGRADED
 
     def wants_snapshot(self, node: str) -> bool:
-        """Return whether a node should be asked for a snapshot: something that it said is
+        """Return whether a node should send a snapshot: something that it said is
         missing."""
         sequence = self._nodes.get(node)
         return sequence is not None and sequence.wants_snapshot

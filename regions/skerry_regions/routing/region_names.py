@@ -1,9 +1,9 @@
-"""Names of the blocks that a region holds, as other regions are told of them.
+"""Names of the blocks that a region holds, as other regions are sent them.
 
-One edge of each region and model tells: numbered changes, or everything. A name is 32 bits of a
-block's digest; of all blocks one in `2**level` is told, by other bits of the digest, so that both
-sides know which without knowing positions. Level 0 tells every block of 64 tokens, level 5 one per
-2,048. The level rises when more is told than the budget allows, and stays: what was left out is
+One edge of each region and model sends: numbered changes, or everything. A name is 32 bits of a
+block's digest; of all blocks one in `2**level` is sent, by other bits of the digest, so that both
+sides know which without knowing positions. Level 0 names every block of 64 tokens, level 5 one per
+2,048. The level rises when more is sent than the budget allows, and stays: what was left out is
 not known any more. Most reuse is a session's second turn, so that thinning by popularity would
 lose it; thinning by depth does not.
 
@@ -25,7 +25,7 @@ NAME_BYTES = 4
 MAX_LEVEL = 12
 MAX_NAMES = 1 << 18  # of one region and model: a message of 1 MiB
 BYTES_PER_SECOND = 32_768.0  # to each edge that listens
-RATE_SECONDS = 30.0  # memory of how much is told
+RATE_SECONDS = 30.0  # memory of how much is sent
 
 Names = Annotated[bytes, Meta(max_length=2 * MAX_NAMES * NAME_BYTES)]
 
@@ -41,7 +41,7 @@ class NameNews(Struct, frozen=True, kw_only=True):
 
 
 class AdvertisedNames:
-    """The telling side: which names the nodes of a region hold. `PrefixListener`."""
+    """The sending side: which names the nodes of a region hold. `PrefixListener`."""
 
     def __init__(self, budget: float = BYTES_PER_SECOND, max_names: int = MAX_NAMES) -> None:
         """`budget`: bytes per second to each listener."""
@@ -53,7 +53,7 @@ class AdvertisedNames:
         self._seq = 0
         self._rate = 0.0  # bytes per second
         self._at = -math.inf
-        self._is_thinned = False  # since the last news: what was told before is void
+        self._is_thinned = False  # since the last news: what was sent before is void
 
     def told(self, node: str, digests: Sequence[bytes]) -> None:
         """See `PrefixListener`."""
@@ -92,7 +92,7 @@ class AdvertisedNames:
         return self._count(news, now)
 
     def everything(self) -> NameNews:
-        """Return all names, as of the last news; changes since then are in it, and will be told
+        """Return all names, as of the last news; changes since then are in it, and will be sent
         again."""
         every = b"".join(name[:NAME_BYTES] for name in self._holders)
         return NameNews(seq=self._seq, level=self._level, added=every, is_whole=True)
@@ -107,7 +107,7 @@ class AdvertisedNames:
 
     def _change(self, name: bytes) -> None:
         self._changed[name] = None
-        if len(self._changed) > self._max_names:  # nobody asks: whoever does is told everything
+        if len(self._changed) > self._max_names:  # no one listens: whoever does is sent everything
             self._changed.clear()
             self._is_thinned = True
 
@@ -139,7 +139,7 @@ class AdvertisedNames:
 
 
 class KnownNames:
-    """The listening side: what one region holds, as far as it was told."""
+    """The listening side: what one region holds, as far as it was sent."""
 
     def __init__(self) -> None:
         self._names: set[int] | None = None  # None: not known from the start
@@ -147,7 +147,7 @@ class KnownNames:
         self._seq = 0
 
     def take(self, news: NameNews) -> bool:
-        """Take in news; return False when something before it is missing: ask for everything."""
+        """Take in news; return False when something before it is missing: request everything."""
         if news.is_whole:
             self._names, self._level, self._seq = set(_numbers(news.added)), news.level, news.seq
             return True
@@ -165,7 +165,7 @@ class KnownNames:
     def leading(self, digests: Sequence[bytes]) -> int:
         """Return how many of a prompt's first blocks the region is believed to hold.
 
-        Of the deepest block that it was told of, since a chain is evicted from its end; that is
+        Of the deepest block that it was sent, since a chain is evicted from its end; that is
         too few by half of what one name stands for.
         """
         if not self._names:

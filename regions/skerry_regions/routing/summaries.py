@@ -1,4 +1,5 @@
-"""What a region's edges tell those of other regions: how its nodes do, in one message per model.
+"""What a region's edges report to those of other regions: how its nodes do, in one message per
+model.
 
 Another region is priced by its newest summary as if it were one node: the best of its nodes by
 load, with the blocks that any of them holds. Its own edge, which knows better, then chooses among
@@ -7,7 +8,7 @@ edges, however many nodes stand there.
 
 The load is whole, so that a lost summary costs nothing; of one edge and model the newest counts, by
 (incarnation, seq). Whoever is not heard of any more keeps its last word until its edge is gone.
-Names of blocks are told as changes, by one edge of the region (`region_names`).
+Names of blocks are sent as changes, by one edge of the region (`region_names`).
 
 Pure: views, members and the time are arguments.
 """
@@ -29,7 +30,7 @@ from skerry_regions.view import NodeLoad, NodeState
 
 Coefficient = Annotated[float, Meta(ge=0.0, le=1e6)]  # seconds per unit
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
-MIN_PER_PAIR = 1e-15  # seconds; a queue is told in attended pairs, which must cost something
+MIN_PER_PAIR = 1e-15  # seconds; a queue is sent in attended pairs, which must cost something
 MAX_SUMMARIES = 65_536
 NOTHING_STORED: Mapping[str, int] = MappingProxyType({})
 
@@ -37,7 +38,7 @@ NOTHING_STORED: Mapping[str, int] = MappingProxyType({})
 class RegionSummary(Struct, frozen=True, kw_only=True):
     """The nodes of a region that serve one model. With `num_nodes` 0 the rest says nothing."""
 
-    incarnation: Count  # of the edge that tells it
+    incarnation: Count  # of the edge that sends it
     seq: Count
     num_nodes: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # that take streams
     residual: tuple[Seconds, Seconds, Seconds] = (0.0, 0.0, 0.0)
@@ -48,14 +49,14 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
     cache_room: Count | None = None  # tokens that displace no cached ones
     speed: tuple[Coefficient, Coefficient, Coefficient, Coefficient, Coefficient] | None = None
     """As in `NodeSpeed`: per step, per token, per pair, per stream, per token of context. None
-    while nobody has measured it."""
+    while no one has measured it."""
     chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20)] = 512
     numeric_build: NumericBuild = ""  # "": its nodes are of several
     batch_invariant: bool = True  # all of its nodes
-    names: NameNews | None = None  # of blocks that its nodes hold, from the edge that tells them
+    names: NameNews | None = None  # of blocks that its nodes hold, from the edge that sends them
 
     def as_node(self, edge: Member, model: str, at: float, unmeasured: NodeSpeed) -> NodeState:
-        """Return the region as one node, told at `at` of the router's clock; `unmeasured` is its
+        """Return the region as one node, sent at `at` of the router's clock; `unmeasured` is its
         speed as long as it knows none itself."""
         speed = self._speed(unmeasured)
         return NodeState(
@@ -149,7 +150,7 @@ class Summaries:
         self._edges: dict[str, Member] = {}
         self._ages: dict[tuple[str, str], tuple[int, int]] = {}  # of the newest, by edge and model
         self._names: dict[tuple[str, str], tuple[str, KnownNames]] = {}
-        """By region and model: the edge that tells them, and what it told."""
+        """By region and model: the edge that sends them, and what it sent."""
 
     def know(self, edges: Mapping[str, Member]) -> set[str]:
         """Set the edges there are now; what others reported is forgotten. Returns those that are
@@ -163,7 +164,7 @@ class Summaries:
     def take(
         self, edge: str, model: str, summary: RegionSummary, now: float, unmeasured: NodeSpeed
     ) -> NodeState | None:
-        """Take in what an edge tells: the region as one node. None for older ones, doubled ones
+        """Take in what an edge reports: the region as one node. None for older ones, doubled ones
         and strangers', which do no harm."""
         member, age = self._edges.get(edge), (summary.incarnation, summary.seq)
         known = self._ages.get((edge, model))
@@ -175,12 +176,12 @@ class Summaries:
         return summary.as_node(member, model, now, unmeasured)
 
     def learn_names(self, edge: str, model: str, news: NameNews) -> bool:
-        """Take in which blocks an edge's region holds; return False when the edge should be asked
+        """Take in which blocks an edge's region holds; return False when the edge should be called
         for all of them."""
         if (member := self._edges.get(edge)) is None:
             return True
         key = member.region, model
-        if key not in self._names or self._names[key][0] != edge:  # another edge tells them now
+        if key not in self._names or self._names[key][0] != edge:  # another edge sends them now
             if len(self._names) >= MAX_SUMMARIES:
                 return True
             self._names[key] = edge, KnownNames()

@@ -75,7 +75,7 @@ class AnswerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     subnets_per_second: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
     """Of all names, for all client subnets that its queries carry."""
     proofs_per_second: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """Signatures that are made because somebody asks for a name that does not exist."""
+    """Signatures that are made because somebody requests a name that does not exist."""
     exempt: Annotated[tuple[Annotated[str, Meta(max_length=43)], ...], Meta(max_length=1000)] = ()
     """Networks without limits on responses: resolvers of whom one knows."""
 

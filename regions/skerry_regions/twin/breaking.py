@@ -2,8 +2,8 @@
 
 A node that dies is noticed at once, as its connection breaks; one that freezes, a region and a way
 after `NOTICE_SECONDS` without an answer. Streams go on elsewhere, their tokens so far as part of
-the prompt; those of a region's own edges break off with it, and its clients ask another region once
-DNS says so.
+the prompt; those of a region's own edges break off with it, and its clients call another region
+once DNS says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A scenario: what `skerry simulate` runs, as types, and the checks that types cannot make.
 
-A platform (regions, pools, links, router), what is asked of it (`traffic`), what breaks
+A platform (regions, pools, links, router), its load (`traffic`), what breaks
 (`failures`), and changes to compare with (`what_if`).
 """
 
@@ -175,7 +175,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rtt_matrix: str | None = None  # a CSV file of ms: a row and a column for each region
     router: Routing = Routing()
     failures: Annotated[list[Failure], Meta(max_length=1024)] = []
-    dns_seconds: Seconds = 33.0  # until clients of a region that is down ask another one
+    dns_seconds: Seconds = 33.0  # until clients of a region that is down call another one
     patience: Seconds = 5.0  # that a request waits for any node
     what_if: Annotated[list[WhatIf], Meta(max_length=64)] = []
 

@@ -199,7 +199,7 @@ class Credit(Struct, frozen=True, kw_only=True, tag="credit"):
 
 
 class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
-    """Ask for a sign of life; `nonce` comes back in the `Pong`."""
+    """Wants a sign of life; `nonce` comes back in the `Pong`."""
 
     nonce: Count
 

@@ -22,7 +22,7 @@ Bandwidth = Annotated[float, Meta(ge=0.0, le=MAX_BANDWIDTH)]  # bytes per second
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """KV that the node was sent by another, from asking for it to the last byte."""
+    """KV that the node was sent by another, from requesting it to the last byte."""
 
     source: Name  # node
     num_bytes: Count
@@ -43,7 +43,7 @@ class Report(Struct, frozen=True, kw_only=True, tag="report"):
     """How one engine of the node does, several times a second: what a router needs to know.
 
     `prefixes` continues the node's numbered changes (see `prefixes`), or is everything it holds:
-    at the start of a connection, and when `SnapshotWanted` asked for it.
+    at the start of a connection, and when `SnapshotWanted` requested it.
     """
 
     model: Name

@@ -188,7 +188,7 @@ class EmbeddingRequest(Struct):
 class EmbeddingItem(Struct):
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str  # base64 of f32, little-endian, where it was asked for
+    embedding: list[float] | str  # base64 of f32, little-endian, where it was requested
 
 
 class EmbeddingList(Struct):

@@ -76,7 +76,7 @@ DotBlock = Callable[..., list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the emitters of kernels ask about a target."""
+    """What the emitters of kernels need of a target."""
 
     rows: int
     tile_tokens: tuple[int, ...]  # token counts of the matmul tiles, largest first

@@ -37,8 +37,8 @@ class Sampled:
     """Tokens that are being chosen."""
 
     chosen: Tensor  # i64[S], on the device; -1: none is possible
-    num_logprobs: NDArray[np.int32]  # i32[S]  that are told of each
-    told: HostFetch  # `chosen`; of samples that tell logprobs what `_asked` gives
+    num_logprobs: NDArray[np.int32]  # i32[S]  that are returned of each
+    told: HostFetch  # `chosen`; of samples with logprobs what `_asked` gives
 
     def result(self) -> StepResult:
         """Wait for them."""

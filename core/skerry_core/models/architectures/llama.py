@@ -72,7 +72,7 @@ def with_windows(config: ModelConfig, windows: Sequence[int | None]) -> ModelCon
 
 
 def refuse_biases(metadata: CheckpointMetadata) -> None:
-    """Raise WeightsError where config.json asks for biases of all four projections, or of the
+    """Raise WeightsError where config.json wants biases of all four projections, or of the
     feed-forward network's three."""
     for key in ("attention_bias", "mlp_bias"):
         metadata.refuse(key)

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DnsOptions:
-    """What a DNS server is asked to be: of a `topology`, or of a control plane's `zone`."""
+    """What a DNS server is to be: of a `topology`, or of a control plane's `zone`."""
 
     topology: Path | None = None
     zone: str = ""

@@ -1,7 +1,7 @@
 """What a DNS server answers from, made of a topology and of files in the home.
 
 Large zones take seconds to parse and to sign, so this runs on a thread: what it makes belongs to
-nobody else until it is there.
+no one else until it is there.
 """
 
 from __future__ import annotations

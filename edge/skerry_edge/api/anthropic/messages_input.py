@@ -1,4 +1,4 @@
-"""What a request of Anthropic's Messages asks, as that of a chat completion."""
+"""What a request of Anthropic's Messages means, as that of a chat completion."""
 
 from __future__ import annotations
 

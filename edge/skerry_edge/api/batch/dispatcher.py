@@ -76,7 +76,7 @@ class Dispatcher:
         count: Callable[[str, str], None] = lambda model, outcome: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`models` are those that can be asked now, `in_progress` the requests of this edge, its
+        """`models` are those that can be called now, `in_progress` the requests of this edge, its
         items among them. `close_out` is called on a thread, again if it fails. `count` is given the
         model and the outcome of each attempt."""
         self._queue = batches.queue

@@ -30,7 +30,7 @@ FORM = "multipart/form-data"
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Which part of a list is asked for."""
+    """Which part of a list is requested."""
 
     after: str | None
     limit: int

@@ -1,4 +1,4 @@
-"""Workers AI's async batch: `?queueRequest=true` queues requests, and asks for their answers.
+"""Workers AI's async batch: `?queueRequest=true` queues requests, and fetches their answers.
 
     {"requests": [{…, "external_reference": "a"}, …]}  ─▶ {"status": "queued", "request_id": …}
     {"request_id": …}  ─▶ {"status": "queued" | "running"}, at the end {"responses": […], "usage"}

@@ -41,7 +41,7 @@ def target_of(request: Request, path: str, *, residency: str | None = None) -> s
 def lasting_token(principal: Principal) -> str:
     """Return the id of the token in whose name items run, also when the caller is long gone.
 
-    Raises `PermissionDenied` for a login, which nobody can ask again then.
+    Raises `PermissionDenied` for a login, which no one can check again then.
     """
     if principal.login:
         raise PermissionDenied(

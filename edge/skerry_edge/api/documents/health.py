@@ -22,7 +22,7 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Answer `GET /readyz`: some model can be asked, or, with `?model=`, that one; and which ones
+    """Answer `GET /readyz`: some model can be called, or, with `?model=`, that one; and which ones
     the start had to leave out."""
     edge, named = edge_of(request), request.query_params.get("model")
     models = sorted(edge.region.models())

@@ -95,7 +95,7 @@ RUN_RESULTS: Schema = (
 
 
 def result(schema: Schema, *, streams: bool = False) -> dict[int, Content]:
-    """Return a good answer: JSON, or events where the request asks for them."""
+    """Return a good answer: JSON, or events where the request has `stream`."""
     return {200: {JSON: schema} | ({EVENTS: TEXT} if streams else {})}
 
 

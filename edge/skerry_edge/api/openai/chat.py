@@ -215,7 +215,7 @@ async def _events(
     """Yield events of an OpenAI stream, one write per step; `tail` adds Workers AI's own last
     event.
 
-    What is the same in every chunk is encoded once. With usage asked for, every chunk but the last
+    What is the same in every chunk is encoded once. With usage requested, every chunk but the last
     has `"usage": null`, and the last has no choices.
     """
     head = (

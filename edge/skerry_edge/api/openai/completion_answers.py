@@ -157,7 +157,7 @@ def _usage(choices: Choices, writers: Sequence[ChoiceWriter]) -> TokenUsage:
 async def events(
     choices: Choices, writers: Sequence[ChoiceWriter], head: Completion, *, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield one event per piece. With usage asked for, the last chunk has it and no choices."""
+    """Yield one event per piece. With usage requested, the last chunk has it and no choices."""
     chunk = msgspec.structs.replace(head, usage=None) if include_usage else head
     async for index, piece in choices.pieces():
         text, logprobs = writers[index].write(piece)

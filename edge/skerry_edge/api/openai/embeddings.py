@@ -87,7 +87,7 @@ async def create(request: Request) -> Response:
     return JSONBytes(encode(EmbeddingList("list", items, asked.model, tokens.usage())))
 
 
-# --- what was asked ------------------------------------------------------------------------------
+# --- what was sent -------------------------------------------------------------------------------
 
 
 async def _input_tokens(

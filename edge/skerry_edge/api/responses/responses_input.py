@@ -1,4 +1,4 @@
-"""What a request of OpenAI's Responses asks, as that of a chat completion."""
+"""What a request of OpenAI's Responses means, as that of a chat completion."""
 
 from __future__ import annotations
 

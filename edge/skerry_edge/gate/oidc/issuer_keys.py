@@ -1,7 +1,7 @@
-"""The keys of one issuer, followed as it replaces them, without asking it for each token.
+"""The keys of one issuer, followed as it replaces them, without a call to it for each token.
 
 known key         used; looked for again behind the request once `refresh_seconds` are over
-unknown key       looked for at once, at most every `RETRY_SECONDS`, whoever asks
+unknown key       looked for at once, at most every `RETRY_SECONDS`, whoever calls
 no answer         the keys of before count for `keep_seconds`
 """
 
@@ -69,7 +69,7 @@ class IssuerKeys:
     async def find(self, header: JoseHeader) -> IssuerKey | None:
         """Return the key that a header names, None when the issuer has none of that name.
 
-        Raises Unavailable when nobody knows its keys now.
+        Raises Unavailable when its keys are not known now.
         """
         if self.are_usable() and (key := chosen(self._keys, header)) is not None:
             return key

@@ -1,4 +1,4 @@
-"""`issuers.yaml`: whose logins count, and what their claims grant. Nobody's unless set.
+"""`issuers.yaml`: whose logins count, and what their claims grant. No one's unless set.
 
     issuers:
       - name: acme                          # in logs and usage: `acme:SUBJECT`
@@ -10,7 +10,7 @@
              role: developer, models: ["@cf/meta/*"], per_day: 5}
           - {account_claim: skerry_account}
 
-Mistakes are told with file, line and key.
+Mistakes are reported with file, line and key.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def load_issuers(path: Path, platform: str) -> tuple[Issuer, ...]:
 
 
 def is_trustworthy(url: str) -> bool:
-    """Return whether nobody on the way can change what a URL answers."""
+    """Return whether no one on the way can change what a URL answers."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
 

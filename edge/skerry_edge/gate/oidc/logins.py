@@ -37,7 +37,7 @@ class _Verified:
 
 
 class Logins:
-    """Whom issuers vouch for. Lives on one event loop; without issuers it knows nobody.
+    """Whom issuers vouch for. Lives on one event loop; without issuers it knows no one.
 
     A signature is checked once per token (about 0.1 ms), and the token is remembered by its hash
     until it ends or its issuer's keys change.

@@ -66,7 +66,7 @@ resource "cloudflare_load_balancer" "geo" {
     country => [for name in local.order : local.pools[name] if contains(var.regions[name].countries, country)]
   }
 
-  # Of resolvers that tell it, the client's own net counts, as it does for `skerry dns`.
+  # Of resolvers that send it, the client's own net counts, as it does for `skerry dns`.
   location_strategy = {
     mode       = "resolver_ip"
     prefer_ecs = "always"

@@ -76,7 +76,7 @@ variable "regions" {
 
 variable "fallback" {
   type        = string
-  description = "The region that is told when no region is healthy."
+  description = "The region that is answered when no region is healthy."
 
   validation {
     condition     = contains(keys(var.regions), var.fallback)

@@ -82,7 +82,7 @@ class ControlGate:
             return await self._refusal(scope, refused, caller)
 
     def _check_sender(self, scope: Scope) -> None:
-        """Raise Misdirected for a foreign `Host`, Forbidden for a change that a page asks for."""
+        """Raise Misdirected for a foreign `Host`, Forbidden for a change that a page requests."""
         check_host(scope, self._control.hosts)
         headers = {name.decode("latin-1"): it.decode("latin-1") for name, it in scope["headers"]}
         if scope["method"] in CHANGING and comes_from_page(headers):

@@ -1,4 +1,4 @@
-"""What machines call: `/machines/v1`, on a listener of its own that asks for their certificates.
+"""What machines call: `/machines/v1`, on a listener of its own that requires their certificates.
 
 Everything but the authority's certificate and joining wants a certificate of ours, of a machine
 that was not revoked; whoever shows none has to call us by a name of ours. Messages are those of
@@ -56,7 +56,7 @@ from skerry_regions.control.machines.messages import (
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
 NUM_PEERS = 4096  # certificates whose signature is remembered
-UNKNOWN = frozenset({f"{PREFIX}/ca", f"{PREFIX}/join"})  # what is told to whom we do not know
+UNKNOWN = frozenset({f"{PREFIX}/ca", f"{PREFIX}/join"})  # what is returned to whom we do not know
 
 T = TypeVar("T")
 Admit = Callable[[Machine, Member], Member]

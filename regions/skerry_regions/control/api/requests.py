@@ -1,4 +1,4 @@
-"""What every route of the control API needs: what it works on, who asks, and how it answers."""
+"""What every route of the control API needs: what it works on, who calls, and how it answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Control:
     """Why no catalog has the model of an id or alias; empty for one that can be had."""
     account_id: str  # of the platform
     hosts: frozenset[str] = frozenset()  # that it answers to, beside loopback's and its address
-    changed: Callable[[], None]  # told on the event loop after each write
+    changed: Callable[[], None]  # called on the event loop after each write
     monitoring: Monitoring
     joining: Joining | None = None  # of a control plane that takes machines
 

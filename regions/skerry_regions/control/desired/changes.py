@@ -106,7 +106,7 @@ class Changes:
         return CreatedResource(record, self._tokens.text(record.id, token))
 
     def acknowledge(self, idempotency_key: str, *, actor: str) -> None:
-        """Forget an idempotency key: its caller has the answer, and will not ask again."""
+        """Forget an idempotency key: its caller has the answer, and will not send it again."""
         with self._store.writing() as writing:
             writing.forget_answer(_hashed(f"{actor}\n{idempotency_key}".encode()))
 

@@ -50,7 +50,7 @@ class Desired:
     def __init__(self, revision: int, records: Mapping[tuple[str, str], Record]) -> None:
         self.revision = revision
         self.records = MappingProxyType(records)
-        self._by_type: dict[str, Mapping[str, Spec]] = {}  # specs by id, of the kinds asked for
+        self._by_type: dict[str, Mapping[str, Spec]] = {}  # specs by id, of the kinds requested
 
     def get(self, kind: ResourceKind, id: str) -> Record | None:
         return self.records.get((kind.name, id))

@@ -85,7 +85,7 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Equal nodes of one region.
 
-    Either `replicas` of them run, or, with `max_replicas`, as many as demand asks for. The model is
+    Either `replicas` of them run, or, with `max_replicas`, as many as demand needs. The model is
     the pool's own, or that of the deployment that names the pool; without either nothing runs.
     """
 

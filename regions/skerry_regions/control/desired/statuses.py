@@ -13,7 +13,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
     etag: str  # also in the header; changes with every write
     created_at: str
     updated_at: str
-    deleting: bool = False  # asked to go; it is gone once all of it has drained
+    deleting: bool = False  # to be deleted; it is gone once all of it has drained
 
 
 class Condition(Struct, frozen=True, kw_only=True):

@@ -113,7 +113,7 @@ class Authority:
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def sign(self, request: x509.CertificateSigningRequest, machine: str) -> Signed:
-        """Return a certificate for a machine, whatever name the request asks for."""
+        """Return a certificate for a machine, whatever name the request has."""
         certificate = self._issue(
             request.public_key(),
             "Skerry machine",
@@ -173,7 +173,7 @@ class Authority:
 
 
 class ListenerTLS:
-    """What the listener shows and asks for: a certificate of ours, and one of the machine's if it
+    """What the listener shows and requires: a certificate of ours, and one of the machine's if it
     has one. Renews its own by itself."""
 
     def __init__(self, authority: Authority, clock: Callable[[], float] = time.time) -> None:

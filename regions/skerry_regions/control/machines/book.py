@@ -44,7 +44,7 @@ class Machine:
     kind: Literal["node", "edge"]
     pool: str  # of a node
     region: str
-    model: str  # of a node: catalog id of what it was assigned last; empty before it has asked
+    model: str  # of a node: catalog id of what it was assigned last; empty before it has called
     hostname: str
     version: str  # of Skerry, when it last renewed
     token: str  # id of the join token

@@ -42,7 +42,7 @@ def client_of(context: ssl.SSLContext) -> httpx.Client:
 
 
 def trusting(authority: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name, asks for a certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name, requires a certificate
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority)
     return context

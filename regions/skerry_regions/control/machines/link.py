@@ -183,7 +183,7 @@ def join(
 ) -> Joined:
     """Join the platform as a machine, and keep in `folder` what that takes. Raises JoinError.
 
-    `keep` keeps the rest; when it fails, the machine has not joined. Asked again with the same
+    `keep` keeps the rest; when it fails, the machine has not joined. Called again with the same
     token, as after a lost answer, it becomes the same machine.
     """
     url = checked_url(url)

@@ -102,7 +102,7 @@ class Announcement(Struct, frozen=True, kw_only=True):
 
 
 Order = Literal["serve", "renew"]
-"""`renew`: drain, and ask for the assignment again."""
+"""`renew`: drain, and fetch the assignment again."""
 
 
 class Orders(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 
 
 class PoolDemand(Struct, frozen=True, kw_only=True):
-    """What is asked of one pool now."""
+    """The demand for one pool now."""
 
     ready: Count = 0  # nodes
     streams: Count = 0  # on them

@@ -1,4 +1,4 @@
-"""What is asked of each autoscaled pool, from what edges and nodes say of themselves. Pure."""
+"""The demand for each autoscaled pool, from what edges and nodes say of themselves. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a control plane tells of itself and of all that it wants and sees, for Prometheus."""
+"""What a control plane reports of itself and of all that it wants and sees, for Prometheus."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Seer(Observer, Protocol):
 
 
 class Restarts:
-    """How often each process has begun anew, as far as one look after the other shows it."""
+    """How often each process has started again, as far as one look after the other shows it."""
 
     def __init__(self) -> None:
         self._incarnations: dict[str, int] = {}
@@ -61,7 +61,7 @@ class Restarts:
 
 
 class ControlMetrics:
-    """The metrics of one control plane; all but the lateness of its loop are read when asked for.
+    """The metrics of one control plane; all but the lateness of its loop are read when requested.
 
     Lives on its event loop.
     """
@@ -115,7 +115,7 @@ class ControlMetrics:
             ),
             ReadCounter(
                 "skerry_process_restarts_total",
-                "Times that a node or edge began anew, whoever started it.",
+                "Times that a node or edge started again, whoever started it.",
                 ("id",),
                 lambda: self._restarts.look(seer.members),
             ),

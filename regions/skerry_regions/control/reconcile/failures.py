@@ -28,7 +28,7 @@ class Failures:
         return message
 
     def ended(self, id: str) -> None:
-        """Note that a process ended as it was asked to."""
+        """Note that a process ended as it was to."""
         self._backoffs.pop(id, None)
 
     def held(self, owners: Collection[str], now: float) -> set[str]:

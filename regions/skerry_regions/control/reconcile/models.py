@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelBook:
-    """Reports the state of each model that is asked for, and downloads it. On one event loop."""
+    """Reports the state of each model that is requested, and downloads it. On one event loop."""
 
     def __init__(self, home: Path, changed: Callable[[], None]) -> None:
         """`changed` is called when a model's state did. Raises CatalogError."""

@@ -1,6 +1,6 @@
 """Makes what is wanted so, and keeps it so.
 
-    look ─▶ plan ─▶ act ─▶ tell ─▶ wait for a change, or half a second
+    look ─▶ plan ─▶ act ─▶ report ─▶ wait for a change, or half a second
       ▲                                         │
       └─────────────────────────────────────────┘
 

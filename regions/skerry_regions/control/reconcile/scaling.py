@@ -1,4 +1,4 @@
-"""How many nodes autoscaled pools have: decided from what is asked of them, and written down."""
+"""How many nodes autoscaled pools have: decided from the demand for them, and written down."""
 
 from __future__ import annotations
 

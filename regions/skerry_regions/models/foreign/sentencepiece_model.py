@@ -1,7 +1,7 @@
 """`tokenizer.model` of SentencePiece: its protobuf, read within bounds.
 
 sentencepiece_model.proto (https://github.com/google/sentencepiece). A file is not trusted: lengths
-are checked against it, and what is not asked for is walked over.
+are checked against it, and what is not requested is walked over.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class RankingScratch(NamedTuple):
     epoch: Int64s
     front: Int64s
     hold: Int64s
-    values: Int64s  # of the prompt's names, up to the first that nobody holds
+    values: Int64s  # of the prompt's names, up to the first that no node holds
     slots: Int64s  # candidates, and their leading blocks: in any tier, in memory, in the file tier
     blocks: Int64s
     resident: Int64s

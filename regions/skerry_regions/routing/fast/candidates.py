@@ -38,7 +38,7 @@ from skerry_regions.routing.fast.laws import BUSY_UNTIL
 from skerry_regions.routing.fast.sources import leading_blocks, look_up, offer_source
 from skerry_regions.routing.fast.trees import next_least, start
 
-MAX_SAMPLED = 64  # random nodes that are asked whether they hold a block that many hold
+MAX_SAMPLED = 64  # random nodes that are checked for whether they hold a block that many hold
 
 
 @compiled

@@ -107,7 +107,8 @@ class CompiledIndex:
             )
 
     def make_room(self, names: int) -> None:
-        """Have room for so many more (name, slot), told or expected, without growing meanwhile."""
+        """Have room for so many more (name, slot), reported or expected, without growing
+        meanwhile."""
         arrays = self.arrays
         if 10 * (int(arrays.told.heads[USED]) + names) >= 7 * len(arrays.told.keys):
             length = _length(len(arrays.told.keys), int(arrays.told.heads[LIVE]) + names)

@@ -1,4 +1,4 @@
-"""Blocks that nodes are only expected to hold, with the time at which nobody expects them any more.
+"""Blocks that nodes are only expected to hold, with the time at which no one expects them any more.
 
 They stand in the index like others; here is noted of which (name, slot) it is so. A second table
 with open addressing; `totals` are its entries ever used, and those that are live.

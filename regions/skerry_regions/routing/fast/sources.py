@@ -17,7 +17,7 @@ from skerry_regions.routing.fast.pending import expected_at
 
 @compiled
 def look_up(index: IndexArrays, names: UInt64s, values: Int64s) -> int:
-    """Write down who holds each of a prompt's blocks, to the first that nobody does; how many."""
+    """Write down who holds each of a prompt's blocks, to the first that no node does; how many."""
     for n in range(min(names.shape[0], values.shape[0])):
         at = place_of(index.told, names[n])
         if at < 0:
@@ -53,7 +53,8 @@ def offer_source(
     num_sources: int,
     scratch: RankingScratch,
 ) -> None:
-    """Consider a node to fetch from: the longest prefix that it told, and of these the idlest."""
+    """Consider a node to fetch from: the longest prefix that it reported, and of these the
+    idlest."""
     count = scratch.found[1]
     blocks = leading_blocks(index, scratch.values, known, slot)
     if blocks == 0 or num_sources == 0 or rows.marks[slot, FLAGS] & IS_REGION != 0:

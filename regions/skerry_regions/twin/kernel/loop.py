@@ -141,7 +141,7 @@ def send_off(world: World, is_placed: int, now: float) -> int:
 
 @called
 def arrive(world: World, x: int, now: float) -> None:
-    """Have a request placed that comes from its client, or asks another region instead."""
+    """Have a request placed that comes from its client, or have another region called instead."""
     requests, regions = world.requests, world.regions
     region = requests.region[x]
     requests.way[x] = requests.base_way[x]

@@ -56,7 +56,7 @@ EXPECT_SECONDS = 10.0
 
 @compiled
 def ask_for(world: World, now: float) -> Ask:
-    """Return what is asked of the router for the request that is being placed."""
+    """Return the router's input for the request that is being placed."""
     requests, edges, settings = world.requests, world.edges, world.settings
     x, e = world.clock.numbers[PLACED], world.clock.numbers[PLACED_BY]
     region, traffic = edges.region[e], edges.traffic[e]

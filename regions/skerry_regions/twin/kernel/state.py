@@ -85,7 +85,7 @@ class Requests(Columns):
     arrival: Floats  # at the edge
     prompt: Floats  # tokens; what was made before a failure joins it
     left: Int64s  # tokens to make
-    region: Int64s  # that its client asks
+    region: Int64s  # that its client calls
     edge: Int64s  # that sent it to its node
     first: Int64s  # place in `names` of its first block
     num_blocks: Int64s
@@ -204,7 +204,7 @@ class Regions(Columns):
     crossed: Floats  # [regions]: bytes that went
     news: UInt64s  # [news]: names to say to others with the next summary
     num_news: Int64s
-    home: Int64s  # which region clients of each ask now; -1: none
+    home: Int64s  # which region clients of each call now; -1: none
     moved_at: Floats  # when they do so
     itl: Floats  # [ITL_BUCKETS]: tokens by the step that made them
 
@@ -227,7 +227,7 @@ class Clock(NamedTuple):
     random: UInt64s
     asked: Int64s
     """Of the caller: prefill slot, decode slot, slot fetched from, its leading blocks, tokens
-    thought to be cached, and 1 where this is the answer to what was asked."""
+    thought to be cached, and 1 where this is the answer to that."""
     expected: Floats  # [expectations, 3]: expiry, slot, request; a ring
     expectations: Int64s  # its oldest and its end
     far: Floats  # what the best place in another region costs, and tokens cached there
@@ -242,7 +242,7 @@ class RunSettings(NamedTuple):
     placement: int
     report_seconds: float
     summary_seconds: float
-    told_seconds: float  # negative: edges tell each other nothing
+    told_seconds: float  # negative: edges report nothing to each other
     expected_output: float
     rate_seconds: float
     reuse_tokens: float

@@ -109,7 +109,7 @@ def _socket() -> Generator[Path]:
 def _listen_with_tls(server: grpc.Server, path: Path) -> str:
     """Listen, and return our certificate as the handshake sends it.
 
-    Terraform's own is not asked for: its key is on P-521, whose signatures gRPC's TLS does not take
+    Terraform's own is not required: its key is on P-521, whose signatures gRPC's TLS does not take
     (the client then sends no certificate at all). Only we may enter the socket's folder instead.
     """
     from skerry_terraform.kit.certificates import new_certificate

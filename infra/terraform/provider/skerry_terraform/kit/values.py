@@ -33,7 +33,7 @@ class ValueMismatch(TypeError):
 
 
 class Unknown:
-    """What is known only after apply. It is neither true nor false: ask `is UNKNOWN`."""
+    """What is known only after apply. It is neither true nor false: test `is UNKNOWN`."""
 
     def __repr__(self) -> str:
         return "(known after apply)"

@@ -1,4 +1,4 @@
-"""`provider::skerry::…`: what can be said without asking the control plane."""
+"""`provider::skerry::…`: what can be said without the control plane."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ReadinessPoll:
         self._degraded_since: float | None = None
         self.found = found  # as last seen
         self.told = "not looked at yet"
-        self.is_away = False  # the control plane, when it was last asked
+        self.is_away = False  # the control plane, when it was last polled
 
     def poll(self) -> Object | None:
         """Return the resource, once it is ready. Raises NotReady or Refused.

@@ -82,7 +82,7 @@ class ControlResource(Resource[ControlPlane]):
     is_checked: ClassVar[bool] = True  # by the control plane when it is planned
 
     def id_of(self, values: Object) -> Value:
-        """Return the id that a resource of these values gets; UNKNOWN when it cannot be told."""
+        """Return the id that a resource of these values gets; UNKNOWN when it cannot be known."""
         return values["name"]
 
     # --- between Terraform's objects and the API's -----------------------------------------------
@@ -124,7 +124,7 @@ class ControlResource(Resource[ControlPlane]):
     def _refused(self, refused: RequestRefused) -> ProviderError:
         return error_of(refused, self.name, self.schema.type.attributes)
 
-    # --- what Terraform asks for -----------------------------------------------------------------
+    # --- what Terraform requests -----------------------------------------------------------------
 
     def plan(self, ctx: Ctx, replace: list[Path]) -> None:
         if ctx.planned["id"] is UNKNOWN:

@@ -1,4 +1,4 @@
-"""Where the control plane is, and who asks: by the provider block, environment or machine."""
+"""Where the control plane is, and who calls: by the provider block, environment or machine."""
 
 from __future__ import annotations
 
