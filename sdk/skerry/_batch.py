@@ -71,7 +71,7 @@ def ask_once(ask: Ask, id: str) -> Generator[Step, Any, tuple[BatchStatus, list[
         case {"status": ("queued" | "running") as status}:
             return status, []
         case _:
-            raise InternalError("The platform's answer tells nothing of the batch.")
+            raise InternalError("The platform's answer says nothing of the batch.")
 
 
 def ask_until_done(

@@ -208,7 +208,7 @@ def test_one_process_with_tls_reads_again_when_it_is_told(
         (skerry.home / "limits.yaml").write_text("every_tenant: {concurrency: none}\n")
         told = skerry("reload")
         assert told.returncode == 0, told.stderr
-        assert "Told process" in told.stdout
+        assert "reads its configuration again" in told.stdout
         log = skerry.home / "logs" / "skerry.log"
         until(lambda: "limits.yaml:1: every_tenant.concurrency" in log.read_text())
     finally:

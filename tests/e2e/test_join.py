@@ -252,7 +252,7 @@ def test_a_revoked_machine_is_shut_out(platform: Platform, machines: list[Proces
     id = machines[0].says(r"as (fra-gpu-[0-9a-f]{8})\.")[1]
     revoked = platform.skerry("control", "machine", "revoke", id)
     assert revoked.stdout == f"Machine {id} is revoked.\n", revoked.stderr
-    assert "it can join anew: `skerry control token delete" in revoked.stderr
+    assert "it can join again: `skerry control token delete" in revoked.stderr
     until(lambda: id not in platform.client.nodes())
     with platform.ai() as ai:
         assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
@@ -281,6 +281,6 @@ def test_an_edge_in_another_zone_is_another_edge(
     edge = platform.edge("moved", platform.token("--region", "fra", "--role", "edge"))
     edge.says("is ready at")
     platform.client.patch("regions/fra", residency="de")
-    edge.says(r"(?s)beginning anew\..*is ready at")
+    edge.says(r"(?s)starting again\..*is ready at")
     assert (edge.skerry.home / "zones" / "de").is_dir()
     edge.end()

@@ -232,7 +232,7 @@ def test_a_lost_engine_begins_anew_at_the_same_address(skerry: Skerry) -> None:
     assert skerry("down").returncode == 0
     assert process.wait(SECONDS) == 0
     written = (skerry.home.parent / "log").read_text()
-    assert "beginning anew: the engine of" in written
+    assert "starting again: the engine of" in written
     assert written.count("curl") == 1
 
 

@@ -23,7 +23,7 @@ Try next:
   skerry run {model} "…" --temperature 1 --seed 7    another answer, and the same one each time
   skerry models list    what else there is; `skerry models pull ID` gets it
 """
-CHAT_HELP = "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer."
+CHAT_HELP = "/reset starts again, /exit or Ctrl-D ends, Ctrl-C stops an answer."
 
 
 def register(commands: Commands) -> None:

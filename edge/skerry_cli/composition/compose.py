@@ -186,7 +186,7 @@ def _when_lost(restart: Restart, port: int) -> Callable[[str], None]:
     loop = asyncio.get_running_loop()
 
     def lost(reason: str) -> None:
-        logger.critical("beginning anew: %s", reason)
+        logger.critical("starting again: %s", reason)
         loop.call_later(LAST_WORDS_SECONDS, restart, port)
 
     return lost

@@ -56,7 +56,7 @@ def serve_topology(path: Path, home: Home, control: str, reporter: StartReporter
 def _load(path: Path) -> Topology:
     topology = read_topology(path)
     if not topology.edges:
-        raise CannotStart(f"{path}: `edges` is empty: nobody could reach the nodes")
+        raise CannotStart(f"{path}: `edges` is empty: no one could reach the nodes")
     return topology
 
 

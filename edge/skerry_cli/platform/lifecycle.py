@@ -112,7 +112,7 @@ def reload(args: argparse.Namespace) -> int:
         before, known = {edge.id: edge.pid for edge in status.edges}, set(status.notes)
         _signal(instance, signal.SIGHUP)
         if instance.pid in before.values():  # one process for all
-            say(f"Told process {instance.pid} to read its configuration again; its log says more.")
+            say(f"Process {instance.pid} reads its configuration again; its log says more.")
             return 0
         deadline = time.monotonic() + RELOAD_SECONDS
         while waiting := [edge.id for edge in status.edges if edge.pid in (0, before.get(edge.id))]:

@@ -154,7 +154,7 @@ def revoke_machine(args: argparse.Namespace) -> int:
         token = revoked["join_token"]
         if any(each["id"] == token and each["is_usable"] for each in _client().all("/join_tokens")):
             note(
-                f"With the join token {token} it can join anew: `skerry control token delete "
+                f"With the join token {token} it can join again: `skerry control token delete "
                 f"{token}`, unless others need it."
             )
     except PlatformError as error:

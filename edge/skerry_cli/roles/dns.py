@@ -60,10 +60,10 @@ def register(commands: Commands) -> None:
     serve.add_argument(
         "--metrics",
         metavar="ADDRESS",
-        help="tell metrics there, for Prometheus: unix:, or tcp: on loopback",
+        help="serve metrics there, for Prometheus: unix:, or tcp: on loopback",
     )
     serve.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
-    serve.add_argument("--id", metavar="NAME", help="told to who asks (NSID; default: host name)")
+    serve.add_argument("--id", metavar="NAME", help="the NSID that is sent (default: host name)")
 
 
 def _workers(text: str) -> int:

@@ -136,7 +136,7 @@ class Exchange:
         if self._owed is not None and self._has_body:
             self._owed -= len(data)
             if self._owed < 0 or (is_last and self._owed):
-                raise RuntimeError("the answer's body has not the size that was told")
+                raise RuntimeError("the answer's body has not the size that was announced")
         if self._is_chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             if is_last:

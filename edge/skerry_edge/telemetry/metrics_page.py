@@ -29,7 +29,7 @@ class MetricsPage:
     async def listen(self, address: Address) -> Address:
         """Raises OSError, or AddressError for an address that is neither unix nor loopback."""
         if not (address.path or is_loopback(address.host)):
-            raise AddressError(f"{address}: metrics are told at unix: or loopback only")
+            raise AddressError(f"{address}: metrics are served at unix: or loopback only")
 
         def connected() -> asyncio.StreamReaderProtocol:
             return asyncio.StreamReaderProtocol(asyncio.StreamReader(MAX_HEADER), self._serve)

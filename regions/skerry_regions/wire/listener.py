@@ -87,7 +87,7 @@ class NodeServer:
         report_seconds: float = REPORT_SECONDS,
         is_peer: Callable[[str], bool] = lambda id_: False,
     ) -> None:
-        """`is_peer`: whether an edge, by its id, stands beside this one: it is told by `tell_peers`
+        """`is_peer`: whether an edge, by its id, stands beside this one: `tell_peers` sends to it
         alone."""
         self._is_peer = is_peer
         self.node = node

@@ -165,7 +165,7 @@ async def _tell_metrics(page: MetricsPage, where: str) -> Address:
     try:
         return await page.listen(Address.parse(where))
     except (AddressError, OSError) as error:
-        raise CannotStart(f"cannot tell metrics at {where}: {error}") from None
+        raise CannotStart(f"cannot serve metrics at {where}: {error}") from None
 
 
 def _keep_running(

@@ -87,7 +87,7 @@ def make_contents(
     if was_signed is not None and keys is None:
         raise CannotStart(
             f"the zone is signed, and its key {home.zone_key(spec.zone)} is gone: put it back. (To "
-            "serve it unsigned, have the DS record taken from its parent, and start anew.)"
+            "serve it unsigned, have the DS record taken from its parent, and start again.)"
         )
     serial = int(now) if before is None else max(int(now), before.serial + 1)
     known = _known(topology, home, now, stamp, before)

@@ -33,7 +33,7 @@ def payload_of(fields: Fields, spec: ModelSpec, temperature: float) -> bytes:
     Raises `InvalidInput` for a stream, which would not be read.
     """
     if not _is_absent(fields, "stream", FALSE):
-        raise InvalidInput("Bad input: stream: nobody reads the stream of a queued request",
+        raise InvalidInput("Bad input: stream: no one reads the stream of a queued request",
                            param="stream")  # fmt: skip
     if spec.task == GENERATION:
         drawn = {"seed": secrets.randbits(SEED_BITS), **spec.sampling.resolved(temperature)}

@@ -66,5 +66,5 @@ async def revoke_machine(request: Request) -> Response:
     try:
         machine = await joining.revoke(id, actor=actor)
     except RegistryUnavailable as error:
-        raise Busy(f"it is revoked, but edges are not told yet: {error}") from None
+        raise Busy(f"it is revoked, but edges are not notified yet: {error}") from None
     return json_answer(view(machine))

@@ -219,7 +219,7 @@ def _tell_all_revoked(registry: Registry, machines: Iterable[Machine], now: floa
             try:
                 tell_revoked(registry, machine)
             except RegistryUnavailable as error:
-                logger.warning("edges are not told that %s was revoked: %s", machine.id, error)
+                logger.warning("edges are not notified that %s was revoked: %s", machine.id, error)
 
 
 def node_assignment(wanted: Wanted, machine: Machine) -> NodeAssignment | Paused:

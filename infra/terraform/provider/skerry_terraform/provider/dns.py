@@ -50,7 +50,7 @@ class DnsZoneResource(ControlResource):
         blocks={
             "nameservers": Block(attributes=NAME_SERVER, min_items=1, doc="In order."),
             "nets": Block(attributes=NET, doc="Where clients are."),
-            "secondaries": Block(attributes=SECONDARY, doc="Told of a new serial."),
+            "secondaries": Block(attributes=SECONDARY, doc="Notified of a new serial."),
         },
     )
 
