@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
 
 from skerry_cli.output import note, say
 
@@ -76,7 +77,7 @@ class TerminalReporter:
             self._progress.close()
         seconds = time.monotonic() - self._started
         if self._is_json:
-            say(json.dumps(report | {"seconds": round(seconds, 3)}))
+            say(orjson.dumps(report | {"seconds": round(seconds, 3)}).decode())
         else:
             say(ready_text(report, seconds=seconds, background=self._background))
 
@@ -204,7 +205,7 @@ def ready_text(report: dict[str, Any], *, seconds: float, background: bool) -> s
     if (model := report["example"]) is None:
         return text
     run = f"{url}/client/v4/accounts/{account}/ai/run/{model}"
-    body = json.dumps({"prompt": FIRST_PROMPT, "stream": True})
+    body = orjson.dumps({"prompt": FIRST_PROMPT, "stream": True}).decode()
     return (
         f"{text}\n"
         f"Try it in another terminal:\n"

@@ -20,7 +20,7 @@ from skerry_cli.home.state import Home, read_config
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
 from skerry_regions.process.children import ProcessSpec
-from skerry_regions.process.health import is_healthy
+from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.supervisor import Supervised
 
 STOP_SECONDS = 90.0  # it drains what it has started: edges, then nodes

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
 from skerry_cli.home.control import EdgeStatus, EngineFigures, NodeStatus, Status
 from skerry_regions.address import Address, AddressError
 from skerry_regions.geo.region_report import RegionReport
+from skerry_regions.process.pages import NoPage, page_at, page_of
 
-_NO_ANSWER = (OSError, TimeoutError, aiohttp.ClientError)
 ASK_SECONDS = 2.0  # for any one process; whoever is slower is shown without figures
 
 
@@ -205,9 +204,9 @@ async def _engine(node: NodeStatus) -> EngineFigures | None:
     if node.engine is not None:
         return node.engine
     try:
-        address = Address.parse(node.control)
-        answer = msgspec.json.decode(await _get(address, "/status"), type=_NodeAnswer)
-    except (*_NO_ANSWER, AddressError, msgspec.DecodeError):
+        body = await page_of(Address.parse(node.control), "/status", seconds=ASK_SECONDS)
+        answer = msgspec.json.decode(body, type=_NodeAnswer)
+    except (NoPage, AddressError, msgspec.DecodeError):
         return None
     return answer.engines.get(node.model)
 
@@ -215,21 +214,8 @@ async def _engine(node: NodeStatus) -> EngineFigures | None:
 async def _rtts(edge: EdgeStatus, token: str) -> dict[str, float]:
     """Return round trips by region; none where the edge does not answer."""
     try:
-        body = await _get(None, f"{edge.url}/regions", {"authorization": f"Bearer {token}"})
+        headers = {"authorization": f"Bearer {token}"}
+        body = await page_at(f"{edge.url}/regions", headers=headers, seconds=ASK_SECONDS)
         return msgspec.json.decode(body, type=RegionReport).rtt_seconds
-    except (*_NO_ANSWER, ValueError):
+    except (NoPage, ValueError):
         return {}
-
-
-async def _get(address: Address | None, url: str, headers: dict[str, str] | None = None) -> bytes:
-    """Return the body of what is at a URL, or at a path of the process at `address`."""
-    connector = aiohttp.UnixConnector(address.path) if address and address.path else None
-    if address is not None:
-        host = "localhost" if address.path else str(address).removeprefix("tcp:")
-        url = f"http://{host}{url}"
-    timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-    async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout) as client,
-        client.get(url, headers=headers, raise_for_status=True) as reply,
-    ):
-        return await reply.read()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,8 @@ from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import TextIO
+
+import orjson
 
 MOONCAKE_BLOCK = 512  # tokens per hash id
 MOONCAKE_TICK = 3.0  # seconds that its times are rounded to
@@ -79,7 +80,7 @@ def read_trace(path: Path) -> RequestTrace:
 def _mooncake(path: Path, file: TextIO) -> Iterator[TraceRequest]:
     for number, line in enumerate(file, 1):
         try:
-            row = json.loads(line)
+            row = orjson.loads(line)
             tokens = _count(row["input_length"])
             full = tokens // MOONCAKE_BLOCK  # a part of a block is not shareable
             yield TraceRequest(

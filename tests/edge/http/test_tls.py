@@ -21,7 +21,7 @@ from skerry_edge.http.tls import Certificate, TLSError
 from skerry_edge.limits import Limits
 from skerry_edge.reload import Follower
 from skerry_regions.address import Address
-from skerry_regions.process.health import is_healthy
+from skerry_regions.process.pages import is_healthy
 
 PAIRS = Path(__file__).parents[1] / "data" / "tls"  # self-signed, for 127.0.0.1, valid till 2126
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

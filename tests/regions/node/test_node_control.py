@@ -14,7 +14,7 @@ from skerry_core.engine.engine import Engine
 from skerry_regions.address import Address, AddressError
 from skerry_regions.node.canary import Canary
 from skerry_regions.node.control_api import ControlAPI
-from skerry_regions.process.health import is_healthy
+from skerry_regions.process.pages import is_healthy
 from skerry_regions.registry import Member
 
 pytestmark = pytest.mark.anyio

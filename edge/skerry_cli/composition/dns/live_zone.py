@@ -43,7 +43,7 @@ from skerry_regions.address import Address
 from skerry_regions.geo.from_topology import public_addresses
 from skerry_regions.geo.places import Places
 from skerry_regions.geo.whereabouts import ClientRtts
-from skerry_regions.process.health import is_healthy
+from skerry_regions.process.pages import is_healthy
 from skerry_regions.topology.spec import EdgeSpec, Topology
 from skerry_regions.topology.zone_spec import AnswerLimits
 

@@ -19,8 +19,8 @@ from skerry_cli.home.state import Home, replace_private
 from skerry_regions.address import Address
 from skerry_regions.process.children import ProcessSpec
 from skerry_regions.process.emulation import relays_command
-from skerry_regions.process.health import is_healthy
 from skerry_regions.process.launch_folder import LaunchedKind
+from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import HeldListener
 from skerry_regions.registry import Member

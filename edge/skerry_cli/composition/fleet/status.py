@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import aiohttp
 import msgspec
 
 from skerry_cli.home.control import NodeStatus
 from skerry_regions.address import Address
+from skerry_regions.process.pages import NoPage, page_of
 from skerry_regions.process.supervisor import Supervised
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.topology.spec import TopologyPool
@@ -92,12 +92,8 @@ async def ask_nodes(controls: Mapping[str, str]) -> dict[str, NodeAnswer]:
 
 
 async def _ask(control: str) -> NodeAnswer | None:
-    path, timeout = Address.parse(control).path, aiohttp.ClientTimeout(total=ASK_SECONDS)
     try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(path), timeout=timeout) as client,
-            client.get("http://localhost/status", raise_for_status=True) as reply,
-        ):
-            return msgspec.json.decode(await reply.read(), type=NodeAnswer)
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        body = await page_of(Address.parse(control), "/status", seconds=ASK_SECONDS)
+        return msgspec.json.decode(body, type=NodeAnswer)
+    except (NoPage, msgspec.DecodeError):
         return None

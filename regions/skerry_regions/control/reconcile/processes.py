@@ -28,7 +28,6 @@ from skerry_regions.control.planning.launcher import (
 )
 from skerry_regions.control.reconcile.commands import edge_command, node_command
 from skerry_regions.control.reconcile.launched import judged
-from skerry_regions.process.health import is_healthy
 from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
 from skerry_regions.process.local_launcher import (
     LaunchedProcess,
@@ -36,6 +35,7 @@ from skerry_regions.process.local_launcher import (
     Program,
     boot_time,
 )
+from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import bound
 from skerry_regions.process.supervisor import tail
