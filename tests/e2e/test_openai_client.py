@@ -9,11 +9,14 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
+import jsonschema
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionToolUnionParam
+from openai.types.shared_params import FunctionDefinition
 from tests.e2e.command import MODEL, new_home
 
 from skerry_regions.models.model_files import ModelFiles
@@ -138,3 +141,52 @@ def test_a_packed_body(client: OpenAI, coding: str, pack: Callable[[bytes], byte
     url = f"{client.base_url}completions"
     with httpx.Client(trust_env=False, headers=headers) as http:
         assert http.post(url, content=packed).json()["usage"]["prompt_tokens"] > 150
+
+
+def test_ordinary_tools_are_called_and_what_is_not_held_is_named(client: OpenAI) -> None:
+    """The real tokenizer compiles what is left."""
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "user": {"type": "string", "pattern": r"^(?!admin$)\w+$", "maxLength": 8},
+            "slug": {"type": "string", "pattern": "^[a-z]{2,4}(-[a-z]{2,4})?$"},
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True,
+                     "maxItems": 3},
+            "note": {"type": "string", "nullable": True, "format": "markdown", "maxLength": 8},
+            "id": {"type": "integer", "format": "int64", "minimum": -9223372036854775808},
+        },
+        "required": ["user", "slug", "tags", "note", "id"],
+        "unevaluatedProperties": False,
+    }  # fmt: skip
+    properties = schema["properties"]
+    held = schema | {"properties": properties | {"user": {"type": "string", "maxLength": 8}}}
+    held["properties"]["note"] = {"type": ["string", "null"], "maxLength": 8}
+    held["properties"]["tags"] = {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}
+    function: FunctionDefinition = {"name": "save", "parameters": schema}
+    where = "tools[0].function.parameters.properties"
+    for seed in range(3):
+        reply = client.chat.completions.with_raw_response.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Save it."}],
+            tools=[{"type": "function", "function": function}],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            max_tokens=160,
+            seed=seed,
+        )
+        assert reply.headers["x-skerry-unenforced"].split(", ") == [
+            f"{where}.id.format", f"{where}.id.minimum", f"{where}.note.format",
+            f"{where}.tags.uniqueItems", f"{where}.user.pattern",
+        ]  # fmt: skip
+        [call] = reply.parse().choices[0].message.tool_calls or []
+        assert call.type == "function"
+        arguments = json.loads(call.function.arguments)
+        jsonschema.Draft202012Validator(held).validate(arguments)
+    function["strict"] = True
+    why = r"properties\.user\.pattern: the pattern .* look-around"
+    with pytest.raises(BadRequestError, match=why):
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Save it."}],
+            tools=[{"type": "function", "function": function}],
+        )

@@ -8,6 +8,7 @@ that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
@@ -37,6 +38,10 @@ LIMITS = LLParserLimits(
 MAX_ERROR = 500  # characters of llguidance's message
 SEARCH_EVERY = 8  # tokens, where no way to an end is known: a search that finds none is long
 UNKNOWN_MARGIN = 64  # tokens that a place without a known way must have left
+MAX_SHOWN = 200  # characters of a regular expression in one
+
+_PARSE_ERROR = re.compile(r"regex parse error:\n    ([^\n]*)\n[^\0]*?\nerror: ([^\n]*)")
+_LOOKS_AROUND = re.compile(r"lookarounds not supported yet; (\w+) in regex /([^\n]*)/")
 
 
 class Grammar(Protocol):
@@ -236,6 +241,12 @@ class Matcher:
 
 
 def _brief(message: str) -> str:
-    """Return the first line: what follows in llguidance's messages is its state."""
+    """Return the first line, since what follows in llguidance's messages is its state; of a regular
+    expression, which is refused in several, a sentence."""
+    if found := _PARSE_ERROR.search(message):
+        return f"the regex /{found[1][:MAX_SHOWN]}/ cannot be used: {found[2][:MAX_ERROR]}"
+    if found := _LOOKS_AROUND.search(message):
+        what = "word boundaries" if found[1].startswith("Word") else "anchors inside of it"
+        return f"the regex /{found[2][:MAX_SHOWN]}/ cannot be used: {what} are not supported"
     first = message.strip().partition("\n")[0]
     return first[:MAX_ERROR]

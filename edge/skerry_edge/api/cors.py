@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
+from skerry_edge.api.fields import UNENFORCED_HEADER
 from skerry_edge.gate.allowance_use import RATE_HEADERS
 from skerry_edge.hints import EXPLAIN_HEADER
 from skerry_edge.ledger.idempotency import REPLAYED_HEADER
@@ -29,6 +30,7 @@ EXPOSED = (
     REPLAYED_HEADER,
     EXPLAIN_HEADER,
     IGNORED_HEADER,
+    UNENFORCED_HEADER,
     *RATE_HEADERS,
 )
 

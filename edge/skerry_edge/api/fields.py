@@ -21,12 +21,14 @@ from skerry.errors import InvalidInput, RequestError, TaskNotSupported
 from skerry_edge.api.bodies import decode
 
 HEADER: Final = "x-skerry-ignored"
+UNENFORCED_HEADER: Final = "x-skerry-unenforced"  # what schemas say and grammars do not hold
 MAX_NAMED: Final = 32  # in the header
 MAX_NAME: Final = 64  # characters
+MAX_PATH: Final = 200  # characters, of something in a schema
 TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
 
 _raw_fields = msgspec.json.Decoder(dict[str, Raw])
-_UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.$\[\]-]")
 
 T = TypeVar("T", bound=Struct)
 
@@ -126,14 +128,14 @@ def renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
     return error
 
 
-def shown(name: str) -> str:
+def shown(name: str, longest: int = MAX_NAME) -> str:
     """Return a client's name of a field as headers and messages show it."""
-    return _UNPRINTABLE.sub("?", name[:MAX_NAME])
+    return _UNPRINTABLE.sub("?", name[:longest])
 
 
-def header_of(ignored: Collection[str]) -> str:
-    """Return the header's value."""
-    names = sorted(map(shown, ignored))
+def header_of(ignored: Collection[str], longest: int = MAX_NAME) -> str:
+    """Return a header's value: names of at most so many characters."""
+    names = sorted(shown(name, longest) for name in ignored)
     more = [f"...{len(names) - MAX_NAMED}"] if len(names) > MAX_NAMED else []
     return ", ".join(names[:MAX_NAMED] + more)
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from skerry.errors import InvalidInput, SkerryError
 from skerry.wire import RunOptions
 from skerry_edge.api.edge_request import admitted, edge_of, principal_of
+from skerry_edge.api.fields import MAX_PATH, UNENFORCED_HEADER, header_of
 from skerry_edge.envelopes import MODEL_HEADER
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -109,6 +110,7 @@ def job_of(
         tools=None if plan is None else plan.parsed,
         tells_stop_token=tells_stop_token,
         is_seeded=is_seeded,
+        unenforced=() if plan is None else plan.unenforced,
     )
 
 
@@ -162,6 +164,8 @@ def _patience(fields: Mapping[str, str]) -> float:
 async def begin(request: Request, *jobs: Job) -> Choices:
     """Start the jobs, for as long as the client waits for it (see `attended`)."""
     known = admitted(request)
+    if unenforced := jobs[0].unenforced:
+        known.answer_headers[UNENFORCED_HEADER] = header_of(unenforced, MAX_PATH)
     starting = start(known.edge, jobs, known.answer_headers, repeats_of(request))
     return await attended(request, jobs[0].caller, starting)
 

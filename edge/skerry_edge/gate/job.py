@@ -24,3 +24,4 @@ class Job:
     tools: Family | None = None  # how calls are written, where there may be any
     tells_stop_token: bool = False  # in the logprobs
     is_seeded: bool = False  # by the caller
+    unenforced: tuple[str, ...] = ()  # paths of what its schemas say and its grammar does not

@@ -17,10 +17,10 @@ MEMORY_BYTES = 256 << 20
 
 def work(message: bytes) -> bytes:
     """Plan the output of a request. Both are JSON, which holds whatever strings a caller sent."""
-    family, fields = json.loads(message)
+    family, fields, is_strict = json.loads(message)
     asked = OutputAsked(**fields)
     try:
-        plan = plan_fields(msgspec.convert(family, Family), asked)
+        plan = plan_fields(msgspec.convert(family, Family), asked, is_strict=is_strict)
     except InvalidInput as error:
         return json.dumps({"refusal": [error.message, error.param]}).encode()
     return json.dumps({"plan": msgspec.to_builtins(plan)}).encode()

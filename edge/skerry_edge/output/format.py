@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from skerry.errors import InvalidInput
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.schema import checked
+from skerry_edge.output.unenforced import Unenforced
 from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 MAX_CHOICES = 1000
@@ -37,13 +38,16 @@ class OutputFormat:
     is_json: bool = False
 
 
-def output_format(request: FormatRequest) -> OutputFormat | None:
-    """Return the format of a request's output; None is free text.
+def output_format(
+    request: FormatRequest, unenforced: Unenforced | None = None
+) -> OutputFormat | None:
+    """Return the format of a request's output; None is free text. For `unenforced` see `checked`:
+    it is used where the caller said `strict: false`.
 
     Raises `InvalidInput`, naming the field, for one that is not supported or not alone.
     """
     asked = {
-        "response_format": _response_format(request.response_format),
+        "response_format": _response_format(request.response_format, unenforced),
         "guided_json": _guided_json(request.guided_json),
         "guided_regex": _regex(request.guided_regex),
         "guided_choice": _choice(request.guided_choice),
@@ -56,37 +60,45 @@ def output_format(request: FormatRequest) -> OutputFormat | None:
     return next(iter(formats.values()), None)
 
 
-def json_schema(schema: object, path: str, *, is_strict: bool = False) -> OutputFormat:
+def json_schema(
+    schema: object,
+    path: str,
+    unenforced: Unenforced | None = None,
+    *,
+    is_strict: bool = False,
+) -> OutputFormat:
     """Return output that is valid by a schema. Raises `InvalidInput`."""
-    source = json.dumps(checked(schema, path), ensure_ascii=False)
+    source = json.dumps(checked(schema, path, unenforced), ensure_ascii=False)
     return OutputFormat(_grammar("json_schema", source, path, is_strict=is_strict), is_json=True)
 
 
-def _response_format(asked: dict[str, Any] | None) -> OutputFormat | None:
+def _response_format(
+    asked: dict[str, Any] | None, unenforced: Unenforced | None
+) -> OutputFormat | None:
     if not asked:
         return None
+    strict: object = None
     match asked.get("type"):
         case "text":
             return None
         case "json_object":  # some clients put a schema beside it
             schema, path = asked.get("schema", ANY_OBJECT), "response_format.schema"
         case "json_schema":
-            schema, path = _enveloped(asked.get("json_schema"))
-            is_strict = path.endswith(".schema") and asked["json_schema"].get("strict") is True
-            return json_schema(schema, path, is_strict=is_strict)
+            schema, path, strict = _enveloped(asked.get("json_schema"))
         case other:
             known = "'text', 'json_object' or 'json_schema'"
             raise _wrong("response_format.type", f"must be {known}, got {str(other)[:40]!r}")
-    return json_schema(schema, path)
+    lenient = unenforced if strict is False else None
+    return json_schema(schema, path, lenient, is_strict=strict is True)
 
 
-def _enveloped(value: object) -> tuple[object, str]:
-    """Return the schema itself: as Workers AI has it, or inside OpenAI's `{name, strict,
-    schema}`."""
+def _enveloped(value: object) -> tuple[object, str, object]:
+    """Return the schema itself, as Workers AI has it or inside OpenAI's `{name, strict, schema}`,
+    its path, and what the caller says of `strict`."""
     path = "response_format.json_schema"
     if isinstance(value, dict) and isinstance(value.get("schema"), dict):
-        return value["schema"], f"{path}.schema"
-    return value, path
+        return value["schema"], f"{path}.schema", value.get("strict")
+    return value, path, None
 
 
 def _guided_json(schema: dict[str, Any] | str | None) -> OutputFormat | None:

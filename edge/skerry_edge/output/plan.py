@@ -12,6 +12,7 @@ from skerry.errors import InvalidInput, Unavailable
 from skerry_edge.output.format import FormatRequest, OutputFormat, output_format
 from skerry_edge.output.tool_grammars import tool_grammar
 from skerry_edge.output.tools import Family, Toolbox, ToolRequest, family_of, toolbox
+from skerry_edge.output.unenforced import Unenforced
 from skerry_edge.text.desk import TenantDesk
 from skerry_edge.text.model import TextModel
 from skerry_regions.process.confined import ChildUnavailable, Confined, Exhausted
@@ -49,6 +50,7 @@ class OutputPlan:
     box: Toolbox | None
     wanted: OutputFormat | None
     grammar: GrammarSpec | None
+    unenforced: tuple[str, ...] = ()  # paths of what the schemas say and the grammar does not
 
     @property
     def parsed(self) -> Family | None:
@@ -62,8 +64,11 @@ class OutputPlanner:
     def __init__(self) -> None:
         self._child = Confined("skerry_edge.output.child")
 
-    async def plan(self, desk: TenantDesk, text: TextModel, request: OutputRequest) -> OutputPlan:
-        """Return the plan of a request's output.
+    async def plan(
+        self, desk: TenantDesk, text: TextModel, request: OutputRequest, *, is_strict: bool = False
+    ) -> OutputPlan:
+        """Return the plan of a request's output. With `is_strict` tools are held to all that they
+        say.
 
         Raises `InvalidInput`, naming the field, for what cannot be held, and what `TenantDesk.run`
         raises.
@@ -71,9 +76,9 @@ class OutputPlanner:
         family = family_of(text.chat_template, text.control_id)
         asked = {name: getattr(request, name) for name in OutputAsked.__struct_fields__}
         if weighs_at_most(asked, INLINE_WEIGHT):
-            return plan_fields(family, OutputAsked(**asked))
+            return plan_fields(family, OutputAsked(**asked), is_strict=is_strict)
         try:
-            return await desk.run(lambda: self._ask(family, asked))
+            return await desk.run(lambda: self._ask(family, asked, is_strict))
         except Exhausted:
             raise InvalidInput(
                 "Bad input: the request's schemas and tools take too much time to check"
@@ -83,7 +88,7 @@ class OutputPlanner:
         """End the child."""
         self._child.close()
 
-    def _ask(self, family: Family, asked: dict[str, Any]) -> OutputPlan:
+    def _ask(self, family: Family, asked: dict[str, Any], is_strict: bool) -> OutputPlan:
         """Have the child plan it. On a thread; raises `Exhausted` too."""
         if not weighs_at_most(asked, MAX_WEIGHT):
             raise InvalidInput(
@@ -91,7 +96,7 @@ class OutputPlanner:
                 f"one, each value {VALUE_WEIGHT} more)"
             )
         try:
-            message = json.dumps([msgspec.to_builtins(family), asked]).encode()
+            message = json.dumps([msgspec.to_builtins(family), asked, is_strict]).encode()
             answer = json.loads(self._child.ask(message))
         except RecursionError:
             raise InvalidInput("Bad input: schemas or tools are nested too deeply") from None
@@ -103,15 +108,18 @@ class OutputPlanner:
         return msgspec.convert(answer["plan"], OutputPlan)
 
 
-def plan_fields(family: Family, asked: OutputRequest) -> OutputPlan:
+def plan_fields(family: Family, asked: OutputRequest, *, is_strict: bool = False) -> OutputPlan:
     """Raises `InvalidInput`, naming the field, for what cannot be held."""
-    wanted = output_format(asked)
-    box = toolbox(asked)
+    unenforced = Unenforced()
+    wanted = output_format(asked, None if is_strict else unenforced)
+    box = toolbox(asked, None if is_strict else unenforced)
     if box is not None:
         grammar = tool_grammar(family, box, wanted)
     else:
         grammar = None if wanted is None else wanted.grammar
-    return OutputPlan(family=family, box=box, wanted=wanted, grammar=grammar)
+    return OutputPlan(
+        family=family, box=box, wanted=wanted, grammar=grammar, unenforced=unenforced.named()
+    )
 
 
 def weighs_at_most(value: object, limit: int) -> bool:

@@ -1,71 +1,63 @@
 """JSON schemas that callers write, checked before anything is built from them.
 
 A keyword that would not be enforced is refused by its path, never ignored: what comes out then
-holds what the schema says. `oneOf` is enforced where at most one branch can match: it is then
-`anyOf`, which is what a grammar can do. An object that declares its properties and says nothing of
-others gets no others, which is as valid, and what callers mean.
+holds what the schema says. Of a tool that does not say `strict: true` it is dropped, and named
+(`Unenforced`). `oneOf` is enforced where at most one branch can match: it is then `anyOf`, which is
+what a grammar can do. An object that declares its properties and says nothing of others gets no
+others, which is as valid, and what callers mean.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from skerry.errors import InvalidInput
-from skerry_edge.output.one_of import TYPES, Branches, BranchOverlap, Schema, required_of
+from skerry_edge.output.keywords import (
+    ANNOTATIONS,
+    COMBINED,
+    FORMATS,
+    KNOWN,
+    LISTED,
+    NAMED,
+    ONE,
+    OPENAPI_FLAGS,
+    check_plain,
+    holds_inexact,
+    is_harmless,
+    is_huge,
+    wrong,
+)
+from skerry_edge.output.one_of import Branches, BranchOverlap, Schema, required_of
+from skerry_edge.output.patterns import PatternFault, pattern_fault
+from skerry_edge.output.unenforced import Path, Unenforced
 
 MAX_DEPTH: Final = 64  # of schemas in schemas
 MAX_SCHEMAS: Final = 10_000  # in one
-MAX_WHERE: Final = 500  # characters of a path in a message
-
-Path = tuple["Path", str] | str
-"""Where something is in a request: joined only for a message, since long names make long paths."""
-
-FORMATS: Final = frozenset(  # that are enforced
-    ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
-)
-# Keywords by what their value is.
-_SCHEMA: Final = frozenset(("additionalItems", "additionalProperties"))
-_SCHEMAS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_NAMED: Final = frozenset(("$defs", "definitions", "patternProperties", "properties"))
-_NUMBERS: Final = frozenset(
-    ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
-)
-_COUNTS: Final = frozenset(
-    ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-)
-_OTHERS: Final = frozenset(("$ref", "const", "enum", "format", "items", "pattern", "required"))
-_ANNOTATIONS: Final = frozenset(  # say nothing of what is valid
-    (
-        *("$comment", "$id", "$schema", "default", "deprecated", "description", "discriminator"),
-        *("example", "examples", "readOnly", "title", "writeOnly"),
-        *("contentEncoding", "contentMediaType"),
-    )
-)
-_HARMLESS: Final = {"uniqueItems": False, "nullable": False, "propertyNames": {"type": "string"}}
 _ANYTHING: Final[Schema] = {}  # where a reference leads nowhere
 
 
-def checked(schema: object, path: str) -> Schema:
+def checked(schema: object, path: str, unenforced: Unenforced | None = None) -> Schema:
     """Return a copy of a schema in the form that grammars take.
 
-    Raises `InvalidInput`, naming the path, for what cannot be enforced.
+    What cannot be enforced is left out and added to `unenforced`. Without it that raises
+    `InvalidInput`, naming the path; so does what is no schema.
     """
     if schema is True:
         return {}
     if not isinstance(schema, dict):
-        raise _wrong(path, "a JSON schema must be an object")
+        raise wrong(path, "a JSON schema must be an object")
     try:
-        lowered: Schema = _Checker(schema).schema(schema, path, 0)
+        lowered: Schema = _Checker(schema, unenforced).schema(schema, path, 0)
     except RecursionError:  # of what is in a constant
-        raise _wrong(path, "nested too deeply") from None
+        raise wrong(path, "nested too deeply") from None
     return lowered
 
 
 class _Checker:
     """One schema, with the definitions that it refers to."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, unenforced: Unenforced | None) -> None:
         self._root = root
+        self._unenforced = unenforced
         self._count = 0
         self._targets: dict[str, object] = {}  # of references
         self._branches = Branches(self._resolved)
@@ -76,54 +68,100 @@ class _Checker:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
-            raise _wrong(path, "a schema must be an object or a boolean")
+            raise wrong(path, "a schema must be an object or a boolean")
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_SCHEMAS:
-            raise _wrong(path, f"more than {MAX_DEPTH} levels or {MAX_SCHEMAS} schemas")
+            raise wrong(path, f"more than {MAX_DEPTH} levels or {MAX_SCHEMAS} schemas")
         out: Schema = {}
         for keyword, value in schema.items():
             where = (path, f".{keyword}")
-            if keyword in _ANNOTATIONS or _is_harmless(keyword, value):
+            if keyword in ANNOTATIONS or keyword.startswith("x-"):
+                continue
+            if keyword in OPENAPI_FLAGS and isinstance(value, bool):
+                continue
+            if keyword == "unevaluatedProperties" and not COMBINED & schema.keys():
+                keyword = "additionalProperties"  # which it then is, unless that is there
+                value = schema.get(keyword, value)
+            if is_harmless(keyword, value) or self._is_left_out(schema, keyword, value, where):
                 continue
             if keyword == "oneOf":
                 self._check_one_of(value, where)
-                if "anyOf" in schema:
-                    raise _wrong(where, "oneOf beside anyOf is not supported")
                 keyword = "anyOf"
             out[keyword] = self._value(keyword, value, where, depth + 1)
+        _follow_openapi(out, schema)
         if self._may_close and _is_closable(out):
             out["additionalProperties"] = False
         return out
 
+    def _is_left_out(self, schema: Schema, keyword: str, value: Any, path: Path) -> bool:
+        """Return whether a keyword cannot be enforced. Raises `InvalidInput` where it must be."""
+        match keyword:
+            case "oneOf" if "anyOf" in schema:
+                why = "oneOf beside anyOf is not supported"
+            case "format" if isinstance(value, str) and value not in FORMATS:
+                why = f"must be one of {', '.join(sorted(FORMATS))}"
+            case "pattern" if isinstance(value, str) and (fault := self._fault(value)) is not None:
+                why = f"the pattern /{value[:200]}/ cannot be enforced: {fault.what}"
+            case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" if is_huge(value):
+                why = "a bound beyond 2^53 cannot be held exactly"
+            case "const" | "enum" if holds_inexact(value):
+                why = "an integer beyond 2^53 cannot be written exactly"
+            case "$ref" if isinstance(value, str) and not value.startswith("#"):
+                why = f"refers to another document: {value[:200]!r}"
+            case _ if keyword not in KNOWN:
+                why = "this keyword is not supported in a JSON schema"
+            case _:
+                return False
+        if self._unenforced is None:
+            raise wrong(path, why)
+        self._unenforced.add(path)
+        return True
+
+    def _fault(self, pattern: str) -> PatternFault | None:
+        """Return why a pattern is left out, or refused. One that is only not known may still
+        compile, and is refused by the node if it does not."""
+        fault = pattern_fault(pattern)
+        is_refused = fault is not None and (fault.is_certain or self._unenforced is not None)
+        return fault if is_refused else None
+
     def _value(self, keyword: str, value: Any, path: Path, depth: int) -> Any:
-        if keyword in _SCHEMA or (keyword == "items" and not isinstance(value, list)):
+        if keyword in ONE or (keyword == "items" and not isinstance(value, list)):
             return self.schema(value, path, depth)
-        if keyword in _SCHEMAS or keyword == "items":
+        if keyword in LISTED or keyword == "items":
             if not isinstance(value, list):
-                raise _wrong(path, "must be a list of schemas")
+                raise wrong(path, "must be a list of schemas")
             return [self.schema(each, (path, f"[{i}]"), depth) for i, each in enumerate(value)]
-        if keyword in _NAMED:
+        if keyword in NAMED:
             if not isinstance(value, dict):
-                raise _wrong(path, "must be an object of schemas")
+                raise wrong(path, "must be an object of schemas")
             return {
-                name: self.schema(each, (path, f".{name}"), depth) for name, each in value.items()
+                name: self.schema(each, (path, f".{name}"), depth)
+                for name, each in value.items()
+                if keyword != "patternProperties" or not self._is_left_out_name(name, path)
             }
-        _check_plain(keyword, value, path)
+        check_plain(keyword, value, path)
         if keyword == "$ref" and isinstance(value, str) and self._target(value) is None:
-            raise _wrong(path, f"refers to nothing in this schema: {value[:200]!r}")
+            raise wrong(path, f"refers to nothing in this schema: {value[:200]!r}")
         return value
+
+    def _is_left_out_name(self, pattern: str, path: Path) -> bool:
+        """Return the same of a pattern of names."""
+        return self._is_left_out({}, "pattern", pattern, (path, f".{pattern}"))
 
     # --- oneOf and references --------------------------------------------------------------------
 
     def _check_one_of(self, branches: object, path: Path) -> None:
         if not isinstance(branches, list):
-            raise _wrong(path, "must be a list of schemas")
+            raise wrong(path, "must be a list of schemas")
         if len(branches) < 2:
             return
         try:
             self._branches.check(branches)
         except BranchOverlap as overlap:
-            raise _wrong(
+            if self._unenforced is not None:  # it is anyOf
+                self._unenforced.add(path)
+                return
+            raise wrong(
                 (path, f"[{overlap.index}]"),
                 "oneOf is supported where types, constants or a required property's constants "
                 "tell its branches apart; write anyOf",
@@ -163,29 +201,6 @@ class _Checker:
         return target
 
 
-def _check_plain(keyword: str, value: Any, path: Path) -> None:
-    """Check keywords whose value is no schema."""
-    if keyword in _NUMBERS:
-        _expect(isinstance(value, int | float) and not isinstance(value, bool), path, "a number")
-    elif keyword in _COUNTS:
-        _expect(_is_count(value), path, "a whole number, 0 or more")
-    elif keyword == "type":
-        names = value if isinstance(value, list) else [value]
-        known = all(isinstance(name, str) and name in TYPES for name in names)
-        _expect(known and bool(names), path, f"one of {', '.join(sorted(TYPES))}, or a list")
-    elif keyword == "format":
-        known = isinstance(value, str) and value in FORMATS
-        _expect(known, path, f"one of {', '.join(sorted(FORMATS))}")
-    elif keyword == "enum":
-        _expect(isinstance(value, list) and bool(value), path, "a list of values")
-    elif keyword == "required":
-        _expect(_are_strings(value), path, "a list of strings")
-    elif keyword in ("pattern", "$ref"):
-        _expect(isinstance(value, str), path, "a string")
-    elif keyword not in _OTHERS:
-        raise _wrong(path, "this keyword is not supported in a JSON schema")
-
-
 _OPEN: Final = frozenset(  # beside which an object may have, or needs, other properties
     ("$ref", "anyOf", "additionalProperties", "minProperties", "patternProperties")
 )
@@ -218,33 +233,12 @@ def _holds(value: object, *keywords: str) -> bool:
     return False
 
 
-def _is_harmless(keyword: str, value: object) -> bool:
-    """Return whether a keyword says nothing with this value."""
-    return keyword in _HARMLESS and value == _HARMLESS[keyword]
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
-
-
-def _are_strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _expect(is_right: bool, path: Path, wanted: str) -> None:
-    if not is_right:
-        raise _wrong(path, f"must be {wanted}")
-
-
-def _wrong(path: Path, what: str) -> InvalidInput:
-    where = _joined(path)
-    return InvalidInput(f"Bad input: {where}: {what}", param=where)
-
-
-def _joined(path: Path) -> str:
-    """Return a path as text, the beginning of a long one."""
-    parts: list[str] = []
-    while not isinstance(path, str):
-        path, part = path
-        parts.append(part[:MAX_WHERE])
-    return "".join([path, *reversed(parts)])[:MAX_WHERE]
+def _follow_openapi(out: Schema, schema: Schema) -> None:
+    """Give flags of OpenAPI 3.0 their meaning, which JSON Schema writes as a type and as bounds."""
+    names = out.get("type")
+    if schema.get("nullable") is True and names is not None:
+        named = names if isinstance(names, list) else [names]
+        out["type"] = [*named, *(["null"] if "null" not in named else [])]
+    for flag, bound in OPENAPI_FLAGS.items():
+        if schema.get(flag) is True and bound in out:
+            out[flag] = out.pop(bound)

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, Protocol
 from skerry.errors import InvalidInput
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.schema import checked
+from skerry_edge.output.unenforced import Unenforced
 
 MAX_TOOLS: Final = 128
 MAX_NAME: Final = 128  # characters
@@ -156,9 +157,9 @@ class ToolRequest(Protocol):
     parallel_tool_calls: bool | None
 
 
-def toolbox(request: ToolRequest) -> Toolbox | None:
-    """Return what a request offers; None when it offers nothing. Raises `InvalidInput` with the
-    path."""
+def toolbox(request: ToolRequest, unenforced: Unenforced | None = None) -> Toolbox | None:
+    """Return what a request offers; None when it offers nothing. For `unenforced` see `checked`: it
+    is used where a tool does not say `strict: true`. Raises `InvalidInput` with the path."""
     field = "tools" if request.tools else "functions"
     given = request.tools or request.functions or []
     choice_field = "tool_choice" if request.tool_choice is not None else "function_call"
@@ -169,7 +170,7 @@ def toolbox(request: ToolRequest) -> Toolbox | None:
         raise invalid_tools(choice_field, "there are no tools to choose from")
     if len(given) > MAX_TOOLS:
         raise invalid_tools(field, f"more than {MAX_TOOLS} tools")
-    tools = [_tool(each, f"{field}[{index}]") for index, each in enumerate(given)]
+    tools = [_tool(each, f"{field}[{index}]", unenforced) for index, each in enumerate(given)]
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -188,8 +189,9 @@ def toolbox(request: ToolRequest) -> Toolbox | None:
     )
 
 
-def _tool(given: dict[str, Any], path: str) -> Tool:
-    """Return a tool in any form: OpenAI's, nested, or flat as Workers AI and Responses have it."""
+def _tool(given: dict[str, Any], path: str, unenforced: Unenforced | None) -> Tool:
+    """Return a tool in any form: OpenAI's, nested, or flat as Workers AI, Responses and Anthropic
+    have it."""
     kind = given.get("type", "function")
     if kind != "function":
         raise invalid_tools(f"{path}.type", f"only functions are supported, got {str(kind)[:40]!r}")
@@ -207,10 +209,12 @@ def _tool(given: dict[str, Any], path: str) -> Tool:
     description = function.get("description") or ""
     if not isinstance(description, str):
         raise invalid_tools(f"{path}.description", "must be a string")
-    declared = function.get("parameters") or NO_ARGUMENTS
-    parameters = checked(declared, f"{path}.parameters")
+    path += ".input_schema" if "input_schema" in function else ".parameters"
+    declared = function.get("input_schema") or function.get("parameters") or NO_ARGUMENTS
+    is_strict = function.get("strict") is True
+    parameters = checked(declared, path, None if is_strict else unenforced)
     if parameters.get("type", "object") != "object":
-        raise invalid_tools(f"{path}.parameters.type", "must be 'object'")
+        raise invalid_tools(f"{path}.type", "must be 'object'")
     return Tool(
         name=name,
         description=description,

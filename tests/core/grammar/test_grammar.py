@@ -116,7 +116,7 @@ def test_matchers_of_one_grammar_are_independent() -> None:
     ("kind", "source", "said"),
     [
         ("regex", "(", "regex"),
-        ("regex", r"a\b", "lookaround"),
+        ("regex", r"a\b", "word boundaries"),
         ("regex", "(?=a)b", "regex"),
         ("ebnf", "start: nothing", "nothing"),
         ("json_schema", "{", "EOF"),

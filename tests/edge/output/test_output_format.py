@@ -15,6 +15,7 @@ from tests.properties import examples
 
 from skerry.errors import InvalidInput
 from skerry_edge.output.schema import checked
+from skerry_edge.output.unenforced import Unenforced
 from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 PET = {
@@ -58,6 +59,18 @@ def test_a_supported_schema_stays_as_it_is(schema: Schema) -> None:
         ({"oneOf": [{"const": 1}, {"enum": ["1", True]}]},
          {"anyOf": [{"const": 1}, {"enum": ["1", True]}]}),
         ({"items": {"default": {"not": 1}}}, {"items": {}}),
+        (PET | {"x-guidance": {"lenient": True}, "x-order": 1, "xml": {}}, PET),
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": ["null", "string"], "nullable": True}, {"type": ["null", "string"]}),
+        ({"type": "string", "nullable": False}, {"type": "string"}),
+        ({"minimum": 3, "exclusiveMinimum": True}, {"exclusiveMinimum": 3}),
+        ({"maximum": 3, "exclusiveMaximum": False}, {"maximum": 3}),
+        ({"maximum": (1 << 53) - 1}, {"maximum": (1 << 53) - 1}),
+        ({"const": 1 << 60}, {"const": 1 << 60}),
+        ({"type": "object", "unevaluatedProperties": False},
+         {"type": "object", "additionalProperties": False}),
+        ({"additionalProperties": {"type": "null"}, "unevaluatedProperties": False},
+         {"additionalProperties": {"type": "null"}}),
     ],
 )  # fmt: skip
 def test_what_says_nothing_is_left_out(schema: object, left: Schema) -> None:
@@ -99,12 +112,17 @@ for _ in range(100):
         ({"anyOf": [{"type": "null"}, {"not": {}}]}, "s.anyOf[1].not"),
         ({"items": {"uniqueItems": True}}, "s.items.uniqueItems"),
         ({"$defs": {"A": {"if": {}}}}, "s.$defs.A.if"),
-        ({"x-guidance": {"lenient": True}}, "s.x-guidance"),
         ({"type": "string", "format": "regex"}, "s.format"),
         ({"type": "text"}, "s.type"),
         ({"minimum": "3"}, "s.minimum"),
         ({"minLength": -1}, "s.minLength"),
-        ({"exclusiveMinimum": True}, "s.exclusiveMinimum"),
+        ({"type": "string", "pattern": "^(?!a)"}, "s.pattern"),
+        ({"patternProperties": {r"\bx": {}}}, r"s.patternProperties.\bx"),
+        ({"type": "integer", "maximum": 1 << 53}, "s.maximum"),
+        ({"exclusiveMinimum": -1e300}, "s.exclusiveMinimum"),
+        ({"const": {"a": [(1 << 53) + 1]}}, "s.const"),
+        ({"enum": [-(1 << 60) - 1, 10**400]}, "s.enum"),
+        ({"allOf": [{}], "unevaluatedProperties": False}, "s.unevaluatedProperties"),
         ({"required": "a"}, "s.required"),
         ({"enum": []}, "s.enum"),
         ({"$ref": "#/$defs/missing"}, "s.$ref"),
@@ -121,6 +139,59 @@ def test_what_would_not_be_enforced_is_refused_by_its_path(schema: object, path:
     with pytest.raises(InvalidInput) as caught:
         checked(schema, "s")
     assert caught.value.param == path
+
+
+LEFT_OUT: list[tuple[Schema, Schema, list[str]]] = [
+    ({"uniqueItems": True, "type": "array"}, {"type": "array"}, ["uniqueItems"]),
+    ({"type": "string", "format": "regex"}, {"type": "string"}, ["format"]),
+    ({"type": "string", "pattern": "(?=a)", "maxLength": 3}, {"type": "string", "maxLength": 3},
+     ["pattern"]),
+    ({"patternProperties": {"(?=a)": {}, "^b": {}}}, {"patternProperties": {"^b": {}}},
+     ["patternProperties.(?=a)"]),
+    ({"not": {}, "if": {}, "then": {}, "contains": {}, "unevaluatedItems": False}, {},
+     ["not", "if", "then", "contains", "unevaluatedItems"]),
+    ({"properties": {"a": {"maximum": 1 << 60, "minimum": 0}}},
+     {"properties": {"a": {"minimum": 0}}, "additionalProperties": False},
+     ["properties.a.maximum"]),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]},
+     {"anyOf": [{"type": "integer"}, {"type": "number"}]}, ["oneOf"]),
+    ({"oneOf": [{}], "anyOf": [{"type": "null"}]}, {"anyOf": [{"type": "null"}]}, ["oneOf"]),
+    ({"$ref": "https://example.org/a.json"}, {}, ["$ref"]),
+    ({"enum": [1, (1 << 53) + 1], "type": "integer"}, {"type": "integer"}, ["enum"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "left", "named"), LEFT_OUT)
+def test_what_cannot_be_enforced_is_left_out_where_it_may_be(
+    schema: Schema, left: Schema, named: list[str]
+) -> None:
+    unenforced = Unenforced()
+    assert checked(schema, "s", unenforced) == left
+    assert unenforced.paths == [f"s.{path}" for path in named]
+    with pytest.raises(InvalidInput) as refused:
+        checked(schema, "s")
+    assert (refused.value.param or "").startswith(f"s.{named[0]}")
+
+
+def test_a_pattern_that_is_not_known_is_left_to_the_node_where_it_must_be_held() -> None:
+    schema, unenforced = {"type": "string", "pattern": r"[\w-.]"}, Unenforced()
+    assert checked(schema, "s") == schema
+    assert checked(schema, "s", unenforced) == {"type": "string"}
+    assert unenforced.paths == ["s.pattern"]
+
+
+def test_what_is_no_schema_is_refused_all_the_same() -> None:
+    for schema in ({"type": "text"}, {"minimum": "3"}, {"format": 3}, {"$ref": "#/missing"}):
+        with pytest.raises(InvalidInput):
+            checked(schema, "s", Unenforced())
+
+
+def test_as_much_is_named_as_a_header_holds() -> None:
+    unenforced = Unenforced()
+    properties = {f"p{number:03}": {"not": {}} for number in range(100)}
+    checked({"properties": properties}, "s", unenforced)
+    assert len(unenforced.named()) == 33
+    assert unenforced.named()[-1] == "...68"
 
 
 def test_depth_and_number_are_bounded() -> None:

@@ -34,7 +34,7 @@ def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> Cha
         top_k=asked.top_k,
         stop=asked.stop_sequences,
         response_format=_response_format(asked),
-        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tools=[_function(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
         tool_choice=_tool_choice(asked.tool_choice),
         parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
     )
@@ -62,19 +62,16 @@ def format_name(asked: CountRequest) -> str:
     return "output_config.format" if asked.output_format is None else "output_format"
 
 
-def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a tool as chat completions have it. Anthropic's own, which it runs itself, are
-    refused."""
+def _function(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a tool, whose schema keeps its name in errors. Anthropic's own, which it runs itself,
+    are refused."""
     if tool.get("type") not in (None, "custom"):
         raise InvalidInput(
             f"Bad input: {place}.type: only tools of the caller's own are supported",
             param=f"{place}.type",
         )
-    names = ("name", "description", "strict")
-    function = {name: tool[name] for name in names if tool.get(name) is not None}
-    if tool.get("input_schema") is not None:
-        function["parameters"] = tool["input_schema"]
-    return {"type": "function", "function": function}
+    names = ("name", "description", "input_schema", "strict")
+    return {name: tool[name] for name in names if tool.get(name) is not None}
 
 
 def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:

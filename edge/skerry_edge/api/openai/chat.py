@@ -128,7 +128,9 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> 
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
     plan, messages, tools = None, asked.messages, None
     if not is_plain(asked, asked.messages):
-        plan = await edge.planner.plan(edge.desk.of(caller.tenant), text, asked)
+        is_strict = asked.options is not None and bool(asked.options.strict)
+        desk = edge.desk.of(caller.tenant)
+        plan = await edge.planner.plan(desk, text, asked, is_strict=is_strict)
         messages, tools = with_tools(plan.family, asked.messages, plan.box)
     prompt_ids = await chat_prompt(
         text, spec, messages, edge.limits, edge.desk, caller.tenant, tools

@@ -101,21 +101,20 @@ def chat_request(asked: ResponsesRequest, conversation: Sequence[Message]) -> Ch
         logprobs=WITH_LOGPROBS in (asked.include or ()),
         top_logprobs=asked.top_logprobs,
         response_format=_response_format(asked.text.format if asked.text else None),
-        tools=[_nested(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
+        tools=[_function(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
         tool_choice=_tool_choice(asked.tool_choice),
         parallel_tool_calls=asked.parallel_tool_calls,
     )
 
 
-def _nested(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a tool as chat completions have it: what it is lies one level deeper."""
+def _function(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a tool, flat as it came: its schema keeps its path in errors."""
     if tool.get("type", "function") != "function":
         raise InvalidInput(
             f"Bad input: {place}.type: only functions are supported", param=f"{place}.type"
         )
     names = ("name", "description", "parameters", "strict")
-    function = {name: tool[name] for name in names if tool.get(name) is not None}
-    return {"type": "function", "function": function}
+    return {name: tool[name] for name in names if tool.get(name) is not None}
 
 
 def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:

@@ -111,10 +111,13 @@ async def answer(
     asked = await decoded(
         request, _input_body, body, is_strict=options is not None and bool(options.strict)
     )
-    caller = caller_of(request, options or asked.options)
+    options = options or asked.options
+    caller = caller_of(request, options)
     plan = None
     if not is_plain(asked, asked.messages or ()):
-        plan = await edge.planner.plan(edge.desk.of(caller.tenant), text, asked)
+        is_strict = options is not None and bool(options.strict)
+        desk = edge.desk.of(caller.tenant)
+        plan = await edge.planner.plan(desk, text, asked, is_strict=is_strict)
     job = await _job(edge, spec, text, asked, plan, caller)
     choices = await begin(request, job)
     if not asked.stream:
