@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -19,6 +19,9 @@ IPAddress = Annotated[str, Meta(max_length=45)]
 HostName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$|^[0-9A-Fa-f:.]{2,45}$")
 ]
+HttpURL = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$", max_length=300)]  # without a path
+PEMFile = Annotated[str, Meta(pattern="^/", max_length=4096)]
+PlacementRule = Literal["cost", "nearest", "round-robin"]
 DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 UtcSecond = Annotated[
     str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")

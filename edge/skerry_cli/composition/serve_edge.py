@@ -49,10 +49,11 @@ from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.cost_placer import CONFIG, CostPlacer
 from skerry_regions.region.directory import Directory, directly
 from skerry_regions.region.known_models import KnownModels
-from skerry_regions.region.plain_placers import Rule, by_rule
+from skerry_regions.region.plain_placers import by_rule
 from skerry_regions.region.region_figures import queue_seconds, region_rtts
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member, Registry
+from skerry_regions.spec_types import PlacementRule
 from skerry_regions.topology.spec import Topology
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.link_auth import LinkKey
@@ -71,7 +72,7 @@ class EdgeOptions:
     models: tuple[str, ...]  # ids or aliases
     where: Where
     gateway: str = ""  # address for other regions' edges
-    placement: Rule = "cost"
+    placement: PlacementRule = "cost"
     hosts: frozenset[str] = frozenset()  # that it answers to, beside those of the topology
     holds: bool = False  # requests for models without a node, until there is one
     lifeline: int | None  # descriptor that a supervisor gave us

@@ -41,7 +41,7 @@ def manifest_text(client: PlatformClient) -> str:
     """Return all that is wanted, but for DNS and API tokens, as a file. Raises PlatformError."""
     sections = {"regions": [_region(each) for each in client.all("/regions")]}
     for name, spec in SPECS.items():
-        items = [_without_defaults(each, spec) for each in client.all(f"/{name}")]
+        items = [_in_a_file(_without_defaults(each, spec)) for each in client.all(f"/{name}")]
         sections["edges" if name == "edge_nodes" else name] = items
     kept = {name: items for name, items in sections.items() if items}
     text: str = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=80)
@@ -53,10 +53,19 @@ def _without_defaults(resource: dict[str, Any], spec: type[Struct]) -> dict[str,
     fields = {}
     for field in msgspec.structs.fields(spec):
         value = resource[field.encode_name]
-        default = msgspec.to_builtins(None if field.required else field.default)
+        default = None if field.required else field.default
+        default = [] if default == () else default  # as JSON has it
         if value is not None and (field.required or value != default):
             fields[field.name] = value
     return fields
+
+
+def _in_a_file(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields as a file has them: an edge's certificate is one section there."""
+    tls = {name: fields.pop(f"tls_{name}") for name in ("cert", "key") if f"tls_{name}" in fields}
+    if "public_url" in fields:
+        fields["url"] = fields.pop("public_url")
+    return fields | ({"tls": tls} if tls else {})
 
 
 def _region(resource: dict[str, Any]) -> dict[str, Any]:

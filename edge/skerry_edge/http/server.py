@@ -62,6 +62,7 @@ class EdgeServer(uvicorn.Server):
             raise
 
     def _listen(self, listener: socket.socket, tls: ssl.SSLContext) -> TLSListener:
+        listener.listen(_backlog(self._limits))  # who has made it may not, before we are ready
         return TLSListener(
             listener,
             tls,
@@ -152,9 +153,12 @@ def listen(host: str, port: int, limits: Limits) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    return socket.create_server(
-        address[:2], family=family, backlog=min(limits.max_connections, 2048)
-    )
+    return socket.create_server(address[:2], family=family, backlog=_backlog(limits))
+
+
+def _backlog(limits: Limits) -> int:
+    """Return how many connections wait to be accepted."""
+    return min(limits.max_connections, 2048)
 
 
 async def serve(

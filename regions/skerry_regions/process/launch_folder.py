@@ -34,7 +34,8 @@ class LaunchRecord(Struct, frozen=True, kw_only=True):
     region: str
     fingerprint: str  # of all that decides what it is
     address: str
-    control: str  # where it answers health checks
+    control: str  # where it answers health checks …
+    tls: bool = False  # … and whether by TLS
     started: float
     was_ready: bool = False
     draining_since: float | None = None

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Literal
 
 from skerry_regions import zones as residency
 from skerry_regions.region.directory import Directory
 from skerry_regions.region.placer import EarlierAttempts, Placer, Route
+from skerry_regions.spec_types import PlacementRule
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.protocol import Submit
 
-Rule = Literal["cost", "nearest", "round-robin"]
 
-
-def by_rule(rule: Rule, router: Placer, directory: Directory) -> Placer:
+def by_rule(rule: PlacementRule, router: Placer, directory: Directory) -> Placer:
     """Return the router, or what it is compared with."""
     if rule == "cost":
         return router

@@ -26,7 +26,18 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from skerry.runners import FloatsForm, RunnerName
-from skerry_regions.spec_types import HostName, IataCode, IPAddress, Latitude, Longitude, Name, Size
+from skerry_regions.spec_types import (
+    HostName,
+    HttpURL,
+    IataCode,
+    IPAddress,
+    Latitude,
+    Longitude,
+    Name,
+    PEMFile,
+    PlacementRule,
+    Size,
+)
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.topology.airports import AIRPORTS
 from skerry_regions.topology.zone_spec import DnsSpec
@@ -77,8 +88,8 @@ class TopologyPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class TLSFiles(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PEM files of an edge, read again when they change: a certificate with its chain, its key."""
 
-    cert: Annotated[str, Meta(pattern="^/", max_length=4096)]
-    key: Annotated[str, Meta(pattern="^/", max_length=4096)]
+    cert: PEMFile
+    key: PEMFile
 
 
 class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,8 +100,8 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()  # that clients reach
-    placement: Literal["cost", "nearest", "round-robin"] = "cost"  # the others to compare with
-    url: Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$", max_length=300)] | None = None
+    placement: PlacementRule = "cost"  # the others to compare with
+    url: HttpURL | None = None
     """What clients of this machine are sent, where host and port are not what they should use."""
     tls: TLSFiles | None = None
     hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()

@@ -20,10 +20,14 @@ regions:
 pools:
   - {{name: decode, region: fra, role: decode, model: "{MODEL}", runner: toy, replicas: 0}}
   - {{name: nap, region: gru, role: hybrid, max_replicas: 2, kv_blocks: 64}}
+edges:
+  - {{name: edge, region: gru, tls: {{cert: /c.pem, key: /k.pem}}, url: "https://ai.example.com",
+      placement: nearest, draining: true}}
 deployments:
   - {{name: chat, model: "{MODEL}", pools: [gru-nap], system_prompts: ["You are a tide table."]}}
 """
-ALL = ["region fra", "region gru", "pool fra-decode", "pool gru-nap", "deployment chat"]
+ALL = ["region fra", "region gru", "pool fra-decode", "pool gru-nap", "edge_node edge",
+       "deployment chat"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +98,7 @@ def test_a_mistake_is_named_with_its_line(file: Path, capsys: Captured) -> None:
         (FILE.replace("iata: FRA", "iata: ZZZ"), f"{file}:2: regions[0].iata: "),
         (FILE.replace("region: gru", "region: ams"), f"{file}:6: pools[1].region: there is no"),
         (FILE.replace("name: nap", "nmae: nap"), f"{file}:6: pools[1].nmae: no such key"),
-        (FILE.replace("pools: [gru-nap]", "pools: [a-b]"), f"{file}:8: deployments[0].pools[0]: "),
+        (FILE.replace("pools: [gru-nap]", "pools: [a-b]"), f"{file}:11: deployments[0].pools[0]: "),
     ):
         file.write_text(wrong)
         assert told in run(capsys, "apply", "-f", str(file), status=1)[1]
@@ -107,7 +111,7 @@ def test_history_and_back(control: ControlPlane, file: Path, capsys: Captured) -
     lines, _ = run(capsys, "history", "--limit", "2")
     assert lines[0].split() == ["REVISION", "WHEN", "WHO", "WHAT"]
     assert lines[1].endswith("~ fra-decode")
-    assert lines[2].endswith("5 created")
+    assert lines[2].endswith("6 created")
     assert run(capsys, "rollback")[0] == ["~ pool fra-decode", "    threads: 2 -> null"]
     revision = lines[1].split()[0]
     assert run(capsys, "rollback", revision)[0][1] == "    threads: null -> 2"
@@ -121,7 +125,7 @@ def test_deleting(file: Path, capsys: Captured) -> None:
     assert run(capsys, "delete", "deployment", "chat")[0][0].startswith("- deployment chat")
     lines, _ = run(capsys, "delete", "-f", str(file))
     assert [line.split()[2] for line in lines if "chat" not in line] == [
-        "gru-nap", "fra-decode", "gru", "fra",
+        "edge", "gru-nap", "fra-decode", "gru", "fra",
     ]  # fmt: skip
     assert "name a kind and ids" in run(capsys, "delete", status=1)[1]
 

@@ -15,7 +15,7 @@ from tests.regions.control.support import MODEL, Clock, Tokens, new
 
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Record
-from skerry_regions.control.desired.resources import BY_NAME
+from skerry_regions.control.desired.resources import BY_NAME, EDGE_NODE
 from skerry_regions.control.desired.statuses import (
     DeploymentStatus,
     EdgeNodeStatus,
@@ -261,6 +261,24 @@ async def test_an_edge_answers_to_the_names_that_it_is_given(world: World) -> No
     await world.steps(8)
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
     assert world.machine.launches[edge.id].settings == replace(settings, hosts=())
+
+
+async def test_an_edge_is_started_with_its_certificate_and_called_what_it_is(world: World) -> None:
+    await world.steps(2)
+    files = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
+    world.patch("edge_node", "edge", **files, placement="nearest", public_url="https://ai.test")
+    await world.steps(8)
+    [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
+    settings = world.machine.launches[edge.id].settings
+    assert isinstance(settings, EdgeSettings)
+    command = edge_command("e", settings, gateway="g", listener=3, topology=Path("t"))
+    assert command[-4:] == ["--tls-cert", "/c.pem", "--tls-key", "/k.pem"]
+    assert command[command.index("--placement") + 1] == "nearest"
+    record = world.store.desired.get(EDGE_NODE, "edge")
+    assert record is not None
+    status = world.reconciler.status(record)
+    assert isinstance(status, EdgeNodeStatus)
+    assert status.url == "https://ai.test"
 
 
 async def test_a_region_goes_once_all_of_it_has_drained(world: World) -> None:

@@ -85,8 +85,8 @@ async def test_one_mistake_and_nothing_is_written(api: Api) -> None:
         ({"regions": [{"name": "zzz", "iata": "ZZZ"}]}, "regions[0].iata", "not in our list"),
         ({"regions": [{"name": "P_!", "iata": "FRA"}]}, "regions[0].name", "expected a name of"),
         ({"regions": REGIONS[:1] * 2}, "regions[1]", "there twice"),
-        ({"regions": REGIONS, "edges": [EDGE | {"tls": {"cert": "/c", "key": "/k"}}]},
-         "edges[0].tls", "in the clear"),
+        ({"regions": REGIONS, "edges": [EDGE | {"tls": {"cert": "/c", "key": "k"}}]},
+         "edges[0].tls.key", "regex"),
     ):  # fmt: skip
         answer = await api.http.post("/apply", json={"manifest": manifest})
         error = answer.json()["error"]
@@ -97,9 +97,19 @@ async def test_one_mistake_and_nothing_is_written(api: Api) -> None:
 
 async def test_what_a_control_plane_does_not_do_is_named(api: Api) -> None:
     links = [{"between": ["fra", "gru"], "rtt": 0.2}]
-    edge = EDGE | {"url": "https://ai.example.com"}
-    applied = await apply(api, {"regions": REGIONS, "edges": [edge], "links": links})
-    assert applied["unused"] == ["links", "edges[0].url"]
+    applied = await apply(api, {"regions": REGIONS, "edges": [EDGE], "links": links})
+    assert applied["unused"] == ["links"]
+
+
+async def test_an_edge_of_a_topology_is_wanted_with_all_that_it_says(api: Api) -> None:
+    tls = {"cert": "/c.pem", "key": "/k.pem"}
+    edge = EDGE | {"url": "https://ai.example.com", "tls": tls, "placement": "nearest"}
+    assert (await apply(api, {"regions": REGIONS, "edges": [edge]}))["unused"] == []
+    found = (await api.http.get("/edge_nodes/edge")).json()
+    assert {name: found[name] for name in ("tls_cert", "tls_key", "public_url", "placement")} == {
+        "tls_cert": "/c.pem", "tls_key": "/k.pem",
+        "public_url": "https://ai.example.com", "placement": "nearest",
+    }  # fmt: skip
 
 
 async def test_what_a_file_no_longer_names_goes_when_asked(api: Api) -> None:

@@ -84,6 +84,10 @@ resource "skerry_edge_node" "this" {
   port           = each.value.port
   addresses      = each.value.addresses
   hosts          = each.value.hosts
+  tls_cert       = each.value.tls_cert
+  tls_key        = each.value.tls_key
+  public_url     = each.value.public_url
+  placement      = each.value.placement
   draining       = each.value.draining
   wait_for_ready = var.wait_for_ready
 

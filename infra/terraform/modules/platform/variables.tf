@@ -24,11 +24,15 @@ variable "regions" {
     }))
 
     edges = optional(map(object({
-      host      = optional(string, "127.0.0.1")
-      port      = optional(number, 0)
-      addresses = optional(list(string), [])
-      hosts     = optional(list(string), [])
-      draining  = optional(bool, false)
+      host       = optional(string, "127.0.0.1")
+      port       = optional(number, 0)
+      addresses  = optional(list(string), [])
+      hosts      = optional(list(string), [])
+      tls_cert   = optional(string)
+      tls_key    = optional(string)
+      public_url = optional(string)
+      placement  = optional(string, "cost")
+      draining   = optional(bool, false)
     })), { edge = {} })
   }))
   description = "The whole platform, by region: where it is (an airport's code, or coordinates), its pools of nodes and its edges, both by name."

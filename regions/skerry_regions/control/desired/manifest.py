@@ -133,13 +133,7 @@ def wishes(manifest: Manifest) -> list[Wish]:
 
 def unused(manifest: Manifest) -> list[str]:
     """Return what a control plane does not do of a manifest, as paths."""
-    sections = [name for name in ("links", "emulate", "steer", "router") if getattr(manifest, name)]
-    return sections + [
-        f"edges[{i}].{name}"
-        for i, edge in enumerate(manifest.edges)
-        for name, default in (("url", None), ("placement", "cost"))
-        if getattr(edge, name) != default
-    ]
+    return [name for name in ("links", "emulate", "steer", "router") if getattr(manifest, name)]
 
 
 def _wishes(manifest: Manifest) -> Iterator[Wish]:
@@ -153,15 +147,11 @@ def _wishes(manifest: Manifest) -> Iterator[Wish]:
     for i, pool in enumerate(manifest.pools):
         yield _wish(POOL, msgspec.to_builtins(pool), f"pools[{i}]")
     for i, edge in enumerate(manifest.edges):
-        if edge.tls is not None:
-            raise Invalid(
-                "an edge of the control plane would serve in the clear: join one that has a "
-                "certificate (`skerry edge --join URL --tls-cert FILE --tls-key FILE`)",
-                field=f"edges[{i}].tls",
-            )
+        cert, key = (None, None) if edge.tls is None else (edge.tls.cert, edge.tls.key)
         values = {
             "name": edge.name, "region": edge.region, "host": edge.host, "port": edge.port,
             "addresses": list(edge.addresses), "hosts": list(edge.hosts), "draining": edge.draining,
+            "tls_cert": cert, "tls_key": key, "public_url": edge.url, "placement": edge.placement,
         }  # fmt: skip
         yield _wish(EDGE_NODE, values, f"edges[{i}]")
     for i, deployment in enumerate(manifest.deployments):

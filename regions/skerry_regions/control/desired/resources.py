@@ -32,11 +32,14 @@ from skerry_regions.control.desired.statuses import (
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.spec_types import (
     HostName,
+    HttpURL,
     IataCode,
     IPAddress,
     Latitude,
     Longitude,
     Name,
+    PEMFile,
+    PlacementRule,
     Size,
     UtcSecond,
     unix_seconds,
@@ -79,6 +82,10 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Where clients reach it, if that is not `host`: what DNS answers."""
     hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()
     """Names that it answers to, beside its address and loopback's; none: to all."""
+    tls_cert: PEMFile | None = None  # a certificate with its chain, on this machine …
+    tls_key: PEMFile | None = None  # … and its key; both are read again when they change
+    public_url: HttpURL | None = None  # that clients are given, where host and port are not it
+    placement: PlacementRule = "cost"  # the others to compare with
     draining: bool = False  # it ends as its streams do, and is not started again
 
 

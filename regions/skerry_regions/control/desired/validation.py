@@ -149,6 +149,9 @@ def _check_host(spec: EdgeNodeSpec) -> None:
             raise Invalid("give the one address to listen on, not a wildcard", field="host")
     except ValueError:
         raise Invalid(f"{spec.host!r} is not an IP address", field="host") from None
+    if (spec.tls_cert is None) != (spec.tls_key is None):
+        missing = "tls_cert" if spec.tls_cert is None else "tls_key"
+        raise Invalid("tls_cert and tls_key belong together", field=missing)
     for i, address in enumerate(spec.addresses):
         try:
             ipaddress.ip_address(address)

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from skerry.runners import FloatsForm, RunnerName
 from skerry_regions.control.desired.resources import RoleName
 from skerry_regions.registry import Member
+from skerry_regions.spec_types import PlacementRule
 
 Name = Annotated[str, Meta(max_length=256)]
 ProcessState = Literal["starting", "ready", "draining", "failed"]
@@ -33,13 +34,15 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node"):
     system_prompts: tuple[str, ...] = ()
 
 
-class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge"):
-    """All that decides what an edge is."""
+class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge", omit_defaults=True):
+    """All that decides what an edge is. A field to come changes no edge without it."""
 
     region: Name
     residency: Name = "global"
     host: Name
     hosts: tuple[str, ...] = ()  # that it answers to; none: to all
+    tls: tuple[str, str] | None = None  # files of its certificate and key
+    placement: PlacementRule = "cost"
     models: tuple[str, ...]  # catalog ids
 
 

@@ -99,6 +99,8 @@ def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -
         residency=_residency(desired, edge.region),
         host=edge.host,
         hosts=edge.hosts,
+        tls=(edge.tls_cert, edge.tls_key) if edge.tls_cert and edge.tls_key else None,
+        placement=edge.placement,
         models=models,
     )
     replicas = 0 if leaving or not models else 1

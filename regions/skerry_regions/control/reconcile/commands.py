@@ -46,10 +46,12 @@ def edge_command(
     command = [
         "edge", "--id", id, "--region", settings.region, "--residency", settings.residency,
         "--topology", str(topology), "--gateway", gateway, "--listener-fd", str(listener),
-        "--hold",
+        "--placement", settings.placement, "--hold",
     ]  # fmt: skip
     for model in settings.models:
         command += ["--model", model]
+    if settings.tls is not None:
+        command += ["--tls-cert", settings.tls[0], "--tls-key", settings.tls[1]]
     if settings.hosts:
         command += ["--known-host", ",".join(settings.hosts)]
     return command

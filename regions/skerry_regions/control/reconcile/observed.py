@@ -135,8 +135,14 @@ def _of_group(picture: Picture, record: Record) -> PoolStatus | EdgeNodeStatus:
             updated_replicas=count.updated,
             conditions=conditions,
         )
-    urls = [process.address for process in processes if process.state == "ready"]
+    urls = [_public_url(picture, each) for each in processes if each.state == "ready"]
     return EdgeNodeStatus(phase=phase, url=max(urls, default=""), conditions=conditions)
+
+
+def _public_url(picture: Picture, process: RunningProcess) -> str:
+    """Return where clients reach an edge: as its operator says, or where it listens."""
+    spec = picture.desired.edge_nodes().get(process.owner)
+    return (spec.public_url if spec is not None else None) or process.address
 
 
 def _judged(
@@ -184,7 +190,7 @@ def _of_deployment(picture: Picture, record: Record, found: Statuses) -> Deploym
         if process.owner in owners and process.state == "ready"
     }
     endpoints = {
-        process.address
+        _public_url(picture, process)
         for process in picture.processes
         if process.kind == "edge" and process.state == "ready"
     }

@@ -141,7 +141,7 @@ class ProcessLauncher:
         address = Address.parse(process.record.control)
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
-            if await is_healthy(address):
+            if await is_healthy(address, tls=process.record.tls):
                 self._health[process.record.id].healthy_at = boot_time()
 
     def _has_ended(self, process: LaunchedProcess) -> None:
@@ -204,6 +204,7 @@ class ProcessLauncher:
             fingerprint=fingerprint(launch.settings),
             address=address,
             control=control,
+            tls=isinstance(launch.settings, EdgeSettings) and launch.settings.tls is not None,
             started=boot_time(),
         )
 

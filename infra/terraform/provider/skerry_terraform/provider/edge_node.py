@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skerry_terraform.kit.schema import Attr, Schema, whole
+from skerry_terraform.kit.schema import Attr, Schema, matching, one_of, whole
 from skerry_terraform.kit.values import BOOL, NUMBER, STRING, ListOf
 from skerry_terraform.provider.resource import (
     LABEL,
@@ -34,6 +34,21 @@ class EdgeNodeResource(ControlResource):
                 default=[],
                 doc="Names that it answers to, beside its address; none: to all. A change starts "
                 "it again.",
+            ),
+            tls_cert=Attr(
+                optional=True,
+                doc="PEM file of the control plane's machine: its certificate, with its chain.",
+            ),
+            tls_key=Attr(optional=True, doc="PEM file of the certificate's key."),
+            public_url=Attr(
+                optional=True,
+                check=matching(r"https?://[^/?#\s]+", "http:// or https://, and a host"),
+                doc="What clients are given, if not host and port.",
+            ),
+            placement=Attr(
+                default="cost",
+                check=one_of("cost", "nearest", "round-robin"),
+                doc="Where requests go: by cost, or, to compare, by a plain rule.",
             ),
             draining=Attr(BOOL, default=False, doc="End as its streams do, and stay away."),
             url=Attr(computed=True, doc="Where clients reach it; empty before it first ran."),
