@@ -1,211 +1,165 @@
-"""Routing rules on public traces: who waits how long for a first token, on the same machines.
+"""Routing rules of other systems and ours: who waits how long for a first token, on equal nodes.
 
-    python -m bench.simulate [--quick] [--json FILE]
+    python -m bench.simulate [--quick] [--seeds N] [--jobs N] [--only TEXT] [--json FILE]
 
-A discrete-event simulation on a virtual clock (no GPU, no model; the same result on any machine).
-Every policy routes the same requests at their native times over the same nodes with the same cost
-model (`bench/sim/cluster.py`), once over hybrid nodes, once over separate prefill and decode pools.
-Published rules are simplifications of what each system documents, not the systems. They see every
-load and cache exactly and at once. Skerry starts with all speeds three times too slow and learns.
-It may also split a request between hybrids, prefill on a decode node, and fetch a prefix from a
-peer; a row without these freedoms shows what the cost alone is worth.
+Runs on the product's twin (`skerry_regions.twin`): a virtual clock, no GPU, no model, the same
+result on any machine. All rules get the same requests (Mooncake's traces with their 3 s ticks
+spread by seed, and regimes where a rule may do better than its cost), the same reports, four times
+a second, and the same index of who holds which blocks (`bench/sim/fleet.py`); what a system counts
+itself, it counts without delay. They are the rules as published (`bench/sim/rules.py`, `peers.py`,
+`preble.py`), not the systems. Rules that reckon in seconds know nodes' speeds; ours starts with all
+three times too slow and learns (`speeds known`: as after some minutes of service).
 
-`hit` is the share of prompt tokens found cached; the heading gives what one infinite cache would
-reach. TTFT includes queue, prefill, KV hand-over and the network; failed requests: none, no policy
-sheds load.
+Each rule runs as it is, and (`+ split`) with the freedom to decode on another hybrid node, and to
+prefill short prompts on a node for decoding; ours (`published choices`) also without the freedoms
+to split and to fetch, with known speeds. At the end, several edges in front of the same nodes by
+one: `after`, they report to each other what they send where, 5 or 20 ms later, and count the
+arrivals of all, as the product does; `alone`, they do not. Ratios are ours by the best rule of
+another system, with or without freedom, seed by seed, with the 95 % interval (Student's t).
+`hit_share`: prompt tokens found cached; TTFT includes queue, prefill, KV hand-over and the network.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from random import Random
+from statistics import fmean
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from bench.measuring import machine, stats
-from bench.sim.cluster import TRUTH, ClusterConfig, Outcome, Policy, simulate
-from bench.sim.own_router import Skerry
-from bench.sim.policies import RULES
-from bench.sim.traces import TraceRequest, mooncake, reusable_share
-from skerry_regions.speeds import NodeSpeed
-from skerry_regions.view import Role
+from bench.sim.herd import edges_rows
+from bench.sim.peers import RULES
+from bench.sim.play import KNOWN, NARROW, OURS, OWN, SPLIT, load_kernels, play
+from bench.sim.settings import Setting, mooncakes, others
+from skerry_regions.twin.figures import Figures, interval
 
-
-def nodes(role: Role, count: int) -> tuple[Role, ...]:
-    return (role,) * count
-
-
-POOLS = {
-    "8 hybrid": nodes("hybrid", 8),
-    "8 prefill + 4 decode": nodes("prefill", 8) + nodes("decode", 4),
-}
-SPEEDS = (6500, 8000, 10_000)  # prompt tokens per second of a node: the lower, the higher the load
-TRACES = ("conversation", "synthetic")
-OURS = "Skerry"
-NARROW = f"{OURS}, published choices"  # no split of hybrids, no prefill on decode nodes, no fetch
-METRICS = ("ttft_mean", "ttft_p90", "ttft_p99")  # where the target is to be best
-GOOD_TTFT = 2.0  # seconds
-
-MakePolicy = Callable[[Random, NodeSpeed], Policy]
+SPEEDS = (6500, 10_000)  # prompt tokens per second of a node: the lower, the higher the load
+METRICS = ("ttft_mean", "ttft_p50", "ttft_p95", "ttft_p99", "e2e_mean")
+COLUMNS = ("hit_share", *METRICS, "itl_p99")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One policy in one setting; times in seconds."""
+    """One rule in one setting, a figure per seed."""
 
-    trace: str
-    pools: str
-    speed: int
+    setting: str
     policy: str
-    hit: float
-    ttft_mean: float
-    ttft_p50: float
-    ttft_p90: float
-    ttft_p99: float
-    within: float  # share of requests with a first token in `GOOD_TTFT`
-    itl_p50: float
-    itl_p99: float
-    latency_mean: float
+    runs: list[Figures]
+
+    def mean(self, metric: str) -> float:
+        return fmean(getattr(run, metric) for run in self.runs)
 
 
-def policies() -> dict[str, MakePolicy]:
+def policies(setting: Setting) -> list[str]:
     """All by name; ours last."""
-    return {name: _ignoring_speeds(make) for name, make in RULES.items()} | {
-        NARROW: lambda rng, truth: Skerry(rng, truth.scaled(3), narrow=True),
-        f"{OURS}, reports 1 s old": lambda rng, truth: Skerry(
-            rng, truth.scaled(3), report_seconds=1.0
-        ),
-        OURS: lambda rng, truth: Skerry(rng, truth.scaled(3)),
-    }
+    own = [KNOWN, OURS] if setting.prefill else [NARROW, KNOWN, OURS]
+    return [*RULES, *(name + SPLIT for name in RULES), *own]
 
 
-def _ignoring_speeds(make: Callable[[Random], Policy]) -> MakePolicy:
-    return lambda rng, _: make(rng)
-
-
-def measure(
-    trace_name: str, trace: Sequence[TraceRequest], pools: str, speed: int
-) -> Iterator[Row]:
-    """One setting under every policy."""
-    truth = replace(TRUTH, per_token=1 / speed, per_pair=1 / speed / 65_536)
-    for name, make in policies().items():
-        config = ClusterConfig(roles=POOLS[pools], truth=truth)
-        outcome = simulate(config, make(Random(1), truth), trace)
-        yield summary(outcome, trace=trace_name, pools=pools, speed=speed, policy=name)
-
-
-def summary(outcome: Outcome, *, trace: str, pools: str, speed: int, policy: str) -> Row:
-    ttft = sorted(outcome.ttft)
-    return Row(
-        trace=trace,
-        pools=pools,
-        speed=speed,
-        policy=policy,
-        hit=outcome.hit_share,
-        ttft_mean=statistics.mean(ttft),
-        ttft_p50=quantile(ttft, 0.5),
-        ttft_p90=quantile(ttft, 0.9),
-        ttft_p99=quantile(ttft, 0.99),
-        within=sum(seconds <= GOOD_TTFT for seconds in ttft) / len(ttft),
-        itl_p50=weighted_quantile(outcome.steps, 0.5),
-        itl_p99=weighted_quantile(outcome.steps, 0.99),
-        latency_mean=statistics.mean(outcome.latency),
-    )
-
-
-def quantile(ordered: Sequence[float], q: float) -> float:
-    return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
-
-
-def weighted_quantile(values: Sequence[tuple[float, int]], q: float) -> float:
-    """Of (value, count) pairs."""
-    left = q * sum(count for _, count in values)
-    for value, count in sorted(values):
-        left -= count
-        if left <= 0:
-            return value
-    raise ValueError("no values")
+def play_all(setting: Setting, seed: int) -> dict[str, Figures]:
+    """Run all rules on one seed's requests."""
+    load_kernels()
+    return {policy: play(setting, policy, seed) for policy in policies(setting)}
 
 
 def best_published(rows: Sequence[Row], metric: str) -> Row:
-    return min((row for row in rows if row.policy in RULES), key=lambda row: getattr(row, metric))
+    return min(
+        (row for row in rows if row.policy not in OWN),
+        key=lambda row: row.mean(metric),
+    )
 
 
-def ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """Our figure by the best published one, whoever that is, for each metric; below 1 is better."""
-    ours = next(row for row in rows if row.policy == OURS)
-    return {
-        metric: getattr(ours, metric) / getattr(best_published(rows, metric), metric)
-        for metric in METRICS
-    }
+def ratio(rows: Sequence[Row], metric: str, ours: str = OURS) -> tuple[float, float, str]:
+    """Our figure by the best rule's: mean over seeds, half of the interval, and whose."""
+    own, peer = next(row for row in rows if row.policy == ours), best_published(rows, metric)
+    each = [
+        stats.ratio(getattr(a, metric), getattr(b, metric))
+        for a, b in zip(own.runs, peer.runs, strict=True)
+    ]
+    mean, half = interval(each)
+    return mean, half or 0.0, peer.policy
 
 
 def table(title: str, rows: Sequence[Row]) -> Table:
     result = Table(title=title)
     result.add_column("policy", no_wrap=True)
-    for column in ("hit", "TTFT mean", "p50", "p90", "p99 s", "≤ 2 s"):
+    for column in COLUMNS:
         result.add_column(column, justify="right")
-    for column in ("ITL p50", "p99 ms", "latency s"):
-        result.add_column(column, justify="right")
-    for row in rows:
-        result.add_row(
-            row.policy,
-            f"{row.hit:.1%}",
-            *(f"{x:.2f}" for x in (row.ttft_mean, row.ttft_p50, row.ttft_p90, row.ttft_p99)),
-            f"{row.within:.0%}",
-            *(f"{x * 1e3:.1f}" for x in (row.itl_p50, row.itl_p99)),
-            f"{row.latency_mean:.2f}",
-            style="bold" if row.policy == OURS else None,
-        )
+    for row in sorted(rows, key=lambda row: row.mean("ttft_mean")):
+        cells = []
+        for column in COLUMNS:
+            mean, half = interval([getattr(run, column) for run in row.runs])
+            cells.append(f"{mean:.3f}" + ("" if half is None else f" ±{half:.3f}"))
+        result.add_row(row.policy, *cells, style="bold" if row.policy == OURS else None)
     return result
 
 
-def verdict(rows: Sequence[Row]) -> str:
-    """Ours against the best published rule, metric by metric."""
-    parts = []
-    for metric, ratio in ratios(rows).items():
-        peer = best_published(rows, metric)
-        parts.append(f"{metric} {ratio:.2f} of {peer.policy}'s")
-    return "; ".join(parts)
+def edges_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Several edges by one."""
+    result = Table(title="mean first token of several edges by that of one")
+    for column in rows[0]:
+        result.add_column(column)
+    for row in rows:
+        result.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()))
+    return result
 
 
-def settings(quick: bool) -> Iterator[tuple[str, str, int]]:
-    for trace in ("synthetic",) if quick else TRACES:
-        for pools in POOLS:
-            for speed in (8000,) if quick else SPEEDS:
-                yield trace, pools, speed
+def chosen(quick: bool, only: str) -> Iterator[Setting]:
+    settings = [*mooncakes((8000,) if quick else SPEEDS), *others()]
+    for setting in settings[:1] if quick and not only else settings:
+        if only in setting.name:
+            yield setting
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one trace at one load")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="settings whose name has it; or `edges`"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     options = parser.parse_args(argv)
     console = Console()
-    console = Console(width=max(console.width, 110))  # also where the output is piped
-    traces = {name: mooncake(name) for name in TRACES}
+    console = Console(width=max(console.width, 150))  # also where the output is piped
+    load_kernels()
     all_rows: list[Row] = []
-    all_ratios: dict[str, dict[str, float]] = {}
-    for name, pools, speed in settings(options.quick):
-        rows = list(measure(name, traces[name], pools, speed))
-        share = reusable_share(traces[name])
-        title = f"{name}, {pools}, {speed} tokens/s (an infinite cache: {share:.1%})"
-        console.print(table(title, rows))
-        console.print(f"{OURS}: {verdict(rows)}\n")
-        all_rows += rows
-        all_ratios[f"{name}, {pools}, {speed}"] = ratios(rows)
+    ratios: dict[str, dict[str, Any]] = {}
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        for setting in chosen(options.quick, options.only):
+            seeds = range(options.seeds)
+            played = list(pool.map(play_all, [setting] * len(seeds), seeds))
+            rows = [
+                Row(setting.name, policy, [each[policy] for each in played])
+                for policy in policies(setting)
+            ]
+            console.print(table(setting.name, rows))
+            verdict = {}
+            for ours in (each for each in policies(setting) if each in OWN):
+                for metric in METRICS:
+                    mean, half, whose = verdict[f"{ours}, {metric}"] = ratio(rows, metric, ours)
+                    console.print(f"{ours}: {metric} {mean:.3f} ± {half:.3f} of {whose}'s")
+            console.print()
+            all_rows += rows
+            ratios[setting.name] = verdict
+    herds = list(edges_rows(options.quick, options.seeds)) if options.only in "edges" else []
+    if herds:
+        console.print(edges_table(herds))
     report: dict[str, Any] = {
         "machine": machine.describe(),
         "limits": {"virtual time": 1.0},
-        "rows": [asdict(row) for row in all_rows],
-        "ratios": {"best published rule": all_ratios},
+        "rows": msgspec.to_builtins(all_rows),
+        "ratios": ratios,
+        "edges": herds,
     }
     stats.write(options.json, report)
 

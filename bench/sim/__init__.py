@@ -1,1 +1,1 @@
-"""A discrete-event simulation of inference nodes, independent of any routing policy."""
+"""Routing rules on the product's twin (`skerry_regions.twin`), and what they are compared on."""

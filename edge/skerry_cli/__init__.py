@@ -57,8 +57,8 @@ def version_line() -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     from skerry_cli.call import batch, talk
-    from skerry_cli.observe import audit, status, top, trace, usage
-    from skerry_cli.platform import lifecycle, simulate, terraform, tokens, up
+    from skerry_cli.observe import audit, simulate, status, top, trace, usage
+    from skerry_cli.platform import lifecycle, terraform, tokens, up
     from skerry_cli.platform.models import command as models
     from skerry_cli.resources import commands as resources
     from skerry_cli.roles import control_plane, dns, edge, geo, node

@@ -41,6 +41,11 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     cache_hit_tokens: int = 0
     busy_seconds: float = 0.0
+    steps: int = 0
+    prompt_tokens: int = 0  # these four explain `busy_seconds`
+    attended_pairs: float = 0.0
+    stream_steps: int = 0
+    context_steps: int = 0
 
 
 class NodeStatus(Struct, frozen=True, omit_defaults=True):

@@ -53,6 +53,7 @@ def kernels(variant: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         loop.advance: (world, 0.0),
         entries.push_event: (world.clock, 0.0, 0, 0, 0),
         entries.touch_slot: (world, 0, 0),
+        entries.count_held: (world, 0, none),
     }
     own = {
         function.__name__: (function, tuple(typeof(each) for each in arguments))

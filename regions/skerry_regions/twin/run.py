@@ -15,6 +15,7 @@ import numpy as np
 
 from skerry_regions.twin.breaking import Breaking
 from skerry_regions.twin.kernel import state
+from skerry_regions.twin.kernel.entries import push_event
 from skerry_regions.twin.kernel.loop import advance
 from skerry_regions.twin.learning import Learning
 from skerry_regions.twin.scaling import Scaling
@@ -22,6 +23,9 @@ from skerry_regions.twin.world import Built
 
 PROGRESS_SECONDS = 600.0  # of the virtual clock
 Action = Callable[[float], None]
+Choice = tuple[int, int, int, int, int]
+"""Slots of prefill, decode and a peer to fetch from (or -1), blocks that it holds, tokens that are
+thought to be cached. A prefill slot of -1: not yet; who chose has it placed once more (`again`)."""
 
 
 class TwinRun:
@@ -43,10 +47,9 @@ class TwinRun:
         """Call `action` at a time of the virtual clock, with that time."""
         heapq.heappush(self._actions, (time, next(self._numbers), action))
 
-    def run(self, place: Callable[[int], tuple[int, int, int, int, int]] | None = None) -> None:
+    def run(self, place: Callable[[int], Choice] | None = None) -> None:
         """Run to the end. `place`, of a request's number, decides where the world's placement is
-        `state.BY_CALLER`: slots of prefill, decode and a peer to fetch from (or -1), blocks that it
-        holds, tokens that are thought to be cached."""
+        `state.BY_CALLER`."""
         built, last = self.built, max(self.built.workload.last, 1e-9)
         until = min(self._next(), PROGRESS_SECONDS)
         while True:
@@ -55,8 +58,9 @@ class TwinRun:
                 built.grow()
             elif why == state.WANTS_PLACEMENT:
                 assert place is not None
-                number = int(built.world.clock.numbers[state.NEXT])
+                number = int(built.world.clock.numbers[state.PLACED])
                 built.world.clock.asked[:] = *place(number), 1
+                until = min(until, self._next())
             else:
                 if self._is_over():
                     break
@@ -66,6 +70,11 @@ class TwinRun:
                 self._progress(min(until / last, 1.0))
                 until = min(self._next(), until + PROGRESS_SECONDS)
         self.scaling.end(self.end)
+
+    def again(self, number: int, now: float) -> None:
+        """Have a request placed that was not."""
+        world = self.built.world
+        push_event(world.clock, now, state.AGAIN, number, int(world.requests.attempt[number]))
 
     @property
     def end(self) -> float:

@@ -120,6 +120,7 @@ class Routing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     behind_weight: Annotated[float, Meta(ge=0, le=100)] = 1.0
     evict_weight: Annotated[float, Meta(ge=0, le=100)] = 1.0
     fetch: bool = True  # whether prefixes are fetched from peers
+    split: bool = True  # whether one hybrid node may prefill for another
 
 
 class SimulatedTraffic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

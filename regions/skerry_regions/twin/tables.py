@@ -25,7 +25,7 @@ MAX_CHUNKS, MAX_NEWS, MAX_BOOKINGS, MAX_PAID = 64, 1 << 12, 1 << 9, 1 << 12
 MAX_REGION_NEWS = 1 << 14
 MAX_EXPECTATIONS = 1 << 14
 LONG_AGO = -1e9  # seconds
-AFTER_LAST = 120.0  # seconds that nodes go on reporting behind the last arrival
+AFTER_LAST = 3600.0  # seconds that nodes go on reporting behind the last arrival, if need be
 CONFIG = RouterConfig()
 
 
@@ -173,7 +173,7 @@ class Layout:
             random=np.array([self.rng.getrandbits(62) | 1], np.uint64),
             asked=np.zeros(6, np.int64), expected=np.zeros((MAX_EXPECTATIONS, 3)),
             expectations=np.zeros(2, np.int64), queues=np.zeros(self.num_nodes + 1),
-            far=np.zeros(2),
+            placed=np.zeros(3),
         )  # fmt: skip
 
     def settings(self, placement: int | None) -> state.RunSettings:

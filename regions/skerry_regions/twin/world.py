@@ -133,6 +133,8 @@ class Built(Layout):
     def _marks(self, slot: int, region: int, is_open: bool) -> tuple[int, ...]:
         flags = arrays.TAKES_KV | (0 if is_open else arrays.CLOSED)
         role = ROLES[self.pools[slot].role]
+        if role == arrays.HYBRID and not self.scenario.router.split:
+            role = arrays.DECODE
         return (1 if is_open else 0, role, region, 0, 0, 0, flags)
 
     def _schedule(self) -> None:

@@ -88,7 +88,7 @@ def test_all_of_it_is_shown() -> None:
 
 async def test_everybody_is_asked_and_silence_is_no_figure(tmp_path: Path) -> None:
     socket = str(tmp_path / "n.control")
-    told = {"running": 1, "blocks": 8, "blocks_used": 2, "steps": 9}
+    told = {"running": 1, "blocks": 8, "blocks_used": 2, "restored_blocks": 9}
 
     async def status_of_node(request: web.Request) -> web.Response:
         return web.json_response({"engines": {MODEL: told}})

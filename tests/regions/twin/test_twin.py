@@ -96,7 +96,7 @@ def test_what_an_edge_knows_of_a_node_is_what_the_product_would_know() -> None:
             known.hear(prefill, decode, each[state.B_AT], int(each[state.B_PROMPT]), cached)
         made_at = float(last[10][state.B_AT])
         world.nodes.booked[slot, 0] = end - 20
-        world.nodes.reports[slot, 0] = (made_at, 5000.0, pairs, 3, 900.0)
+        world.nodes.reports[slot, 0] = (made_at, 5000.0, pairs, 3, 900.0, 1)
         world.edges.seen_at[0] = 100.0
         touch_slot(world, 0, slot)
         node = NodeState(

@@ -46,6 +46,7 @@ from skerry_regions.twin.kernel.state import (
     PREFILLS,
     R_CONTEXT,
     R_STREAMS,
+    R_WAITING,
     TOKENS,
     Edges,
     Nodes,
@@ -191,14 +192,15 @@ def book(
 
 @compiled
 def put_report(
-    nodes: Nodes, s: int, at: float, tokens: float, pairs: float, streams: float, context: float
-) -> None:
+    nodes: Nodes, s: int, at: float, tokens: float, pairs: float, streams: float, context: float,
+    waiting: float,
+) -> None:  # fmt: skip
     """Write a slot's report, and keep the one before."""
     for column in range(NUM_REPORTED):
         nodes.reports[s, 1, column] = nodes.reports[s, 0, column]
     report = nodes.reports[s, 0]
     report[MADE_AT], report[TOKENS], report[PAIRS] = at, tokens, pairs
-    report[R_STREAMS], report[R_CONTEXT] = streams, context
+    report[R_STREAMS], report[R_CONTEXT], report[R_WAITING] = streams, context, waiting
     nodes.version[s] += 1
 
 
@@ -213,7 +215,10 @@ def report_node(world: World, v: int, now: float) -> None:
         pairs -= share * nodes.step_pairs[v]
     streams = float(nodes.num_streams[v] + nodes.num_joining[v])
     context = nodes.context[v] + nodes.joining_context[v]
-    put_report(nodes, v, now, max(tokens, 0.0), max(pairs, 0.0), streams, context)
+    put_report(
+        nodes, v, now, max(tokens, 0.0), max(pairs, 0.0), streams, context,
+        float(nodes.num_waiting[v]),
+    )  # fmt: skip
     rtt, size = regions.rtts[nodes.region[v], nodes.region[v]], nodes.bookings.shape[1]
     while nodes.booked[v, 0] < nodes.booked[v, 1]:  # those that it shows
         if nodes.bookings[v, nodes.booked[v, 0] % size, B_AT] + rtt > now + rtt / 2:
@@ -274,8 +279,9 @@ def summarise(world: World, q: int, now: float) -> None:
         residual = world.clock.queues[min(wide(0.1 * count), count - 1)]
         row = world.rows.numbers[e, best]
         put_report(
-            nodes, s, now, 0.0, residual / max(row[PER_PAIR], 1e-15), row[STREAMS], row[CONTEXT]
-        )
+            nodes, s, now, 0.0, residual / max(row[PER_PAIR], 1e-15), row[STREAMS], row[CONTEXT],
+            0.0,
+        )  # fmt: skip
         size = nodes.bookings.shape[1]
         while nodes.booked[s, 0] < nodes.booked[s, 1]:
             if nodes.bookings[s, nodes.booked[s, 0] % size, B_AT] + 1.0 > now:

@@ -39,6 +39,7 @@ from skerry_regions.twin.kernel.state import (
     ONLY_REGION,
     PAUSED,
     PLACED,
+    PLACED_AT,
     PLACED_BY,
     QUEUED,
     REPORT,
@@ -109,6 +110,8 @@ def send_off(world: World, is_placed: int, now: float) -> int:
     x, e = clock.numbers[PLACED], clock.numbers[PLACED_BY]
     clock.numbers[PLACED] = NONE
     if not is_placed:
+        if world.settings.placement == BY_CALLER:
+            return NONE  # who brings it back with an event
         if now - requests.since[x] >= world.settings.patience:
             requests.phase[x] = FAILED
         else:
@@ -207,28 +210,30 @@ def advance(world: World, until: float) -> int:
     while True:
         if not has_room(world.index, clock):
             return WANTS_ROOM
-        x = clock.numbers[NEXT]
-        is_arrival = x < requests.shape[0] and (
-            clock.length[0] == 0 or requests.arrival[x] <= clock.events.times[0]
-        )
-        if not is_arrival and clock.length[0] == 0:
-            return PAUSED
-        now = requests.arrival[x] if is_arrival else clock.events.times[0]
-        if now > until:
-            return PAUSED
-        if is_arrival:
+        now, to_wake = clock.placed[PLACED_AT], NONE
+        if clock.numbers[PLACED] == NONE:
+            x = clock.numbers[NEXT]
+            is_arrival = x < requests.shape[0] and (
+                clock.length[0] == 0 or requests.arrival[x] <= clock.events.times[0]
+            )
+            if not is_arrival and clock.length[0] == 0:
+                return PAUSED
+            now = requests.arrival[x] if is_arrival else clock.events.times[0]
+            if now > until:
+                return PAUSED
+            clock.placed[PLACED_AT] = now
+            if is_arrival:
+                clock.numbers[NEXT] += 1
+                arrive(world, x, now)
+            else:
+                to_wake = handle(world, now)
+            clock.numbers[NUM_EVENTS] += 1
+        if clock.numbers[PLACED] != NONE:
+            x, e = clock.numbers[PLACED], clock.numbers[PLACED_BY]
             if world.settings.placement == BY_CALLER:
                 if clock.asked[5] == 0:
                     return WANTS_PLACEMENT
                 clock.asked[5] = 0
-            clock.numbers[NEXT] += 1
-            arrive(world, x, now)
-            to_wake = NONE
-        else:
-            to_wake = handle(world, now)
-        clock.numbers[NUM_EVENTS] += 1
-        if clock.numbers[PLACED] != NONE:
-            x, e = clock.numbers[PLACED], clock.numbers[PLACED_BY]
             found = begin_placing(world, now)
             while found == RANK:
                 first = requests.first[x]

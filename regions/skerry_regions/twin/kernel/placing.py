@@ -133,9 +133,10 @@ def judge(world: World, count: int, now: float) -> int:
         if not is_far or best[CACHED] < world.weights.block_size:
             return min(count, 1)
         numbers[FAR_SLOT], numbers[ONLY_REGION] = best[PREFILL_SLOT], world.edges.region[e]
-        clock.far[FAR_SECONDS], clock.far[FAR_CACHED] = seconds_of_best(scratch), best[CACHED]
+        clock.placed[FAR_SECONDS], clock.placed[FAR_CACHED] = seconds_of_best(scratch), best[CACHED]
         return RANK
-    slot, seconds, held = numbers[FAR_SLOT], clock.far[FAR_SECONDS], clock.far[FAR_CACHED]
+    slot, seconds = numbers[FAR_SLOT], clock.placed[FAR_SECONDS]
+    held = clock.placed[FAR_CACHED]
     numbers[FAR_SLOT] = NONE
     if count > 0 and has_paid(
         world, e, x, seconds, held, seconds_of_best(scratch), float(best[CACHED]),

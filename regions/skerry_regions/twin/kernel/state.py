@@ -30,8 +30,8 @@ BY_COST, NEAREST, ROUND_ROBIN, BY_CALLER = range(4)
 # Why the loop returns.
 PAUSED, WANTS_ROOM, WANTS_PLACEMENT = range(3)
 
-# Columns of a report (`NodeLoad`, and when it was made).
-MADE_AT, TOKENS, PAIRS, R_STREAMS, R_CONTEXT, NUM_REPORTED = range(6)
+# Columns of a report (`NodeLoad`, when it was made, and prompts that wait).
+MADE_AT, TOKENS, PAIRS, R_STREAMS, R_CONTEXT, R_WAITING, NUM_REPORTED = range(7)
 
 # Columns of a booking.
 (
@@ -52,7 +52,7 @@ ITL_LEAST, ITL_RATIO = 1e-4, 1.05
     NEXT, NUM_EVENTS, NUM_FORWARDED, NUM_SPLIT, NUM_LOST_MESSAGES,
     PLACED, PLACED_BY, ONLY_REGION, FAR_SLOT, NUM_CLOCK,
 ) = range(10)  # fmt: skip
-FAR_SECONDS, FAR_CACHED = range(2)  # places in `Clock.far`
+FAR_SECONDS, FAR_CACHED, PLACED_AT = range(3)  # places in `Clock.placed`
 
 
 class Columns:
@@ -230,7 +230,8 @@ class Clock(NamedTuple):
     thought to be cached, and 1 where this is the answer to that."""
     expected: Floats  # [expectations, 3]: expiry, slot, request; a ring
     expectations: Int64s  # its oldest and its end
-    far: Floats  # what the best place in another region costs, and tokens cached there
+    placed: Floats  # of what is placed: what the best place in another region costs, tokens cached
+    # there, and since when it is placed
     queues: Floats  # room to sort nodes' queues
 
 

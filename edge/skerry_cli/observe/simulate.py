@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skerry_cli.arguments import Commands, add_command, count
+from skerry_cli.arguments import Commands, add_command, count, positive_seconds
 from skerry_cli.home.state import Home
+from skerry_cli.observe.fit import fit
 from skerry_cli.output import complain, note, say
 from skerry_cli.tables import table
 
@@ -46,9 +47,21 @@ def register(commands: Commands) -> None:
         help="run a platform under a virtual clock: what would be if …",
         description="Simulate the platform of a scenario with the router's own code: regions,"
         " links, failures, autoscaling, prices; compare it with its differences (`what_if`).",
-        example="skerry simulate examples/three-continents.yaml --seeds 5 --json figures.json",
+        example="skerry simulate examples/three-continents.yaml --seeds 5 --json figures.json\n"
+        "  skerry simulate mine.yaml --fit --seconds 120",
     )
     parser.add_argument("scenario", type=Path, help="a YAML file: docs/simulate.md")
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="write the scenario instead, of the platform that runs, from its metrics and journal",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive_seconds,
+        default=60.0,
+        help="of watching it (default: %(default)g)",
+    )
     parser.add_argument(
         "--seeds", type=count, default=1, help="runs of each, with other numbers (default: 1)"
     )
@@ -58,6 +71,8 @@ def register(commands: Commands) -> None:
 def simulate(args: argparse.Namespace) -> int:
     """Run the command; return the process's exit status."""
     try:
+        if args.fit:
+            return fit(args)
         from skerry_cli.composition.routing.twin_kernels import load_twin_kernels
         from skerry_core.config import ConfigError
         from skerry_regions.twin.scenario import ScenarioError, load_scenario
