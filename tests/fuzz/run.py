@@ -13,10 +13,15 @@ import importlib.util
 import os
 import pkgutil
 import sys
+import warnings
 from pathlib import Path
+from random import Random
+
+from tests.fuzz.grammars import MUTATIONS
 
 CORPUS = Path(__file__).parent / "corpus"
 MAX_BYTES = 4096
+BROKEN = 0.3  # of what grammars make, as libFuzzer does
 PACKAGES = ["skerry", "skerry_edge", "skerry_regions", "skerry_core", "skerry_dns"]
 
 
@@ -28,6 +33,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="where new inputs are kept; begins with ours")
     args = parser.parse_args()
     os.environ.setdefault("NUMBA_BOUNDSCHECK", "1")
+    warnings.simplefilter("ignore", SyntaxWarning)  # of templates, which are compiled to Python
     atheris = importlib.import_module("atheris")
     fast = importlib.util.find_spec("skerry_dns.fast")
     assert fast is not None
@@ -41,7 +47,17 @@ def main() -> None:
     seeds = CORPUS / args.name
     folders += [str(seeds)] if seeds.is_dir() else []
     options = [f"-max_total_time={args.seconds}", f"-max_len={MAX_BYTES}", "-print_final_stats=1"]
-    atheris.Setup([sys.argv[0], *options, "-timeout=30", *(args.inputs or folders)], run)
+    mutation = MUTATIONS.get(args.name)
+
+    def mutated(data: bytes, max_size: int, seed: int) -> bytes:
+        chance = Random(seed)
+        if mutation is None or chance.random() < BROKEN:
+            return bytes(atheris.Mutate(data, max_size))
+        return mutation(data, chance)[:max_size]
+
+    guided = {} if mutation is None else {"custom_mutator": mutated}
+    command = [sys.argv[0], *options, "-timeout=30", *(args.inputs or folders)]
+    atheris.Setup(command, run, **guided)
     atheris.Fuzz()
 
 

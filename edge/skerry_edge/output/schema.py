@@ -9,7 +9,7 @@ others, which is as valid, and what callers mean.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from skerry_edge.output.keywords import (
     ANNOTATIONS,
@@ -32,6 +32,7 @@ from skerry_edge.output.unenforced import Path, Unenforced
 
 MAX_DEPTH: Final = 64  # of schemas in schemas
 MAX_SCHEMAS: Final = 10_000  # in one
+Container = Literal["schema", "schemas"]
 _ANYTHING: Final[Schema] = {}  # where a reference leads nowhere
 
 
@@ -46,10 +47,9 @@ def checked(schema: object, path: str, unenforced: Unenforced | None = None) -> 
     if not isinstance(schema, dict):
         raise wrong(path, "a JSON schema must be an object")
     try:
-        lowered: Schema = _Checker(schema, unenforced).schema(schema, path, 0)
+        return _Checker(schema, unenforced).lowered(path)
     except RecursionError:  # of what is in a constant
         raise wrong(path, "nested too deeply") from None
-    return lowered
 
 
 class _Checker:
@@ -59,10 +59,17 @@ class _Checker:
         self._root = root
         self._unenforced = unenforced
         self._count = 0
-        self._targets: dict[str, object] = {}  # of references
+        self._targets: dict[str, _Target | None] = {}  # of references
         self._branches = Branches(self._resolved)
-        # Schemas that are combined must leave room for each other's properties.
-        self._may_close = not _holds(root, "allOf", "$dynamicRef")
+        self._closable: list[Schema] = []
+        self._is_combined = False  # schemas must leave room for each other's properties
+
+    def lowered(self, path: Path) -> Schema:
+        lowered: Schema = self.schema(self._root, path, 0)
+        if not self._is_combined:
+            for schema in self._closable:
+                schema["additionalProperties"] = False
+        return lowered
 
     def schema(self, schema: object, path: Path, depth: int) -> Any:
         if isinstance(schema, bool):
@@ -89,8 +96,9 @@ class _Checker:
                 keyword = "anyOf"
             out[keyword] = self._value(keyword, value, where, depth + 1)
         _follow_openapi(out, schema)
-        if self._may_close and _is_closable(out):
-            out["additionalProperties"] = False
+        self._is_combined = self._is_combined or "allOf" in out or "$dynamicRef" in schema
+        if _is_closable(out):
+            self._closable.append(out)
         return out
 
     def _is_left_out(self, schema: Schema, keyword: str, value: Any, path: Path) -> bool:
@@ -140,8 +148,10 @@ class _Checker:
                 if keyword != "patternProperties" or not self._is_left_out_name(name, path)
             }
         check_plain(keyword, value, path)
-        if keyword == "$ref" and isinstance(value, str) and self._target(value) is None:
-            raise wrong(path, f"refers to nothing in this schema: {value[:200]!r}")
+        if keyword == "$ref":
+            if (target := self._target(value)) is None:
+                raise wrong(path, f"refers to no schema in this one: {value[:200]!r}")
+            return target.pointer
         return value
 
     def _is_left_out_name(self, pattern: str, path: Path) -> bool:
@@ -175,30 +185,56 @@ class _Checker:
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema
-            schema = self._target(reference)
+            target = self._target(reference)
+            schema = None if target is None else target.schema
         return _ANYTHING
 
-    def _target(self, reference: str) -> object:
-        """Return what a local reference (RFC 6901) names; None for nothing."""
+    def _target(self, reference: str) -> _Target | None:
+        """Return the schema that a local reference (RFC 6901) names; None for nothing."""
         if reference not in self._targets:
             self._targets[reference] = self._found(reference)
         return self._targets[reference]
 
-    def _found(self, reference: str) -> object:
-        if reference == "#":
-            return self._root
-        if not reference.startswith("#/"):
+    def _found(self, reference: str) -> _Target | None:
+        root, *parts = reference.split("/")
+        if root != "#":
             return None
         target: Any = self._root
-        for part in reference.removeprefix("#/").split("/"):
+        inside: Container = "schema"
+        for place, part in enumerate(parts):
             key = part.replace("~1", "/").replace("~0", "~")
+            holder = target
             if isinstance(target, list) and key.isdecimal() and int(key[:9]) < len(target):
                 target = target[int(key[:9])]
             elif isinstance(target, dict) and key in target:
                 target = target[key]
             else:
                 return None
-        return target
+            if inside != "schema":
+                inside = "schema"
+            elif (found := _container(key, target)) is None:
+                return None
+            else:
+                inside = found
+                if key == "oneOf":
+                    if "anyOf" in holder:
+                        return None  # it is left out
+                    parts[place] = "anyOf"
+        return _Target(target, "/".join((root, *parts))) if inside == "schema" else None
+
+
+class _Target(NamedTuple):
+    """What a reference names, and where that is in the schema that is returned."""
+
+    schema: object
+    pointer: str
+
+
+def _container(keyword: str, value: object) -> Container | None:
+    """Return what a keyword's value is; None where there is no schema in it."""
+    if keyword in ONE or (keyword == "items" and not isinstance(value, list)):
+        return "schema"
+    return "schemas" if keyword in LISTED | NAMED or keyword == "items" else None
 
 
 _OPEN: Final = frozenset(  # beside which an object may have, or needs, other properties
@@ -215,22 +251,6 @@ def _is_closable(schema: Schema) -> bool:
         and not _OPEN & schema.keys()
         and set(required_of(schema)) <= properties.keys()
     )
-
-
-def _holds(value: object, *keywords: str) -> bool:
-    """Return whether any of these keys is anywhere inside."""
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case dict() as found:
-                if any(keyword in found for keyword in keywords):
-                    return True
-                waiting += found.values()
-            case list() as found:
-                waiting += found
-            case _:
-                pass
-    return False
 
 
 def _follow_openapi(out: Schema, schema: Schema) -> None:

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from jinja2.exceptions import TemplateError as JinjaError
 from tokenizers import Tokenizer
 
 from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
@@ -24,7 +23,7 @@ from skerry_edge.text.control_tokens import MARK, Guard, dropping_marks
 from skerry_edge.text.detokenizer import Detokenizer, TokenBytes
 from skerry_edge.text.foreign_template import ForeignTemplate
 from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-from skerry_edge.text.template import ChatTemplate
+from skerry_edge.text.template import FAILURES, ChatTemplate
 from skerry_edge.text.token_cache import Borders
 from skerry_regions.models.model_files import ModelFiles
 
@@ -131,7 +130,7 @@ class TextModel:
             raise InvalidInput(
                 f"Bad input: laying out these messages takes {limit}.", param="messages"
             ) from None
-        except (JinjaError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        except FAILURES as e:
             raise InvalidInput(
                 f"Bad input: the chat template of {self.id} cannot lay out these messages; check "
                 "the roles, their order, and the form of each content.",

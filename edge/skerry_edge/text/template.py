@@ -17,6 +17,10 @@ MAX_SOURCE: Final = 64 << 10  # characters of a template; the longest published 
 BASE_WORK: Final = 4 << 20  # characters made, items visited and calls, of one rendering …
 WORK_PER_CHARACTER: Final = 32  # … and for each character of its input
 MAX_SECONDS: Final = 0.25  # of processor time, per rendering
+FAILURES: Final = (  # what a template's code runs into on messages that it does not expect
+    *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError),
+    ValueError,
+)
 
 
 class TemplateError(ValueError):
@@ -63,8 +67,7 @@ class ChatTemplate:
     ) -> str:
         """Lay out a conversation.
 
-        Raises `TemplateRefusal`, `TemplateLimit`, or whatever the template's code runs into on
-        messages of a form it does not expect.
+        Raises `TemplateRefusal`, `TemplateLimit`, or one of `FAILURES`.
         """
         work = BASE_WORK + WORK_PER_CHARACTER * (_characters(messages) + _characters(tools))
         meter = RenderBudget(work, MAX_SECONDS, self._clock)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from jinja2.exceptions import TemplateError as JinjaError
-
 from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-from skerry_edge.text.template import MAX_SECONDS, ChatTemplate, TemplateError
+from skerry_edge.text.template import FAILURES, MAX_SECONDS, ChatTemplate, TemplateError
 from skerry_regions.process import confined
 
 CPU_SECONDS = 2 * MAX_SECONDS  # of a rendering: its own limit shows first
@@ -39,7 +37,7 @@ def _rendered(template: ChatTemplate, asked: dict[str, object]) -> tuple[str, st
         return "refusal", str(error)
     except TemplateLimit as error:
         return "limit", str(error)
-    except (JinjaError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except FAILURES as error:
         return "failure", type(error).__name__
 
 

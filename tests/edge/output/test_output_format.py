@@ -126,6 +126,9 @@ for _ in range(100):
         ({"required": "a"}, "s.required"),
         ({"enum": []}, "s.enum"),
         ({"$ref": "#/$defs/missing"}, "s.$ref"),
+        ({"anyOf": [{"const": {"type": "null"}}, {"$ref": "#/anyOf/0/const"}]}, "s.anyOf[1].$ref"),
+        ({"default": {"a": {}}, "items": {"$ref": "#/default/a"}}, "s.items.$ref"),
+        ({"$defs": {"a": {}}, "items": {"$ref": "#/$defs"}}, "s.items.$ref"),
         ({"$ref": "http://example.org"}, "s.$ref"),
         ({"properties": []}, "s.properties"),
         ({"anyOf": {}}, "s.anyOf"),
@@ -192,6 +195,21 @@ def test_as_much_is_named_as_a_header_holds() -> None:
     checked({"properties": properties}, "s", unenforced)
     assert len(unenforced.named()) == 33
     assert unenforced.named()[-1] == "...68"
+
+
+def test_references_lead_to_what_became_of_one_of() -> None:
+    """By the keyword, and not by a property of its name."""
+    schema = {
+        "properties": {
+            "oneOf": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+            "a": {"$ref": "#/properties/oneOf/oneOf/1"},
+        }
+    }
+    lowered = checked(schema, "s")
+    assert lowered["properties"] == {
+        "oneOf": {"anyOf": [{"type": "null"}, {"type": "string"}]},
+        "a": {"$ref": "#/properties/oneOf/anyOf/1"},
+    }
 
 
 def test_depth_and_number_are_bounded() -> None:

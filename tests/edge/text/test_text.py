@@ -166,6 +166,19 @@ def test_messages_the_template_cannot_lay_out(model: TextModel) -> None:
         model.render([{"role": "user", "content": "x", "extra": deep}])
 
 
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_template_that_takes_text_for_an_object(
+    default_model: ModelFiles, is_foreign: bool
+) -> None:
+    """Whatever it runs into is the request's fault, not ours, and takes no time."""
+    template = "{% for name, value in messages[0].content | dictsort %}{{ name }}{% endfor %}"
+    files = msgspec.structs.replace(default_model, chat_template=template)
+    model = TextModel(files, context_window=64, is_foreign=is_foreign)
+    with pytest.raises(InvalidInput, match="cannot lay out"):
+        model.render([{"role": "user", "content": "x"}])
+    model.close()
+
+
 def test_text_that_is_not_unicode(model: TextModel) -> None:
     with pytest.raises(InvalidInput, match="surrogate"):
         model.encode("a\ud800b")
