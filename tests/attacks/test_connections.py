@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import threading
 from collections.abc import Generator
 from contextlib import ExitStack
 
@@ -15,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tests.edge.serving import serving
 
+from skerry_edge.http.listener import TURNS, Arrivals
 from skerry_edge.limits import Limits
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -25,6 +27,7 @@ CROWDS = [  # limits, and connections of one host, more than there are places
     pytest.param(DEFAULT, DEFAULT.max_connections + 600, id="4696", marks=pytest.mark.slow),
 ]
 PATIENCE = 60.0
+FLOOD = 300  # fewer than wait in the system
 
 
 async def hello(request: Request) -> PlainTextResponse:
@@ -116,3 +119,49 @@ def test_targets_in_absolute_form() -> None:
     with serving(APP, LIMITS) as port:
         for target in (b"http://b/x?y", b"HTTP://b:80/x", b"https://b", b"http://b?y"):
             assert b" 200 " in ask(port, GET.replace(b"GET /", b"GET " + target))
+
+
+def test_networks_take_turns() -> None:
+    """A flood of one host, which is there first, is not set up before another host's request."""
+    order: list[str] = []
+    blocked, go_on = threading.Event(), threading.Event()
+
+    async def block(request: Request) -> PlainTextResponse:
+        blocked.set()
+        go_on.wait(PATIENCE)  # the whole event loop, while all arrive
+        return PlainTextResponse("")
+
+    async def note(request: Request) -> PlainTextResponse:
+        order.append(request.url.path)
+        return PlainTextResponse("")
+
+    paths = {"/block": block, "/flood": note, "/other": note}
+    app = Starlette(routes=[Route(*each) for each in paths.items()])
+    with serving(app, LIMITS) as port, ExitStack() as held:
+
+        def send(path: bytes, source: str) -> socket.socket:
+            each = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
+            each.sendall(GET.replace(b"/ ", path + b" "))
+            return held.enter_context(each)
+
+        send(b"/block", "127.0.0.1")
+        assert blocked.wait(PATIENCE)
+        for _ in range(FLOOD):
+            send(b"/flood", "127.9.0.1")
+        other = send(b"/other", "127.0.0.1")
+        go_on.set()
+        assert b" 200 " in other.recv(4096)
+        assert order.index("/other") <= 2 * TURNS
+
+
+def test_too_many_that_wait_are_those_of_the_largest_network() -> None:
+    arrivals, pairs = Arrivals(size=4), ExitStack()
+    with pairs:
+        made = [pairs.enter_context(socket.socket()) for _ in range(6)]
+        for number, network in enumerate("aaab"):
+            assert arrivals.put(made[number], network) is None
+        assert arrivals.put(made[4], "b") is made[2]
+        assert arrivals.put(made[5], "a") is made[5]
+        taken = [arrivals.take() for _ in range(len(arrivals))]
+        assert taken == [(made[0], "a"), (made[3], "b"), (made[1], "a"), (made[4], "b")]
+        assert not arrivals

@@ -9,6 +9,7 @@ other out.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -130,7 +131,11 @@ class ConnectionTable:
 
 def network_of(peer: object) -> str:
     """Return the network of a socket's address; one for all that have none."""
-    host = str(peer[0]) if isinstance(peer, tuple) else ""
+    return _network(str(peer[0])) if isinstance(peer, tuple) else ""
+
+
+@functools.lru_cache(4096)
+def _network(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

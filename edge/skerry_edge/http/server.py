@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from skerry_edge.http.connection import GuardedProtocol
 from skerry_edge.http.connections import ConnectionTable
-from skerry_edge.http.handshakes import TLSListener
+from skerry_edge.http.listener import MAX_WAITING, Listener
 from skerry_edge.limits import Limits
 
 SPARE_FILES = 256  # descriptors for everything that is not a client
@@ -43,16 +43,15 @@ class EdgeServer(uvicorn.Server):
         self._ready = ready
         self._linger = linger
         self._tls = tls
-        self._tls_listeners: list[TLSListener] = []
+        self._listeners: list[Listener] = []
         self._lingering: asyncio.Task[None] | None = None
         self._is_told = False  # by a signal
         self._is_retiring = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets if self._tls is None else [])
-        if self._tls is not None:
-            self._tls_listeners = [self._listen(each, self._tls) for each in sockets or []]
+        await super().startup([])
+        self._listeners = [self._listen(each) for each in sockets or []]
         if not self.started:
             return
         try:
@@ -61,16 +60,16 @@ class EdgeServer(uvicorn.Server):
             await self.shutdown(sockets)  # else the application ends as if it had crashed
             raise
 
-    def _listen(self, listener: socket.socket, tls: ssl.SSLContext) -> TLSListener:
+    def _listen(self, listener: socket.socket) -> Listener:
         listener.listen(_backlog(self._limits))  # who has made it may not, before we are ready
-        return TLSListener(
+        return Listener(
             listener,
-            tls,
             lambda handshake: GuardedProtocol(
                 self.config, self.server_state, self.lifespan.state,
                 limits=self._limits, table=self._table, handshake=handshake,
             ),
             table=self._table,
+            tls=self._tls,
             seconds=self._limits.header_seconds,
         )  # fmt: skip
 
@@ -112,9 +111,7 @@ class EdgeServer(uvicorn.Server):
             self._finish_connections()
 
     def _leave_socket(self) -> None:
-        for server in self.servers:
-            server.close()
-        for listener in self._tls_listeners:
+        for listener in self._listeners:
             listener.leave()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -123,7 +120,7 @@ class EdgeServer(uvicorn.Server):
             self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
             self._leave_socket()
             patience = self._limits.retire_seconds
-        for listener in self._tls_listeners:
+        for listener in self._listeners:
             await listener.close(patience)
         if self._is_retiring:
             self._finish_connections()  # those that were accepted last, too
@@ -139,7 +136,7 @@ class EdgeServer(uvicorn.Server):
 
 def allow_connections(number: int) -> None:
     """Let this process open that many sockets beside its files, as far as the system allows."""
-    wanted = number + SPARE_FILES
+    wanted = number + MAX_WAITING + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
