@@ -18,8 +18,10 @@ CONSTANTS = (
     *("0", "1", "-1", "3", "2.5", "99999999999", "9" * 40, "none", "true", "false"),
     *("''", "'a'", "'b c'", "'%s'", "'1e3'", "'\\u00e9'", "'content'", "'role'"),
 )
-BINARY = ("+", "-", "*", "**", "/", "//", "%", "~", "==", "!=", "<", ">=", "in", "not in")
-BINARY += ("and", "or")
+BINARY = (
+    *("+", "-", "*", "**", "/", "//", "%", "~", "==", "!=", "<", ">=", "in", "not in", "and"),
+    "or",
+)
 FILTERS = (
     *("abs", "capitalize", "float", "lower", "title", "trim", "upper", "count", "dictsort"),
     *("d(1)", "default('a', true)", "first", "items", "last", "length", "list", "max", "min"),

@@ -203,6 +203,7 @@ class Rim:
             response = await operation.handler(request)
             await response(scope, receive, send)
         finally:
+            request.let_go()
             if principal is not None and trace.prepared_seconds and not trace.is_admitted:
                 edge.desk.preparation.charge(principal.account_id, trace.prepared_seconds)
         if principal is not None and "round_trip" in scope:

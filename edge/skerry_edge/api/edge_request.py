@@ -53,6 +53,7 @@ class EdgeRequest(Request):
         self.trace = trace
         self.answer_headers = answer_headers
         self._content = b""
+        self._held = 0  # bytes of it, before it is decoded
 
     @property
     def content(self) -> bytes:
@@ -61,8 +62,8 @@ class EdgeRequest(Request):
 
     async def read(self, limit: int) -> bytes:
         """Read the whole body, and unpack it at the tenant's desk. Raises `BodyTooLarge` beyond
-        `limit` bytes, `ClientDisconnect` if it breaks, and what `coding_of`, `unpacked` and
-        `TenantDesk.run` raise.
+        `limit` bytes, `ClientDisconnect` if it breaks, and what `coding_of`, `unpacked`,
+        `BodyRoom.take` and `TenantDesk.run` raise.
 
         Our own server enforces the limit earlier; this one holds under any ASGI server.
         """
@@ -72,6 +73,7 @@ class EdgeRequest(Request):
             size += len(piece)
             if size > limit:
                 raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
+            self._hold(size)
             pieces.append(piece)
         self.trace.prepared_seconds += size * SECONDS_PER_BYTE
         body = b"".join(pieces)
@@ -82,7 +84,20 @@ class EdgeRequest(Request):
             desk = self.edge.desk.of(principal_of(self).account_id)
             self._content = await desk.run(lambda: unpacked(body, coding, limit))
             self.trace.prepared_seconds += len(self._content) * SECONDS_PER_BYTE
+            self._hold(len(self._content))
         return self._content
+
+    def let_go(self) -> None:
+        """Count the body no longer: it is decoded, or the request is over. Idempotent."""
+        if self._held and self.principal is not None:
+            self.edge.desk.bodies.give_back(self.principal.account_id, self._held)
+        self._held = 0
+
+    def _hold(self, size: int) -> None:
+        """Count a body of which so many bytes are here, if it is a large one."""
+        if size > max(self._held, INLINE_BYTES) and self.principal is not None:
+            self.edge.desk.bodies.take(self.principal.account_id, size - self._held)
+            self._held = size
 
 
 def admitted(request: Request) -> EdgeRequest:
@@ -132,6 +147,7 @@ async def decoded(request: Request, kind: Body[T], body: bytes, *, is_strict: bo
     else:
         desk = edge_of(request).desk.of(principal_of(request).account_id)
         asked, ignored = await desk.run(lambda: kind.decode(body, is_strict=is_strict))
+        admitted(request).let_go()
     if ignored:
         admitted(request).answer_headers[IGNORED_HEADER] = header_of(ignored)
     return asked

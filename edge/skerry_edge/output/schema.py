@@ -149,7 +149,7 @@ class _Checker:
             }
         check_plain(keyword, value, path)
         if keyword == "$ref":
-            if (target := self._target(value)) is None:
+            if (target := self._target(str(value))) is None:
                 raise wrong(path, f"refers to no schema in this one: {value[:200]!r}")
             return target.pointer
         return value

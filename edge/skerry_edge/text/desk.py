@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from skerry_edge.telemetry import tracing
+from skerry_edge.text.body_room import BodyRoom
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.preparation_debt import AT_ONCE_SECONDS, PreparationDebt
 from skerry_edge.text.token_cache import PrefixMemory
@@ -32,6 +33,7 @@ class Desk:
     ) -> None:
         """`clock` gives seconds; for `at_once_seconds` see `PreparationDebt`."""
         self.preparation = PreparationDebt(clock, at_once_seconds)
+        self.bodies = BodyRoom()
         self.queue = FairQueue("skerry-desk", threads=THREADS)
         self.prefixes = PrefixMemory()
 
