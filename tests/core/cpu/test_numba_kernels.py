@@ -101,7 +101,8 @@ def test_activations_are_quantized_as_in_numpy(rng: np.random.Generator) -> None
     assert_same_bits(headers[..., 0].view(np.float32), scales)
     sums = wanted.reshape(5, -1, BLOCK).sum(axis=-1, dtype=np.int32)
     assert_same_bits(headers[..., 1].view(np.float32), scales * sums.astype(np.float32))
-    np.testing.assert_array_equal(headers[..., 2], -8 * sums)
+    halves = wanted.reshape(5, -1, BLOCK)[..., :16].sum(axis=-1, dtype=np.int32)
+    np.testing.assert_array_equal(headers[..., 2], -32 * halves)
     np.testing.assert_array_equal(headers[..., 3], -128 * sums)
 
 
@@ -128,14 +129,21 @@ def test_matmul(
 @on_each_target
 @pytest.mark.parametrize(
     "format_",
-    [WeightFormat.Q4_1, WeightFormat.Q8_0, WeightFormat.MXFP4, WeightFormat.Q5_1],
+    [
+        WeightFormat.Q4_1,
+        WeightFormat.Q8_0,
+        WeightFormat.MXFP4,
+        WeightFormat.Q5_1,
+        WeightFormat.Q4_K,
+        WeightFormat.Q6_K,
+    ],
     ids=lambda f: f.name,
 )
 def test_matmul_in_several_panels(
     target: Target, format_: WeightFormat, rng: np.random.Generator
 ) -> None:
     """The last panel is not full, and some tokens are left over."""
-    columns = (matmul_panels.PANEL_BLOCKS + 3) * BLOCK
+    columns = (matmul_panels.PANEL_BLOCKS + (8 if format_.has_super_blocks else 3)) * BLOCK
     raw = random_rows(rng, format_, 17, columns)
     x = rng.normal(size=(25, columns)).astype(np.float32)
     assert_same_bits(multiply(target, raw, format_, x)[:, :17], reference.matmul(raw, format_, x))

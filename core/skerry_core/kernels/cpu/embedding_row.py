@@ -57,6 +57,7 @@ def _embed_super_blocks(
     unit_bytes = rows * (2 * floats + num_integers * BLOCKS_PER_SUPER)
     bytes_ = array_at(quants, (num_blocks, 8, rows, 4), np.int8)
     nibbles = array_at(quants, (num_blocks, 4, rows, 4), np.uint8)
+    sixes = array_at(quants, (num_blocks, 6, rows, 4), np.uint8)
     for block in range(num_blocks):
         values = out[block * BLOCK : (block + 1) * BLOCK]
         unit = scales + block // BLOCKS_PER_SUPER * unit_bytes
@@ -74,7 +75,11 @@ def _embed_super_blocks(
             second = d * np.float32(integers[1, row])
             for i in range(BLOCK):
                 scale = first if i < BLOCK // 2 else second
-                values[i] = scale * np.float32(bytes_[block, i // 4, row, i % 4])
+                six = np.int32(sixes[block, i // 4 % 4, row, i % 4])
+                low = six & 15 if i < BLOCK // 2 else six >> 4
+                upper = np.int32(sixes[block, 4 + i // 16, row, i % 4])
+                high = upper >> (i // 4 % 4 * 2) & 3
+                values[i] = scale * np.float32((low | high << 4) - 32)
             continue
         minimum = _load_half(target, unit + 2 * (rows + row)) * np.float32(integers[1, row])
         for i in range(BLOCK):

@@ -59,8 +59,9 @@ def _quantize_block(typing_context: Any, x: Any, quants: Any, header: Any) -> An
         e.store(b.trunc(rounded, vector(I8, BLOCK)), quants)
         e.store(scale, header, align=4)
         e.store(b.fmul(scale, b.sitofp(total, F32)), e.offset(header, 4), align=4)
-        for word, factor in ((8, -8), (12, -128)):
-            e.store(b.mul(total, ir.Constant(I32, factor)), e.offset(header, word), align=4)
+        half = e.fold(e.take(rounded, range(BLOCK // 2)), b.add)
+        for word, count, factor in ((8, half, -32), (12, total, -128)):
+            e.store(b.mul(count, ir.Constant(I32, factor)), e.offset(header, word), align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen

@@ -15,9 +15,10 @@ A group is `rows` consecutive output rows (8 or 16, the lanes of one vector regi
     quants of a block   quads of 4 values: bytes (row, value in quad) of each quad in turn.
                         8 quads of signed bytes; or of 4 bits 4 quads, low nibbles quad j, high
                         nibbles quad j + 4. IQ4_NL, IQ4_XS and MXFP4 keep their 4 bits, which name
-                        values of a table: that is what a decode reads
+                        values of a table: that is what a decode reads. Q6_K: 4 such quads of the
+                        lower 4 bits, then 2 of the upper 2, of quad j in bits 2 (j mod 4) of j / 4
 
-Q5_0 has no format here: as Q8_0 it keeps its values, as 5 bits do in Q5_1, Q5_K and Q6_K too.
+Q5_0 has no format here: as Q8_0 it keeps its values, as 5 bits do in Q5_1 and Q5_K too.
 
 Missing rows of the last group are zeros.
 """
@@ -36,7 +37,7 @@ from skerry_core.weights.tensors import five_bits, row_bytes
 
 BLOCK = 32  # values that share a scale
 BLOCKS_PER_SUPER = SUPER_BLOCK // BLOCK
-LAYOUT_VERSION = 2  # of packed bytes: a change makes files of packed weights stale
+LAYOUT_VERSION = 3  # of packed bytes: a change makes files of packed weights stale
 
 
 class WeightFormat(IntEnum):
@@ -99,6 +100,8 @@ class WeightFormat(IntEnum):
     @property
     def row_quant_bytes(self) -> int:
         """Return bytes of one block of one row, scales apart; of one value when not quantised."""
+        if self is WeightFormat.Q6_K:
+            return 3 * BLOCK // 4
         if self.is_quantized:
             return BLOCK // 2 if self.has_nibbles else BLOCK
         return 4 if self is WeightFormat.F32 else 2
@@ -212,6 +215,24 @@ def _split_super_blocks(
     ]
     codes = iq4_xs_codes(blocks) if format_.codebook else parts.quants.view(np.uint8)
     quants = codes.reshape(len(raw), layout.num_steps, BLOCK)
+    if format_ is WeightFormat.Q6_K:
+        return scales, _six_bits(quants + np.uint8(32))
     if format_.has_nibbles:
-        quants = quants[..., : BLOCK // 2] | (quants[..., BLOCK // 2 :] << np.uint8(4))
+        quants = _nibbles(quants)
     return scales, quants
+
+
+def _nibbles(quants: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    joined: NDArray[np.uint8] = quants[..., : BLOCK // 2] | (
+        quants[..., BLOCK // 2 :] << np.uint8(4)
+    )
+    return joined
+
+
+def _six_bits(quants: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pack u8[..., 32] of 6 bits to u8[..., 24]."""
+    lead = quants.shape[:-1]
+    high = (quants >> np.uint8(4)).reshape(*lead, 2, 4, 4)  # quads of four in each byte
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    upper: NDArray[np.uint8] = np.bitwise_or.reduce(high << shifts, axis=-2)
+    return np.concatenate([_nibbles(quants & np.uint8(15)), upper.reshape(*lead, -1)], axis=-1)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from skerry_core.kernels.matmul.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
 from skerry_core.kernels.simd.emitter import F16, F32, I8, I32, Emitter, Value, vector
-from skerry_core.kernels.simd.targets import Activations, Traits
+from skerry_core.kernels.simd.targets import Traits
 
-# Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -8 * sum, i32 -128 * sum.
+# Header of 32 quantised activations: f32 scale, f32 scale * sum, i32 -32 * sum of the first 16,
+# i32 -128 * sum.
 HEADER_BYTES = 16
-_SCALE, _SCALED_SUM, _MINUS_8_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
+_SCALE, _SCALED_SUM, _MINUS_32_HALF_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
 
 CACHE_LINE = 64  # bytes
 
@@ -39,7 +40,9 @@ class RowGroup:
 class WeightBlock:
     """A block of weights in registers."""
 
-    quads: list[Value]  # 8 of <4 rows x i8>: nibbles unsigned, bytes and looked up values signed
+    # 8 of <4 rows x i8>: nibbles unsigned, bytes and looked up values signed; Q6_K signed, or 32
+    # more where the target multiplies unsigned bytes.
+    quads: list[Value]
     scale: Value  # <rows x f32>
     second: Value | None  # <rows x f32>: minimum; in Q6_K the scale of values 16 to 31
 
@@ -82,11 +85,29 @@ def packed_weights(e: Emitter, traits: Traits, format_: WeightFormat, group: Row
             quads += [b.lshr(pair, e.constant(quad, 4)) for pair in pairs]
             if format_.codebook is not None:
                 quads = [traits.look_up(e, each, format_.codebook) for each in quads]
+        elif format_ is WeightFormat.Q6_K:
+            quads = _six_bit_quads(e, [e.load(e.offset(at, j, quad_bytes), quad) for j in range(6)])
+            if not traits.signed_as_unsigned:
+                quads = [b.sub(each, e.constant(quad, 32)) for each in quads]
         else:
             quads = [e.load(e.offset(at, j, quad_bytes), quad) for j in range(8)]
         return WeightBlock(quads, *_load_scales(e, traits, format_, group, index))
 
     return load
+
+
+def _six_bit_quads(e: Emitter, packed: list[Value]) -> list[Value]:
+    """Emit 8 quads of 6 bits out of 4 of their lower bits and 2 of their upper ones."""
+    b, kind = e.builder, packed[0].type
+    low = [b.and_(pair, e.constant(kind, 15)) for pair in packed[:4]]
+    low += [b.lshr(pair, e.constant(kind, 4)) for pair in packed[:4]]
+    quads = []
+    for j, nibble in enumerate(low):
+        upper, shift = packed[4 + j // 4], 4 - 2 * (j % 4)
+        moved = b.shl if shift > 0 else b.lshr
+        upper = moved(upper, e.constant(kind, abs(shift))) if shift else upper
+        quads.append(b.or_(nibble, b.and_(upper, e.constant(kind, 0x30))))
+    return quads
 
 
 def _load_scales(
@@ -157,12 +178,8 @@ def quantized_tile(
     x = [b.add(start_x, b.mul(number, group.x_stride)) for number in numbers]
     headers = [b.add(start_headers, b.mul(number, group.headers_stride)) for number in numbers]
     signed = not format_.has_nibbles or format_.codebook is not None
-    start_at = None  # the header word that integer sums start from
-    if format_ is WeightFormat.Q4_0:
-        start_at = _MINUS_8_SUMS
-    elif signed and traits.signed_as_unsigned:
-        start_at = _MINUS_128_SUMS
     has_halves = format_ is WeightFormat.Q6_K
+    is_raised = signed and traits.signed_as_unsigned  # each weight is 128 more; in Q6_K 32
 
     def add_block(index: Value, sums: list[Value]) -> list[Value]:
         block = weights(index)
@@ -173,19 +190,32 @@ def quantized_tile(
             at = e.offset(e.offset(x[t], index, BLOCK), quad, 4)
             return b.bitcast(e.load_splat(at, I32, rows), vector(I8, 4 * rows))
 
-        def add(products: list[Value], scale: Value) -> None:
+        def add(products: list[Value], scale: Value | None) -> None:
             for t in tokens:
                 factor = b.fmul(scale, a_scales[t])
                 sums[t] = e.fma(b.sitofp(products[t], floats), factor, sums[t])
 
-        if start_at is None:
-            start = [e.constant(words, 0)] * len(tokens)
-        else:
-            start = [e.load_splat(e.offset(h, start_at), I32, rows) for h in header]
+        start = [e.constant(words, 0)] * len(tokens)
+        if is_raised or format_ is WeightFormat.Q4_0:  # which is 8 more
+            start = [e.load_splat(e.offset(h, _MINUS_128_SUMS), I32, rows) for h in header]
+        if format_ is WeightFormat.Q4_0:
+            start = [b.ashr(total, e.constant(words, 4)) for total in start]
         if has_halves:
-            low, high = _dot_halves(e, traits, block.quads, activations, len(tokens))
-            add(low, block.scale)
-            add(high, block.second)
+            low = high = start
+            if is_raised:
+                low = [e.load_splat(e.offset(h, _MINUS_32_HALF_SUMS), I32, rows) for h in header]
+                both = [b.ashr(total, e.constant(words, 2)) for total in start]
+                high = [b.sub(total, half) for total, half in zip(both, low, strict=True)]
+            for first, sums_of_half, scale in ((0, low, block.scale), (4, high, block.second)):
+
+                def shifted(t: int, quad: int, *, first: int = first) -> Value:
+                    return activations(t, first + quad)
+
+                quads = block.quads[first : first + 4]
+                add(
+                    traits.dot_block(e, quads, shifted, sums_of_half, signed=not is_raised),
+                    scale,
+                )
             return sums
         add(traits.dot_block(e, block.quads, activations, start, signed=signed), block.scale)
         if block.second is not None:
@@ -195,27 +225,6 @@ def quantized_tile(
         return sums
 
     return e.repeat(count, sums, add_block)
-
-
-def _dot_halves(
-    e: Emitter, traits: Traits, quads: list[Value], activations: Activations, num_tokens: int
-) -> tuple[list[Value], list[Value]]:
-    """Emit products of values 0 to 15 of a block of signed bytes, and of 16 to 31, per token."""
-    b, half = e.builder, len(quads) // 2
-    zeros = [e.constant(vector(I32, traits.rows), 0)] * num_tokens
-
-    def dot(first: int) -> list[Value]:
-        def shifted(t: int, quad: int) -> Value:
-            return activations(t, first + quad)
-
-        start = zeros
-        if traits.signed_as_unsigned:
-            offsets = [e.constant(quads[0].type, -128)] * half  # as unsigned bytes: 128
-            too_much = traits.dot_block(e, offsets, shifted, zeros, signed=False)
-            start = [b.neg(total) for total in too_much]
-        return traits.dot_block(e, quads[first : first + half], shifted, start, signed=True)
-
-    return dot(0), dot(half)
 
 
 def float_tile(

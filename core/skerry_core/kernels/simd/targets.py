@@ -70,7 +70,7 @@ _NEEDS = {
 }
 
 Activations = Callable[[int, int], Value]  # (token, quad) -> <4 rows x i8>, 4 values in every row
-_VNNI_SUMS = 16  # at a time: enough to keep both units busy, few enough for the registers
+_VNNI_SUMS = 8  # at a time: nearly enough to keep both units busy, and few enough for registers
 DotBlock = Callable[..., list[Value]]
 
 
