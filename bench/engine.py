@@ -1,13 +1,15 @@
 """Engine against engine: Skerry's numba engine and llama.cpp, on the same GGUF file and on Q4_0.
 
     python -m bench.engine [--quick] [--json FILE] [--only TEXT]
+    python -m bench.engine --shape llama-3.1-8b [--quick] [--json FILE] [--threads N]
 
 All run as child processes, two threads each, interleaved round by round; a sample taken while
 other processes used the machine is repeated. Skerry's figures include scheduling and sampling,
 llama.cpp's are bare forward passes with logits read back. Q4_0 is what llama.cpp has its best
 kernels for: it makes that file from the model's, once.
 
-The last table holds the figures against what is wanted of them.
+The last table holds the figures against what is wanted of them. `--shape` measures a model of
+random weights in a public shape instead: see `engine_shapes`.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from bench.subjects.engine_cases import (
 from bench.subjects.engine_targets import Model
 from bench.subjects.models import default_model, home
 from bench.subjects.peers import CACHE, ROOT, Worker, python_of
+from bench.subjects.shaped_files import SHAPES
 
 THREADS = 2
 Sample = TypeVar("Sample")
@@ -204,15 +207,23 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 7")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: 3, of a shape 2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     parser.add_argument("--model", type=Path, metavar="GGUF", help="another model file for all")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with this in their name")
+    parser.add_argument("--shape", choices=SHAPES, help="a model of random weights in this shape")
+    parser.add_argument("--layers", type=int, metavar="N", help="of a shape: fewer than it has")
+    parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help="of a shape")
+    parser.add_argument("--amx", action="store_true", help="of a shape: llama.cpp with AMX, too")
     return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
+    if options.shape:
+        from bench import engine_shapes  # which profiles steps by this module
+
+        return engine_shapes.run(options)
     console = Console()
     model = options.model or default_model()[1].weights
     worker = "bench.workers.skerry_engine"

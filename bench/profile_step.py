@@ -30,7 +30,7 @@ from bench.subjects.requests import Request, SamplingParams
 from bench.subjects.samples import samples_of
 from skerry_core.batch import ForwardBatch
 from skerry_core.blocks import blocks_for
-from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_core.config import BLOCK_SIZE, EngineConfig, ModelConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.kernels.matmul.layout import PackedLayout
 from skerry_core.models.tensor_names import EMBEDDING, HEAD, layer_tensor
@@ -56,7 +56,7 @@ def works(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, Work]:
     packed, config = runner._packed, runner.model
     tokens, samples = batch.num_tokens, batch.num_samples
 
-    def product(layout: PackedLayout, times: int, count: int) -> Work:
+    def product(layout: PackedLayout, times: int, count: float) -> Work:
         products = layout.num_rows * layout.num_columns * count * times
         work = Work(bytes=layout.num_bytes * times)
         if layout.format.is_quantized:
@@ -65,15 +65,25 @@ def works(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, Work]:
             work.float_products = products
         return work
 
-    def layer(*names: str) -> Work:
+    def layer(*names: str, read: float = 1.0, count: float = tokens) -> Work:
+        """Matrices of these names, of which this share is read, for so many tokens."""
         total = Work()
         for name in names:
             for index in range(config.num_layers):
-                part = product(packed.layouts[layer_tensor(index, name)], 1, tokens)
-                total.bytes += part.bytes
+                layout = packed.layouts.get(layer_tensor(index, name))
+                if layout is None:
+                    continue
+                part = product(layout, 1, count)
+                total.bytes += read * part.bytes
                 total.int8_products += part.int8_products
                 total.float_products += part.float_products
         return total
+
+    experts = config.experts
+    read, of_each = 0.0, 0.0  # share of experts that some token chose, tokens by experts
+    if experts is not None:
+        read = int(runner._step.owned[2]["busy_experts"][0]) / experts.count
+        of_each = tokens * experts.used / experts.count
 
     head = EMBEDDING if config.tied_embeddings else HEAD
     pairs = float((batch.positions.astype(np.int64) + 1).sum())
@@ -87,6 +97,9 @@ def works(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, Work]:
         "add_output": layer("attn_output"),
         "feed_forward": layer("ffn_gate", "ffn_up"),
         "add_down": layer("ffn_down"),
+        "route": layer("ffn_gate_inp"),
+        "expert_feed_forward": layer("ffn_gate_exps", "ffn_up_exps", read=read, count=of_each),
+        "expert_down": layer("ffn_down_exps", read=read, count=of_each),
         "compute_logits": product(packed.layouts[head], 1, samples),
     }
 
@@ -107,26 +120,30 @@ def make_batch(runner: NumbaRunner, rows: int, context: int, tokens: int) -> For
     )
 
 
-def phases(layers: int) -> Iterator[tuple[str, int]]:
+EXPERTS = ("route", "choose_experts", "expert_feed_forward", "expert_down", "add_experts")
+
+
+def phases(config: ModelConfig) -> Iterator[tuple[str, int]]:
     """Every phase of a step, and what it counts, in order; see `decoder_step`."""
     yield "prepare", 0
-    for layer in range(layers):
-        yield "norm", 2 * layer
-        yield from ((name, layer) for name in ("project", "attend", "add_output"))
-        yield "norm", 2 * layer + 1
-        yield from ((name, layer) for name in ("feed_forward", "add_down"))
-    yield "norm", 2 * layers
+    for index, layer in enumerate(config.layers):
+        yield "norm", 2 * index
+        yield from ((name, index) for name in ("project", "attend", "add_output"))
+        yield "norm", 2 * index + 1
+        dense = ("feed_forward", "add_down")
+        yield from ((name, index) for name in (EXPERTS if layer.has_experts else dense))
+    yield "norm", 2 * config.num_layers
     yield "compute_logits", 0
     yield "sample", 0
 
 
-def phase_seconds(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, float]:
+def phase_seconds(runner: NumbaRunner, batch: ForwardBatch, steps: int = STEPS) -> dict[str, float]:
     """Seconds of every kind of phase in one step, on this thread."""
     step = runner._step
     fastest: dict[tuple[str, int], float] = {}
-    for _ in range(STEPS):
+    for _ in range(steps):
         step.set_batch(batch)
-        for name, index in phases(runner.model.num_layers):
+        for name, index in phases(runner.model):
             kernel: Any = _LINKED[name][0]
             start = time.thread_time()
             kernel(runner._target, step.record, step.threads[0], index)
@@ -138,11 +155,19 @@ def phase_seconds(runner: NumbaRunner, batch: ForwardBatch) -> dict[str, float]:
     return totals
 
 
-def phase_table(runner: NumbaRunner, batch: ForwardBatch) -> Table:
-    """Every phase: its time, and the shares of bandwidth and peaks that it reaches."""
-    bandwidth = machine.limits(1)["96 MiB set read, 1 threads, GB/s"]
+def phase_table(
+    runner: NumbaRunner,
+    batch: ForwardBatch,
+    *,
+    steps: int = STEPS,
+    bandwidth: float | None = None,
+) -> Table:
+    """Every phase: its time, and the shares of bandwidth (by default that of a set of 96 MiB) and
+    peaks that it reaches."""
+    if bandwidth is None:
+        bandwidth = machine.limits(1)["96 MiB set read, 1 threads, GB/s"]
     int8, floats = peaks.int8_peak(1), peaks.float_peak(1)
-    seconds = phase_seconds(runner, batch)
+    seconds = phase_seconds(runner, batch, steps)
     table = Table(title=f"{batch.num_tokens} tokens, {batch.num_rows} rows, one thread")
     columns = ("phase", "ms", "of step", f"of {bandwidth} GB/s", f"of {int8} int8 GMAC/s")
     for column in (*columns, f"of {floats} fp32 GMAC/s"):

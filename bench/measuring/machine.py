@@ -44,7 +44,7 @@ def describe() -> dict[str, Any]:
         ),
         0,
     )
-    wanted = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni")
+    wanted = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")
     return {
         "cpu": model,
         "cores": os.cpu_count(),
@@ -58,9 +58,17 @@ def describe() -> dict[str, Any]:
 
 @numba.njit(nogil=True, fastmath=True, cache=False)
 def _sum(values: Any) -> float:
-    total = np.float32(0)
+    total: Any = np.float32(0)
     for i in range(values.size):
         total += values[i]
+    return total
+
+
+@numba.njit(nogil=True, cache=False)
+def _mix(words: Any) -> int:
+    total = 0
+    for i in range(words.size):
+        total ^= words[i]
     return total
 
 
@@ -106,14 +114,32 @@ def _read_bandwidth(size: int, threads: int, tries: int = 5, passes: int = 1) ->
     return round(best, 1)
 
 
+def read_rate(data: Any, threads: int) -> float:
+    """GB/s of reading an array of bytes once, split over `threads`; one thread's in its processor
+    time."""
+    parts = np.array_split(data[: data.size // 8 * 8].view(np.int64), threads)
+    _mix(parts[0][:16])
+    if threads == 1:
+        begun = time.thread_time()
+        _mix(parts[0])
+        return round(data.nbytes / (time.thread_time() - begun) / GIGA, 2)
+    workers = [threading.Thread(target=_mix, args=(part,)) for part in parts]
+    start = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return round(data.nbytes / (time.perf_counter() - start) / GIGA, 2)
+
+
 def _matmul_rate(n: int) -> float:
     """GFLOPS of NumPy's fp32 product of two n by n matrices."""
     a = np.ones((n, n), np.float32)
-    a @ a
+    np.matmul(a, a)
     best = 0.0
     for _ in range(5):
         start = time.perf_counter()
-        a @ a
+        np.matmul(a, a)
         best = max(best, 2 * n**3 / (time.perf_counter() - start) / GIGA)
     return round(best, 1)
 

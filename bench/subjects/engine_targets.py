@@ -41,11 +41,19 @@ class Model:
     weight_bytes: float  # read by every step
     kv_bytes: float  # per token of context
     products: float  # of the linear layers per token, logits apart
+    expert_bytes: float = 0.0  # of the weights, of which only those of chosen experts are read
+    experts: int = 0
+
+
+def step_bytes(model: Model, context: int, busy_experts: float = 0.0) -> float:
+    """Bytes that a step reads of a stream alone; of the experts those of `busy_experts` a layer."""
+    unused = 1 - busy_experts / model.experts if model.experts else 0.0
+    return model.weight_bytes - unused * model.expert_bytes + model.kv_bytes * context
 
 
 def of_bandwidth(model: Model, gigabytes: float, tokens_per_second: float, context: int) -> float:
     """Percent of the bound that reading sets to a stream alone."""
-    return (model.weight_bytes + model.kv_bytes * context) * tokens_per_second / gigabytes / 1e7
+    return step_bytes(model, context) * tokens_per_second / gigabytes / 1e7
 
 
 def of_int8(model: Model, products: float, tokens_per_second: float) -> float:

@@ -17,9 +17,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("SKERRY_BENCH_CACHE", ROOT / ".cache" / "bench"))
 
+WITHOUT_AMX = "llama-cpp-python-without-amx"  # what is built on a CPU that has no tiles
+
 REQUIREMENTS = {
     # Built from source for this very CPU: about a quarter of an hour on two cores, once.
     "llama-cpp-python": ["llama-cpp-python==0.3.36", "numpy"],
+    WITHOUT_AMX: ["llama-cpp-python==0.3.36", "numpy"],
     # Prebuilt wheels of llama.cpp with its HTTP server.
     "xllamacpp": ["xllamacpp==2026.10.11549"],
     # PyPI's torch brings CUDA along, some gigabytes; a CPU wheel in pip's find-links goes before.
@@ -38,9 +41,36 @@ def python_of(peer: str) -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         sys.stderr.write(f"installing {wanted} into {home} (once)…\n")
         venv.create(home, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS[peer]], check=True)
+        command = [python, "-m", "pip", "install", "-q", "--no-cache-dir", *REQUIREMENTS[peer]]
+        subprocess.run(command, check=True, env=os.environ | _build_flags(peer))
         stamp.write_text(wanted)
     return python
+
+
+def _build_flags(peer: str) -> dict[str, str]:
+    """Flags of compilers, as environment variables.
+
+    GCC before 12.4 believes that loading a configuration of AMX's tiles reads 8 of its 64 bytes,
+    and leaves the others out (GCC bug 114098): llama.cpp then dies of a protection fault.
+    """
+    if peer == WITHOUT_AMX:
+        flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    else:
+        header = CACHE / "tile_config.h"
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(_TILE_CONFIG)
+        flags = f"-include {header}"
+    return {name: f"{os.environ.get(name, '')} {flags}" for name in ("CFLAGS", "CXXFLAGS")}
+
+
+_TILE_CONFIG = """
+#if defined(__AMX_TILE__)
+#include <immintrin.h>
+#undef _tile_loadconfig
+#define _tile_loadconfig(at) \\
+    __asm__ volatile("ldtilecfg\\t%X0" ::"m"(*(const char(*)[64])(at)))
+#endif
+"""
 
 
 class Worker:

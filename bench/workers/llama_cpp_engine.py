@@ -1,9 +1,13 @@
 """llama.cpp through llama-cpp-python's low-level batch API; run by the peer's own interpreter.
 
 Separate KV streams per sequence (`kv_unified=False`): the unified setting costs llama.cpp about a
-sixth at batch 8 and 32. Bare forward passes: no sampler, which favours the peer.
+sixth at batch 8 and 32. Bare forward passes: no sampler, which favours the peer. Rows decode other
+tokens than their neighbours, as streams do: experts are chosen by tokens.
+
+FILE THREADS [SEQUENCES TOKENS LONGEST]: sequences of so many tokens each, and one longer one.
 """
 
+# pyright: basic, reportMissingImports=false
 import ctypes
 import json
 import sys
@@ -11,8 +15,8 @@ import time
 
 import llama_cpp as llama
 
-MANY = (33, 512)  # sequences, and tokens of context each
-LONG = (1, 4608)
+sizes = [int(each) for each in sys.argv[3:]] or [33, 512, 4608]
+MANY, LONG = (sizes[0], sizes[1]), (1, sizes[2])  # sequences, and tokens of context each
 
 
 class Engine:
@@ -86,11 +90,16 @@ class Engine:
                 self.compute(sequence, prompt)
         rows = list(range(len(prompts)))
         length = len(prompts[0])
-        self.run([7] * len(rows), [length] * len(rows), rows, set(rows))
+
+        def step(number):
+            tokens = [(7919 * number + 104_729 * row) % 30_000 + 7 for row in rows]
+            self.run(tokens, [length + number] * len(rows), rows, set(rows))
+
+        step(0)
         llama.llama_synchronize(self.context)
         start = time.perf_counter()
-        for step in range(1, steps + 1):
-            self.run([7 + step] * len(rows), [length + step] * len(rows), rows, set(rows))
+        for number in range(1, steps + 1):
+            step(number)
             llama.llama_get_logits(self.context)
         return time.perf_counter() - start
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.measuring import machine
 from bench.subjects.requests import Request, SamplingParams
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
@@ -20,6 +21,7 @@ from skerry_core.runners.numba_cpu import NumbaRunner
 SAMPLING = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=4096),
     "top_p 0.95": SamplingParams(temperature=1.0, top_p=0.95, seed=1, max_tokens=4096),
+    "random": SamplingParams(temperature=1.0, max_tokens=4096),  # rows with tokens of their own
 }
 
 
@@ -37,6 +39,9 @@ class Bench:
         self.load_seconds = time.perf_counter() - start
         self.runner = runner
         self.engine = Engine(runner, BARE, model_key=b"bench")
+        self._busy = runner._step.owned[2]["busy_experts"]  # how many, and which
+        self.busy_experts = 0.0  # of the last layer, that a step of the last decoding read
+        self._threads = threads
         self._count = 0
 
     def add(self, prompt: list[int], sampling: SamplingParams, key: bytes = b"") -> str:
@@ -73,13 +78,20 @@ class Bench:
         names = self.start(prompts, sampling)
         start = time.perf_counter()
         tokens = 0
+        busy = []
         for _ in range(steps):
             tokens += sum(len(output.token_ids) for output in self.engine.step())
+            busy.append(int(self._busy[0]))
         seconds = time.perf_counter() - start
+        self.busy_experts = statistics.mean(busy)
         self.stop(names)
         if tokens != steps * len(names):
             raise RuntimeError(f"expected {steps * len(names)} tokens, got {tokens}")
         return seconds
+
+    def read_weights(self) -> float:
+        """1e9 bytes per second of reading the packed weights through: the better of two times."""
+        return max(machine.read_rate(self.runner._packed.data, self._threads) for _ in range(2))
 
     def decode_shared(
         self, prompts: list[list[int]], steps: int, sampling: str
@@ -155,10 +167,16 @@ def costs(runner: NumbaRunner) -> dict[str, float]:
     if not config.tied_embeddings:
         head = layouts.pop(HEAD)
     linear = layouts.values()
+    experts = [each for name, each in layouts.items() if "_exps." in name]
+    expert_products = sum(layout.num_rows * layout.num_columns for layout in experts)
+    unused = 1 - config.experts.used / config.experts.count if config.experts else 0.0
     return {
         "weight_bytes": head.num_bytes + sum(layout.num_bytes for layout in linear),
         "kv_bytes": runner.kv_format.block_bytes / BLOCK_SIZE,
-        "products": sum(layout.num_rows * layout.num_columns for layout in linear),
+        "products": sum(layout.num_rows * layout.num_columns for layout in linear)
+        - unused * expert_products,
+        "expert_bytes": sum(layout.num_bytes for layout in experts),
+        "experts": config.experts.count if config.experts else 0,
     }
 
 
@@ -172,7 +190,10 @@ def main() -> None:
             case "prefill":
                 answer = {"seconds": bench.prefill(request["prompts"], sampling)}
             case "decode":
-                answer = {"seconds": bench.decode(request["prompts"], request["steps"], sampling)}
+                seconds = bench.decode(request["prompts"], request["steps"], sampling)
+                answer = {"seconds": seconds, "experts": bench.busy_experts}
+            case "read":
+                answer = {"GB/s": bench.read_weights()}
             case "decode shared":
                 seconds, kv = bench.decode_shared(request["prompts"], request["steps"], sampling)
                 answer = {"seconds": seconds, "kv_bytes": kv}
