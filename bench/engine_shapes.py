@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -74,13 +75,12 @@ def plan_of(shape: str) -> Plan:
 class ShapeMeasurement:
     """Figures of all rounds."""
 
-    def __init__(self, path: Path, workers: dict[str, Worker], threads: int) -> None:
+    def __init__(self, path: Path, workers: dict[str, Worker]) -> None:
         self.cells: dict[str, stats.Cell] = {}
         self.foreign: list[float] = []  # other processes' load beside samples, in cores
         self.model = Model(**workers[OURS].call(op="about")["model"])
         self._path = path
         self._workers = workers
-        self._threads = threads
         self._salt = 0
 
     def add(self, name: str, unit: str, system: str, value: float) -> None:
@@ -113,8 +113,8 @@ class ShapeMeasurement:
         self.add(f"{case.name}: {BANDWIDTH}", "%", OURS, 100 * read / bandwidth)
 
     def start(self, folder: Path) -> None:
-        """A warm start by itself."""
-        told = start_once(self._path, folder, self._threads)
+        """A warm start by itself, with all cores."""
+        told = start_once(self._path, folder)
         self.add(START, "s", OURS, told["first_token"])
         self.add(CPU, "s", OURS, told["cpu"])
         size = self._path.stat().st_size / 2**20
@@ -123,11 +123,11 @@ class ShapeMeasurement:
                  told["rss"] - told["packed"] - told["kv"])  # fmt: skip
 
 
-def start_once(path: Path, folder: Path, threads: int) -> dict[str, float]:
+def start_once(path: Path, folder: Path) -> dict[str, float]:
     """What a process that starts on a file tells of itself."""
     command = [sys.executable, "-m", "bench.workers.shaped_start", str(path), str(folder)]
     done = subprocess.run(
-        [*command, str(threads)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        [*command, str(os.cpu_count())], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )
     told: dict[str, float] = json.loads(done.stdout)
     return told
@@ -181,9 +181,9 @@ def run(options: argparse.Namespace) -> int:
     with console.status("packing it"):
         for packed in folder.glob(f"{path.stem}-*.packed"):
             packed.unlink()  # what packing takes is measured, too
-        packing = start_once(path, folder, threads)
+        packing = start_once(path, folder)
     workers = workers_of(path, folder, threads, plan, amx=options.amx)
-    measurement = ShapeMeasurement(path, workers, threads)
+    measurement = ShapeMeasurement(path, workers)
     measurement.add(PACKING, "MiB", OURS, packing["anonymous"])
     rounds = 2 if options.quick else 7
     for number in range(rounds + 1):
