@@ -177,13 +177,23 @@ PoolingName = Literal["mean", "cls", "max"]
 EmbeddedText = Annotated[str, Meta(min_length=1)]
 
 
+class RankingContext(Struct):
+    text: EmbeddedText
+
+
 class EmbeddingsInput(Struct):
-    """Body of `/ai/run/{model}` for text embeddings."""
+    """Body of `/ai/run/{model}` for text embeddings: `text`, or `contexts`, perhaps with the
+    `query` that they are compared with."""
 
     text: (
         EmbeddedText
         | Annotated[list[EmbeddedText], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)]
-    )
+        | None
+    ) = None
+    query: EmbeddedText | None = None
+    contexts: (
+        Annotated[list[RankingContext], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)] | None
+    ) = None
     pooling: PoolingName | None = None
     truncate_inputs: bool | None = None  # cut off what is too long, in place of an error
     options: RunOptions | None = None
@@ -223,10 +233,6 @@ class LabelScore(Struct):
     score: float  # 0 to 1
 
 
-class RankingContext(Struct):
-    text: EmbeddedText
-
-
 class RankingInput(Struct):
     """Body of `/ai/run/{model}` for ranking: texts, to be sorted by how they answer `query`."""
 
@@ -241,11 +247,20 @@ class RankedContext(Struct):
     """One context; `id` is its index in the request."""
 
     id: int
-    score: float  # 0 to 1
+    score: float  # 0 to 1; of a model that embeds the cosine of its angle to the query
 
 
 class RankingOutput(Struct):
     """`result` of a ranking, the best context first."""
 
     response: list[RankedContext]
+    usage: EmbeddingUsage
+
+
+class ContextVectorsOutput(Struct):
+    """`result` of contexts without a query: a row for each, in their order."""
+
+    response: list[list[float]]
+    shape: list[int]  # contexts, dimensions
+    pooling: PoolingName
     usage: EmbeddingUsage

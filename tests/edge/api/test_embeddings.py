@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -163,6 +164,49 @@ async def test_texts_keep_their_order(client: httpx.AsyncClient) -> None:
         assert alone.json()["result"]["data"] == [row]
 
 
+async def test_contexts_are_ranked_by_a_query(client: httpx.AsyncClient) -> None:
+    """The form of Workers AI's bge-m3: cosines of what `text` is answered with."""
+    query, contexts = "the cat", ["x y z", "the cat sat", "a", "the cat"]
+    body = {"query": query, "contexts": [{"text": each} for each in contexts]}
+    result = (await client.post(RUN, json=body)).json()["result"]
+    rows = (await client.post(RUN, json={"text": [query, *contexts]})).json()["result"]
+    vectors = np.array(rows["data"])
+    cosines = vectors[1:] @ vectors[0]
+    assert [each["id"] for each in result["response"]] == np.argsort(-cosines).tolist()
+    assert result["response"][0] == {"id": 3, "score": pytest.approx(1)}
+    for each in result["response"]:
+        assert each["score"] == pytest.approx(cosines[each["id"]], abs=1e-6)
+    assert result["usage"] == rows["usage"]
+
+
+async def test_contexts_without_a_query_are_embedded(client: httpx.AsyncClient) -> None:
+    body = {"contexts": [{"text": "the cat"}, {"text": "x"}], "pooling": "cls"}
+    result = (await client.post(RUN, json=body)).json()["result"]
+    asked = {"text": ["the cat", "x"], "pooling": "cls"}
+    wanted = (await client.post(RUN, json=asked)).json()["result"]
+    assert list(result) == ["response", "shape", "pooling", "usage"]
+    assert result == {"response": wanted.pop("data"), **wanted}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "missing required field text"),
+        ({"query": "a"}, "missing required field contexts"),
+        ({"query": "a", "text": "b"}, "missing required field contexts"),
+        ({"text": "a", "contexts": [{"text": "b"}]}, "text and contexts exclude each other"),
+        ({"query": "a", "contexts": []}, "contexts"),
+        ({"contexts": [{"text": "a b c d e f g h i j k"}]}, "contexts[0].text has 13 tokens"),
+    ],
+)
+async def test_what_contexts_cannot_be(
+    client: httpx.AsyncClient, body: dict[str, Any], message: str
+) -> None:
+    refused = await client.post(RUN, json=body)
+    assert refused.status_code in (400, 413)
+    assert message in refused.json()["errors"][0]["message"]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 async def test_pooling_is_the_requests(
     client: httpx.AsyncClient, encoder: Encoder, pooling: Any
@@ -219,7 +263,7 @@ async def test_special_tokens_in_a_text_are_text(client: httpx.AsyncClient) -> N
         ({"text": []}, "text: Expected array of length >= 1"),
         ({"text": ["a", ""]}, "text[1]: Expected str of length >= 1"),
         ({"text": ["a"] * 101}, "text: Expected array of length <= 100"),
-        ({"text": 5}, "text: Expected str | array, got int"),
+        ({"text": 5}, "text: Expected str | array | null, got int"),
         ({"text": ["a", 5]}, "text[1]: Expected str, got int"),
         ({"text": [["a"]]}, "text[0]: Expected str, got array"),
         ({"text": "a", "pooling": "median"}, "pooling: Invalid enum value 'median'"),
@@ -361,9 +405,17 @@ async def test_the_model_is_listed_with_what_it_makes(client: httpx.AsyncClient)
     assert [each["unit"] for each in properties["price"]] == ["per M input tokens"]
     assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == [MODEL]
     schema = (await client.get(f"{base}/models/schema", params={"model": MODEL})).json()["result"]
-    assert schema["input"]["required"] == ["text"]
+    assert schema["input"]["oneOf"] == [{"required": ["text"]}, {"required": ["contexts"]}]
     assert schema["input"]["properties"]["pooling"]["default"] == "mean"
-    assert set(schema["output"]["required"]) == {"shape", "data", "pooling", "usage"}
+    whole = {"$schema": jsonschema.Draft202012Validator.META_SCHEMA["$id"], **schema["output"]}
+    validator = jsonschema.Draft202012Validator(whole)
+    for body in (
+        {"text": "a"},
+        {"contexts": [{"text": "a"}]},
+        {"query": "b", "contexts": [{"text": "a"}]},
+    ):
+        validator.validate((await client.post(RUN, json=body)).json()["result"])
+    assert not validator.is_valid({"data": [[1.0]]})
 
 
 async def test_usage_is_counted(client: httpx.AsyncClient) -> None:

@@ -87,6 +87,7 @@ RUN_RESULTS: Schema = (
     wire.TextGenerationOutput,
     openai_wire.ChatCompletion,
     wire.EmbeddingsOutput,
+    wire.ContextVectorsOutput,
     wire.RankingOutput,
     list[wire.LabelScore],
     QueuedStatus,

@@ -47,6 +47,7 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
     if spec.embedding is not None:
         schema = struct_schema(wire.EmbeddingsInput)
         schema["properties"]["pooling"]["default"] = spec.embedding.pooling
+        schema["oneOf"] = [{"required": ["text"]}, {"required": ["contexts"]}]
         return schema
     if spec.classification is not None:
         ranks = spec.classification.ranks
@@ -69,7 +70,9 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
 def output_schema(spec: ModelSpec) -> dict[str, Any]:
     """Return the result that `/ai/run/{model}` gives, without its envelope."""
     if spec.embedding is not None:
-        return struct_schema(wire.EmbeddingsOutput)
+        kinds = (wire.EmbeddingsOutput, wire.RankingOutput, wire.ContextVectorsOutput)
+        forms, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+        return {"anyOf": list(forms), "$defs": parts}
     if spec.classification is not None:
         if spec.classification.ranks:
             return struct_schema(wire.RankingOutput)

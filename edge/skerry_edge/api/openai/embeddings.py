@@ -9,11 +9,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
-from skerry.wire import EmbeddingsInput, EmbeddingsOutput
+from skerry.wire import (
+    ContextVectorsOutput,
+    EmbeddingsInput,
+    EmbeddingsOutput,
+    RankedContext,
+    RankingOutput,
+)
 from skerry.wire.openai import MAX_EMBEDDING_INPUTS, EmbeddingItem, EmbeddingList, EmbeddingRequest
 from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
 from skerry_edge.api.fields import Body
@@ -40,26 +47,58 @@ async def run(
     body: bytes,
     dialect: Dialect,
 ) -> Response:
-    """Answer `/ai/run/{model}` of a model that embeds: `data` has a row for each text."""
+    """Answer `/ai/run/{model}` of a model that embeds: `data` has a row for each text.
+
+    With `contexts` in place of `text` it answers as Workers AI's bge-m3: with their vectors, or,
+    where there is a query, with how near they are to it.
+    """
     asked = await decoded(request, _input_body, body)
     caller = caller_of(request)
-    texts = [asked.text] if isinstance(asked.text, str) else asked.text
-    embedding = _embedding(spec)
-    pooling = asked.pooling or embedding.pooling
-    _check_count(texts, spec, "text")
+    texts, names = _asked_texts(asked)
+    pooling = asked.pooling or _embedding(spec).pooling
+    _check_count(texts, spec, "text" if asked.contexts is None else "contexts")
     tokens = await tokenised(
-        edge, spec, text, texts, _names(texts, "text"),
-        tenant=caller.tenant, truncate=bool(asked.truncate_inputs),
-    )  # fmt: skip
-    form = _form(spec, pooling)
-    embedded = await vectors(request, caller, spec, tokens, form)
-    result = EmbeddingsOutput(
-        shape=[len(embedded), embedding.dimensions],
-        data=[floats(vector).tolist() for vector in embedded],
-        pooling=pooling,
-        usage=tokens.usage(),
+        edge, spec, text, texts, names, tenant=caller.tenant, truncate=bool(asked.truncate_inputs)
     )
+    embedded = await vectors(request, caller, spec, tokens, _form(spec, pooling))
+    usage, shape = tokens.usage(), [len(embedded), _embedding(spec).dimensions]
+    result: EmbeddingsOutput | ContextVectorsOutput | RankingOutput
+    if asked.query is not None:
+        result = RankingOutput(_nearest(*embedded), usage)
+    else:
+        rows = [floats(vector).tolist() for vector in embedded]
+        if asked.contexts is None:
+            result = EmbeddingsOutput(shape=shape, data=rows, pooling=pooling, usage=usage)
+        else:
+            result = ContextVectorsOutput(rows, shape, pooling, usage)
     return JSONBytes(dialect.wrap(encode(result)))
+
+
+def _asked_texts(asked: EmbeddingsInput) -> tuple[list[str], list[str]]:
+    """Return what is to be embedded, the query first, and where each was in the request."""
+    if asked.contexts is None:
+        if asked.text is None or asked.query is not None:
+            name = "contexts" if asked.query is not None else "text"
+            raise InvalidInput(f"Bad input: missing required field {name}", param=name)
+        texts = [asked.text] if isinstance(asked.text, str) else asked.text
+        return texts, _names(texts, "text")
+    if asked.text is not None:
+        raise InvalidInput("Bad input: text and contexts exclude each other", param="text")
+    contexts = [context.text for context in asked.contexts]
+    names = [f"{name}.text" for name in _names(contexts, "contexts")]
+    if asked.query is None:
+        return contexts, names
+    return [asked.query, *contexts], ["query", *names]
+
+
+def _nearest(query: bytes, *contexts: bytes) -> list[RankedContext]:
+    """Return contexts by the cosines of their angles to the query, the largest first."""
+    rows = np.frombuffer(b"".join((query, *contexts)), "<f4").astype(np.float64)
+    rows = rows.reshape(1 + len(contexts), -1)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    scores = enumerate((rows[1:] @ rows[0]).tolist())
+    ranked = [RankedContext(index, score) for index, score in scores]
+    return sorted(ranked, key=lambda context: -context.score)
 
 
 async def create(request: Request) -> Response:
