@@ -64,6 +64,21 @@ def name_tensors(
     return named
 
 
+def without_zero_biases(
+    tensors: Mapping[str, FileTensor], names: TensorNames, expected: Mapping[str, Shape]
+) -> dict[str, FileTensor]:
+    """Return a file's tensors but biases that are all zeros, of modules that have none in the
+    model: GPTQ's tools write one for every module."""
+
+    def is_needless(name: str, tensor: FileTensor) -> bool:
+        place = place_of(name, names) if name.endswith(".bias") else None
+        if place is None or all(each in expected for each in place.names):
+            return False
+        return not tensor.data.any()
+
+    return {name: each for name, each in tensors.items() if not is_needless(name, each)}
+
+
 def with_norms_plus_one(tensors: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
     """Return the same, with one more in the weights of norms."""
 

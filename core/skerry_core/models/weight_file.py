@@ -21,7 +21,12 @@ from typing import Any
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.models.architecture import Architecture
 from skerry_core.models.metadata import CheckpointMetadata, gguf_metadata
-from skerry_core.models.named_tensors import name_tensors, with_halves, with_norms_plus_one
+from skerry_core.models.named_tensors import (
+    name_tensors,
+    with_halves,
+    with_norms_plus_one,
+    without_zero_biases,
+)
 from skerry_core.models.quantization import Quantization, join, read_quantization
 from skerry_core.models.registry import DecoderFamily, UnknownFamily, family_of, gguf_family_of
 from skerry_core.models.tensor_names import expected_shapes
@@ -106,6 +111,7 @@ class WeightFile:
         where = str(files[0] if len(files) == 1 else files[0].parent)
         if quantization is not None:
             tensors = join(tensors, quantization, where)
+            tensors = without_zero_biases(tensors, architecture.tensors, expected_shapes(config))
         named = name_tensors(
             tensors, architecture.tensors, expected_shapes(config), where, keeps_others=False
         )

@@ -85,6 +85,7 @@ def gptq(weight: Tensor, less_one: int = 1) -> Made:
         "qzeros": words((zeros - less_one).T, IN_TURN),
         "scales": scales.T,
         "g_idx": torch.arange(weight.shape[1]).int() // GROUP,
+        "bias": torch.zeros(len(weight), dtype=torch.float16),  # a Llama's too
     }
     return parts, meant(codes, zeros, scales)
 
@@ -264,6 +265,7 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, case: str) -> 
         ("qweight", lambda t: t.float(), r"'.*q_proj\.qweight' has format 'F32'"),
         ("scales", lambda t: t[:1].repeat(3, 1), "3 groups of 64 inputs are not whole"),
         ("bias", lambda t: torch.zeros(64, dtype=torch.int32), r"q_proj\.bias' has format 'I32'"),
+        ("bias", lambda t: torch.full((64,), 1e-3), r"q_proj\.bias' has no place in a model"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(
