@@ -5,7 +5,8 @@ and run by both, interleaved round by round. llama.cpp is built for this CPU, bu
 prebuilt wheels are; with `--amx` a build with it is measured too.
 
 Bytes are those that a step reads: all matrices, of experts those that its rows chose, and KV. They
-are held against reading the packed weights through in the same round, with as many threads.
+are held against reading the packed weights through in the same round, with as many threads; of
+one thread both by processor time, which other processes do not change.
 """
 
 from __future__ import annotations
@@ -75,12 +76,13 @@ def plan_of(shape: str) -> Plan:
 class ShapeMeasurement:
     """Figures of all rounds."""
 
-    def __init__(self, path: Path, workers: dict[str, Worker]) -> None:
+    def __init__(self, path: Path, workers: dict[str, Worker], threads: int) -> None:
         self.cells: dict[str, stats.Cell] = {}
         self.foreign: list[float] = []  # other processes' load beside samples, in cores
         self.model = Model(**workers[OURS].call(op="about")["model"])
         self._path = path
         self._workers = workers
+        self._threads = threads
         self._salt = 0
 
     def add(self, name: str, unit: str, system: str, value: float) -> None:
@@ -99,7 +101,8 @@ class ShapeMeasurement:
             rate = case.tokens / float(answer["seconds"])
             self.add(case.name, "tok/s", name, rate)
             if name == OURS and case.op == "decode":
-                self._add_bytes(case, rate / case.batch, answer, bandwidth)
+                seconds = float(answer["cpu" if self._threads == 1 else "seconds"])
+                self._add_bytes(case, case.steps / seconds, answer, bandwidth)
 
     def _add_bytes(
         self, case: Case, steps: float, answer: dict[str, Any], bandwidth: float
@@ -183,7 +186,7 @@ def run(options: argparse.Namespace) -> int:
             packed.unlink()  # what packing takes is measured, too
         packing = start_once(path, folder)
     workers = workers_of(path, folder, threads, plan, amx=options.amx)
-    measurement = ShapeMeasurement(path, workers)
+    measurement = ShapeMeasurement(path, workers, threads)
     measurement.add(PACKING, "MiB", OURS, packing["anonymous"])
     rounds = 2 if options.quick else 7
     for number in range(rounds + 1):

@@ -41,6 +41,7 @@ class Bench:
         self.engine = Engine(runner, BARE, model_key=b"bench")
         self._busy = runner._step.owned[2]["busy_experts"]  # how many, and which
         self.busy_experts = 0.0  # of the last layer, that a step of the last decoding read
+        self.cpu_seconds = 0.0  # of the last decoding, all threads
         self._threads = threads
         self._count = 0
 
@@ -76,13 +77,14 @@ class Bench:
     def decode(self, prompts: list[list[int]], steps: int, sampling: str) -> float:
         """Seconds of `steps` steps with every prompt decoding."""
         names = self.start(prompts, sampling)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         tokens = 0
         busy = []
         for _ in range(steps):
             tokens += sum(len(output.token_ids) for output in self.engine.step())
             busy.append(int(self._busy[0]))
         seconds = time.perf_counter() - start
+        self.cpu_seconds = time.process_time() - cpu
         self.busy_experts = statistics.mean(busy)
         self.stop(names)
         if tokens != steps * len(names):
@@ -191,7 +193,8 @@ def main() -> None:
                 answer = {"seconds": bench.prefill(request["prompts"], sampling)}
             case "decode":
                 seconds = bench.decode(request["prompts"], request["steps"], sampling)
-                answer = {"seconds": seconds, "experts": bench.busy_experts}
+                answer = {"seconds": seconds, "cpu": bench.cpu_seconds}
+                answer |= {"experts": bench.busy_experts}
             case "read":
                 answer = {"GB/s": bench.read_weights()}
             case "decode shared":
