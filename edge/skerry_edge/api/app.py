@@ -185,7 +185,8 @@ class Rim:
         if operation.scopes is not None and principal is not None:
             _check_scopes(operation.scopes, principal)
             if operation.is_counted:
-                edge.desk.preparation.check(principal.account_id)
+                if principal.account_id in edge.desk.preparation.paid_at:
+                    edge.desk.preparation.check(principal.account_id)
                 edge.admission.arrive(principal.account_id, tell=headers.update)
         request = EdgeRequest(
             scope,

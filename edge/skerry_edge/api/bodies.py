@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from skerry.errors import BodyTooLarge, InvalidInput, InvalidJSON
+from skerry_edge.api.fields import NOTHING, KnownFields, Upstream, raw_fields, shown
 
 # What a body may make of objects: a byte each of `[],[],…` took the event loop a second for 8 MiB.
 MAX_CONTAINERS = 1 << 17  # lists and objects
@@ -19,11 +21,48 @@ PIECE_BYTES = 1 << 18  # looked at in one go, which holds the GIL
 _CODINGS = {"": None, "identity": None, "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 # msgspec's messages end in the place, as in "Expected `int` >= 1 - at `$.messages[0].content`".
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+class Body(Generic[S]):
+    """Decodes the body of one kind of request, and says which of its fields are left out."""
+
+    def __init__(
+        self, kind: type[S], upstream: Upstream = NOTHING, *, corrects: bool = False
+    ) -> None:
+        """See `KnownFields`."""
+        self.kind = kind
+        self.upstream = upstream
+        self._decoder = msgspec.json.Decoder(kind)
+        self._fields = KnownFields(kind, upstream, corrects=corrects)
+
+    def decode(self, body: bytes, *, is_strict: bool = False) -> tuple[S, list[str]]:
+        """Return the request, and the fields of the body that change nothing.
+
+        Raises as `decode` and `KnownFields.left_out` do; `InvalidInput` with `is_strict`, or
+        `options.strict` of the request, for any field that would be left out.
+        """
+        asked, fields = decode(self._decoder, body), self._fields
+        given = raw_fields.decode(body)
+        if given.keys() <= fields.plain and not any(sign in body for sign in fields.signs):
+            return asked, []  # as nearly always
+        ignored = list(fields.left_out(body, given))
+        if ignored and (is_strict or _is_strict(asked)):
+            name = shown(ignored[0])
+            raise InvalidInput(
+                f"Bad input: {name}: no such field here; without options.strict it is ignored",
+                param=name,
+            )
+        return asked, ignored
+
+
+def _is_strict(asked: Struct) -> bool:
+    return bool(getattr(getattr(asked, "options", None), "strict", None))
 
 
 def coding_of(given: str) -> str | None:

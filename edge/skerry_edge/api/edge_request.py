@@ -11,9 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from skerry.errors import BodyTooLarge
 from skerry_edge.answer_headers import AnswerHeaders
-from skerry_edge.api.bodies import coding_of, unpacked
+from skerry_edge.api.bodies import Body, coding_of, unpacked
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
-from skerry_edge.api.fields import Body, header_of
+from skerry_edge.api.fields import header_of
 from skerry_edge.gate.inside import Priority
 from skerry_edge.gate.principal import Principal
 from skerry_edge.generation.edge import Edge
@@ -118,6 +118,11 @@ def principal_of(request: Request) -> Principal:
     if principal is None:
         raise TypeError("the operation needs no token")
     return principal
+
+
+def model_of(edge: Edge, name: str) -> ModelSpec:
+    """Return the model of an id or alias. Raises as `Edge.spec` does."""
+    return edge.models.get(name) or edge.spec(name)
 
 
 def arrive(request: Request, spec: ModelSpec) -> None:

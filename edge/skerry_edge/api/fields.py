@@ -12,13 +12,12 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from skerry.errors import InvalidInput, RequestError, TaskNotSupported
-from skerry_edge.api.bodies import decode
 
 HEADER: Final = "x-skerry-ignored"
 UNENFORCED_HEADER: Final = "x-skerry-unenforced"  # what schemas say and grammars do not hold
@@ -27,10 +26,8 @@ MAX_NAME: Final = 64  # characters
 MAX_PATH: Final = 200  # characters, of something in a schema
 TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
 
-_raw_fields = msgspec.json.Decoder(dict[str, Raw])
+raw_fields: Final = msgspec.json.Decoder(dict[str, Raw])
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.$\[\]-]")
-
-T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,60 +46,43 @@ class Upstream:
 NOTHING: Final = Upstream()
 
 
-class Body(Generic[T]):
-    """Decodes the body of one kind of request, and says which of its fields are left out."""
+class KnownFields:
+    """The fields of one kind of request, and what is to be done about others."""
 
-    def __init__(
-        self, kind: type[T], upstream: Upstream = NOTHING, *, corrects: bool = False
-    ) -> None:
+    def __init__(self, kind: type[Struct], upstream: Upstream, *, corrects: bool) -> None:
         """With `corrects`, a name that is nearly that of a field is taken for a mistake."""
-        self.kind = kind
-        self.upstream = upstream
-        self._decoder = msgspec.json.Decoder(kind)
+        self._upstream = upstream
         self._inner = _structs_in(kind)
         self._names = _names(kind)
         self._corrects = corrects
+        self.plain = self._names - self._inner.keys()  # with no fields inside to look at
+        self.signs = tuple(b'"%b"' % name.encode() for name in upstream.ignored_inside)
 
-    def decode(self, body: bytes, *, is_strict: bool = False) -> tuple[T, list[str]]:
-        """Return the request, and the fields of the body that change nothing.
+    def left_out(self, body: bytes, given: Mapping[str, Raw]) -> Iterator[str]:
+        """Yield the fields of a body, whose own are `given`, that change nothing.
 
-        Raises as `bodies.decode` does; `TaskNotSupported` for a field that is refused, and
-        `InvalidInput` for a name that was typed wrong, or with `is_strict`, or `options.strict` of
-        the request, for any that would be left out.
+        Raises `TaskNotSupported` for a field that is refused, and `InvalidInput` for a name that
+        was typed wrong.
         """
-        asked = decode(self._decoder, body)
-        ignored = list(self._ignored(body))
-        if ignored and (is_strict or _is_strict(asked)):
-            name = shown(ignored[0])
-            raise InvalidInput(
-                f"Bad input: {name}: no such field here; without options.strict it is ignored",
-                param=name,
-            )
-        return asked, ignored
-
-    def _ignored(self, body: bytes) -> Iterator[str]:
-        for name in self.upstream.ignored_inside:
-            if b'"%b"' % name.encode() in body:
+        for name, sign in zip(self._upstream.ignored_inside, self.signs, strict=True):
+            if sign in body:
                 yield name
-        given = _raw_fields.decode(body)
-        if given.keys() <= self._names and self._inner.keys().isdisjoint(given):
-            return  # as nearly always
         for name, value in given.items():
             if name not in self._names:
                 if self._is_ignored(name, value):
                     yield name
             elif (names := self._inner.get(name)) is not None and bytes(value)[:1] == b"{":
-                for inner, each in _raw_fields.decode(value).items():
+                for inner, each in raw_fields.decode(value).items():
                     if inner not in names and self._is_ignored(f"{name}.{inner}", each):
                         yield f"{name}.{inner}"
 
     def _is_ignored(self, name: str, value: Raw) -> bool:
         """Return whether an unknown field is named as ignored; one that means nothing is not."""
-        if (neutral := self.upstream.refused.get(name)) is not None:
+        if (neutral := self._upstream.refused.get(name)) is not None:
             if _asks(value, neutral):
                 raise TaskNotSupported(f"'{name}' is not supported by this model.", param=name)
             return False
-        if (neutral := self.upstream.ignored.get(name)) is not None:
+        if (neutral := self._upstream.ignored.get(name)) is not None:
             return _asks(value, neutral)
         if self._corrects and "." not in name and (meant := self._meant(name)) is not None:
             raise InvalidInput(
@@ -112,7 +92,7 @@ class Body(Generic[T]):
 
     def _meant(self, name: str) -> str | None:
         """Return the known field whose name is nearest, if it is near."""
-        known = {*self._names, *self.upstream.refused, *self.upstream.ignored}
+        known = {*self._names, *self._upstream.refused, *self._upstream.ignored}
         edits = {each: _edits(name, each) for each in sorted(known)}
         nearest = min(edits, key=edits.__getitem__)
         return nearest if edits[nearest] <= TYPING_MISTAKES else None
@@ -144,10 +124,6 @@ def _asks(value: Raw, neutral: tuple[object, ...]) -> bool:
     if bytes(value) in (b"null", b"false", b"[]", b'""'):
         return False
     return not neutral or msgspec.json.decode(value) not in neutral
-
-
-def _is_strict(asked: Struct) -> bool:
-    return bool(getattr(getattr(asked, "options", None), "strict", None))
 
 
 def _names(kind: type[Struct]) -> frozenset[str]:

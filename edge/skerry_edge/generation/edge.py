@@ -32,6 +32,29 @@ from skerry_regions.zones import GLOBAL
 if TYPE_CHECKING:
     from skerry_edge.gate.steering import Steering
 
+MAX_KEYS = 65_536  # of tenants and zones, 100 bytes each
+
+
+class CacheKeys(dict[tuple[str, str | None], bytes]):
+    """The keys of KV block digests, by tenant and zone: no other tenant can name, or time, its
+    prefixes. Derived when they are first needed; of `MAX_KEYS`, all are again.
+
+    Requests bound to a zone have a key of their own, so that what they left in caches is nothing
+    that an unbound request could find or fetch.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__()
+        self._secret = secret
+
+    def __missing__(self, of: tuple[str, str | None]) -> bytes:
+        tenant, zone = of
+        scope = tenant.encode() if zone is None else b"%b\0%b" % (tenant.encode(), zone.encode())
+        if len(self) >= MAX_KEYS:
+            self.clear()
+        key = self[of] = hashlib.blake2b(scope, key=self._secret, digest_size=32).digest()
+        return key
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
@@ -70,19 +93,27 @@ class Edge:
     export: Callable[[TraceRecord], None] | None = None  # sends finished traces elsewhere
     steering: Steering | None = None  # None: clients are never sent elsewhere
     log_prompts: bool = False  # the operator wants their text in the log
+    models: Mapping[str, ModelSpec] = field(init=False)  # served here, by id and alias
+    cache_keys: CacheKeys = field(init=False)
     clock: Callable[[], float] = time.monotonic  # seconds; for durations
     wall_clock: Callable[[], float] = time.time  # Unix seconds; for timestamps in answers
 
     def __post_init__(self) -> None:
         if not 32 <= len(self.secret) <= hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError(f"the edge's secret must have 32 to 64 bytes, got {len(self.secret)}")
+        served = (self.texts.keys() | self.encoders.keys()) - self.left_out.keys()
+        models = {name: spec for name, spec in self.catalog.names.items() if spec.id in served}
+        object.__setattr__(self, "models", models)
+        object.__setattr__(self, "cache_keys", CacheKeys(self.secret))
 
     def spec(self, name: str) -> ModelSpec:
-        """Return the model of an id or alias, if it is served here.
+        """Return the model of an id or alias, if it is served here: one of `models`.
 
         Raises `ModelNotFound`, or `Unavailable` for one that was left out at the start.
         """
-        spec = self.catalog.names.get(name) or self.catalog.resolve(name)
+        if (known := self.models.get(name)) is not None:
+            return known
+        spec = self.catalog.resolve(name)
         if (reason := self.left_out.get(spec.id)) is not None:
             raise Unavailable(f"The model {spec.id} is not served, because {reason}.")
         if spec.id not in self.texts and spec.id not in self.encoders:
@@ -111,12 +142,3 @@ class Edge:
     def served_specs(self) -> list[ModelSpec]:
         """Return the models served here, in the catalog's order."""
         return [spec for spec in self.catalog if spec.id in self.texts or spec.id in self.encoders]
-
-    def cache_key(self, tenant: str, zone: str | None = None) -> bytes:
-        """Return the tenant's key of KV block digests: no one else can name, or time, its prefixes.
-
-        Requests bound to a zone have a key of their own, so that what they left in caches is
-        nothing that an unbound request could find or fetch.
-        """
-        scope = tenant.encode() if zone is None else b"%b\0%b" % (tenant.encode(), zone.encode())
-        return hashlib.blake2b(scope, key=self.secret, digest_size=32).digest()

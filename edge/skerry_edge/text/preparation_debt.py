@@ -26,21 +26,21 @@ class PreparationDebt:
         """`clock` gives seconds."""
         self._most = at_once_seconds / RATE  # seconds until a debt is paid
         self._clock = clock
-        self._paid_at: OrderedDict[str, float] = OrderedDict()  # when each debt will be gone
+        self.paid_at: OrderedDict[str, float] = OrderedDict()  # when each debt will be gone
 
     def charge(self, tenant: str, seconds: float) -> None:
         """Count processor time that was spent on a request which was not let in."""
         now = self._clock()
-        paid_at = max(now, self._paid_at.pop(tenant, now)) + seconds / RATE
-        self._paid_at[tenant] = paid_at
-        while self._paid_at and (
-            len(self._paid_at) > MAX_TENANTS or next(iter(self._paid_at.values())) <= now
+        paid_at = max(now, self.paid_at.pop(tenant, now)) + seconds / RATE
+        self.paid_at[tenant] = paid_at
+        while self.paid_at and (
+            len(self.paid_at) > MAX_TENANTS or next(iter(self.paid_at.values())) <= now
         ):
-            self._paid_at.popitem(last=False)
+            self.paid_at.popitem(last=False)
 
     def check(self, tenant: str) -> None:
-        """Raise `RateLimited` for a tenant that took too much of late."""
-        paid_at = self._paid_at.get(tenant)
+        """Raise `RateLimited` for a tenant that took too much of late: one of `paid_at`."""
+        paid_at = self.paid_at.get(tenant)
         if paid_at is None:
             return
         wait = paid_at - self._clock() - self._most

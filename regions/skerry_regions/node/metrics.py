@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from skerry_core.engine.figures import Statistics
-from skerry_core.request import EngineUsage
 from skerry_regions.node.stream_metrics import MODEL, StreamMetrics
-from skerry_regions.phases import Phase, Timeline
+from skerry_regions.phases import Phase
 from skerry_regions.prometheus import (
     ITL_BOUNDS,
     SHORT_BOUNDS,
@@ -138,34 +137,6 @@ class NodeMetrics(StreamMetrics):
     def families(self) -> list[Metric]:
         return [*super().families(), *self.readings]
 
-    def ended(self, model: str, reason: str, usage: EngineUsage, timeline: Timeline) -> None:
-        """Count a stream that its engine finished."""
-        self.streams.add(1, model, reason)
-        self.prompt_tokens.add(usage.prompt_tokens, model)
-        self.cached_tokens.add(usage.cached_tokens, model)
-        self.prompt_lengths.observe(usage.prompt_tokens, model)
-        self.output_lengths.observe(usage.output_tokens, model)
-        self.latency.observe(timeline.seconds, model)
-        for phase in timeline.phases:
-            match phase.name:
-                case "queue":
-                    self.queue_time.observe(phase.seconds, model)
-                case "prefill":
-                    self.prefill_time.observe(phase.seconds, model)
-                    self.time_to_first_token.observe(phase.start + phase.seconds, model)
-                case "decode":
-                    self.decode_time.observe(phase.seconds, model)
-                    self.time_per_token.observe(phase.seconds / phase.tokens, model)
-                case "receive":
-                    self.receive_time.observe(phase.seconds, model)
-                    self._handed_over(model, phase, "receive")
-                case "send":
-                    self._handed_over(model, phase, "send")
-                    if (prefill := timeline.phase("prefill")) is not None:
-                        self.handover_time.observe(max(0.0, phase.end - prefill.end), model)
-                case "grammar":
-                    pass
-
     def failed(self, model: str, code: str) -> None:
         """Count a stream that ended in an error."""
         self.failures.add(1, model, code)
@@ -174,7 +145,8 @@ class NodeMetrics(StreamMetrics):
         """Count KV that could not be given to its decode node."""
         self.handovers.add(1, model, "send", "lost")
 
-    def _handed_over(self, model: str, phase: Phase, direction: str) -> None:
+    def handed_over(self, model: str, phase: Phase, direction: str) -> None:
+        """Count a hand-over that went over, whole or not."""
         self.handovers.add(1, model, direction, "lost" if phase.lost else "whole")
         self.handover_bytes.add(phase.bytes, model, direction)
 

@@ -237,7 +237,7 @@ class ServedModel:
         assert output.finish_reason is not None
         assert output.usage is not None
         reason, usage, timeline = output.finish_reason, output.usage, stream.times.timeline(sent)
-        self._metrics.ended(self.model, reason, usage, timeline)
+        stream.count_end(self._metrics, self.model, reason, usage, timeline)
         self._end(stream, stream.done(reason, usage, timeline))
 
     def _on_failure(self, error: BaseException) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from skerry_core.request import EngineUsage, Output
 from skerry_regions.kv.engine_transfers import PromptTransfer
+from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.phases import Phase, Timeline
 from skerry_regions.wire.protocol import (
     Accepted,
@@ -216,6 +217,36 @@ class NodeStream:
             usage=msgspec.convert(usage, PhaseUsage, from_attributes=True),
             timeline=timeline,
         )
+
+    def count_end(
+        self, metrics: NodeMetrics, model: str, reason: str, usage: EngineUsage, timeline: Timeline
+    ) -> None:
+        """Count an end that the engine made."""
+        metrics.streams.add(1, model, reason)
+        metrics.prompt_tokens.add(usage.prompt_tokens, model)
+        metrics.cached_tokens.add(usage.cached_tokens, model)
+        metrics.prompt_lengths.observe(usage.prompt_tokens, model)
+        metrics.output_lengths.observe(usage.output_tokens, model)
+        metrics.latency.observe(timeline.seconds, model)
+        for phase in timeline.phases:
+            match phase.name:
+                case "queue":
+                    metrics.queue_time.observe(phase.seconds, model)
+                case "prefill":
+                    metrics.prefill_time.observe(phase.seconds, model)
+                    metrics.time_to_first_token.observe(phase.start + phase.seconds, model)
+                case "decode":
+                    metrics.decode_time.observe(phase.seconds, model)
+                    metrics.time_per_token.observe(phase.seconds / phase.tokens, model)
+                case "receive":
+                    metrics.receive_time.observe(phase.seconds, model)
+                    metrics.handed_over(model, phase, "receive")
+                case "send":
+                    metrics.handed_over(model, phase, "send")
+                    if (prefill := timeline.phase("prefill")) is not None:
+                        metrics.handover_time.observe(max(0.0, phase.end - prefill.end), model)
+                case "grammar":
+                    pass
 
     def log_end(self, event: Done | Failed) -> None:
         """Log one line for each stream."""

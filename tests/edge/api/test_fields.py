@@ -25,7 +25,8 @@ from tests.edge.support import MODEL, Deployment, answer, deployed
 from skerry.errors import InvalidInput
 from skerry.wire import TextGenerationInput
 from skerry_edge.api.anthropic import messages
-from skerry_edge.api.fields import HEADER, Body, header_of
+from skerry_edge.api.bodies import Body
+from skerry_edge.api.fields import HEADER, header_of
 from skerry_edge.api.openai import chat, completions, embeddings
 from skerry_edge.api.responses import responses
 from skerry_edge.api.workers_ai import classification, native

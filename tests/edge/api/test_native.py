@@ -49,7 +49,11 @@ def test_what_the_region_is_asked(edge: Deployment) -> None:
     assert (sampling.top_k, sampling.typical_p, sampling.seed) == (3, 0.4, 9)
     assert sampling.stop_token_ids == (257,)
     assert submit.tenant == ACCOUNT
-    assert submit.cache_key == edge.edge.cache_key(ACCOUNT) != edge.edge.cache_key("f" * 32)
+    assert (
+        submit.cache_key
+        == edge.edge.cache_keys[ACCOUNT, None]
+        != edge.edge.cache_keys["f" * 32, None]
+    )
     assert submit.seconds_left is not None
     assert 0 < submit.seconds_left <= edge.edge.limits.request_seconds
 

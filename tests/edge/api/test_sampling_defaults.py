@@ -30,6 +30,7 @@ def catalog(defaults: SamplingDefaults) -> Catalog:
 def use(edge: Deployment, defaults: SamplingDefaults) -> None:
     """Have the catalog say something else, as after a restart."""
     object.__setattr__(edge.edge, "catalog", catalog(defaults))
+    edge.edge.__post_init__()
 
 
 @pytest.fixture

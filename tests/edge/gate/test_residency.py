@@ -39,9 +39,9 @@ def test_what_a_bound_request_caches_is_named_apart(edge: Deployment) -> None:
     edge.client.headers[HEADER] = "eu"
     edge.run(prompt=SECRET)
     free, bound = (submit.cache_key for submit in edge.region.submits)
-    assert free == edge.edge.cache_key(ACCOUNT)
-    assert bound == edge.edge.cache_key(ACCOUNT, "eu") != free
-    assert bound != edge.edge.cache_key(ACCOUNT, "us")
+    assert free == edge.edge.cache_keys[ACCOUNT, None]
+    assert bound == edge.edge.cache_keys[ACCOUNT, "eu"] != free
+    assert bound != edge.edge.cache_keys[ACCOUNT, "us"]
 
 
 def test_what_goes_on_from_a_bound_conversation_is_bound(edge: Deployment) -> None:

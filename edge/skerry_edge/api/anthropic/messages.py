@@ -28,8 +28,9 @@ from skerry_edge.api.anthropic.messages_wire import (
     TokenCount,
     ToolUseBlock,
 )
-from skerry_edge.api.edge_request import arrive, edge_of, read_json
-from skerry_edge.api.fields import Body, renamed
+from skerry_edge.api.bodies import Body
+from skerry_edge.api.edge_request import arrive, edge_of, model_of, read_json
+from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.upstream_fields import MESSAGES
@@ -53,7 +54,7 @@ async def messages(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
-    arrive(request, edge.spec(asked.model))
+    arrive(request, model_of(edge, asked.model))
     job = await _job(edge, asked, caller)
     choices = await begin(request, job)
     head = MessagesAnswer(
@@ -82,7 +83,7 @@ async def count_tokens(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
-    arrive(request, edge.spec(asked.model))
+    arrive(request, model_of(edge, asked.model))
     whole = MessagesRequest(**fields, max_tokens=1)
     job = await _job(edge, whole, caller_of(request))
     return JSONBytes(encode(TokenCount(len(job.submit.prompt_ids))))

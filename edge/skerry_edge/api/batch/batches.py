@@ -25,8 +25,8 @@ from skerry_edge.api.batch.wire import (
     LineErrors,
     RequestCounts,
 )
+from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import edge_of, principal_of, read_json
-from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import key_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of

@@ -19,8 +19,8 @@ from skerry.wire.openai import (
     ChatRunInput,
     ChoiceLogprobs,
 )
-from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
-from skerry_edge.api.fields import Body
+from skerry_edge.api.bodies import Body
+from skerry_edge.api.edge_request import arrive, decoded, edge_of, model_of, read_json
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
@@ -49,7 +49,7 @@ async def chat_completions(request: Request) -> Response:
     """Handle `POST …/v1/chat/completions`."""
     edge = edge_of(request)
     asked = await read_json(request, _body)
-    arrive(request, edge.spec(asked.model))
+    arrive(request, model_of(edge, asked.model))
     return await _answer(request, edge, asked, OPENAI)
 
 

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported
 from skerry.wire.openai import MAX_CHOICES, Completion, CompletionRequest
-from skerry_edge.api.edge_request import arrive, edge_of, read_json
-from skerry_edge.api.fields import Body
+from skerry_edge.api.bodies import Body
+from skerry_edge.api.edge_request import arrive, edge_of, model_of, read_json
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai.completion_answers import ChoiceWriter, PromptText, collect, events
 from skerry_edge.api.upstream_fields import COMPLETIONS
@@ -42,7 +42,7 @@ async def completions(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
-    arrive(request, edge.spec(asked.model))
+    arrive(request, model_of(edge, asked.model))
     jobs, prompts = await _jobs(edge, asked, caller)
     choices = await begin(request, *jobs)
     head = Completion(

@@ -22,8 +22,8 @@ from skerry.wire import (
     RankingOutput,
 )
 from skerry.wire.openai import MAX_EMBEDDING_INPUTS, EmbeddingItem, EmbeddingList, EmbeddingRequest
+from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
-from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.api.openai.completions import prompts_given
 from skerry_edge.api.upstream_fields import EMBEDDINGS, NATIVE_TEXTS

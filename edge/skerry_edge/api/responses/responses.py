@@ -17,9 +17,17 @@ from starlette.responses import Response
 from skerry.errors import InvalidInput, NotFound, RequestError
 from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.batch.files import list_query
-from skerry_edge.api.edge_request import admitted, arrive, edge_of, principal_of, read_json
+from skerry_edge.api.bodies import Body
+from skerry_edge.api.edge_request import (
+    admitted,
+    arrive,
+    edge_of,
+    model_of,
+    principal_of,
+    read_json,
+)
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
-from skerry_edge.api.fields import Body, renamed
+from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
@@ -55,12 +63,12 @@ async def create(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
-    arrive(request, edge.spec(asked.model))
+    arrive(request, model_of(edge, asked.model))
     turns, ids = turns_of(asked), input_ids(asked.input, caller.request_id)
     if (previous := await _previous(edge, caller.tenant, asked)) is not None:
         turns, ids = previous.messages + turns, conversation_ids(previous) + ids
         zone = previous.residency or caller.residency
-        cache_key = edge.cache_key(caller.tenant, zone)
+        cache_key = edge.cache_keys[caller.tenant, zone]
         caller = replace(caller, residency=zone, cache_key=cache_key)
     job = await _job(edge, chat_request(asked, turns), caller)
     choices = await begin(request, job)
@@ -93,7 +101,7 @@ async def count_tokens(request: Request) -> Response:
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in InputTokensRequest.__struct_fields__}
     caller = caller_of(request)
-    arrive(request, edge.spec(asked.model))
+    arrive(request, model_of(edge, asked.model))
     turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
     if previous is not None:
         turns = previous.messages + turns

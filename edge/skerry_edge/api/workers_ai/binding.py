@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
-from skerry_edge.api.edge_request import edge_of, read_json
-from skerry_edge.api.fields import Body
+from skerry_edge.api.bodies import Body
+from skerry_edge.api.edge_request import edge_of, model_of, read_json
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import BINDING, MODEL_HEADER
 
@@ -36,7 +36,7 @@ async def run(request: Request) -> Response:
     name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
     if not name:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
-    spec = edge.spec(name)
+    spec = model_of(edge, name)
     asked = await read_json(request, _body)
     options = asked.options or RunOptions()
     return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)

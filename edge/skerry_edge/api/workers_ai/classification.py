@@ -20,8 +20,8 @@ from skerry.wire import (
     RankingInput,
     RankingOutput,
 )
+from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import decoded
-from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.api.upstream_fields import NATIVE_TEXTS
 from skerry_edge.envelopes import Dialect, JSONBytes, encode

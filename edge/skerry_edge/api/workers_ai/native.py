@@ -20,15 +20,16 @@ from skerry.wire import (
     TextGenerationOutput,
 )
 from skerry_edge.api.batch import queued
+from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import (
     arrive,
     decoded,
     edge_of,
+    model_of,
     principal_of,
     read_body,
     read_json,
 )
-from skerry_edge.api.fields import Body
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai import chat as openai
 from skerry_edge.api.openai import embeddings
@@ -73,7 +74,7 @@ _universal_body = Body(UniversalRequest)
 async def run(request: Request) -> Response:
     """Handle `POST …/ai/run/{model}`: the body is the model's input."""
     edge = edge_of(request)
-    spec = edge.spec(request.path_params["model"])
+    spec = model_of(edge, request.path_params["model"])
     body = await read_body(request)
     return await answer(request, edge, spec, body, REST)
 
@@ -82,7 +83,7 @@ async def run_named(request: Request) -> Response:
     """Handle `POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
     edge = edge_of(request)
     universal = await read_json(request, _universal_body)
-    spec = edge.spec(universal.model)
+    spec = model_of(edge, universal.model)
     return await answer(request, edge, spec, bytes(universal.input), REST)
 
 
