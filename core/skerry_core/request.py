@@ -176,3 +176,4 @@ class Output:
     finish_reason: FinishReason | None = None
     usage: EngineUsage | None = None
     failure: str | None = None
+    withheld: bool = False  # a call that no longer fits would have begun at one of the tokens

@@ -9,12 +9,8 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from skerry_core.grammar.matcher import (
-    CompiledGrammar,
-    GrammarCompiler,
-    GrammarKind,
-    lower,
-)
+from skerry_core.grammar.lowering import GrammarKind, lower
+from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler
 
 VOCAB = 257
 END = 256

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.batch import Float32, UInt32
 from skerry_core.engine.sequence import Sequence
 from skerry_core.grammar_error import GrammarError
 
+UNKNOWN_LEFT = 1 << 30  # tokens, of an output whose limit another node knows
 MASK_SECONDS = 0.02  # of a step, for masks and for choosing under them; who finds none left waits
 
 
@@ -41,7 +46,7 @@ class Masks:
             if matcher is None:
                 continue
             try:
-                matcher.fill()
+                matcher.fill(_tokens_left(sequence))
             except GrammarError as error:
                 yield sequence, error
             if matcher.looks_ahead:
@@ -55,14 +60,24 @@ class Masks:
         matcher = sequence.matcher
         if matcher is None:
             return token_id
-        if sequence.exports_kv:  # one token of an output that is longer
-            matcher.advance(token_id)
-        else:
-            started = self._clock()
-            token_id = matcher.choose(token_id, _tokens_left(sequence))
-            sequence.choice_seconds = self._clock() - started
+        started = self._clock()
+        token_id = matcher.choose(token_id, _tokens_left(sequence))
+        sequence.choice_seconds = self._clock() - started
         self.stale[sequence] = None
         return token_id
+
+    @staticmethod
+    def wants_call(sequence: Sequence, logits: Callable[[], Float32]) -> bool:
+        """Return whether the likeliest next token, by `logits` f32[V], is one that its mask lacks
+        since the call that it begins does not fit."""
+        matcher = sequence.matcher
+        if matcher is None or matcher.mask is None or matcher.withheld is None:
+            return False
+        scores = logits()
+        withheld = _bits(matcher.withheld, len(scores))
+        allowed = withheld | _bits(matcher.mask, len(scores))
+        likeliest = int(np.argmax(np.where(allowed, scores, -np.inf)))
+        return bool(withheld[likeliest])
 
     def forget(self, sequence: Sequence) -> None:
         """Drop a sequence that ended."""
@@ -70,5 +85,12 @@ class Masks:
 
 
 def _tokens_left(sequence: Sequence) -> int:
-    """Count the tokens that may follow the next one."""
-    return sequence.sampling.max_tokens - sequence.output_tokens - 1
+    """Count the tokens that may follow the next one, here or on the node that goes on."""
+    most = sequence.whole_max_tokens
+    if most is None:
+        most = UNKNOWN_LEFT if sequence.exports_kv else sequence.sampling.max_tokens
+    return most - sequence.output_tokens - 1
+
+
+def _bits(mask: UInt32, size: int) -> NDArray[np.bool_]:
+    return np.unpackbits(mask.view(np.uint8), count=size, bitorder="little").astype(bool)

@@ -18,13 +18,16 @@ NOT_A_NUMBER = "the model's output for this request is not a number"  # a failur
 def finish_reason(sequence: Sequence) -> FinishReason | None:
     """Return why the last token of the output, which it has, is the end; None when it is not."""
     sampling = sequence.sampling
+    matcher = sequence.matcher
+    stopped: FinishReason = "stop"
+    if matcher is not None and matcher.has_withheld_call:  # what it said instead is not all
+        stopped = "length"
     if int(sequence.tokens[-1]) in sampling.stop_token_ids and (
         sequence.output_tokens > sampling.min_tokens
     ):
-        return "stop"
-    matcher = sequence.matcher
+        return stopped
     if matcher is not None and matcher.is_finished:
-        return "stop"
+        return stopped
     return "length" if sequence.output_tokens >= sampling.max_tokens else None
 
 
@@ -57,9 +60,11 @@ class OutputBuilder:
         logprobs: list[TokenLogprob] = []
         reason: FinishReason | None = None
         failure: str | None = None
+        withheld = False
         if row.makes_token:
             k = sequence.sampling.logprobs
             for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
+                withheld |= self._withholds(sequence, sample)
                 token_id, reason, failure = self._append(sequence, token_ids[sample])
                 if token_id >= 0:
                     made.append(token_id)
@@ -76,6 +81,7 @@ class OutputBuilder:
             finish_reason=reason,
             usage=None if reason is None else sequence,
             failure=failure,
+            withheld=withheld,
         )
 
     @staticmethod
@@ -88,6 +94,16 @@ class OutputBuilder:
             usage=sequence,
             failure=failure,
         )
+
+    def _withholds(self, sequence: Sequence, sample: int) -> bool:
+        """Return, and note, whether a call that no longer fits would have begun here."""
+        matcher = sequence.matcher
+        if matcher is None or matcher.withheld is None:
+            return False
+        if not self._masks.wants_call(sequence, lambda: self._runner.last_logits()[sample]):
+            return False
+        matcher.has_withheld_call = True
+        return True
 
     def _append(
         self, sequence: Sequence, token_id: int

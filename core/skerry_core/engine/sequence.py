@@ -78,6 +78,7 @@ class Sequence:
         "start_time",
         "tail",
         "tenant",
+        "whole_max_tokens",
     )
 
     def __init__(
@@ -90,6 +91,7 @@ class Sequence:
         exports_kv: bool = False,
         export_pages: Callable[[], DevicePages | None] | None = None,
         private_blocks: bool = False,
+        whole_max_tokens: int | None = None,
     ) -> None:
         """`id` is unique among those in the engine. `matcher` is the grammar that the output must
         follow: the sequence's own from now on, it has taken none, or the first, of `output_ids`.
@@ -98,7 +100,7 @@ class Sequence:
         the prompt's blocks handed out, as they are computed; `export_pages` is called at each
         export for pages in which they may stay on the device, on the engine's thread.
         `private_blocks`: even blocks of the operator's prompts are named under the request's own
-        key.
+        key. `whole_max_tokens` are those of an output of which this makes only the first.
 
         Raises RequestRejected for what is no token id.
         """
@@ -118,6 +120,7 @@ class Sequence:
         self.exports_kv = exports_kv
         self.export_pages = export_pages
         self.private_blocks = private_blocks
+        self.whole_max_tokens = whole_max_tokens
 
         self.arrival = -1  # 0, 1, …: the order of requests
         self.arrival_time = 0.0  # seconds of the engine's clock

@@ -77,10 +77,15 @@ class Closings:
             if text.startswith(MARK) and token_id not in (end, tokenizer.eos_token)
         ]
 
-    def way(self, matcher: LLMatcher, values: Values, place: JsonPlace | None = None) -> Way | None:
+    def way(
+        self,
+        matcher: LLMatcher,
+        values: Values,
+        place: JsonPlace,
+        limits: tuple[int, int] = LATER,
+    ) -> Way | None:
         """Return the way from a place where none is known; None when none was found."""
-        budget = _Budget(self._size, *(AT_START if place is None else LATER))
-        return self._search(matcher, values, JsonPlace() if place is None else place, (), budget)
+        return self._search(matcher, values, place, (), _Budget(self._size, *limits))
 
     def follow(
         self,

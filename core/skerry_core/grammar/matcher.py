@@ -8,23 +8,20 @@ that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Protocol
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import any_to_lark
 
 from skerry_core.batch import UInt32
-from skerry_core.grammar.closing import Closings, Values
+from skerry_core.grammar.call_marks import CallMark, CallMarks
+from skerry_core.grammar.closing import AT_START, Closings, Values
 from skerry_core.grammar.json_place import JsonPlace
 from skerry_core.grammar.known_values import known_values
-from skerry_core.grammar.spelling import MARK, NOTHING_LEFT
+from skerry_core.grammar.lowering import brief
+from skerry_core.grammar.spelling import MARK, NOTHING_LEFT, Way
 from skerry_core.grammar_error import GrammarError as GrammarError
-
-GrammarKind = Literal["json_schema", "regex", "ebnf"]
 
 LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,  # of a compilation
@@ -35,48 +32,9 @@ LIMITS = LLParserLimits(
     verbose_errors=False,  # they would log other people's schemas
 )
 
-MAX_ERROR = 500  # characters of llguidance's message
+MAX_MARKS = 16  # of calls, in one vocabulary
 SEARCH_EVERY = 8  # tokens, where no way to an end is known: a search that finds none is long
 UNKNOWN_MARGIN = 64  # tokens that a place without a known way must have left
-MAX_SHOWN = 200  # characters of a regular expression in one
-
-_PARSE_ERROR = re.compile(r"regex parse error:\n    ([^\n]*)\n[^\0]*?\nerror: ([^\n]*)")
-_LOOKS_AROUND = re.compile(r"lookarounds not supported yet; (\w+) in regex /([^\n]*)/")
-
-
-class Grammar(Protocol):
-    """What an output must look like."""
-
-    @property
-    def kind(self) -> GrammarKind: ...
-
-    @property
-    def source(self) -> str:
-        """Compile a JSON schema, a regular expression (Rust's syntax, anchored at both ends), or
-        EBNF in Lark's or in GBNF's notation."""
-        ...
-
-
-def lower(kind: GrammarKind, source: str) -> str:
-    """Return a `Grammar` in llguidance's own form. Raises GrammarError for an ill-formed one."""
-    try:
-        match kind:
-            case "json_schema":
-                # One way to write JSON, as `json.dumps` does: a model cannot dither in white space.
-                return LLMatcher.grammar_from_json_schema(
-                    source,
-                    overrides={
-                        "whitespace_flexible": False,
-                        "item_separator": ", ",
-                        "key_separator": ": ",
-                    },
-                )
-            case "regex":
-                return LLMatcher.grammar_from_regex(source)
-            case "ebnf":
-                return LLMatcher.grammar_from_lark(any_to_lark(source))
-    except Exception as error:  # the converter from GBNF raises whatever it runs into
-        raise GrammarError(_brief(str(error))) from None
 
 
 class GrammarCompiler:
@@ -93,19 +51,34 @@ class GrammarCompiler:
                 str(tokenizer), n_vocab=vocab_size, eos_token=stops or None, slices=[]
             )
         except (ValueError, RuntimeError) as error:
-            raise GrammarError(f"no grammars with this tokenizer: {_brief(str(error))}") from None
+            raise GrammarError(f"no grammars with this tokenizer: {brief(str(error))}") from None
         self._mask_words = -(-vocab_size // 32)
         self._end = stops[0] if stops else None
         self._closings = Closings(self.tokenizer, self._end)
+        self._known_marks: dict[tuple[str, int | None, bool], CallMarks] = {}
 
-    def compile(self, lowered: str) -> CompiledGrammar:
-        """Build the automaton of what `lower` made. Raises GrammarError."""
+    def compile(self, lowered: str, calls: CallMark | None = None) -> CompiledGrammar:
+        """Build the automaton of what `lower` made, a text in which `calls` begin what is none.
+        Raises GrammarError."""
         matcher = LLMatcher(self.tokenizer, lowered, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise GrammarError(_brief(matcher.get_error()))
+            raise GrammarError(brief(matcher.get_error()))
         texts, is_json = known_values(lowered)
         values = Values(texts, self._closings.spelling, is_json=is_json)
-        return CompiledGrammar(matcher, self._mask_words, self._closings, values, self._end)
+        return CompiledGrammar(
+            matcher, self._mask_words, self._closings, values, self._end, self._marks(calls)
+        )
+
+    def _marks(self, calls: CallMark | None) -> CallMarks | None:
+        if calls is None:
+            return None
+        key = calls.text, calls.token, calls.is_first
+        if key not in self._known_marks:
+            if len(self._known_marks) == MAX_MARKS:
+                self._known_marks.clear()
+            spelling = self._closings.spelling
+            self._known_marks[key] = CallMarks(calls, spelling, self._mask_words)
+        return self._known_marks[key]
 
 
 class CompiledGrammar:
@@ -118,13 +91,16 @@ class CompiledGrammar:
         closings: Closings,
         values: Values,
         end: int | None,
+        calls: CallMarks | None,
     ) -> None:
         self._matcher = matcher
         self.mask_words = mask_words  # u32 of a mask
         self.closings = closings
         self.values = values
         self.end = end  # a token that ends the text
-        self.way = closings.way(matcher, values)  # from the start to an end
+        self.way = closings.way(matcher, values, JsonPlace(), AT_START)  # from the start
+        self.calls = calls
+        self.call_way = None if calls is None else self._way_of_call(calls)
         first = self._start()
         first.fill()
         self._first_mask = first.mask
@@ -141,6 +117,21 @@ class CompiledGrammar:
         matcher.fill()
         return matcher
 
+    @property
+    def is_closable(self) -> bool:
+        """Return whether `max_tokens` can lead to a whole output, whatever has begun."""
+        return self.way is not None and (self.calls is None or self.call_way is not None)
+
+    def _way_of_call(self, calls: CallMarks) -> Way | None:
+        """Return the way from the first word of a mark to the end of the shortest call."""
+        matcher, place, spelling = self._matcher.deep_copy(), JsonPlace(), self.closings.spelling
+        place.take(calls.text + calls.rest)
+        ids = [calls.token] if calls.token is not None else spelling.ids(calls.text + calls.rest)
+        if not ids or not matcher.consume_tokens(ids):
+            return None
+        way = self.closings.way(matcher, self.values, place, AT_START)
+        return None if way is None else spelling.way(calls.rest, way)
+
     def _start(self) -> Matcher:
         return Matcher(self._matcher.deep_copy(), self)
 
@@ -152,13 +143,21 @@ class Matcher:
     another node.
     """
 
-    __slots__ = ("_grammar", "_matcher", "_place", "_way", "mask", "num_tokens")
+    __slots__ = (
+        *("_grammar", "_mark_left", "_matcher", "_place", "_tail", "_way"),
+        *("has_withheld_call", "mask", "num_tokens", "withheld"),
+    )
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
         self._way = grammar.way  # from here to an end; None where none is known
         self._place = JsonPlace()
+        # Of a text in which a call may begin; None elsewhere.
+        self._tail = None if grammar.calls is None else b""
+        self._mark_left = b""  # of a mark whose first word is there: as yet it is text or a mark
+        self.withheld: UInt32 | None = None  # bits that `mask` lacks since no call fits any more
+        self.has_withheld_call = False  # one that the model would have made
         self.mask: UInt32 | None = None  # u32[ceil(V / 32)]; bit set: may come next; None: stale
         self.num_tokens = 0  # taken so far
 
@@ -173,6 +172,11 @@ class Matcher:
         return self._matcher.is_accepting()
 
     @property
+    def is_closable(self) -> bool:
+        """Return whether `max_tokens` can lead to a whole output, whatever has begun."""
+        return self._grammar.is_closable
+
+    @property
     def looks_ahead(self) -> bool:
         """Return whether `choose` looks for the end, which takes time."""
         return self._grammar.way is not None
@@ -182,7 +186,7 @@ class Matcher:
         if not self._matcher.consume_token(token_id):
             raise GrammarError(self._error() or f"token {token_id} does not follow the grammar")
         self.num_tokens += 1
-        self.mask = None
+        self.mask = self.withheld = None
         if self.looks_ahead:
             self._follow(token_id)
 
@@ -191,10 +195,13 @@ class Matcher:
 
         `left` tokens may follow it. Returns the token that was taken. Raises GrammarError.
         """
-        way, place = self._way, self._place
+        way, place, mark_left, was_text = (
+            *(self._way, self._place, self._mark_left),
+            self._tail is not None,
+        )
         self.advance(token_id)
-        if way is None or self.is_finished:
-            return token_id
+        if way is None or was_text or self._tail is not None or self.is_finished:
+            return token_id  # a text may end anywhere, and `fill` keeps calls out that do not fit
         if self._way is not None:
             is_safe = self._way.num_tokens <= left
         else:  # an end is farther than any search: leave the model its will while there is room
@@ -205,7 +212,7 @@ class Matcher:
         if not self._matcher.rollback(1):
             return token_id
         self.num_tokens -= 1
-        self._way, self._place = way, place
+        self._way, self._place, self._mark_left = way, place, mark_left
         self.advance(instead)
         return instead
 
@@ -214,6 +221,10 @@ class Matcher:
         closings, values, matcher = self._grammar.closings, self._grammar.values, self._matcher
         text = closings.spelling.texts[token_id]
         before, way = self._place, self._way
+        calls = self._grammar.calls
+        if calls is not None and (self._tail is not None or self._mark_left):
+            self._speak(calls, token_id, text)
+            return
         if matcher.is_accepting() or text.startswith(MARK):
             self._place = JsonPlace()
         else:
@@ -225,28 +236,56 @@ class Matcher:
             self._way = closings.follow(way, matcher, values, before, self._place, text)
         elif self.num_tokens % SEARCH_EVERY == 0:
             self._way = closings.way(matcher, values, self._place)
+        if calls is not None and matcher.is_accepting():
+            self._tail, self._way = b"", NOTHING_LEFT
 
-    def fill(self) -> None:
-        """Compute the mask, unless it is up to date. Raises GrammarError at a limit."""
-        if self.mask is not None:
+    def _speak(self, calls: CallMarks, token_id: int, text: bytes) -> None:
+        """Go on in a text, or in a mark that may turn out to be text."""
+        rest = text
+        if self._tail is not None:
+            after = calls.begun(self._tail, token_id)
+            if after is None:
+                self._tail = calls.tail(self._tail + text)
+                return
+            rest = after
+            self._tail, self._way, self._mark_left = None, self._grammar.call_way, calls.rest
+        while not (self._mark_left.startswith(rest) or rest.startswith(self._mark_left)):
+            _, mark, again = rest.partition(calls.text)
+            if not mark:  # it is text after all
+                self._tail, self._way, self._mark_left = calls.tail(rest), NOTHING_LEFT, b""
+                return
+            rest, self._way, self._mark_left = again, self._grammar.call_way, calls.rest
+        said, self._mark_left = self._mark_left[: len(rest)], self._mark_left[len(rest) :]
+        if self._way is not None:
+            self._way = self._way.rest(len(said))
+        before = JsonPlace()
+        before.take(calls.text + calls.rest)
+        self._place = before.copy()
+        self._place.take(rest[len(said) :])
+        if self._way is not None and len(rest) > len(said):
+            closings, values = self._grammar.closings, self._grammar.values
+            more = rest[len(said) :]
+            self._way = closings.follow(self._way, self._matcher, values, before, self._place, more)
+
+    def fill(self, left: int | None = None) -> None:
+        """Compute the mask, unless it is up to date; leave out what begins a call that does not
+        fit into the `left` tokens after the next one. Raises GrammarError at a limit."""
+        if self.mask is None:
+            self.mask = self._mask()
+        calls, way = self._grammar.calls, self._grammar.call_way
+        if left is None or calls is None or self._tail is None or self.withheld is not None:
             return
+        if left < (UNKNOWN_MARGIN if way is None else way.num_tokens):
+            kept = calls.kept(self._tail)
+            if kept is not None:
+                self.mask, self.withheld = self.mask & kept, self.mask & ~kept
+
+    def _mask(self) -> UInt32:
         mask = np.zeros(self._grammar.mask_words, np.uint32)
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():
             raise GrammarError(self._error())
-        self.mask = mask
+        return mask
 
     def _error(self) -> str:
-        return _brief(self._matcher.get_error())
-
-
-def _brief(message: str) -> str:
-    """Return the first line, since what follows in llguidance's messages is its state; of a regular
-    expression, which is refused in several, a sentence."""
-    if found := _PARSE_ERROR.search(message):
-        return f"the regex /{found[1][:MAX_SHOWN]}/ cannot be used: {found[2][:MAX_ERROR]}"
-    if found := _LOOKS_AROUND.search(message):
-        what = "word boundaries" if found[1].startswith("Word") else "anchors inside of it"
-        return f"the regex /{found[2][:MAX_SHOWN]}/ cannot be used: {what} are not supported"
-    first = message.strip().partition("\n")[0]
-    return first[:MAX_ERROR]
+        return brief(self._matcher.get_error())

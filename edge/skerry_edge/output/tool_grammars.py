@@ -19,7 +19,7 @@ def tool_grammar(
     Raises `InvalidInput` when all of it is too long, or for a format that is not JSON.
     """
     if box.choice == "none":
-        return wanted.grammar if wanted is not None else _text_without(family.trigger)
+        return wanted.grammar if wanted is not None else _only_text(family)
     rules = [f"call_{i}: {_call(family, tool)}" for i, tool in enumerate(box.tools)]
     rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(box.tools))))
     rules += _start(family, box, wanted)
@@ -28,7 +28,8 @@ def tool_grammar(
         raise invalid_tools("tools", f"all tools together are longer than {MAX_GRAMMAR} bytes")
     strict = any(tool.is_strict for tool in box.tools)
     strict = strict or (wanted is not None and wanted.grammar.strict)
-    return GrammarSpec(kind="ebnf", source=source, strict=strict)
+    calls = family.mark if box.choice == "auto" and wanted is None else None
+    return GrammarSpec(kind="ebnf", source=source, strict=strict, calls=calls)
 
 
 def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[str]:
@@ -39,16 +40,15 @@ def _start(family: Family, box: Toolbox, wanted: OutputFormat | None) -> list[st
     if wanted is not None:
         return [f"start: calls | {_json_rule(wanted)}", calls]
     if family.mark_id is not None:  # no text can hold the mark, which is no text
-        return ["start: text calls?", calls, "text: TEXT", f"TEXT: {_without(family.trigger)}"]
+        return ["start: text calls?", calls, *_text(family)]
     if not family.begin:  # text is what does not look like a call
         return ["start: call | text", "text: TEXT", "TEXT: /([^{](.|\\n)*)?/"]
     rest, end = json.dumps(family.begin.removeprefix(family.trigger)), json.dumps(family.end)
     return [
         "start: marked* text" if several else "start: marked | text",
         f"marked: trigger {rest} call {end}",
-        f"trigger[lazy]: TEXT {json.dumps(family.trigger)}",  # ends text as soon as it is there
-        "text: TEXT",
-        "TEXT: /(.|\\n)*/",
+        f"trigger[lazy]: ANY {json.dumps(family.trigger)}",  # ends it as soon as it is there
+        *_text(family),
     ]
 
 
@@ -77,11 +77,18 @@ def _json(schema: Schema) -> str:
     return "%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}, ensure_ascii=False)
 
 
-def _text_without(trigger: str) -> GrammarSpec | None:
-    if not trigger:
+def _only_text(family: Family) -> GrammarSpec | None:
+    if not family.trigger:
         return None
-    return GrammarSpec(kind="ebnf", source=f"start: TEXT\nTEXT: {_without(trigger)}")
+    return GrammarSpec(kind="ebnf", source="\n".join(["start: text", *_text(family)]))
 
 
-def _without(trigger: str) -> str:
-    return f"/(?s:.*)/ & ~/(?s:.*{re.escape(trigger)}.*)/"
+def _text(family: Family) -> list[str]:
+    """Return the rules of text, which holds no mark and does not end in a part of one."""
+    mark = family.trigger
+    parts = "|".join(re.escape(mark[:size]) for size in range(1, len(mark)))
+    return [
+        "text: TEXT",
+        "ANY: /(?s:.*)/",
+        f"TEXT: ANY & ~/(?s:.*{re.escape(mark)}.*)/ & ~/(?s:.*)({parts})/",
+    ]

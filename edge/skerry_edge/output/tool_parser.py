@@ -49,7 +49,7 @@ class ToolParser:
     """Splits the output of one choice into text and calls.
 
     The output follows the family's grammar, so what follows its marks is a call; only the end may
-    be missing. Whitespace around calls belongs to the markup.
+    be missing, and then half a mark is no text. Whitespace around calls belongs to the markup.
     """
 
     def __init__(self, family: Family) -> None:
@@ -65,14 +65,14 @@ class ToolParser:
     def push(self, text: str) -> tuple[str, list[CallDelta]]:
         """Return text and parts of calls that are certain after this piece."""
         self._buffer += text
-        return self._read(is_last=False)
+        return self._read()
 
     def finish(self) -> tuple[str, list[CallDelta]]:
         """Return what was held back, when nothing follows."""
-        text, deltas = self._read(is_last=True)
+        text, deltas = self._read()
         return text if self.num_calls or self._in_call else text + self._space, deltas
 
-    def _read(self, *, is_last: bool) -> tuple[str, list[CallDelta]]:
+    def _read(self) -> tuple[str, list[CallDelta]]:
         text, deltas = "", list[CallDelta]()
         before = -1
         while before != len(self._buffer):
@@ -82,10 +82,10 @@ class ToolParser:
             elif self._in_call:
                 self._read_head(deltas)
             else:
-                text += self._spoken(self._read_text(is_last=is_last))
+                text += self._spoken(self._read_text())
         return text, deltas
 
-    def _read_text(self, *, is_last: bool) -> str:
+    def _read_text(self) -> str:
         """Return text up to the next call, or to what may become one."""
         mark = self._family.trigger or CALL_OPENING
         at = self._buffer.find(mark)
@@ -94,7 +94,7 @@ class ToolParser:
             text, rest = self._buffer[:at], self._buffer[at:]
             self._buffer = rest.removeprefix(self._family.trigger)
             return text
-        held = 0 if is_last else _overlap(self._buffer, mark)
+        held = _overlap(self._buffer, mark)
         if held and not self._may_call(len(self._buffer) - held):
             held = 0
         end = len(self._buffer) - held

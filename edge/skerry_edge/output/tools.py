@@ -14,6 +14,7 @@ is one call; Llama 3 writes `{"name": "add", "parameters": {…}}` and nothing e
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import string
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from skerry.errors import InvalidInput
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.schema import checked
 from skerry_edge.output.unenforced import Unenforced
+from skerry_regions.wire.call_mark import CallMarkSpec
 
 MAX_TOOLS: Final = 128
 MAX_NAME: Final = 128  # characters
@@ -62,8 +64,23 @@ class Family:
 
     @property
     def trigger(self) -> str:
-        """Return what no text may hold: from here on it is a call."""
+        """Return what a call begins with, in a text; empty where it begins the output."""
         return self.begin.strip()
+
+    @property
+    def opening(self) -> str:
+        """Return the first word of the trigger, after which it may still be text."""
+        found = re.match(r"\W*[^\W_]+", self.trigger)
+        return "" if found is None else found[0]
+
+    @property
+    def mark(self) -> CallMarkSpec:
+        """Return what begins a call for an engine."""
+        if self.mark_id is not None:
+            return CallMarkSpec(token=self.mark_id)
+        if not self.trigger:
+            return CallMarkSpec(text="{", is_first=True)
+        return CallMarkSpec(text=self.opening, rest=self.trigger.removeprefix(self.opening))
 
 
 TAUGHT = Family(

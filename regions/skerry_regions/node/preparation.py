@@ -103,6 +103,7 @@ class Preparation:
                 index=stream.next_index,
                 token_ids=first.token_ids,
                 logprobs=first.logprobs,
+                withheld=first.withheld,
             )
             if not emit(stream, tokens):
                 return
@@ -112,7 +113,7 @@ class Preparation:
 
     def _check(self, matcher: Matcher) -> None:
         """Raises InvalidInput for a strict grammar without a known way to a whole output."""
-        if matcher.looks_ahead:
+        if matcher.is_closable:
             return
         self._on_unknown()
         if self._submit.grammar is not None and self._submit.grammar.strict:

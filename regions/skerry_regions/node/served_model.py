@@ -128,6 +128,7 @@ class ServedModel:
                 exports_kv=outgoing is not None,
                 export_pages=None if outgoing is None else outgoing.pages,
                 private_blocks=private,
+                whole_max_tokens=None if to is None else to.max_tokens,
             )
             self._worker.submit(sequence)
         except REFUSED as error:

@@ -207,6 +207,7 @@ class NodeStream:
             token_ids=output.token_ids,
             logprobs=output.logprobs or None,
             prompt_logprobs=output.prompt_logprobs or None,
+            withheld=output.withheld,
         )
 
     def done(self, finish_reason: FinishReason, usage: EngineUsage, timeline: Timeline) -> Done:

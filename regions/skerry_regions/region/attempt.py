@@ -68,7 +68,8 @@ class Attempt:
         transfer, token = _new_transfer()
         source = HandOverFrom(transfer=transfer, token=token, lease_seconds=lease_seconds)
         self._start(route.decode, replace(submit, hand_over_from=source), self._push)
-        to = HandOverTo(address=route.kv_address, transfer=transfer, token=token)
+        whole = submit.sampling.max_tokens
+        to = HandOverTo(address=route.kv_address, transfer=transfer, token=token, max_tokens=whole)
         max_tokens = min(len(submit.output_ids) + 1, submit.sampling.max_tokens)
         one_token = replace(submit.sampling, max_tokens=max_tokens)
         first = replace(submit, sampling=one_token, hand_over_to=to, hand_over_from=fetched)

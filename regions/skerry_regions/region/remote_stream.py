@@ -49,7 +49,7 @@ class RemoteStream(AttemptedStream):
         self._failing_since: float | None = None  # the first failure after the last token
         self._num_attempts = 0
         self._num_fruitless = 0  # attempts since the last token
-        self._aborted = self._ended = False
+        self._aborted = self._ended = self._withheld = False
         self._explanation: str | None = ""  # None: of the attempt's route, not put into words yet
         self._records: deque[AttemptRecord] = deque(maxlen=MAX_RECORDS)
 
@@ -110,6 +110,8 @@ class RemoteStream(AttemptedStream):
                         return fresh
                 case Done():
                     self._ended = True
+                    if self._withheld and event.finish_reason == "stop":
+                        event = replace(event, finish_reason="length")  # an earlier node said so
                     return replace(event, usage=self._usage(event.usage))
                 case Failed():
                     if not await self._recover(event):
@@ -121,6 +123,7 @@ class RemoteStream(AttemptedStream):
     def _passed_on(self, tokens: Tokens) -> Tokens | None:
         """Return what of it is new, or None; the attempt is a good one."""
         fresh = self._emitted.fresh(tokens)
+        self._withheld |= tokens.withheld
         self._failing_since = None
         self._num_fruitless = 0
         if fresh is not None and fresh.token_ids and self._attempt is not None:

@@ -31,6 +31,7 @@ from skerry_regions.digests import BLOCK_SIZE, DIGEST_SIZE
 from skerry_regions.phases import Timeline
 from skerry_regions.registry import Member
 from skerry_regions.trace_context import TraceContext
+from skerry_regions.wire.call_mark import CallMarkSpec
 from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
 
@@ -103,6 +104,7 @@ class GrammarSpec(Struct, frozen=True, kw_only=True):
 
     kind: Literal["json_schema", "regex", "ebnf"]
     source: Annotated[str, Meta(max_length=MAX_GRAMMAR)]
+    calls: CallMarkSpec | None = None
     strict: bool = False  # refused where no whole output is known, to which `max_tokens` could lead
 
 
@@ -112,6 +114,7 @@ class HandOverTo(Struct, frozen=True, kw_only=True):
     address: Name
     transfer: Annotated[int, Meta(ge=0, lt=1 << 62)]
     token: Annotated[bytes, Meta(min_length=16, max_length=64)]
+    max_tokens: Count | None = None  # of the whole output, when its first token is made here
 
 
 class HandOverFrom(Struct, frozen=True, kw_only=True):
@@ -175,8 +178,7 @@ class Embed(Struct, frozen=True, kw_only=True, tag="embed"):
 class ShareKV(Struct, frozen=True, kw_only=True, tag="share_kv"):
     """Send a prompt's first blocks to the node that computes the rest, as far as they are cached.
 
-    That node hears of the outcome, not the edge. After `lease_seconds` none waits for it.
-    """
+    That node hears of the outcome, not the edge. After `lease_seconds` none waits for it."""
 
     model: Name
     digests: Annotated[list[BlockName], Meta(max_length=MAX_TOKENS // BLOCK_SIZE)]
@@ -221,6 +223,7 @@ class Tokens(Struct, frozen=True, kw_only=True, tag="tokens"):
     token_ids: TokenIds
     logprobs: LogprobList | None = None  # one per token
     prompt_logprobs: LogprobList | None = None  # of this step's chunk of the prompt
+    withheld: bool = False  # a call that no longer fits would have begun at one of them
 
 
 class PhaseUsage(Struct, frozen=True, kw_only=True):

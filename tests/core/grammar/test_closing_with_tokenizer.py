@@ -20,7 +20,8 @@ from tests.core.grammar.generated_schemas import generated, shortest_text
 from tests.vocabularies import Vocabulary, vocabulary
 from tokenizers import Tokenizer
 
-from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler, lower
+from skerry_core.grammar.lowering import lower
+from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model

@@ -15,13 +15,8 @@ from tests.core.byte_grammars import END, VOCAB, compiled, text
 from tests.core.schemas import Schema, schemas
 from tests.properties import examples
 
-from skerry_core.grammar.matcher import (
-    GrammarCompiler,
-    GrammarError,
-    GrammarKind,
-    Matcher,
-    lower,
-)
+from skerry_core.grammar.lowering import GrammarKind, lower
+from skerry_core.grammar.matcher import GrammarCompiler, GrammarError, Matcher
 
 
 def allowed(matcher: Matcher) -> list[int]:

@@ -155,10 +155,10 @@ class Slow(Matcher):
         self.mask = matcher.mask
         self.clock, self.seconds = clock, seconds
 
-    def fill(self) -> None:
+    def fill(self, left: int | None = None) -> None:
         if self.mask is None:
             self.clock.now += self.seconds
-        super().fill()
+        super().fill(left)
 
 
 class Clock:
@@ -227,10 +227,10 @@ def test_slow_choices_hold_up_their_own_sequences_only() -> None:
 class Broken(Matcher):
     """A matcher that meets a limit when it computes its third mask."""
 
-    def fill(self) -> None:
+    def fill(self, left: int | None = None) -> None:
         if self.mask is None and self.num_tokens == 3:
             raise GrammarError("too much")
-        super().fill()
+        super().fill(left)
 
 
 def test_a_grammar_at_its_limit_fails_its_own_request() -> None:

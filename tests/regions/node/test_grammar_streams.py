@@ -7,10 +7,12 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.core.byte_grammars import END, text, write_byte_tokenizer
+from tests.core.talker import Talker
 from tests.regions.toy_nodes import (
     MODEL,
     PROMPT,
@@ -24,6 +26,9 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry.errors import InvalidInput
+from skerry_edge.output.plan import OutputAsked
+from skerry_edge.output.tool_grammars import tool_grammar
+from skerry_edge.output.tools import TAUGHT, toolbox
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.region.local import LocalRegion
@@ -55,7 +60,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> GrammarVocabulary:
     return GrammarVocabulary(file, VOCABULARY, (END,))
 
 
-def structured(grammar: GrammarSpec = OBJECT) -> Submit:
+def structured(grammar: GrammarSpec | None = OBJECT) -> Submit:
     return submit(grammar=grammar, sampling=SAMPLING)
 
 
@@ -161,12 +166,65 @@ async def test_a_schema_without_a_known_way_is_counted_and_refused_where_it_is_s
         with pytest.raises(InvalidInput, match="no shortest output of this schema is known"):
             await p.region.generate(structured(strict))
         assert unknown.value(MODEL) == 1
-        taken = await read(await p.region.generate(structured(replace(strict, strict=False))))
-        assert (len(taken[0]), taken[2].finish_reason) == (SAMPLING.max_tokens, "length")
+        loose = structured(replace(strict, strict=False))
+        loose = replace(loose, sampling=replace(SAMPLING, max_tokens=30))
+        taken = await read(await p.region.generate(loose))
+        assert (len(taken[0]), taken[2].finish_reason) == (30, "length")
         assert unknown.value(MODEL) == 2
         whole = structured(replace(OBJECT, strict=True))
         assert (await read(await p.region.generate(whole)))[2].finish_reason == "stop"
         assert unknown.value(MODEL) == 2
+
+
+WORDS = b'Hi <tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+
+
+def talker(**fields: Any) -> Talker:
+    """A model that wants to call a tool, and ends when it may not."""
+    model = Talker(**fields)
+    model.words = WORDS
+    model.turn, model.end = PROMPT[-4:], END
+    return model
+
+
+async def test_a_call_that_no_longer_fits_is_withheld_wherever_the_stream_goes_on(
+    tmp_path: Path, vocabulary: GrammarVocabulary
+) -> None:
+    box = toolbox(OutputAsked(tools=[{"name": "add"}]))
+    assert box is not None
+    calls = structured(tool_grammar(TAUGHT, box))
+    nodes = [
+        RunningNode(f"n{i}", tmp_path, grammars=Grammars(vocabulary), make_runner=talker)
+        for i in range(2)
+    ]
+    async with linked(nodes) as links:
+        p = Platform(nodes, links)
+        ample = await read(await p.region.generate(calls))
+        assert text(ample[0]) == WORDS.decode()
+        sampling = replace(SAMPLING, temperature=0.0, max_tokens=len(ample[0]) - 2)
+        short = replace(calls, sampling=sampling)
+        want = await read(await p.region.generate(short))
+        assert text(want[0]).startswith("Hi <")
+        assert "<tool" not in text(want[0])
+        assert (want[0][-1], want[2].finish_reason) == (END, "length")
+
+        p.is_split = True
+        split = await read(await p.region.generate(short))
+        assert split[:2] == want[:2]
+        assert split[2].finish_reason == "length"
+
+        p.is_split = False
+        for count in range(1, len(want[0])):
+            first = p.nodes[0]
+            first.gate.hold_after(count)
+            stream = await p.region.generate(short)
+            ids, logprobs = await after_tokens(stream, count)
+            for link in list(first.server.links):
+                link.hand_back()
+            first.gate.open.set()
+            got = await read(stream, ids, logprobs)
+            assert got[:2] == want[:2]
+            assert got[2].finish_reason == "length"
 
 
 async def test_no_grammars_here(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_core.grammar.matcher import GrammarCompiler, GrammarError, GrammarKind, lower
+from skerry_core.grammar.lowering import GrammarKind, lower
+from skerry_core.grammar.matcher import GrammarCompiler, GrammarError
 from skerry_regions.node.grammar.trial import (
     CPU_SECONDS,
     MEMORY_BYTES,

@@ -15,14 +15,9 @@ from dataclasses import dataclass
 
 from skerry.errors import InvalidInput
 from skerry_core.engine.engine import Engine
-from skerry_core.grammar.matcher import (
-    CompiledGrammar,
-    Grammar,
-    GrammarCompiler,
-    GrammarError,
-    GrammarKind,
-    Matcher,
-)
+from skerry_core.grammar.call_marks import CallMark
+from skerry_core.grammar.lowering import Grammar, GrammarKind
+from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler, GrammarError, Matcher
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.node.grammar.trial import GrammarVocabulary, Trial
 from skerry_regions.process.confined import Exhausted
@@ -36,7 +31,7 @@ MAX_TENANT_BYTES = 64 << 20
 LEAST_BYTES = 64 << 10  # what a grammar counts at least
 TOO_MUCH = "the grammar takes too much time or memory to compile"
 
-Key = tuple[bytes, GrammarKind, str]
+Key = tuple[bytes, GrammarKind, str, CallMark | None]
 """A tenant's cache key, with which no other tenant's grammars can be timed; the grammar."""
 
 
@@ -99,7 +94,7 @@ class Grammars:
         Raises `InvalidInput` for a grammar that cannot be used, `Overloaded` when too many wait,
         `RateLimited` for a tenant whose grammars took too much of late.
         """
-        entry = await self._entry((cache_key, grammar.kind, grammar.source))
+        entry = await self._entry((cache_key, grammar.kind, grammar.source, grammar.calls))
         compiled = entry.compiled
         if compiled is None:
             raise InvalidInput(f"Bad input: {entry.refusal}")
@@ -130,9 +125,9 @@ class Grammars:
         return await asyncio.shield(compiling)  # others may wait for the same
 
     async def _compiled(self, key: Key) -> _Entry:
-        tenant, kind, source = key
+        tenant, kind, source, calls = key
         try:
-            entry = await self._queue.run(tenant, lambda: self._compile(kind, source))
+            entry = await self._queue.run(tenant, lambda: self._compile(kind, source, calls))
         except Exhausted:
             entry = _Entry(None, TOO_MUCH, len(source) + 1024)
         self._keep(key, entry)
@@ -164,7 +159,7 @@ class Grammars:
 
     # --- on the thread ---------------------------------------------------------------------------
 
-    def _compile(self, kind: GrammarKind, source: str) -> _Entry:
+    def _compile(self, kind: GrammarKind, source: str, calls: CallMark | None) -> _Entry:
         """Raises `Exhausted`."""
         try:
             result = self._trial.run(kind, source)
@@ -172,7 +167,7 @@ class Grammars:
                 raise GrammarError(result.refusal)
             if self._compiler is None:
                 self._compiler = self._vocabulary.compiler()
-            compiled = self._compiler.compile(result.lowered)
+            compiled = self._compiler.compile(result.lowered, calls)
         except GrammarError as error:
             return _Entry(None, str(error), len(source) + 1024)
         return _Entry(compiled, "", max(result.memory, len(source), LEAST_BYTES))

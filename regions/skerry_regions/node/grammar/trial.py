@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_core.grammar.matcher import GrammarCompiler, GrammarError, GrammarKind
+from skerry_core.grammar.lowering import GrammarKind
+from skerry_core.grammar.matcher import GrammarCompiler, GrammarError
 from skerry_regions.process.confined import ChildUnavailable, Confined
 
 CPU_SECONDS = 0.5  # of a grammar: the longest that is allowed, 128 KiB of a schema, takes 0.09
