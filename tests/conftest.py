@@ -6,13 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import settings
 from tests.properties import settle
 
-from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.catalog import Catalog, ModelSpec
 from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.models.store import ModelStore, use_file
+from skerry_regions.models.store import ModelStore
 
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBEDDING_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
@@ -51,7 +52,7 @@ def default_model() -> ModelFiles:
     home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
     spec = Catalog.load().resolve(DEFAULT_MODEL)
     if file := os.environ.get("SKERRY_TEST_MODEL"):
-        spec = use_file(spec, Path(file))
+        spec = _of_file(spec, Path(file))
     return ModelStore(home).pull(spec, lambda _what, _share: None)
 
 
@@ -61,3 +62,11 @@ def embedding_model() -> ModelFiles:
     home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
     spec = Catalog.load().resolve(EMBEDDING_MODEL)
     return ModelStore(home).pull(spec, lambda _what, _share: None)
+
+
+def _of_file(spec: ModelSpec, path: Path) -> ModelSpec:
+    """Return the same model, its one file taken from `path` in place of its source."""
+    (file,) = spec.files
+    renamed = msgspec.structs.replace(file, name=path.name)
+    folder = path.resolve().parent
+    return msgspec.structs.replace(spec, source=f"file:{folder}", files=(renamed,))

@@ -5,15 +5,14 @@ Times in seconds from the start of the trace; a block is the trace's own unit of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 from skerry_regions.twin.traces import (
     MOONCAKE_BLOCK,
-    MOONCAKE_TICK,
     TraceRequest,
     read_trace,
-    reusable_share,
     spread,
 )
 
@@ -23,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 DATA = Path(__file__).parent.parent / "data"
+MOONCAKE_TICK = 3.0  # seconds that its times are rounded to
 
 
 def mooncake(name: str) -> list[TraceRequest]:
@@ -56,3 +56,19 @@ def chats(
             )
         )
     return made
+
+
+def reusable_share(requests: Sequence[TraceRequest], block: int = MOONCAKE_BLOCK) -> float:
+    """Return what share of prompt tokens one infinite cache saves: no policy can beat it."""
+    seen: set[bytes] = set()
+    saved = total = 0
+    for request in requests:
+        for count, digest in enumerate(request.blocks):
+            if digest not in seen:
+                saved += count * block
+                break
+        else:
+            saved += len(request.blocks) * block
+        seen.update(request.blocks)
+        total += request.prompt_tokens
+    return saved / total

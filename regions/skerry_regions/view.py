@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from skerry_regions.speeds import Amount, Count, LinkSpeed, NodeSpeed
 
@@ -119,10 +118,6 @@ class View:
         if self._nodes.pop(node_id, None) is not None:
             for watcher in self._watchers:
                 watcher.node_removed(node_id)
-
-    def put_load(self, node_id: str, load: NodeLoad, *, observed_at: float) -> None:
-        """Take in a fresh report. Raises KeyError for an unknown node."""
-        self.put(replace(self._nodes[node_id], load=load, observed_at=observed_at))
 
     def put_link(self, source: str, target: str, speed: LinkSpeed) -> None:
         """Take in a link that was measured again."""

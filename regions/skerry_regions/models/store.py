@@ -193,14 +193,6 @@ class ModelStore:
         return installed
 
 
-def use_file(spec: ModelSpec, path: Path) -> ModelSpec:
-    """Return the same model, its one file taken from `path` in place of its source."""
-    (file,) = spec.files
-    renamed = msgspec.structs.replace(file, name=path.name)
-    folder = path.resolve().parent
-    return msgspec.structs.replace(spec, source=f"file:{folder}", files=(renamed,))
-
-
 def _model_files(
     spec: ModelSpec, folder: Path, weights_folder: Path, metadata: ModelMetadata
 ) -> ModelFiles:

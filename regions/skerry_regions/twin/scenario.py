@@ -24,7 +24,6 @@ Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
 Mistake = tuple[str, str]
 
 MAX_REGIONS, MAX_NODES, MAX_EDGES = 60, 4096, 1024
-PLACEMENTS = ("cost", "nearest", "round-robin")
 
 
 class ScenarioError(ValueError):

@@ -27,7 +27,6 @@ from typing import TextIO
 import orjson
 
 MOONCAKE_BLOCK = 512  # tokens per hash id
-MOONCAKE_TICK = 3.0  # seconds that its times are rounded to
 SQLITE = b"SQLite format 3\0"
 MAX_TOKENS = 1 << 24
 
@@ -156,19 +155,3 @@ def spread(trace: Sequence[TraceRequest], rng: Random, tick: float) -> list[Trac
     """
     moved = [replace(each, arrival=each.arrival + rng.uniform(0, tick)) for each in trace]
     return sorted(moved, key=attrgetter("arrival"))
-
-
-def reusable_share(requests: Sequence[TraceRequest], block: int = MOONCAKE_BLOCK) -> float:
-    """Return what share of prompt tokens one infinite cache saves: no policy can beat it."""
-    seen: set[bytes] = set()
-    saved = total = 0
-    for request in requests:
-        for count, digest in enumerate(request.blocks):
-            if digest not in seen:
-                saved += count * block
-                break
-        else:
-            saved += len(request.blocks) * block
-        seen.update(request.blocks)
-        total += request.prompt_tokens
-    return saved / total
