@@ -101,7 +101,11 @@ def test_an_edge_is_served_by_a_node_of_another_home(
         assert answer["usage"]["completion_tokens"] == 4
         server.kill()
         assert ai.run(MODEL, asked)["response"], "what was known last stays true"
-        server.start()
+    edge.stop()
+    edge = Machine(other, server.url, key, "edge", "--id", "e-1", "--model", MODEL, "--port", "0")
+    with AI(base_url=edge.ready_at(), account_id=account[1], api_token=made.stdout.strip()) as ai:
+        assert ai.run(MODEL, asked) == answer, "for an edge that starts meanwhile, too"
+    server.start()
     edge.stop()
     node.stop()
     assert not (one.home / "run" / "registry.db").exists()

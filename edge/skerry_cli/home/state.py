@@ -5,6 +5,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── tokens.json        API tokens, hashed
 ├── token-audit.log    who changed them with `skerry tokens`; .1 to .4 were before
 ├── known_models.json  which models nodes announced to edges here
+├── known_members.json where edges here last found nodes and edges, for a start without registry
 ├── limits.yaml        the operator's limits of tenants and models
 ├── issuers.yaml       whose logins count beside API tokens
 ├── spending.db        what capped tokens spent
@@ -168,6 +169,11 @@ class Home:
     def known_models(self) -> Path:
         """Return which models nodes announced."""
         return self.root / "known_models.json"
+
+    @property
+    def known_members(self) -> Path:
+        """Return who was in the registry when an edge last read it."""
+        return self.root / "known_members.json"
 
     @property
     def files(self) -> Path:

@@ -213,8 +213,8 @@ def _run(
 ) -> int:
     from skerry_cli.composition.serve_edge import serve_edge
     from skerry_cli.composition.starter import run_to_the_end
+    from skerry_regions.drivers.kept_registry import KeptRegistry
 
     orders = OrderedRestart() if orders is None else orders
-    return run_to_the_end(
-        lambda: serve_edge(options, home, registry, orders.started, orders.cancel)
-    )
+    kept = KeptRegistry(registry, home.known_members)
+    return run_to_the_end(lambda: serve_edge(options, home, kept, orders.started, orders.cancel))
