@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,6 +214,58 @@ def test_digests_that_cannot_be_read_are_made_again(folder: Path, content: bytes
     _, was_packed = load(folder)
     assert not was_packed
     assert json.loads(kept.read_bytes()) == whole
+
+
+def test_what_another_version_packed_is_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        for module in (packed_file, packed_module):
+            patch.setattr(module, "VERSION", "1.0")
+        header = packed_file.PackedHeader
+        patch.setattr(packed_module, "PackedHeader", partial(header, version="1.0"))
+        load(folder)
+    (old,) = folder.parent.glob("*.packed")
+    (folder.parent / "foreign.packed").write_bytes(b"not ours")
+    _, was_packed = load(folder)
+    assert was_packed
+    assert not old.exists()
+    assert len(list(folder.parent.glob("*.packed"))) == 2  # what is not ours stays
+
+
+def test_packing_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    """Nor does what fails, as on a full disk."""
+
+    def pieces() -> Iterator[np.ndarray[Any, Any]]:
+        yield np.zeros(64, np.uint8)
+        assert list(tmp_path.iterdir()) == []  # it has no name yet
+        raise OSError("no space left")
+
+    header = packed_file.PackedHeader(
+        key="k", config=CONFIG, layouts={}, offsets={}, vector_sizes={}, size=128
+    )
+    known = digests.FileDigests(tmp_path / "digests.json")
+    with pytest.raises(OSError, match="no space left"):
+        packed_file.write_packed(tmp_path / "m.packed", header, pieces(), known)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_unnamed_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is copied to its name."""
+    first, _ = load(folder)
+    (path,) = folder.parent.glob("*.packed")
+    whole = path.read_bytes()
+    path.unlink()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("not supported")
+
+    monkeypatch.setattr("os.link", refuse)
+    again, was_packed = load(folder)
+    assert was_packed
+    assert path.read_bytes() == whole
+    np.testing.assert_array_equal(again.data, first.data)
+    assert sorted(each.suffix for each in folder.parent.iterdir()) == ["", ".json", ".packed"]
 
 
 def test_packing_streams(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ import xxhash
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.kernels.matmul.layout import (
     BLOCK,
-    LAYOUT_VERSION,
     PackedLayout,
     WeightFormat,
     pack,
@@ -33,6 +32,7 @@ from skerry_core.runner import Progress
 from skerry_core.runners.packing.packed_file import (
     ALIGNMENT,
     SUFFIX,
+    VERSION,
     PackedHeader,
     PackedModel,
     read_packed,
@@ -41,7 +41,6 @@ from skerry_core.runners.packing.packed_file import (
 from skerry_core.weights.digests import FileDigests
 from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError, dequantize, in_format
 
-_READER_VERSION = 4  # of what weight files are taken to say: a change makes packed files stale
 _PACKED_AT_ONCE = 1 << 20  # values: what is in between stays in a core's cache
 _FLOATS = ("F32", "F16", "BF16", "FP8")
 _KEPT_AS = {"BF16": "F32", "FP8": "F32", "Q5_0": "Q8_0"}  # exactly
@@ -95,7 +94,7 @@ def packed_bytes(weights: Path, *, group_rows: int = 16, floats: str | None = No
 
 def _content_key(weights: Path, group_rows: int, floats: str | None, digests: FileDigests) -> str:
     """Name content and layout: an edited source or another kind of CPU finds a file of its own."""
-    parts = [f"{_READER_VERSION} {LAYOUT_VERSION} {group_rows} {floats}"]
+    parts = [f"{VERSION} {group_rows} {floats}"]
     parts += [digests.of(each) for each in content_files(weights)]
     return xxhash.xxh3_128_hexdigest(" ".join(parts).encode())
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 import glob
 import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -28,13 +30,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from skerry_core.config import ModelConfig
-from skerry_core.kernels.matmul.layout import PackedLayout
+from skerry_core.kernels.matmul.layout import LAYOUT_VERSION, PackedLayout
 from skerry_core.weights.digests import FileDigests, FileState
 
 _MAGIC = b"SKERRYPK"
+_READER_VERSION = 4  # of what weight files are taken to say: a change makes packed files stale
+VERSION = f"{_READER_VERSION}.{LAYOUT_VERSION}"
 ALIGNMENT = 64
 _MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
 _NO_DIGEST = "0" * 32
+_CHUNK = 1 << 20  # bytes
 SUFFIX = ".packed"
 
 
@@ -61,6 +66,7 @@ class PackedModel:
 class PackedHeader(Struct, frozen=True, kw_only=True):
     """What is said of the data."""
 
+    version: str = VERSION
     key: str
     config: ModelConfig
     layouts: dict[str, PackedLayout]
@@ -79,27 +85,46 @@ def write_packed(
     OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            start = _data_start(len(msgspec.json.encode(header)))
-            file.seek(start)
-            digest = xxhash.xxh3_128()
-            for piece in pieces:
-                digest.update(piece.data)
-                file.write(piece.data)
-            if (size := file.tell() - start) != header.size:
-                raise ValueError(f"{size} bytes were packed, not {header.size}")
-            header = msgspec.structs.replace(header, digest=digest.hexdigest())
-            encoded = msgspec.json.encode(header)
-            file.seek(0)
-            file.write(_MAGIC + len(encoded).to_bytes(8, "little") + encoded)
-            file.flush()
-            state = FileState.of(os.fstat(file.fileno()))
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    digests.keep(path, state, header.digest)
+    with _open_unnamed(path.parent) as file:
+        start = _data_start(len(msgspec.json.encode(header)))
+        file.seek(start)
+        digest = xxhash.xxh3_128()
+        for piece in pieces:
+            digest.update(piece.data)
+            file.write(piece.data)
+        if (size := file.tell() - start) != header.size:
+            raise ValueError(f"{size} bytes were packed, not {header.size}")
+        header = msgspec.structs.replace(header, digest=digest.hexdigest())
+        encoded = msgspec.json.encode(header)
+        file.seek(0)
+        file.write(_MAGIC + len(encoded).to_bytes(8, "little") + encoded)
+        file.flush()
+        _name(file, path)
+    digests.keep(path, FileState.of(path.stat()), header.digest)
+    _remove_stale(path.parent)
+
+
+def _open_unnamed(folder: Path) -> BinaryIO:
+    """Open a new file without a name, which is gone with a process that is killed."""
+    try:
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600), "w+b")
+    except (AttributeError, OSError):  # not of this system, or of this file system
+        return tempfile.TemporaryFile(dir=folder)
+
+
+def _name(file: BinaryIO, path: Path) -> None:
+    """Give a file without a name one, in place of what has it; where the system cannot, a copy."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:  # linkat follows the link to the open file, as plain link does not
+        os.link(f"/proc/self/fd/{file.fileno()}", draft, src_dir_fd=folder)
+    except OSError:
+        file.seek(0)
+        with draft.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
+    finally:
+        os.close(folder)
+    os.replace(draft, path)
 
 
 def read_packed(path: Path, key: str, digests: FileDigests) -> PackedModel | None:
@@ -124,6 +149,7 @@ def read_packed(path: Path, key: str, digests: FileDigests) -> PackedModel | Non
 def damaged_packed(weights: Path, cache_dir: Path) -> list[Path]:
     """Read through what was packed of a model's weights; remove and return files that are not as
     they were written. Raises OSError."""
+    _remove_stale(cache_dir)
     damaged = []
     for path in sorted(cache_dir.glob(f"{glob.escape(weights.stem)}-*{SUFFIX}")):
         try:
@@ -138,6 +164,22 @@ def damaged_packed(weights: Path, cache_dir: Path) -> list[Path]:
     return damaged
 
 
+class _Stated(Struct):
+    version: str = ""
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what other versions of Skerry have packed: a copy of all weights is much to keep."""
+    for path in folder.glob(f"*{SUFFIX}"):
+        try:
+            with path.open("rb") as file:
+                stated = msgspec.json.decode(_header_bytes(file), type=_Stated)
+        except (FileNotFoundError, ValueError):
+            continue
+        if stated.version != VERSION:
+            path.unlink(missing_ok=True)
+
+
 def _data_start(header_size: int) -> int:
     return -(-(16 + header_size) // ALIGNMENT) * ALIGNMENT
 
@@ -145,15 +187,21 @@ def _data_start(header_size: int) -> int:
 def _open(file: BufferedReader) -> tuple[PackedHeader, NDArray[np.uint8]]:
     """Return header and data of a file, mapped. Raises ValueError for one that is not ours, or
     cut."""
+    raw = _header_bytes(file)
+    header = msgspec.json.decode(raw, type=PackedHeader)
+    data = _map(file)[_data_start(len(raw)) :]
+    if data.nbytes != header.size:
+        raise ValueError(f"{data.nbytes} bytes of data, not {header.size}")
+    return header, data
+
+
+def _header_bytes(file: BufferedReader) -> bytes:
+    """Read a file's header. Raises ValueError for one that is not ours."""
     start = file.read(16)
     size = int.from_bytes(start[8:], "little")
     if start[:8] != _MAGIC or size > _MAX_HEADER:
         raise ValueError("not a file of packed weights")
-    header = msgspec.json.decode(file.read(size), type=PackedHeader)
-    data = _map(file)[_data_start(size) :]
-    if data.nbytes != header.size:
-        raise ValueError(f"{data.nbytes} bytes of data, not {header.size}")
-    return header, data
+    return file.read(size)
 
 
 def _map(file: BufferedReader) -> NDArray[np.uint8]:
