@@ -132,6 +132,33 @@ def test_many_choices_are_those_that_each_gives_alone(client: OpenAI) -> None:
     assert [choice.message.content for choice in few.choices] == texts[:2]
 
 
+def test_a_gateway_in_front(client: OpenAI) -> None:
+    """Its URL as OpenAI's client is told of it, and a Worker's binding with a gateway."""
+    root = str(client.base_url).removesuffix("/v1/")
+    headers = {"authorization": f"Bearer {client.api_key}", "cf-consn-model-id": MODEL}
+    with httpx.Client(trust_env=False, headers=headers, base_url=root) as http:
+        url = http.get("/ai-gateway/gateways/mine/url/compat").json()["result"]["url"]
+        options = {"gateway": {"id": "mine", "cacheTtl": 60, "requestTimeoutMs": 60_000}}
+        asked = {"inputs": {"prompt": "Name a fruit.", "max_tokens": 8}, "options": options}
+        first, second = (http.post("/ai-gateway/run?version=3", json=asked) for _ in range(2))
+        told = [each.headers["cf-aig-cache-status"] for each in (first, second)]
+        assert told == ["MISS", "HIT"]
+        assert first.json() == second.json()
+    through = client.with_options(base_url=url, default_headers={"cf-aig-cache-key": "fruit"})
+    texts = {
+        through.chat.completions.create(
+            model=f"workers-ai/{MODEL}",
+            messages=[{"role": "user", "content": question}],
+            max_tokens=8,
+            temperature=2,
+        )
+        .choices[0]
+        .message.content
+        for question in ("Name a fruit.", "Name another one.")
+    }
+    assert len(texts) == 1
+
+
 @pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_a_packed_body(client: OpenAI, coding: str, pack: Callable[[bytes], bytes]) -> None:
     body = {"model": MODEL, "prompt": "The sea is " * 50, "max_tokens": 1, "temperature": 0}

@@ -67,14 +67,17 @@ class KnownFields:
         for name, sign in zip(self._upstream.ignored_inside, self.signs, strict=True):
             if sign in body:
                 yield name
+        yield from self._unknown("", given, self._names)
+
+    def _unknown(self, path: str, given: Mapping[str, Raw], names: frozenset[str]) -> Iterator[str]:
+        """Yield what is ignored of an object whose struct has these names."""
         for name, value in given.items():
-            if name not in self._names:
-                if self._is_ignored(name, value):
-                    yield name
-            elif (names := self._inner.get(name)) is not None and bytes(value)[:1] == b"{":
-                for inner, each in raw_fields.decode(value).items():
-                    if inner not in names and self._is_ignored(f"{name}.{inner}", each):
-                        yield f"{name}.{inner}"
+            whole = path + name
+            if name not in names:
+                if self._is_ignored(whole, value):
+                    yield whole
+            elif (inner := self._inner.get(whole)) is not None and bytes(value)[:1] == b"{":
+                yield from self._unknown(f"{whole}.", raw_fields.decode(value), inner)
 
     def _is_ignored(self, name: str, value: Raw) -> bool:
         """Return whether an unknown field is named as ignored; one that means nothing is not."""
@@ -130,13 +133,14 @@ def _names(kind: type[Struct]) -> frozenset[str]:
     return frozenset(each.encode_name for each in msgspec.structs.fields(kind))
 
 
-def _structs_in(kind: type[Struct]) -> dict[str, frozenset[str]]:
-    """Return the names in each field that is an object of its own, by the field's name."""
-    found = {}
+def _structs_in(kind: type[Struct], path: str = "") -> dict[str, frozenset[str]]:
+    """Return the names in each field that is an object of its own, by the field's path."""
+    found: dict[str, frozenset[str]] = {}
     for each in msgspec.structs.fields(kind):
         for inner in _alternatives(each.type):
             if isinstance(inner, type) and issubclass(inner, Struct):
-                found[each.encode_name] = _names(inner)
+                where = path + each.encode_name
+                found |= {where: _names(inner), **_structs_in(inner, f"{where}.")}
     return found
 
 

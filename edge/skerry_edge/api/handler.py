@@ -13,6 +13,7 @@ from skerry.errors import InvalidInput, SkerryError
 from skerry.wire import RunOptions
 from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.api.fields import MAX_PATH, UNENFORCED_HEADER, header_of
+from skerry_edge.api.gateway_options import NOTED, TIMEOUT_HEADER, apply_options, note
 from skerry_edge.envelopes import MODEL_HEADER
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
@@ -31,7 +32,6 @@ from skerry_edge.whole_numbers import whole_number
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.wire.protocol import Sampling, Submit
 
-TIMEOUT_HEADER = "cf-aig-request-timeout"
 MAX_PATIENCE_MS = 9_999_999_999
 
 T = TypeVar("T")
@@ -43,7 +43,11 @@ def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
     Raises `InvalidInput` for a header that cannot be. From now on the request's trace can be read.
     """
     known, principal = admitted(request), principal_of(request)
+    if options is not None and options.gateway is not None:
+        apply_options(request, options.gateway)
     edge, trace, fields = known.edge, known.trace, known.fields
+    if not NOTED.isdisjoint(fields):
+        note(request)
     tenant = principal.account_id
     trace.add("receive", 0.0, trace.now())
     edge.traces.begin(trace, tenant)

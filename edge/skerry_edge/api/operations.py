@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from skerry.wire import openai as openai_wire
+from skerry_edge.api import gateway_operations
 from skerry_edge.api.anthropic import messages, messages_wire
 from skerry_edge.api.batch import batches, files
 from skerry_edge.api.batch import wire as batch_wire
@@ -249,6 +250,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/models/{model:path}", listings.get_model, "getModel", "One model",
         openai_wire.ModelCard, MODEL, scopes=READ,
     ),
+    *gateway_operations.OPERATIONS,
 )  # fmt: skip
 
 _PATTERNS = [(compile_path(each.path)[0], each.errors) for each in OPERATIONS]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framewor
     from starlette.types import Scope
 
 PROBES = frozenset({"/healthz", "/readyz"})  # which address a process, by whatever name
-ACCOUNT_PATH = re.compile(r"(?:/client/v4)?/accounts/([^/]*)(?:/|$)")
+ACCOUNT_PATH = re.compile(  # also in a gateway's URL: /v1/{account}/{gateway}
+    r"(?:(?:/client/v4)?/accounts/([^/]*)|/v1/([0-9a-f]{32}))(?:/|$)"
+)
 
 
 async def authenticated(scope: Scope, tokens: TokenStore, logins: Logins | None) -> Principal:
@@ -47,13 +49,15 @@ def check_host(scope: Scope, fields: Mapping[str, str], hosts: frozenset[str]) -
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the token of a request: `Authorization: Bearer`, or `x-api-key` as Anthropic's clients
-    send.
+    """Return the token of a request: `Authorization: Bearer`, or where that is absent
+    `cf-aig-authorization`, as gateways have it, or `x-api-key` as Anthropic's clients send.
 
     None when there is none or more than one of the header that counts.
     """
     fields = list(headers)
-    given = [value for name, value in fields if name == b"authorization"]
+    given = [value for name, value in fields if name == b"authorization"] or [
+        value for name, value in fields if name == b"cf-aig-authorization"
+    ]
     if not given:
         keys = [value for name, value in fields if name == b"x-api-key"]
         return keys[0].decode("latin-1").strip() if len(keys) == 1 else None
@@ -64,7 +68,10 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 def check_account(path: str, principal: Principal) -> None:
     """Raise NotFound if `path` is under an account that is not the caller's."""
     match = ACCOUNT_PATH.match(path)
-    if match and not hmac.compare_digest(match[1].encode(), principal.account_id.encode()):
+    if match is None:
+        return
+    named = match[2] if match[1] is None else match[1]
+    if not hmac.compare_digest(named.encode(), principal.account_id.encode()):
         raise NotFound(
             f"Could not route to {path[:200]}, perhaps your object identifier is invalid?"
         )

@@ -94,15 +94,16 @@ async def open_repeat(
         seed = policy.idempotency.seed(secret, caller.tenant)
         jobs = [job if job.is_seeded else _with_seed(job, seed) for job in jobs]
     num_streams = sum(job.num_choices for job in jobs)
+    is_retry = policy.idempotency is not None
     lookup, found = await look_up(
         stores.cache,
         policy.cache,
         policy.idempotency,
         caller,
         headers,
-        asked=[(job.submit.prompt_ids, _sampling(job)) for job in jobs],
+        asked=[(job.submit.prompt_ids, _sampling(job, is_retry=is_retry)) for job in jobs],
         form=[_form(job) for job in jobs],
-        is_repeatable=_are_repeatable(jobs) and not caller.mixed_builds,
+        is_repeatable=_are_repeatable(jobs),
         is_whole=lambda answer: len(answer.streams) == num_streams,
     )
     return Repeat(jobs, row, lookup, found)
@@ -147,9 +148,12 @@ def _form(job: Job) -> object:
     return (job.model.id, job.text.build, shape)
 
 
-def _sampling(job: Job) -> Sampling:
+def _sampling(job: Job, *, is_retry: bool) -> Sampling:
+    """Return what of the sampling names an answer: not a seed that was drawn."""
     sampling = job.submit.sampling
-    return replace(sampling, temperature=0.0, seed=0) if _is_greedy(job) else sampling
+    if _is_greedy(job):
+        return replace(sampling, temperature=0.0, seed=0)
+    return sampling if job.is_seeded or is_retry else replace(sampling, seed=0)
 
 
 def _with_seed(job: Job, seed: int) -> Job:

@@ -117,10 +117,12 @@ async def look_up(
     if idempotency is not None:
         retry = named("retry", idempotency.key, asked, form)
         ttl_by_key[retry] = IDEMPOTENT_SECONDS
-    if policy is not None and policy.key is not None:
-        ttl_by_key[named("own", policy.key, form)] = policy.ttl_seconds
-    elif policy is not None and is_repeatable:
-        ttl_by_key[named("asked", asked, form)] = policy.ttl_seconds
+    if policy is not None:
+        of_gateway = [policy.gateway] if policy.gateway else []
+        if policy.key is not None:
+            ttl_by_key[named("own", policy.key, form, *of_gateway)] = policy.ttl_seconds
+        elif (is_repeatable or policy.takes_any) and not caller.mixed_builds:
+            ttl_by_key[named("asked", asked, form, *of_gateway)] = policy.ttl_seconds
     lookup = None if cache is None or not ttl_by_key else Lookup(cache, caller.tenant, ttl_by_key)
     found = None if lookup is None else await lookup.find(is_whole)
     if policy is not None:

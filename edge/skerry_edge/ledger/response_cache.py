@@ -2,14 +2,16 @@
 
     cf-aig-cache-ttl: 3600        keep the answer for so many seconds, and take one that is kept
     cf-aig-skip-cache: true       neither
-    cf-aig-cache-key: my-key      in place of what was sent, within the tenant and the model
+    cf-aig-cache-key: my-key      in place of what was sent, within the tenant and the model;
+                                  alone it keeps the answer for five minutes
 
 What is kept is the region's part of an answer: token ids and log-probabilities, step by step. It is
 written again by the dialect of the request, so a stream comes as a stream with the same text in the
 same steps, under an id and a time of its own.
 
-Kept are answers that would come out the same again: at temperature 0, or with a seed that the
-caller gave. A caller who names the key says that any answer under it will do.
+Who asks for it says that any answer will do, a sampled one too. By the operator's default only
+answers are kept that would come out the same again: at temperature 0, or with a seed that the
+caller gave. Gateways (`cf-aig-gateway-id`) have their answers apart.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ TTL_HEADER = "cf-aig-cache-ttl"
 SKIP_HEADER = "cf-aig-skip-cache"
 KEY_HEADER = "cf-aig-cache-key"
 STATUS_HEADER = "cf-aig-cache-status"
-HEADERS = frozenset((TTL_HEADER, SKIP_HEADER, KEY_HEADER))  # of requests
+GATEWAY_HEADER = "cf-aig-gateway-id"
+OLD_NAMES = {TTL_HEADER: "cf-cache-ttl", SKIP_HEADER: "cf-skip-cache"}
+HEADERS = frozenset((TTL_HEADER, SKIP_HEADER, KEY_HEADER, *OLD_NAMES.values()))  # of requests
 
 MAX_TTL_SECONDS = 30 * 24 * 3600  # upstream's month
+KEY_TTL_SECONDS = 300  # upstream's, of a key of the caller's own without a time
 MAX_KEY_LENGTH = 1024  # characters of a caller's own key
 KEY_BYTES = 32
 
@@ -76,6 +81,8 @@ class CachePolicy(Struct, frozen=True):
 
     ttl_seconds: int
     key: str | None = None  # the caller's own
+    takes_any: bool = False  # also an answer that would not come out the same again
+    gateway: str = ""
 
 
 def policy_of(headers: Mapping[str, str], default_ttl: int | None = None) -> CachePolicy | None:
@@ -84,16 +91,24 @@ def policy_of(headers: Mapping[str, str], default_ttl: int | None = None) -> Cac
 
     Raises `InvalidInput` for a header that is out of range.
     """
-    skip = headers.get(SKIP_HEADER, "false").strip().lower()
+    skip = (_given(headers, SKIP_HEADER) or "false").strip().lower()
     if skip not in ("true", "false"):
         raise InvalidInput(f"Bad input: {SKIP_HEADER} must be true or false", param=SKIP_HEADER)
-    ttl = _ttl(headers.get(TTL_HEADER), default_ttl)
-    key = headers.get(KEY_HEADER)
+    given, key = _given(headers, TTL_HEADER), headers.get(KEY_HEADER)
+    ttl = _ttl(given, KEY_TTL_SECONDS if default_ttl is None and key is not None else default_ttl)
     if key is not None and not 0 < len(key) <= MAX_KEY_LENGTH:
         raise InvalidInput(
             f"Bad input: {KEY_HEADER} must have 1 to {MAX_KEY_LENGTH} characters", param=KEY_HEADER
         )
-    return None if skip == "true" or not ttl else CachePolicy(ttl, key)
+    if skip == "true" or not ttl:
+        return None
+    takes_any = given is not None or key is not None
+    return CachePolicy(ttl, key, takes_any, headers.get(GATEWAY_HEADER, ""))
+
+
+def _given(headers: Mapping[str, str], name: str) -> str | None:
+    """Return a header by the name of today, else by the older one."""
+    return headers.get(name, headers.get(OLD_NAMES[name]))
 
 
 def _ttl(given: str | None, default: int | None) -> int | None:

@@ -46,12 +46,35 @@ class TokenUsage(Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+class GatewayRetries(Struct, rename="camel"):
+    """How often a gateway tries again, for upstream's; this platform has its own ways."""
+
+    max_attempts: int | None = None
+    retry_delay_ms: int | None = None
+    backoff: str | None = None
+
+
+class GatewayOptions(Struct, rename="camel"):
+    """`options.gateway`: what AI Gateway does with a request, as its `cf-aig-…` headers say too."""
+
+    id: Annotated[str, Meta(max_length=128)] | None = None
+    cache_key: str | None = None
+    cache_ttl: int | None = None  # seconds
+    skip_cache: bool | None = None
+    request_timeout_ms: int | None = None  # to the first part of the answer
+    metadata: dict[str, str | int | float | bool | None] | None = None
+    event_id: str | None = None
+    collect_log: bool | None = None
+    retries: GatewayRetries | None = None
+
+
 class RunOptions(Struct, rename="camel"):
     """The `options` object that REST requests carry inside the body."""
 
     reject_if_busy: bool | None = None  # fail at once instead of waiting for a place
     queue_request: bool | None = None  # of a call through the binding
     strict: bool | None = None  # refuse fields that would be ignored
+    gateway: GatewayOptions | None = None
 
 
 # --- text generation, Workers AI dialect ----------------------------------------------------------

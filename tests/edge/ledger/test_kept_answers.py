@@ -116,11 +116,33 @@ def test_what_two_numeric_builds_made_together_is_not_kept(edge: Deployment) -> 
     assert status(run(edge, CACHED)) == "MISS"
 
 
-def test_what_would_come_out_otherwise_is_not_kept(edge: Deployment) -> None:
+def test_a_sampled_answer_is_kept_for_who_asks_for_it(edge: Deployment) -> None:
+    """As AI Gateway does: two requests draw seeds of their own, and the second gets the first's
+    answer."""
     free = {"temperature": 0.7}
-    assert [status(run(edge, CACHED, **free)) for _ in range(2)] == ["MISS", "MISS"]
+    first, second = (run(edge, CACHED, **free) for _ in range(2))
+    assert (status(first), status(second)) == ("MISS", "HIT")
+    assert text(first) == text(second)
+    assert status(run(edge, CACHED, temperature=0.8)) == "MISS"
     seeded = {"temperature": 0.7, "seed": 3}
     assert [status(run(edge, CACHED, **seeded)) for _ in range(2)] == ["MISS", "HIT"]
+
+
+def test_a_key_alone_keeps_an_answer(edge: Deployment) -> None:
+    named = {"cf-aig-cache-key": "greeting"}
+    assert [status(run(edge, named, temperature=0.9)) for _ in range(2)] == ["MISS", "HIT"]
+
+
+def test_the_older_names_of_headers_count(edge: Deployment) -> None:
+    old = {"cf-cache-ttl": "600"}
+    assert [status(run(edge, old)) for _ in range(2)] == ["MISS", "HIT"]
+    assert status(run(edge, old | {"cf-skip-cache": "true"})) is None
+
+
+def test_gateways_have_their_answers_apart(edge: Deployment) -> None:
+    one, other = (CACHED | {"cf-aig-gateway-id": name} for name in ("one", "other"))
+    told = [status(run(edge, headers)) for headers in (CACHED, one, other, one, CACHED)]
+    assert told == ["MISS", "MISS", "MISS", "HIT", "HIT"]
 
 
 def test_a_key_of_the_callers_own_stands_for_any_request(edge: Deployment) -> None:
@@ -224,6 +246,8 @@ def test_the_operators_default(tmp_path: Path) -> None:
     with deployed(tmp_path, Limits(drain_seconds=1), stores=stores) as edge:
         assert [status(run(edge, {})) for _ in range(2)] == ["MISS", "HIT"]
         assert status(run(edge, {"cf-aig-cache-ttl": "0"})) is None
+        sampled = [status(run(edge, {}, temperature=0.7)) for _ in range(2)]
+        assert sampled == ["MISS", "MISS"]  # nobody asked for the same again
 
 
 class Clock:

@@ -150,15 +150,21 @@ def test_keys_tell_what_they_are_made_of() -> None:
     [
         ({}, None, None),
         ({}, 60, CachePolicy(60)),
-        ({"cf-aig-cache-ttl": "3600"}, None, CachePolicy(3600)),
-        ({"cf-aig-cache-ttl": "3600"}, 60, CachePolicy(3600)),
+        ({"cf-aig-cache-ttl": "3600"}, None, CachePolicy(3600, takes_any=True)),
+        ({"cf-aig-cache-ttl": "3600"}, 60, CachePolicy(3600, takes_any=True)),
+        ({"cf-cache-ttl": "3600"}, None, CachePolicy(3600, takes_any=True)),
+        ({"cf-cache-ttl": "9", "cf-aig-cache-ttl": "8"}, None, CachePolicy(8, takes_any=True)),
+        ({"cf-skip-cache": "true"}, 60, None),
+        ({"cf-aig-gateway-id": "g"}, 60, CachePolicy(60, gateway="g")),
         ({"cf-aig-cache-ttl": "0"}, 60, None),
         ({"cf-aig-cache-ttl": "60", "cf-aig-skip-cache": "true"}, None, None),
-        ({"cf-aig-cache-ttl": "60", "cf-aig-skip-cache": "False"}, None, CachePolicy(60)),
-        ({"cf-aig-cache-key": "k"}, None, None),
-        ({"cf-aig-cache-key": "k"}, 60, CachePolicy(60, "k")),
+        ({"cf-aig-cache-ttl": "60", "cf-aig-skip-cache": "False"}, None,
+         CachePolicy(60, takes_any=True)),
+        ({"cf-aig-cache-key": "k"}, None, CachePolicy(300, "k", takes_any=True)),
+        ({"cf-aig-cache-key": "k"}, 60, CachePolicy(60, "k", takes_any=True)),
+        ({"cf-aig-cache-key": "k", "cf-aig-cache-ttl": "0"}, None, None),
     ],
-)
+)  # fmt: skip
 def test_what_headers_ask_for(
     headers: dict[str, str], default: int | None, policy: CachePolicy | None
 ) -> None:

@@ -20,7 +20,7 @@ from skerry.wire.openai import (
     ChoiceLogprobs,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import arrive, decoded, edge_of, model_of, read_json
+from skerry_edge.api.edge_request import arrive, decoded, edge_of, model_of, read_body
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
@@ -47,8 +47,14 @@ _run_body = Body(ChatRunInput, CHAT, corrects=True)
 
 async def chat_completions(request: Request) -> Response:
     """Handle `POST …/v1/chat/completions`."""
+    return await answer_body(request, await read_body(request))
+
+
+async def answer_body(request: Request, body: bytes, prefix: str = "") -> Response:
+    """Answer an encoded request; a `prefix` of its model's name is left out."""
     edge = edge_of(request)
-    asked = await read_json(request, _body)
+    asked = await decoded(request, _body, body)
+    asked.model = asked.model.removeprefix(prefix)
     arrive(request, model_of(edge, asked.model))
     return await _answer(request, edge, asked, OPENAI)
 

@@ -53,7 +53,7 @@ async def run(
     where there is a query, with how near they are to it.
     """
     asked = await decoded(request, _input_body, body)
-    caller = caller_of(request)
+    caller = caller_of(request, asked.options)
     texts, names = _asked_texts(asked)
     pooling = asked.pooling or _embedding(spec).pooling
     _check_count(texts, spec, "text" if asked.contexts is None else "contexts")

@@ -1,6 +1,8 @@
 """The wire protocol of a Worker's `env.AI`: one path, the model in a header, no envelope.
 
-    POST /run?version=3   cf-consn-model-id: [prefix:]model   {"inputs": {…}, "options": {…}}
+    POST /run?version=3              cf-consn-model-id: [prefix:]model
+    POST /ai-gateway/run?version=3   the same with a `gateway.id` among the options
+    {"inputs": {…}, "options": {…}}
 
 The runtime compares the content type with `application/json` letter by letter; everything else is
 handed to the Worker as a stream.
@@ -16,6 +18,7 @@ from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
 from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import edge_of, model_of, read_json
+from skerry_edge.api.gateway_options import apply_options
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import BINDING, MODEL_HEADER
 
@@ -31,7 +34,7 @@ _body = Body(BindingRequest)
 
 
 async def run(request: Request) -> Response:
-    """Handle `POST /run`."""
+    """Handle `POST /run` and `POST /ai-gateway/run`."""
     edge = edge_of(request)
     name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
     if not name:
@@ -39,4 +42,6 @@ async def run(request: Request) -> Response:
     spec = model_of(edge, name)
     asked = await read_json(request, _body)
     options = asked.options or RunOptions()
+    if options.gateway is not None:
+        apply_options(request, options.gateway)
     return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)

@@ -44,16 +44,15 @@ async def run(
     dialect: Dialect,
 ) -> Response:
     """Return labels in the model's order, or contexts with the best first."""
-    caller = caller_of(request)
     result: RankingOutput | list[LabelScore]
     if _classification(spec).ranks:
-        result = await _ranking(
-            request, edge, spec, text, await decoded(request, _ranking_body, body), caller
-        )
+        ranked = await decoded(request, _ranking_body, body)
+        caller = caller_of(request, ranked.options)
+        result = await _ranking(request, edge, spec, text, ranked, caller)
     else:
-        result = await _labels(
-            request, edge, spec, text, await decoded(request, _text_body, body), caller
-        )
+        asked = await decoded(request, _text_body, body)
+        caller = caller_of(request, asked.options)
+        result = await _labels(request, edge, spec, text, asked, caller)
     return JSONBytes(dialect.wrap(encode(result)))
 
 
