@@ -278,7 +278,7 @@ def test_a_wrong_batch_is_refused(models: Models, kind: str) -> None:
     for piece, message in (
         (Piece([VOCAB], 0, [0]), rf"token ids must be in \[0, {VOCAB}\)"),
         (Piece([-1], 0, [0]), rf"token ids must be in \[0, {VOCAB}\)"),
-        (Piece([1], 512, [0] * 9), r"positions must be in \[0, 512\)"),
+        (Piece([1], 128, [0] * 3), r"positions must be in \[0, 128\)"),  # two blocks hold no more
         (Piece([1], 64, [0]), "block table is shorter than its context"),
         (Piece([1], 64, [0, -1]), r"blocks must be in \[0, 2\)"),
         (Piece([1], 0, [2]), r"blocks must be in \[0, 2\)"),
