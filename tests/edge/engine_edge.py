@@ -77,7 +77,7 @@ def engine_edge(files: ModelFiles, folder: Path) -> Generator[EngineEdge]:
     spec = Catalog.load().resolve(DEFAULT)
     text = TextModel(files, context_window=spec.context_window)
     assert text.vocab_size is not None
-    talker = Talker(num_blocks=512, vocab_size=text.vocab_size)
+    talker = Talker(num_blocks=512, vocab_size=text.vocab_size, max_context=spec.context_window)
     talker.turn, talker.end = text.encode("assistant\n"), END
     engine = Engine(talker, EngineConfig(), model_key=b"talker")
     tokens = TokenStore(folder / "tokens.json")
