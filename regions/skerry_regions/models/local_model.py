@@ -79,7 +79,7 @@ def describe(
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
     config = _config(folder) if path.is_dir() else {}
-    task = _task(config)
+    task = _task(folder, config)
     check(path.resolve(), task)
     embedding: Embedding | None = None
     classification: Classification | None = None
@@ -120,8 +120,13 @@ def describe(
         raise CatalogError(f"{model_id}: {error}") from None
 
 
-def _task(config: Json) -> Task:
+def _task(folder: Path, config: Json) -> Task:
     if config.get("model_type") not in ENCODERS:
+        if config and (folder / "modules.json").is_file():  # of sentence-transformers
+            raise UnsupportedModel(
+                f"{folder}: model_type {config.get('model_type')!r} does not embed here, only "
+                f"{ENCODERS} do"
+            )
         return "text-generation"
     return "text-classification" if _classifies(config) else "text-embeddings"
 

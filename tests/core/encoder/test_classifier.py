@@ -69,9 +69,12 @@ def test_the_same_as_transformers(tmp_path: Path, family: str, classes: int) -> 
     encoder.close()
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
 def test_the_same_vectors_as_transformers(tmp_path: Path, family: str) -> None:
-    """A model with a head embeds as well: its states are those of the encoder beneath."""
+    """A model with a head embeds as well: its states are those of the encoder beneath.
+
+    Dense vectors of bge-m3, an XLM-RoBERTa, are its first token's, of length 1.
+    """
     model = write_transformers(tmp_path, family, 2)
     import torch
 
@@ -80,6 +83,8 @@ def test_the_same_vectors_as_transformers(tmp_path: Path, family: str) -> None:
         with torch.no_grad():
             theirs = model.base_model(torch.tensor([ids])).last_hidden_state[0].numpy()
         np.testing.assert_allclose(states, theirs, atol=1e-4)
+        (dense,) = encoder.encode([ids], pooling="cls")
+        np.testing.assert_allclose(dense, theirs[0] / np.linalg.norm(theirs[0]), atol=1e-5)
     encoder.close()
 
 

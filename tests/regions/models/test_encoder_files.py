@@ -83,6 +83,14 @@ def test_what_we_cannot_do_is_refused(
         describe(tmp_path, "@cf/me/encoder")
 
 
+def test_decoders_that_embed_are_refused(tmp_path: Path) -> None:
+    """Qwen3-Embedding and EmbeddingGemma: served as what makes text, they would answer nonsense."""
+    folder = write_encoder(tmp_path / "m", model_type="qwen3")
+    (folder / "modules.json").write_text("[]")
+    with pytest.raises(UnsupportedModel, match="model_type 'qwen3' does not embed here"):
+        describe(folder, "a/b")
+
+
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (write_folder(tmp_path) / "model.safetensors").unlink()
     with pytest.raises(UnsupportedModel, match=r"it has no model\.safetensors"):

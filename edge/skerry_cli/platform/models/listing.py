@@ -87,7 +87,7 @@ def _to_pull(known: list[HubModel]) -> Table:
 
     from skerry_core.models.registry import FAMILIES
 
-    runs = {*FAMILIES, *ENCODERS}
+    runs = {"text-generation": tuple(FAMILIES)}  # what other tasks have are encoders
     columns = ("context", "architecture", "licence", "US$/M in · out", "from")
     table = Table(Column("to be pulled", no_wrap=True), *columns, box=None)
     for model in known:
@@ -96,7 +96,8 @@ def _to_pull(known: list[HubModel]) -> Table:
         table.add_row(
             model.id,
             str(model.context_window),
-            model.model_type + ("" if model.model_type in runs else " (no runner yet)"),
+            model.model_type
+            + ("" if model.model_type in runs.get(model.task, ENCODERS) else " (no runner yet)"),
             f"{model.license}{gate}",
             price,
             model.repository(model.usual),
