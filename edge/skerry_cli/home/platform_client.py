@@ -119,7 +119,9 @@ class PlatformClient:
                 verify=trust,
             )
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise PlatformError(f"{self.url} does not answer: {error}") from None
+            raise PlatformError(
+                f"{self.url} does not answer: {error}; `skerry up` or `skerry control` starts it"
+            ) from None
         if not answer.is_success:
             raise _refusal(answer)
         found: dict[str, Any] = answer.json() if answer.content else {}

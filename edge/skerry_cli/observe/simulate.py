@@ -79,6 +79,10 @@ def simulate(args: argparse.Namespace) -> int:
         from skerry_regions.twin.traces import TraceError
     except ImportError as error:
         return complain(f"{error.name} is missing; install it with `pip install skerry[platform]`.")
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        return complain(
+            f"--json {args.json}: there is no folder {args.json.parent}; make it first."
+        )
     try:
         scenario = load_scenario(args.scenario)
         note("compiling or loading the simulator (minutes the first time)")
@@ -94,7 +98,10 @@ def simulate(args: argparse.Namespace) -> int:
         if max(run.utilisation for run in each) > HIGH_UTILISATION:
             note(f"{name}: nodes are busy over 90 % of the time; near that, waits are a guess")
     if args.json is not None:
-        args.json.write_bytes(as_json(rows))
+        try:
+            args.json.write_bytes(as_json(rows))
+        except OSError as error:
+            return complain(f"--json {args.json}: {error.strerror}.")
     return 0
 
 

@@ -32,6 +32,10 @@ def test_a_mistake_is_reported_where_it_is(
     assert f"{file}:5: pools[0].replicas: " in capsys.readouterr().err
     assert main(["simulate", str(tmp_path / "none.yaml")]) == 1
     assert "none.yaml: No such file" in capsys.readouterr().err
+    figures = tmp_path / "none" / "figures.json"
+    assert main(["simulate", str(file), "--json", str(figures)]) == 1
+    told = capsys.readouterr().err
+    assert told == f"skerry: --json {figures}: there is no folder {figures.parent}.\n"
 
 
 @pytest.mark.slow

@@ -1,0 +1,197 @@
+"""Alerts of the platform fire in real faults, each alone, and end with them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.disks import small_disk
+from tests.e2e.command import MODEL, Skerry, new_home, until
+from tests.e2e.control_client import ControlClient
+from tests.infra.test_prometheus import Prometheus
+
+from skerry_regions.models.model_files import ModelFiles
+
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
+
+DISK_BYTES = 200 << 20
+SPARE = 0.03  # of the disk, that is left free
+POOL = f'model: "{MODEL}", runner: toy, threads: 1, file_tier: none'
+FILES = {
+    "topology": f"""\
+regions: [{{name: fra, iata: FRA}}]
+pools: [{{name: all, region: fra, role: hybrid, {POOL}}}]
+edges:
+  - {{name: plain, region: fra}}
+  - {{name: secure, region: fra, tls: {{cert: "{{folder}}/edge.pem", key: "{{folder}}/edge.key"}}}}
+""",
+    "own": f"""\
+regions: [{{name: ams, iata: AMS}}]
+pools: [{{name: own, region: ams, role: hybrid, {POOL}}}]
+""",
+}
+TARGETS = {
+    "skerry-control": {"control"},
+    "skerry-edge": {"plain", "secure"},
+    "skerry-node": {"fra-all-0", "ams-own-0"},
+}
+ANY_CERTIFICATE = "tls_config: {insecure_skip_verify: true}"
+SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # of ptrace(2)
+ALL_THREADS = 0x40000000  # `__WALL` of waitpid(2)
+
+
+def certify(folder: Path, days: int) -> None:
+    """Replace the edge's certificate by one that ends after so many days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edge")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "edge.key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    (folder / "edge.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+@pytest.fixture(scope="module")
+def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) -> Iterator[Skerry]:
+    """A platform on a small disk."""
+    folder = tmp_path_factory.mktemp("alerts")
+    certify(folder, 90)
+    with small_disk(folder / "disk", DISK_BYTES) as disk:
+        skerry = new_home(disk, default_model)
+        for name, text in FILES.items():
+            (disk / f"{name}.yaml").write_text(text.replace("{folder}", str(folder)))
+        done = skerry("up", "--detach", "--topology", str(disk / "topology.yaml"))
+        assert done.returncode == 0, done.stderr
+        try:
+            applied = skerry("apply", "-f", str(disk / "own.yaml"))
+            assert applied.returncode == 0, applied.stderr
+            yield skerry
+        finally:
+            assert skerry("down").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    made = skerry("tokens", "create", "--name", "prometheus", "--role", "viewer",
+                  "--scope", "read", "--scope", "metrics")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    token = re.search(r"skerry_\S+", made.stdout)
+    assert token is not None
+    prometheus = Prometheus(
+        tmp_path_factory.mktemp("prometheus"), skerry, token[0],
+        ("    http_sd_configs:", f"    {ANY_CERTIFICATE}\n    http_sd_configs:"),
+        ("skerry_control_behind_seconds > 60", "skerry_control_behind_seconds > 6"),
+    )  # fmt: skip
+    try:
+        until(lambda: prometheus.up() == TARGETS)
+        until(lambda: prometheus.firing() == set())
+        yield prometheus
+    finally:
+        prometheus.stop()
+
+
+@contextlib.contextmanager
+def certificate_that_ends(skerry: Skerry) -> Generator[None]:
+    folder = skerry.home.parents[1]
+    certify(folder, 3)
+    yield
+    certify(folder, 90)
+
+
+@contextlib.contextmanager
+def full_disk(skerry: Skerry) -> Generator[None]:
+    disk, path = os.statvfs(skerry.home), skerry.home / "filled"
+    with path.open("wb") as file:
+        size = disk.f_bavail * disk.f_frsize - int(SPARE * DISK_BYTES)
+        os.posix_fallocate(file.fileno(), 0, size)
+    yield
+    path.unlink()
+
+
+@contextlib.contextmanager
+def held_loop(skerry: Skerry) -> Generator[None]:
+    """The thread of an edge's event loop is stopped for half a second, again and again."""
+    edge = next(each for each in skerry.status()["edges"] if each["id"] == "plain")
+    for _ in range(8):
+        hold(edge["pid"], 0.6)
+        time.sleep(0.4)
+    yield
+
+
+def hold(thread: int, seconds: float) -> None:
+    """Stop one thread of a process for so long, as a debugger does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def trace(request: int) -> None:
+        if libc.ptrace(request, thread, None, None) < 0:
+            pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+
+    trace(SEIZE)
+    trace(INTERRUPT)
+    os.waitpid(thread, ALL_THREADS)
+    time.sleep(seconds)
+    trace(DETACH)
+
+
+@contextlib.contextmanager
+def control_plane_that_cannot_write(skerry: Skerry) -> Generator[None]:
+    """Its database is locked, and there is something to write: a node of its has died."""
+    client = ControlClient(skerry)
+    node = client.nodes()["ams-own-0"]
+    client.http.close()
+    database = sqlite3.connect(skerry.home / "control.db", isolation_level=None)
+    database.execute("BEGIN IMMEDIATE")
+    os.kill(node["pid"], signal.SIGKILL)
+    yield
+    database.execute("ROLLBACK")
+    database.close()
+
+
+Fault = Callable[[Skerry], contextlib.AbstractContextManager[None]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "alert"),
+    [
+        (certificate_that_ends, "SkerryCertificateExpires"),
+        (full_disk, "SkerryDiskFull"),
+        (held_loop, "SkerryLoopLag"),
+        (control_plane_that_cannot_write, "SkerryControlBehind"),
+    ],
+)
+def test_an_alert_fires_in_its_fault_and_no_other_does(
+    skerry: Skerry, prometheus: Prometheus, fault: Fault, alert: str
+) -> None:
+    with fault(skerry):
+        until(lambda: alert in prometheus.firing())
+        also = {"SkerryDown"} if alert == "SkerryControlBehind" else set[str]()
+        # The node that died, which the control plane cannot start again.
+        assert prometheus.firing() - also <= {alert}
+    until(lambda: prometheus.firing() == set())
+    until(lambda: prometheus.up() == TARGETS)
