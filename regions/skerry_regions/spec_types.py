@@ -15,6 +15,8 @@ Size = Annotated[str, Meta(pattern=_SIZE)]
 IataCode = Annotated[str, Meta(pattern=_IATA)]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
+LinkRtt = Annotated[float, Meta(gt=0, le=10)]  # seconds
+LinkBandwidth = Annotated[float, Meta(gt=0, le=1e14)]  # bytes per second
 IPAddress = Annotated[str, Meta(max_length=45)]
 HostName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$|^[0-9A-Fa-f:.]{2,45}$")

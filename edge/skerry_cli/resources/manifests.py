@@ -39,10 +39,17 @@ def resources_of(document: located_yaml.Located[Manifest]) -> list[Named]:
 
 def manifest_text(client: PlatformClient) -> str:
     """Return all that is wanted, but for DNS and API tokens, as a file. Raises PlatformError."""
-    sections = {"regions": [_region(each) for each in client.all("/regions")]}
+    regions = client.all("/regions")
+    sections = {"regions": [_region(each) for each in regions]}
     for name, spec in SPECS.items():
         items = [_in_a_file(_without_defaults(each, spec)) for each in client.all(f"/{name}")]
         sections["edges" if name == "edge_nodes" else name] = items
+    sections["links"] = [
+        {"between": [region["name"], path["to"]]}
+        | {name: path[name] for name in ("rtt", "bandwidth") if path[name] is not None}
+        for region in regions
+        for path in region["paths"]
+    ]
     kept = {name: items for name, items in sections.items() if items}
     text: str = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=80)
     return text.rstrip()

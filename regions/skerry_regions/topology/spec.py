@@ -32,6 +32,8 @@ from skerry_regions.spec_types import (
     IataCode,
     IPAddress,
     Latitude,
+    LinkBandwidth,
+    LinkRtt,
     Longitude,
     Name,
     PEMFile,
@@ -112,8 +114,8 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A path between two regions (or inside one), either way. What is absent is a prior."""
 
     between: tuple[Name, Name]
-    rtt: Annotated[float, Meta(gt=0, le=10)] | None = None  # seconds
-    bandwidth: Annotated[float, Meta(gt=0, le=1e14)] | None = None  # bytes per second
+    rtt: LinkRtt | None = None
+    bandwidth: LinkBandwidth | None = None
 
 
 class Emulate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

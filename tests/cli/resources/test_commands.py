@@ -20,6 +20,8 @@ regions:
 pools:
   - {{name: decode, region: fra, role: decode, model: "{MODEL}", runner: toy, replicas: 0}}
   - {{name: nap, region: gru, role: hybrid, max_replicas: 2, kv_blocks: 64}}
+links:
+  - {{between: [fra, gru], rtt: 0.2}}
 edges:
   - {{name: edge, region: gru, tls: {{cert: /c.pem, key: /k.pem}}, url: "https://ai.example.com",
       placement: nearest, draining: true}}
@@ -98,7 +100,7 @@ def test_a_mistake_is_named_with_its_line(file: Path, capsys: Captured) -> None:
         (FILE.replace("iata: FRA", "iata: ZZZ"), f"{file}:2: regions[0].iata: "),
         (FILE.replace("region: gru", "region: ams"), f"{file}:6: pools[1].region: there is no"),
         (FILE.replace("name: nap", "nmae: nap"), f"{file}:6: pools[1].nmae: no such key"),
-        (FILE.replace("pools: [gru-nap]", "pools: [a-b]"), f"{file}:11: deployments[0].pools[0]: "),
+        (FILE.replace("pools: [gru-nap]", "pools: [a-b]"), f"{file}:13: deployments[0].pools[0]: "),
     ):
         file.write_text(wrong)
         assert told in run(capsys, "apply", "-f", str(file), status=1)[1]

@@ -35,6 +35,7 @@ async def test_a_resource_is_read_back_as_it_was_written(api: Api) -> None:
         "longitude": None,
         "residency": "eu",
         "draining": False,
+        "paths": [],
         "id": "fra",
         "meta": {
             "etag": "1",
@@ -102,6 +103,9 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("edge_nodes", {"name": "e", "region": "fra", "host": "localhost"}, "host"),
     ("edge_nodes", {"name": "e", "region": "fra", "port": 70000}, "port"),
     ("edge_nodes", {"name": "e", "region": "fra", "hosts": ["http://a"]}, "hosts[0]"),
+    ("regions", {"name": "r", "iata": "AMS", "paths": [{"to": "no"}]}, "paths[0].to"),
+    ("regions", {"name": "r", "iata": "AMS", "paths": [{"to": "fra"}] * 2}, "paths[1].to"),
+    ("regions", {"name": "r", "iata": "AMS", "paths": [{"to": "fra", "rtt": 0}]}, "paths[0].rtt"),
     ("edge_nodes", {"name": "e", "region": "fra", "tls_cert": "/c"}, "tls_key"),
     ("edge_nodes", {"name": "e", "region": "fra", "tls_key": "/c"}, "tls_cert"),
     ("edge_nodes", {"name": "e", "region": "fra", "tls_key": "c"}, "tls_key"),

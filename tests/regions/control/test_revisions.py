@@ -11,6 +11,8 @@ from tests.regions.control.support import MODEL, Api
 
 from skerry_regions.control.desired.resources import POOL
 from skerry_regions.control.errors import Conflict
+from skerry_regions.control.planning.wanted import topology_of
+from skerry_regions.topology.loading import parse_topology
 
 pytestmark = pytest.mark.anyio
 
@@ -96,9 +98,28 @@ async def test_one_mistake_and_nothing_is_written(api: Api) -> None:
 
 
 async def test_what_a_control_plane_does_not_do_is_named(api: Api) -> None:
-    links = [{"between": ["fra", "gru"], "rtt": 0.2}]
-    applied = await apply(api, {"regions": REGIONS, "edges": [EDGE], "links": links})
-    assert applied["unused"] == ["links"]
+    applied = await apply(api, {"regions": REGIONS, "emulate": {"rtt": "links"}})
+    assert applied["unused"] == ["emulate"]
+
+
+async def test_links_are_paths_that_edges_know(api: Api) -> None:
+    links = [{"between": ["gru", "fra"], "rtt": 0.2, "bandwidth": 1e6}]
+    assert (await apply(api, {"regions": REGIONS, "links": links}))["unused"] == []
+    path = {"to": "fra", "rtt": 0.2, "bandwidth": 1e6}
+    assert (await api.http.get("/regions/gru")).json()["paths"] == [path]
+    told = parse_topology(topology_of(api.store.desired)).link_priors()["fra", "gru"]
+    assert (told.rtt, told.bandwidth) == (0.2, 1e6)
+
+    twice = await api.http.patch("/regions/fra", json={"paths": [{"to": "gru"}]})
+    assert twice.json()["error"]["field"] == "paths[0].to"
+    for wrong, field in (
+        ([links[0] | {"between": ["ams", "fra"]}], "links[0].between[0]"),
+        ([links[0] | {"between": ["gru", "ams"]}], "regions[1].paths[0].to"),
+    ):
+        answer = await api.http.post(
+            "/apply", json={"manifest": {"regions": REGIONS, "links": wrong}}
+        )
+        assert answer.json()["error"]["field"] == f"manifest.{field}"
 
 
 async def test_an_edge_of_a_topology_is_wanted_with_all_that_it_says(api: Api) -> None:

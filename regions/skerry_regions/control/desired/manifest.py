@@ -133,15 +133,24 @@ def wishes(manifest: Manifest) -> list[Wish]:
 
 def unused(manifest: Manifest) -> list[str]:
     """Return what a control plane does not do of a manifest, as paths."""
-    return [name for name in ("links", "emulate", "steer", "router") if getattr(manifest, name)]
+    return [name for name in ("emulate", "steer", "router") if getattr(manifest, name)]
 
 
 def _wishes(manifest: Manifest) -> Iterator[Wish]:
+    named = {region.name for region in manifest.regions}
+    for i, link in enumerate(manifest.links):
+        if link.between[0] not in named:
+            raise Invalid(
+                f"the file has no region {link.between[0]!r}", field=f"links[{i}].between[0]"
+            )
     for i, region in enumerate(manifest.regions):
         latitude, longitude = region.coordinates or (None, None)
         values: dict[str, Any] = {
             "name": region.name, "residency": region.residency, "draining": region.draining,
             "iata": region.iata, "latitude": latitude, "longitude": longitude,
+            "paths": [
+                _path(link) for link in manifest.links if link.between[0] == region.name
+            ],
         }  # fmt: skip
         yield _wish(REGION, values, f"regions[{i}]")
     for i, pool in enumerate(manifest.pools):
@@ -165,6 +174,12 @@ def _wishes(manifest: Manifest) -> Iterator[Wish]:
         yield _wish(DEPLOYMENT, values, f"warm_up[{i}]")
     if manifest.dns is not None:
         yield from _dns(manifest.dns)
+
+
+def _path(link: Link) -> dict[str, Any]:
+    """Return a link as the region that it names first has it."""
+    values = {"to": link.between[1], "rtt": link.rtt, "bandwidth": link.bandwidth}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _dns(spec: DnsSpec) -> Iterator[Wish]:

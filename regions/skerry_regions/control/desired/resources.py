@@ -36,6 +36,8 @@ from skerry_regions.spec_types import (
     IataCode,
     IPAddress,
     Latitude,
+    LinkBandwidth,
+    LinkRtt,
     Longitude,
     Name,
     PEMFile,
@@ -60,6 +62,14 @@ Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 SloSeconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
+class PathSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to assume of a path, either way, until it is measured; what is absent is a prior."""
+
+    to: Name  # a region; itself: of the paths inside
+    rtt: LinkRtt | None = None  # seconds
+    bandwidth: LinkBandwidth | None = None  # bytes per second
+
+
 class RegionSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A place where nodes and edges stand: an airport that we know, or coordinates."""
 
@@ -69,6 +79,11 @@ class RegionSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     longitude: Longitude | None = None  # degrees
     residency: Annotated[str, Meta(min_length=1, max_length=64)] = "global"  # zone
     draining: bool = False  # what runs here ends as its streams do, and nothing is started
+    paths: Annotated[tuple[PathSpec, ...], Meta(max_length=1000)] = ()
+    """To other regions, each given at one of its ends; edges that start from then on know them."""
+
+    def leads_to(self, region: str) -> bool:
+        return any(path.to == region for path in self.paths)
 
 
 class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

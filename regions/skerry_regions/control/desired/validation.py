@@ -185,6 +185,8 @@ def check_references(spec: Spec, id: str, desired: Desired) -> None:
     """Check what a new or changed spec says of others. Raises Invalid, or Conflict for a taken
     name."""
     match spec:
+        case RegionSpec():
+            _check_paths(spec, desired)
         case EdgeNodeSpec():
             _check_region(spec.region, desired)
             _check_port(spec, id, desired)
@@ -213,6 +215,17 @@ def _check_record_beside(spec: DnsRecordSpec, id: str, desired: Desired) -> None
         raise Invalid(f"there is no DNS zone {spec.zone!r}", field="zone")
     records = desired.dns_records(spec.zone)
     check_beside(spec, zone, (other for key, other in records.items() if key != id))
+
+
+def _check_paths(spec: RegionSpec, desired: Desired) -> None:
+    stored = desired.regions().get(spec.name)  # a region that it led to may have gone since
+    for i, path in enumerate(spec.paths):
+        other = spec if path.to == spec.name else desired.regions().get(path.to)
+        if other is None and (stored in (None, spec) or path not in stored.paths):
+            raise Invalid(f"there is no region {path.to!r}", field=f"paths[{i}].to")
+        is_theirs = other not in (None, spec) and other.leads_to(spec.name)
+        if is_theirs or path.to in [each.to for each in spec.paths[:i]]:
+            raise Invalid(f"the path to {path.to!r} is there twice", field=f"paths[{i}].to")
 
 
 def _check_region(name: str, desired: Desired) -> None:

@@ -19,7 +19,7 @@ from skerry_regions.control.desired.resources import (
 )
 from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
 from skerry_regions.control.planning.plan import Group
-from skerry_regions.topology.spec import TopologyRegion
+from skerry_regions.topology.spec import Link, TopologyRegion
 from skerry_regions.zones import GLOBAL
 
 INSTALLING = "the model is being installed"
@@ -140,8 +140,17 @@ def _residency(desired: Desired, region: str) -> str:
 def topology_of(desired: Desired) -> bytes:
     """Return the regions, as a topology file that edges read: what paths cost before they are
     measured."""
-    regions = [region_of(spec) for spec in desired.regions().values()]
-    return msgspec.json.encode({"regions": regions})  # JSON is YAML
+    specs = desired.regions()
+    links = {
+        frozenset((name, path.to)): Link(
+            between=(name, path.to), rtt=path.rtt, bandwidth=path.bandwidth
+        )
+        for name, spec in specs.items()
+        for path in spec.paths
+        if path.to in specs
+    }
+    regions = [region_of(spec) for spec in specs.values()]
+    return msgspec.json.encode({"regions": regions, "links": [*links.values()]})  # JSON is YAML
 
 
 def region_of(spec: RegionSpec) -> TopologyRegion:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
-from skerry_terraform.kit.schema import Attr, Schema, between, matching
+from skerry_terraform.kit.schema import Attr, Schema, above, between, matching
 from skerry_terraform.kit.values import BOOL, NUMBER
 from skerry_terraform.provider.resource import LABEL, ControlResource, common, timeouts
 
 _check_iata = matching("[A-Z]{3}", "the three capital letters of an airport")
+
+
+PATH = {
+    "to": Attr(required=True, check=LABEL, doc="Name of the other region."),
+    "rtt": Attr(NUMBER, optional=True, check=above(0, 10), doc="Seconds."),
+    "bandwidth": Attr(NUMBER, optional=True, check=above(0, 1e14), doc="Bytes per second."),
+}
 
 
 class RegionResource(ControlResource):
@@ -23,6 +30,13 @@ class RegionResource(ControlResource):
             longitude=Attr(NUMBER, optional=True, check=between(-180, 180), doc="Degrees."),
             residency=Attr(default="global", doc="Zone that its data does not leave."),
             draining=Attr(BOOL, default=False, doc="End what runs there as its streams do."),
+            paths=Attr(
+                nested=PATH,
+                nesting="list",
+                default=[],
+                doc="What to assume of paths to other regions, until they are measured; each at "
+                "one of its ends.",
+            ),
         ),
         blocks=timeouts("delete"),
     )
