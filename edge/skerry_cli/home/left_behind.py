@@ -70,9 +70,7 @@ def _signalled(pidfds: Collection[int], number: signal.Signals, deadline: float)
 def forget_fleet(home: Home) -> None:
     """Remove what processes of a topology have written that run no more: it says nothing about
     those to come."""
-    folder = LaunchFolder.of_fleet(home.root)
-    if not any(folder.running()):  # which clears away what has ended
-        folder.close()
+    LaunchFolder.of_fleet(home.root).close()
     SocketPaths.of(home.root, SOCKETS).remove()
     for path in home.run.glob(f"{home.registry.name}*"):
         path.unlink(missing_ok=True)

@@ -80,9 +80,7 @@ def simulate(args: argparse.Namespace) -> int:
     except ImportError as error:
         return complain(f"{error.name} is missing; install it with `pip install skerry[platform]`.")
     if args.json is not None and not args.json.absolute().parent.is_dir():
-        return complain(
-            f"--json {args.json}: there is no folder {args.json.parent}; make it first."
-        )
+        return complain(f"--json {args.json}: there is no folder {args.json.parent}.")
     try:
         scenario = load_scenario(args.scenario)
         note("compiling or loading the simulator (minutes the first time)")

@@ -96,10 +96,9 @@ class LaunchFolder:
         return msgspec.json.decode(self.path(id, "json").read_bytes(), type=LaunchRecord)
 
     def write(self, record: LaunchRecord) -> None:
-        """Replace a record whole: we may die at any moment. Raises OSError."""
+        """Replace a record. Raises OSError where there is no room, and none of before."""
         draft = self.path(record.id, "draft")
-        draft.write_bytes(msgspec.json.encode(record))
-        os.replace(draft, self.path(record.id, "json"))
+        _replace(self.path(record.id, "json"), draft, msgspec.json.encode(record))
 
     def remove(self, id: str) -> None:
         """Remove everything of a process that has ended."""
@@ -117,12 +116,24 @@ class LaunchFolder:
     def claim(self, term: int) -> None:
         """Refuse everybody of a lower term from now on. Raises OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._term.with_suffix(".term-draft")
-        draft.write_text(str(term))
-        os.replace(draft, self._term)
+        _replace(self._term, self._term.with_suffix(".term-draft"), str(term).encode())
 
     def close(self) -> None:
-        """Remove the folder, unless what runs on uses it."""
+        """Remove what was written, and the folder, unless what runs on uses it."""
+        for _ in self.running():
+            pass  # what has ended is cleared away
         with contextlib.suppress(OSError):
             self.root.rmdir()
             self._term.unlink(missing_ok=True)
+
+
+def _replace(path: Path, draft: Path, data: bytes) -> None:
+    """Replace a file whole: we may die at any moment. On a full disk it is written in its place."""
+    try:
+        draft.write_bytes(data)
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        with path.open("r+b") as file:
+            file.write(data)
+            file.truncate()

@@ -117,7 +117,7 @@ class LocalLauncher:
         lock = locked(self._folder.path(record.id, "lock"))
         try:
             what = program()
-            self._folder.write(record)
+            self._write(record)
             pid = spawn(what.command, what.environ, what.log, [lock, *what.descriptors])
         finally:
             os.close(lock)  # ours; the process keeps its own
@@ -144,16 +144,20 @@ class LocalLauncher:
     def note(self, process: LaunchedProcess, record: LaunchRecord) -> None:
         """Change what is known of a process, in memory and, while it runs, on disk."""
         process.record = record
-        if process.has_ended.is_set():
-            return
-        with contextlib.suppress(OSError):  # a full disk: the next launcher knows less
-            self._folder.write(record)
+        if not process.has_ended.is_set():
+            self._write(record)
 
     def close(self) -> None:
         """Let go of what runs; it goes on."""
         for process in [*self._known.values()]:
             self._let_go(process)
         self._folder.close()
+
+    def _write(self, record: LaunchRecord) -> None:
+        try:
+            self._folder.write(record)
+        except OSError as error:  # a full disk: the next launcher knows less
+            logger.warning("%s is not written down: %s", record.id, error)
 
     def _fence(self) -> None:
         if (term := self._folder.term) > self._term:
@@ -167,8 +171,7 @@ class LocalLauncher:
         with contextlib.suppress(ChildProcessError):  # adopted: its parent has died
             _, status = os.waitpid(process.pid, os.WNOHANG)
             process.returncode = os.waitstatus_to_exitcode(status)
-        self._let_go(process)
-        self._folder.remove(process.record.id)
+        self._let_go(process)  # its files stay: another's record may have no other room
         process.has_ended.set()
         self._ended(process)
 

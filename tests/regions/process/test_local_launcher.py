@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.disks import fill, small_disk
 from tests.regions.process.test_supervisor import UNTIL_TOLD, until
 
 from skerry_regions.process.backoff import RestartPolicy
@@ -208,3 +209,19 @@ async def test_a_listener_goes_on_to_whoever_takes_over(tmp_path: Path) -> None:
             edges.retire()
             await edges.stop(20)
             heir.close()
+
+
+async def test_one_is_started_again_where_the_disk_has_no_room(tmp_path: Path) -> None:
+    """Its record takes the place of the former one, so that it is found again."""
+    with small_disk(tmp_path / "disk", 1 << 20) as disk, nobody_left(disk):
+        with launching(disk) as launcher:
+            first, _ = launcher.start(record("a"), lambda: sleeper(tmp_path))
+            fill(disk)
+            launcher.stop("a")
+            await first.wait()
+            again, is_new = launcher.start(record("a"), lambda: sleeper(tmp_path))
+            assert is_new
+            other, _ = launcher.start(record("b"), lambda: sleeper(tmp_path))  # not written down
+        with launching(disk, 2) as launcher:
+            assert {id: each.pid for id, each in launcher.list().items()} == {"a": again.pid}
+        os.kill(other.pid, signal.SIGKILL)
