@@ -46,6 +46,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     attended_pairs: float = 0.0
     stream_steps: int = 0
     context_steps: int = 0
+    accepted_tokens: int = 0  # of drafts
 
 
 class NodeStatus(Struct, frozen=True, omit_defaults=True):

@@ -108,6 +108,7 @@ def platform_of(looks: Sequence[Overview]) -> CalibratedPlatform:
                 nodes=sorted(own),
                 cache_tokens=tokens,
                 law=law,
+                tokens_per_step=_tokens_per_step(looks, own),
             )
         )
     edges = {edge.id: edge.region for edge in looks[-1].edges}
@@ -118,6 +119,23 @@ def platform_of(looks: Sequence[Overview]) -> CalibratedPlatform:
         if other != edge.region and any(key[0] == other for key in pools)
     }
     return CalibratedPlatform(pools=seen, edges=edges, rtts=rtts)
+
+
+def _tokens_per_step(looks: Sequence[Overview], nodes: set[str]) -> float:
+    """Return how many tokens a stream got in a step, those of accepted drafts among them."""
+    sums = [
+        [
+            sum(
+                getattr(node.engine, name)
+                for node in look.nodes
+                if node.id in nodes and node.engine
+            )
+            for name in ("accepted_tokens", "stream_steps")
+        ]
+        for look in (looks[0], looks[-1])
+    ]
+    (accepted, steps), (accepted_then, steps_then) = sums
+    return 1.0 + float(max(accepted_then - accepted, 0) / max(steps_then - steps, 1))
 
 
 def _sums(of: Overview) -> Mapping[str, tuple[StepSample, int]]:

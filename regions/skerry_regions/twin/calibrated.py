@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from skerry_regions.twin.fitting import FitError, FittedLaw
 from skerry_regions.twin.scenario import (
+    Routing,
     Scenario,
     SimulatedLink,
     SimulatedPool,
@@ -46,6 +47,7 @@ class SeenPool(Struct, frozen=True, kw_only=True):
     nodes: list[str]  # by name, those that were measured
     cache_tokens: int  # of each
     law: FittedLaw
+    tokens_per_step: float = 1.0  # of a stream: what speculation brought
 
 
 class CalibratedPlatform(Struct, frozen=True, kw_only=True):
@@ -93,6 +95,7 @@ def scenario_of(
         raise FitError("no request was completed meanwhile: ask the platform something")
     regions = sorted({pool.region for pool in seen.pools} | set(seen.edges.values()))
     overhead = statistics.median(each.overhead for each in requests)
+    outputs = statistics.fmean(each.output_tokens for each in requests)
     came = [seen.edges.get(each.edge, regions[0]) for each in requests]
     return Scenario(
         name=name,
@@ -114,6 +117,7 @@ def scenario_of(
                 factors=[round(pool.law.factors.get(node, 1.0), 4) for node in pool.nodes],
                 noise=round(pool.law.noise, 4),
                 cache_tokens=pool.cache_tokens,
+                tokens_per_step=round(pool.tokens_per_step, 3),
             )
             for number, pool in enumerate(seen.pools)
         ],
@@ -121,6 +125,7 @@ def scenario_of(
             SimulatedLink(between=(a, b), rtt=max(rtt, LEAST_RTT))
             for (a, b), rtt in sorted(seen.rtts.items())
         ],
+        router=Routing(expected_output=round(outputs, 1)),  # edges know each request's limit
         traffic=[
             SimulatedTraffic(
                 regions={region: came.count(region) for region in sorted(set(came))}, trace=trace

@@ -86,6 +86,7 @@ class SimulatedPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_tokens: Annotated[int, Meta(ge=0, le=1 << 26)] = 1 << 20
     kv_bytes_per_token: Positive = 131_072.0
     max_streams: Annotated[int, Meta(ge=1, le=1024)] = 256
+    tokens_per_step: Annotated[float, Meta(ge=1, le=64)] = 1.0  # of a stream: speculation
     node_hour: Annotated[float, Meta(ge=0, le=1e6)] = 0.0  # its price
 
     @property

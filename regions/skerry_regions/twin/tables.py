@@ -86,6 +86,8 @@ class Layout:
         nodes.role[:count] = [ROLES[pool.role] for pool in self.pools]
         nodes.noise[:count] = [pool.noise for pool in self.pools]
         nodes.max_streams[:count] = [pool.max_streams for pool in self.pools]
+        nodes.tokens_per_step[:] = 1.0
+        nodes.tokens_per_step[:count] = [pool.tokens_per_step for pool in self.pools]
         for column in (nodes.head, nodes.tail, nodes.join_head, nodes.join_tail):
             column[:] = state.NONE
         nodes.factor[:], nodes.version[:], nodes.heard_by[:] = 1.0, 1, -inf

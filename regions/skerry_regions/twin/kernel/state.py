@@ -121,6 +121,7 @@ class Nodes(Columns):
     up: Int64s  # whether it computes
     noise: Floats  # sigma of a step's lognormal time
     max_streams: Int64s
+    tokens_per_step: Floats  # of a stream
     head: Int64s  # of its queue of prompts
     tail: Int64s
     num_waiting: Int64s

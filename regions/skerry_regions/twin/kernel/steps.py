@@ -126,6 +126,9 @@ def begin_decode(world: World, x: int, now: float) -> bool:
     if requests.left[x] <= 1:
         finish(world, x, now)
         return False
+    per_step = world.nodes.tokens_per_step[requests.decode[x]]
+    if per_step > 1 and requests.attempt[x] == 0:
+        requests.left[x] = 1 + math.ceil((requests.left[x] - 1) / per_step)
     join(requests, world.nodes, requests.decode[x], x)
     return True
 
