@@ -43,6 +43,12 @@ class CallMarks:
         self.token = mark.token
         self._is_first = mark.is_first
         self._texts = spelling.texts
+        last = self.text[-1:]  # what completes the word, or the token that is the mark
+        self._completing = (
+            [token_id for token_id, text in enumerate(self._texts) if last in text]
+            if self.token is None
+            else [self.token]
+        )
         # By how much of the first word is there: bits of the tokens that do not complete it.
         self._kept = [
             self._without(self.text[:overlap], mask_words)
@@ -76,6 +82,6 @@ class CallMarks:
 
     def _without(self, begun: bytes, mask_words: int) -> UInt32:
         kept = np.full(mask_words * 32, True)
-        for token_id in range(len(self._texts)):
+        for token_id in self._completing:
             kept[token_id] = self.begun(begun, token_id) is None
         return np.packbits(kept, bitorder="little").view(np.uint32)

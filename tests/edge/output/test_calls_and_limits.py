@@ -6,13 +6,19 @@ Whatever the limit, an answer is a whole call, or text without a trace of markup
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
+from tests.core.byte_grammars import END, compiler, text
+from tests.core.byte_grammars import MARK as MARK_ID
 from tests.edge.engine_edge import EngineEdge, engine_edge
 from tests.edge.tool_dialects import DIALECTS, Said, ask_with_tool
 
+from skerry_core.grammar.lowering import lower
+from skerry_edge.output.plan import OutputAsked, plan_fields
+from skerry_edge.output.tools import LLAMA, MISTRAL, TAUGHT
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
@@ -23,6 +29,7 @@ PARAMETERS: dict[str, Any] = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
+TOOL = {"name": "add", "parameters": PARAMETERS}
 LIMITS = (1, 2, 5, 6, 7, 8, 9, 10, 11, 20, 28, 31, 32, 33, 34, 35, 36, 38, 39, 60)
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 21, "b": 34}}\n</tool_call>'
 MARK = "<tool_call>"
@@ -89,6 +96,39 @@ def test_a_call_after_a_call(edge: EngineEdge) -> None:
         said = ask(edge, "messages", limit, stream=False)
         assert said.calls == [{"a": 21, "b": 34}] * (1 + (limit == 80))
         assert said.reason == ("calls" if limit == 80 else "length")
+
+
+FAMILIES = {"taught": TAUGHT, "llama": LLAMA, "mistral": replace(MISTRAL, mark_id=MARK_ID)}
+ARGUMENTS = '{"a": 1, "b": 2}'
+CALLS = {
+    "taught": f'<tool_call>\n{{"name": "add", "arguments": {ARGUMENTS}}}\n</tool_call>',
+    "llama": f'{{"name": "add", "parameters": {ARGUMENTS}}}',
+    "mistral": f'[{{"name": "add", "arguments": {ARGUMENTS}}}]',
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_familys_mark(name: str) -> None:
+    """With a token for each byte: a call is begun where it fits to the byte, and not below."""
+    family = FAMILIES[name]
+    grammar = plan_fields(family, OutputAsked(tools=[TOOL])).grammar
+    assert grammar is not None
+    assert grammar.calls is not None
+    automaton = compiler().compile(lower("ebnf", grammar.source), grammar.calls)
+    call = [*([MARK_ID] if name == "mistral" else []), *CALLS[name].encode()]
+    for limit in (len(call) - 1, len(call)):
+        matcher, ids = automaton.matcher(), list[int]()
+        while END not in ids and not matcher.is_finished and len(ids) < limit:
+            left = limit - len(ids) - 1
+            matcher.fill(left)
+            assert matcher.mask is not None
+            wanted = call[len(ids)] if ids == call[: len(ids)] else END
+            is_allowed = matcher.mask[wanted >> 5] >> (wanted & 31) & 1
+            ids.append(matcher.choose(wanted if is_allowed else ord("x"), left))
+        assert (ids == call) is (limit == len(call))
+        if limit < len(call):
+            assert MARK_ID not in ids
+            assert text(ids) == ("<toox" if name == "taught" else "x")  # as in `<tooth>`
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
