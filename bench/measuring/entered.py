@@ -123,7 +123,8 @@ def files_of_a_plain_stream(
 
 
 def _stream(ai: AI, model: str) -> None:
-    inputs = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "seed": SEED}
+    turns = [{"role": "user", "content": QUESTION}]
+    inputs: dict[str, Any] = {"messages": turns, "max_tokens": 8, "seed": SEED}
     chunks = list(ai.run(model, inputs, stream=True))
     if not chunks[-1].usage.completion_tokens:
         raise RuntimeError("the platform answered nothing")

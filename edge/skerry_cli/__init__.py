@@ -1,18 +1,22 @@
 """The `skerry` command. Each module of this package registers its own subcommands.
 
 Modules imported here stay light, so that `skerry --help` answers at once: the engine and the web
-server are imported by `skerry up` alone, when it runs.
+server are imported by `skerry up` alone, when it runs. Where the SDK alone is installed, the
+commands that call a platform work, and the others say what they need.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 from skerry import __version__
+from skerry.__main__ import INSTALL
 from skerry.errors import ConnectionFailed, SkerryError
+from skerry_cli.arguments import Commands
 from skerry_cli.home.errors import StateError
 from skerry_cli.output import complain
 
@@ -55,14 +59,22 @@ def version_line() -> str:
     return f"skerry {__version__} (Python {python})"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    from skerry_cli.call import batch, talk
-    from skerry_cli.observe import audit, simulate, status, top, trace, usage
-    from skerry_cli.platform import lifecycle, terraform, tokens, up
-    from skerry_cli.platform.models import command as models
-    from skerry_cli.resources import commands as resources
-    from skerry_cli.roles import control_plane, dns, edge, geo, node
+COMMANDS = (
+    *("platform.up", "platform.lifecycle", "observe.status", "observe.top", "resources.commands"),
+    *("observe.audit", "platform.terraform", "observe.trace", "observe.usage", "call.talk"),
+    *("platform.models.command", "platform.tokens", "call.batch", "roles.control_plane"),
+    *("roles.node", "roles.edge", "roles.dns", "roles.geo", "observe.simulate"),
+)
+"""Modules of commands, in the order of `--help`."""
 
+CLIENTS = {"platform.models.command": "call.served"}
+"""What the client alone has in the place of a module."""
+
+OURS = ("skerry", "skerry_cli", "skerry_core", "skerry_dns", "skerry_edge", "skerry_regions")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the arguments of all commands that this installation has."""
     parser = argparse.ArgumentParser(
         prog="skerry",
         description="Serverless inference on your own machines.",
@@ -72,9 +84,34 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    of_platform = (up, lifecycle, status, top, resources, audit, terraform)
-    for module in (*of_platform, trace, usage, talk, models, tokens, batch):
-        module.register(commands)
-    for module in (control_plane, node, edge, dns, geo, simulate):
-        module.register(commands)
+    missing = [each for each in COMMANDS if not _is_registered(each, commands)]
+    if missing:
+        parser.epilog = f"{INSTALL}\n\n{EPILOG}"
+    for name in missing:
+        if name in CLIENTS:
+            _is_registered(CLIENTS[name], commands)
+        else:
+            _register_missing(name, commands)
     return parser
+
+
+def _is_registered(name: str, commands: Commands) -> bool:
+    """Register a module's commands; return whether this installation has what it needs."""
+    try:
+        module = importlib.import_module(f"skerry_cli.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OURS:
+            raise  # ours and gone: a bug, not an extra that is missing
+        return False
+    module.register(commands)
+    return True
+
+
+def _register_missing(name: str, commands: Commands) -> None:
+    """Have the command of a module say what it needs, whatever its arguments."""
+    command = {"control_plane": "control"}.get(last := name.rpartition(".")[2], last)
+    parser = commands.add_parser(
+        command, help="not installed here", add_help=False, prefix_chars="\0"
+    )
+    parser.add_argument("arguments", nargs="*")
+    parser.set_defaults(command=lambda args: complain(f"{command} is not installed. {INSTALL}"))

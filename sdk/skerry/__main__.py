@@ -6,6 +6,7 @@ import importlib
 import sys
 
 MISSING_PLATFORM = 2  # exit status
+INSTALL = 'In a copy of its repository, install it with:  pip install ".[platform]"'
 OURS = tuple(f"skerry{part}." for part in ("", "_cli", "_edge", "_dns", "_regions", "_core"))
 
 
@@ -21,8 +22,7 @@ def main() -> int:
         if exc.name is None or exc.name.startswith(OURS):
             raise  # ours and gone: a bug, not a missing extra
         sys.stderr.write(
-            f"skerry: the platform is not installed (no module {exc.name!r}).\n"
-            'Install it with:  pip install "skerry[platform]"\n'
+            f"skerry: the platform is not installed (no module {exc.name!r}).\n{INSTALL}\n"
         )
         return MISSING_PLATFORM
     return status

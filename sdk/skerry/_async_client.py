@@ -10,18 +10,22 @@ import anyio
 import httpx
 
 from skerry._batch import AsyncBatch, submit
-from skerry._calls import DEFAULT_TIMEOUT, LIMITS, CallOptions, Client, Inputs, Reply
+from skerry._calls import DEFAULT_TIMEOUT, LIMITS, CallOptions, Client, FreeInputs, Inputs, Reply
 from skerry._exchange import Read, Send, Sleep, Step, Streamed
+from skerry._results import Result
 from skerry._stream import AsyncStream, BoundedBody
 from skerry.tasks import (
     ClassificationInputs,
+    ContextInputs,
     EmbeddingInputs,
     Embeddings,
+    KnownInputs,
     Label,
     Model,
     ModelSchema,
     Ranking,
     RankingInputs,
+    StreamedInputs,
     TextGeneration,
     TextGenerationInputs,
 )
@@ -62,6 +66,16 @@ class AsyncAI(Client):
     async def run(
         self,
         model: str,
+        inputs: StreamedInputs,
+        *,
+        stream: bool = ...,
+        **options: Unpack[CallOptions],
+    ) -> AsyncStream: ...
+
+    @overload
+    async def run(
+        self,
+        model: str,
         inputs: RankingInputs,
         *,
         stream: Literal[False] = False,
@@ -92,7 +106,7 @@ class AsyncAI(Client):
     async def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: ContextInputs | FreeInputs,
         *,
         stream: Literal[False] = False,
         **options: Unpack[CallOptions],
@@ -102,7 +116,7 @@ class AsyncAI(Client):
     async def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: KnownInputs | FreeInputs,
         *,
         stream: Literal[True],
         **options: Unpack[CallOptions],
@@ -112,7 +126,7 @@ class AsyncAI(Client):
     async def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: KnownInputs | FreeInputs,
         *,
         stream: bool,
         **options: Unpack[CallOptions],
@@ -121,7 +135,7 @@ class AsyncAI(Client):
     async def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: KnownInputs | Inputs,
         *,
         stream: bool = False,
         **options: Unpack[CallOptions],
@@ -158,6 +172,13 @@ class AsyncAI(Client):
         """See `AI.schema`."""
         schema: ModelSchema = await self._drive(self._schema(model, options))
         return schema
+
+    async def usage(
+        self, *, by: str = "model", since: str = "30d", **options: Unpack[CallOptions]
+    ) -> list[Result]:
+        """See `AI.usage`."""
+        found: list[Result] = await self._drive(self._usage(by, since, options))
+        return found
 
     async def close(self) -> None:
         """Close idle connections. Streams that are still open end with an error."""

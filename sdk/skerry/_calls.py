@@ -31,6 +31,15 @@ QUEUED = {"queueRequest": "true"}
 Inputs = Mapping[str, Any] | bytes
 """What a model is given: a mapping that JSON can write, or a file's bytes (audio, images)."""
 
+
+class FreeForm:
+    """What only `Any` is for a type checker: nothing is made of it. A `dict[str, Any]` is taken for
+    inputs of whatever task; a dict that is written out must be those of one that is known."""
+
+
+FreeInputs = Mapping[str, FreeForm] | bytes
+"""Inputs of a task that is not among those of `skerry.tasks`."""
+
 Reply = Result | Any
 """A `Result`, but a list where the model's answer is one, and bytes where it is binary."""
 
@@ -156,6 +165,13 @@ class Client:
     def _schema(self, model: str, options: CallOptions) -> Generator[Step, Any, ModelSchema]:
         found = yield from self._get("/ai/models/schema", {"model": model}, options)
         return ModelSchema(found)
+
+    def _usage(
+        self, by: str, since: str, options: CallOptions
+    ) -> Generator[Step, Any, list[Result]]:
+        query = {"by": by, "since": since}
+        found = yield from self._get("/ai/usage", query, options)
+        return [Result(each) for each in found]
 
     def _prepared(
         self,

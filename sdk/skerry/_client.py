@@ -10,18 +10,22 @@ from typing import Any, Literal, Self, Unpack, overload
 import httpx
 
 from skerry._batch import Batch, submit
-from skerry._calls import DEFAULT_TIMEOUT, LIMITS, CallOptions, Client, Inputs, Reply
+from skerry._calls import DEFAULT_TIMEOUT, LIMITS, CallOptions, Client, FreeInputs, Inputs, Reply
 from skerry._exchange import Read, Send, Sleep, Step, Streamed
+from skerry._results import Result
 from skerry._stream import BoundedBody, Stream
 from skerry.tasks import (
     ClassificationInputs,
+    ContextInputs,
     EmbeddingInputs,
     Embeddings,
+    KnownInputs,
     Label,
     Model,
     ModelSchema,
     Ranking,
     RankingInputs,
+    StreamedInputs,
     TextGeneration,
     TextGenerationInputs,
 )
@@ -68,6 +72,16 @@ class AI(Client):
     def run(
         self,
         model: str,
+        inputs: StreamedInputs,
+        *,
+        stream: bool = ...,
+        **options: Unpack[CallOptions],
+    ) -> Stream: ...
+
+    @overload
+    def run(
+        self,
+        model: str,
         inputs: RankingInputs,
         *,
         stream: Literal[False] = False,
@@ -98,7 +112,7 @@ class AI(Client):
     def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: ContextInputs | FreeInputs,
         *,
         stream: Literal[False] = False,
         **options: Unpack[CallOptions],
@@ -108,7 +122,7 @@ class AI(Client):
     def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: KnownInputs | FreeInputs,
         *,
         stream: Literal[True],
         **options: Unpack[CallOptions],
@@ -118,7 +132,7 @@ class AI(Client):
     def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: KnownInputs | FreeInputs,
         *,
         stream: bool,
         **options: Unpack[CallOptions],
@@ -127,7 +141,7 @@ class AI(Client):
     def run(
         self,
         model: str,
-        inputs: Inputs,
+        inputs: KnownInputs | Inputs,
         *,
         stream: bool = False,
         **options: Unpack[CallOptions],
@@ -178,6 +192,17 @@ class AI(Client):
         """Return what a model takes and gives, in JSON Schema."""
         schema: ModelSchema = self._drive(self._schema(model, options))
         return schema
+
+    def usage(
+        self, *, by: str = "model", since: str = "30d", **options: Unpack[CallOptions]
+    ) -> list[Result]:
+        """Return what the account used, summed by `token`, `model`, `day` or `edge`, or several of
+        them with commas.
+
+        `since` is 90m, 24h or 7d ago, or a UTC day.
+        """
+        found: list[Result] = self._drive(self._usage(by, since, options))
+        return found
 
     def close(self) -> None:
         """Close idle connections. Streams that are still open end with an error."""

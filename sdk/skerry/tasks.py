@@ -17,12 +17,17 @@ Pooling = Literal["mean", "cls", "max"]
 
 
 class TextGenerationInputs(TypedDict, total=False):
-    """A `prompt` or `messages`, and how the text is made. `stream` is an argument of `run`."""
+    """A `prompt` or `messages`, and how the text is made, by native models or by chat models.
+    `stream` is an argument of `run`."""
 
     prompt: str
     messages: Sequence[Mapping[str, Any]]
     raw: bool
     max_tokens: int
+    max_completion_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    n: int
     temperature: float
     top_p: float
     top_k: int
@@ -34,6 +39,9 @@ class TextGenerationInputs(TypedDict, total=False):
     presence_penalty: float
     stop: str | Sequence[str]
     logit_bias: Mapping[str, float]
+    logprobs: bool
+    top_logprobs: int
+    lora: str
     response_format: Mapping[str, Any]
     guided_json: Mapping[str, Any] | str
     guided_regex: str
@@ -42,6 +50,16 @@ class TextGenerationInputs(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    functions: Sequence[Mapping[str, Any]]
+    function_call: str | Mapping[str, Any]
+    stream_options: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+class StreamedInputs(TextGenerationInputs):
+    """The same with `stream` among them: the result is a stream."""
+
+    stream: Required[Literal[True]]
 
 
 class EmbeddingInputs(TypedDict, total=False):
@@ -50,6 +68,7 @@ class EmbeddingInputs(TypedDict, total=False):
     text: Required[str | Sequence[str]]
     pooling: Pooling
     truncate_inputs: bool
+    options: Mapping[str, Any]
 
 
 class Context(TypedDict):
@@ -64,12 +83,31 @@ class RankingInputs(TypedDict):
     query: str
     contexts: Sequence[Context]
     top_k: NotRequired[int]
+    pooling: NotRequired[Pooling]
+    truncate_inputs: NotRequired[bool]
+    options: NotRequired[Mapping[str, Any]]
+
+
+class ContextInputs(TypedDict):
+    """Texts alone, of which a model that embeds gives the vectors."""
+
+    contexts: Sequence[Context]
+    pooling: NotRequired[Pooling]
+    truncate_inputs: NotRequired[bool]
+    options: NotRequired[Mapping[str, Any]]
 
 
 class ClassificationInputs(TypedDict):
     """A text to put into one of the model's classes."""
 
     text: str
+    truncate_inputs: NotRequired[bool]
+    options: NotRequired[Mapping[str, Any]]
+
+
+KnownInputs = (
+    TextGenerationInputs | RankingInputs | EmbeddingInputs | ContextInputs | ClassificationInputs
+)
 
 
 class Usage(Result):

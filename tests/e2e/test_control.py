@@ -33,7 +33,7 @@ issuers:
       - {when: {groups: operators}, account: platform, role: operator}
       - {when: {groups: developers}, account: platform, role: developer}
 """
-ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
+ASKED: dict[str, Any] = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_a_region_in_use_cannot_be_removed(control: ControlPlane) -> None:
 
 def test_what_is_removed_drains_and_nothing_is_left(control: ControlPlane) -> None:
     pids = [node["pid"] for node in control.nodes().values()]
-    asked = ASKED | {"max_tokens": 1000, "ignore_eos": True}
+    asked: dict[str, Any] = ASKED | {"max_tokens": 1000, "ignore_eos": True}
     with control.ai() as ai:
         undisturbed = "".join(each["response"] for each in ai.run(MODEL, asked, stream=True))
         text = ""

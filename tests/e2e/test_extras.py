@@ -118,10 +118,10 @@ def test_a_platform_needs_no_dns(tmp_path: Path, default_model: ModelFiles) -> N
                 control.get("dns_answer", params={"name": "ai.example.test"}),
             ):
                 assert refused.status_code == 409
-                assert "pip install 'skerry[dns]'" in refused.json()["error"]["message"]
+                assert "pip install '.[dns]'" in refused.json()["error"]["message"]
         done = skerry("dns", "--zone", "example.test")
         assert done.returncode == 1
-        assert "pip install 'skerry[dns]'" in done.stderr
+        assert "pip install '.[dns]'" in done.stderr
         assert "Traceback" not in done.stderr
     finally:
         assert skerry("down").returncode == 0

@@ -17,7 +17,7 @@ from skerry_cli.home.room import START_BYTES
 from skerry_regions.models.model_files import ModelFiles
 
 DISK_BYTES = 4 * START_BYTES
-ASKED = {"prompt": "The sea", "max_tokens": 2}
+ASKED: dict[str, Any] = {"prompt": "The sea", "max_tokens": 2}
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ from skerry_regions.process.process_lock import holder
 pytestmark = pytest.mark.model
 
 POOL = {"region": "fra", "role": "hybrid", "model": MODEL, "runner": "toy", "threads": 1}
-ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
+ASKED: dict[str, Any] = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
 class Process:

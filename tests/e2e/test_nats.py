@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
@@ -38,7 +39,7 @@ edges:
   - {{name: edge-fra, region: fra}}
   - {{name: edge-iad, region: iad}}
 """
-ASKED = {"prompt": "The sea is", "max_tokens": 8}
+ASKED: dict[str, Any] = {"prompt": "The sea is", "max_tokens": 8}
 
 
 class Machine:
@@ -96,7 +97,7 @@ def test_an_edge_is_served_by_a_node_of_another_home(
     account = re.search(r"of account ([0-9a-f]{32})", made.stderr)
     assert account is not None, made.stderr
     with AI(base_url=url, account_id=account[1], api_token=made.stdout.strip()) as ai:
-        asked = {"prompt": "The sea is", "max_tokens": 4}
+        asked: dict[str, Any] = {"prompt": "The sea is", "max_tokens": 4}
         answer = ai.run(MODEL, asked)
         assert answer["usage"]["completion_tokens"] == 4
         server.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.core.random_encoders import KERNELS
@@ -11,7 +12,7 @@ from tests.e2e.command import Skerry
 from tests.edge.api.test_classification import write_model
 
 from skerry import InvalidInput
-from skerry.tasks import ClassificationInputs
+from skerry.tasks import ClassificationInputs, Context
 
 RANKER, CLASSIFIER = "@cf/me/ranker", "@cf/me/classifier"
 TOPOLOGY = f"""
@@ -39,7 +40,8 @@ def skerry(tmp_path: Path) -> Iterator[Skerry]:
 
 
 def check_answers(skerry: Skerry) -> None:
-    contexts = [{"text": "the cat"}, {"text": "sat"}, {"text": "a b c"}]
+    contexts: list[Context] = [{"text": "the cat"}, {"text": "sat"}, {"text": "a b c"}]
+    alone: dict[str, Any] = {"query": "the cat"}
     with skerry.ai() as ai:
         ranking = ai.run(RANKER, {"query": "the cat", "contexts": contexts, "top_k": 2})
         scores = [each.score for each in ranking.response]
@@ -49,7 +51,7 @@ def check_answers(skerry: Skerry) -> None:
         assert [each.label for each in labels] == ["no", "yes"]
         assert sum(each.score for each in labels) == pytest.approx(1)
         with pytest.raises(InvalidInput, match="contexts"):
-            ai.run(RANKER, {"query": "the cat"})
+            ai.run(RANKER, alone)
 
 
 def test_they_are_served_by_one_process(skerry: Skerry) -> None:

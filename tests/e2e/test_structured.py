@@ -74,7 +74,7 @@ def test_four_required_strings_fit_into_64_tokens(ai: AI) -> None:
         "required": names,
     }
     for seed in range(4):
-        asked = {
+        asked: dict[str, Any] = {
             "prompt": "Describe a book.",
             "response_format": {"type": "json_schema", "json_schema": schema},
             "max_tokens": 64,
@@ -87,7 +87,7 @@ def test_four_required_strings_fit_into_64_tokens(ai: AI) -> None:
 
 def test_json_is_valid_however_few_tokens_there_are(ai: AI) -> None:
     for max_tokens in (64, 100, 200):
-        asked = {
+        asked: dict[str, Any] = {
             "prompt": "Describe a pet.",
             "response_format": {"type": "json_schema", "json_schema": PET},
             "max_tokens": max_tokens,
@@ -99,7 +99,7 @@ def test_json_is_valid_however_few_tokens_there_are(ai: AI) -> None:
 
 
 def test_many_at_once_give_what_each_gives_alone(ai: AI) -> None:
-    asked = [
+    asked: list[dict[str, Any]] = [
         {"prompt": "x", "guided_regex": r"[a-f]{4}-\d{3}", "temperature": 2.0, "seed": seed}
         for seed in range(6)
     ]
@@ -119,7 +119,12 @@ def test_many_at_once_give_what_each_gives_alone(ai: AI) -> None:
 
 def test_a_tool_is_called(ai: AI) -> None:
     tools = [{"type": "function", "function": {"name": "add", "parameters": ADD}}]
-    asked = {"prompt": "2+3?", "tools": tools, "tool_choice": "required", "max_tokens": 100}
+    asked: dict[str, Any] = {
+        "prompt": "2+3?",
+        "tools": tools,
+        "tool_choice": "required",
+        "max_tokens": 100,
+    }
     calls = ai.run(MODEL, asked)["tool_calls"]
     assert calls
     for call in calls:
@@ -130,6 +135,9 @@ def test_a_tool_is_called(ai: AI) -> None:
 def test_a_grammar_that_cannot_be_used(ai: AI) -> None:
     with pytest.raises(InvalidInput, match=r"the regex /\(/ cannot be used: unclosed group"):
         ai.run(MODEL, {"prompt": "x", "guided_regex": "("})
-    asked = {"type": "json_schema", "json_schema": {"properties": {"a": {"not": {}}}}}
+    asked: dict[str, Any] = {
+        "type": "json_schema",
+        "json_schema": {"properties": {"a": {"not": {}}}},
+    }
     with pytest.raises(InvalidInput, match=r"json_schema\.properties\.a\.not"):
         ai.run(MODEL, {"prompt": "x", "response_format": asked})

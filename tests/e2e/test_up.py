@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
@@ -71,7 +72,7 @@ def test_from_up_to_down(skerry: Skerry) -> None:
     assert MODEL in skerry("status").stdout
 
     with skerry.ai() as ai:
-        asked = {"prompt": "The sea is", "max_tokens": 20, "seed": 7}
+        asked: dict[str, Any] = {"prompt": "The sea is", "max_tokens": 20, "seed": 7}
         whole = ai.run(MODEL, asked)
         assert whole.usage.completion_tokens <= 20
         with ai.run(MODEL, asked, stream=True) as chunks:
@@ -111,7 +112,7 @@ def test_the_real_model_answers_the_same_alone_and_in_company(
     prompts = [f"The capital of {country} is" for country in ("France", "Italy", "Japan", "Peru")]
 
     def ask(prompt: str) -> str:
-        asked = {"prompt": prompt, "raw": True, "max_tokens": 12, "temperature": 0}
+        asked: dict[str, Any] = {"prompt": prompt, "raw": True, "max_tokens": 12, "temperature": 0}
         response: str = ai.run(MODEL, asked)["response"]
         return response
 
@@ -142,7 +143,7 @@ def test_a_file_of_ones_own_is_served_beside_the_default_model(
     skerry.up("--memory", "1G")
     assert [node["model"] for node in skerry.status()["nodes"]] == [MODEL, own]
     with skerry.ai() as ai:
-        asked = {"prompt": "Hello", "raw": True, "max_tokens": 8, "temperature": 0}
+        asked: dict[str, Any] = {"prompt": "Hello", "raw": True, "max_tokens": 8, "temperature": 0}
         assert ai.run(own, asked)["response"] == ai.run(MODEL, asked)["response"]
 
 

@@ -9,6 +9,7 @@ import select
 import signal
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -44,7 +45,7 @@ def break_off(skerry: Skerry) -> None:
     """Kill the platform while it streams a second answer, which does not end by itself."""
     pid = int(skerry.status()["edges"][0]["pid"])
     config = json.loads((skerry.home / "config.json").read_text())
-    asked = {
+    asked: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Go on."}],
         "max_tokens": 8000,
@@ -66,7 +67,7 @@ def break_off(skerry: Skerry) -> None:
 
 def test_after_kill_9_every_request_is_settled_once(skerry: Skerry) -> None:
     keyed = {"idempotency-key": "once"}
-    asked = {"prompt": "Hi", "max_tokens": 5}
+    asked: dict[str, Any] = {"prompt": "Hi", "max_tokens": 5}
     skerry.up()
     try:
         with skerry.ai() as ai:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import skerry
+from skerry import tasks
+from skerry.wire import ClassificationInput, EmbeddingsInput, RankingInput, TextGenerationInput
+from skerry.wire.openai import ChatRunInput
 
 ROOT = Path(__file__).parents[2]
 SDK = ROOT / "sdk"
@@ -55,6 +60,13 @@ def blocking(ai: AI, maybe: bool) -> None:
     assert_type(labels, list[Label])
     asked: dict[str, Any] = {}
     assert_type(ai.run("m", asked), Result | Any)
+    for more in (
+        ai.run("m", {"prompt": "x", "lora": "a", "options": {"rejectIfBusy": True}}),
+        ai.run("m", {"messages": [], "n": 2, "logprobs": True, "ignore_eos": True}),
+    ):
+        assert_type(more, TextGeneration)
+    assert_type(ai.run("m", {"text": "x", "options": {"strict": True}}), Embeddings)
+    assert_type(ai.run("m", {"prompt": "x", "stream": True}), Stream)
     assert_type(ai.models(search="x"), list[Model])
     assert_type(ai.gateway("g").run("m", {"prompt": "x"}), TextGeneration)
     tokens: int = result.usage.total_tokens
@@ -69,9 +81,17 @@ def blocking(ai: AI, maybe: bool) -> None:
     assert_type(ai.run("m", asked, stream=maybe), Stream | Result | Any)
     ai.run("m", {}, max_retry=3)  # type: ignore[call-overload]
     ai.run("m", "text")  # type: ignore[call-overload]
+    ai.run("m", {"promt": "typo"})  # type: ignore[dict-item]
+    ai.run("m", {"prompt": 5})  # type: ignore[dict-item]
+    ai.run("m", {"prompt": "x", "temprature": 0})  # type: ignore[dict-item]
+    ai.run("m", {"promt": "typo"}, stream=True)  # type: ignore[dict-item]
+    ai.run("m", {"prompt": 5}, stream=maybe)  # type: ignore[dict-item]
+    ai.run("m", {"query": "x", "contexts": ["y"]})  # type: ignore[dict-item]
 
 async def asynchronous(ai: AsyncAI) -> None:
     assert_type(await ai.run("m", {"prompt": "x"}, max_retries=0), TextGeneration)
+    await ai.run("m", {"promt": "typo"})  # type: ignore[dict-item]
+    await ai.run("m", {"prompt": 5}, stream=True)  # type: ignore[dict-item]
     stream = await ai.run("m", {"prompt": "x"}, stream=True)
     assert_type(stream, AsyncStream)
     async for chunk in stream:
@@ -93,6 +113,45 @@ def test_users_see_the_types(tmp_path: Path) -> None:
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert (SDK / "skerry" / "py.typed").exists()
+
+
+def test_pyright_sees_the_same_types(tmp_path: Path) -> None:
+    """Where mypy is told to expect an error, pyright has one, and nowhere else."""
+    program = tmp_path / "program.py"
+    program.write_text(TYPES)
+    config = {
+        "extraPaths": [str(SDK)],
+        "enableTypeIgnoreComments": False,
+        "include": [str(program)],
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    checked = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "-p", tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+    )
+    found = json.loads(checked.stdout)["generalDiagnostics"]
+    lines = {each["range"]["start"]["line"] for each in found if each["severity"] == "error"}
+    expected = {i for i, line in enumerate(TYPES.splitlines()) if "# type: ignore" in line}
+    assert lines == expected, checked.stdout
+
+
+def test_types_of_inputs_know_every_field() -> None:
+    """A field that the platform takes and the types lack would make its result Any."""
+    fields = {
+        name for kind in (TextGenerationInput, ChatRunInput) for name in kind.__struct_fields__
+    }
+    assert fields - {"model", "stream"} == set(get_type_hints(tasks.TextGenerationInputs))
+    for kind, inputs in (
+        (EmbeddingsInput, (tasks.EmbeddingInputs, tasks.RankingInputs)),
+        (EmbeddingsInput, (tasks.EmbeddingInputs, tasks.ContextInputs, tasks.RankingInputs)),
+        (RankingInput, (tasks.RankingInputs,)),
+        (ClassificationInput, (tasks.ClassificationInputs,)),
+    ):
+        known = {name for each in inputs for name in get_type_hints(each)}
+        assert set(kind.__struct_fields__) <= known
 
 
 def test_importing_it_drags_nothing_along() -> None:
@@ -149,7 +208,7 @@ def test_the_command_says_what_to_install(tmp_path: Path, cli: str) -> None:
     done = run_command(tmp_path, cli)
     assert done.returncode == 2
     assert "no module 'no_such_extra'" in done.stderr
-    assert 'pip install "skerry[platform]"' in done.stderr
+    assert 'pip install ".[platform]"' in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 

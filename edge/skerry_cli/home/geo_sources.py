@@ -18,7 +18,7 @@ from skerry_regions.geo.whereabouts import (
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec
 
-NEEDS_GEO = "country data needs `pip install 'skerry[geo]'`"
+NEEDS_GEO = "country data needs `pip install '.[geo]'` in Skerry's repository"
 
 
 def geo_files(home: Home, spec: DnsSpec | None) -> tuple[Path, ...]:

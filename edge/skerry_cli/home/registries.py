@@ -22,6 +22,6 @@ def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
         from skerry_regions.drivers.nats_registry import NatsRegistry
     except ImportError:
         raise RegistryUnavailable(
-            f"{VARIABLE} names a NATS server: `pip install 'skerry[nats]'` first"
+            f"{VARIABLE} names a NATS server: `pip install '.[nats]'` in Skerry's repository first"
         ) from None
     return NatsRegistry(url)

@@ -78,7 +78,10 @@ def simulate(args: argparse.Namespace) -> int:
         from skerry_regions.twin.scenario import ScenarioError, load_scenario
         from skerry_regions.twin.traces import TraceError
     except ImportError as error:
-        return complain(f"{error.name} is missing; install it with `pip install skerry[platform]`.")
+        return complain(
+            f"{error.name} is missing; install it with `pip install '.[platform]'` in Skerry's "
+            "repository."
+        )
     if args.json is not None and not args.json.absolute().parent.is_dir():
         return complain(f"--json {args.json}: there is no folder {args.json.parent}.")
     try:

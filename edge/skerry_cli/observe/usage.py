@@ -1,4 +1,5 @@
-"""`skerry usage`: what was used, by whom, and what it cost; read from the journals of this home."""
+"""`skerry usage`: what was used, by whom, and what it cost; read from the journals of this home, or
+where it has none, from the platform that the SDK finds."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def register(commands: Commands) -> None:
         "usage",
         show_usage,
         help="show tokens, seconds and cost by tenant, token, model or day",
-        description="Sum the usage journals of this home. It need not be running.",
+        description=(
+            "Sum the usage journals of this home, which need not be running; without any, ask the\n"
+            "platform what this account used."
+        ),
         example="skerry usage --by tenant,model --since 7d --format csv",
     )
     parser.add_argument(
@@ -79,6 +83,9 @@ def register(commands: Commands) -> None:
 
 
 def show_usage(args: argparse.Namespace) -> int:
+    home = Home.from_environ(os.environ)
+    if args.against is None and not journal_files(home):
+        return show_remote(args)
     import msgspec
 
     from skerry_edge.ledger.usage_report import dimensions_of, journals, since_of, totals
@@ -87,7 +94,6 @@ def show_usage(args: argparse.Namespace) -> int:
         by, since = dimensions_of(args.by), since_of(args.since, time.time())
     except ValueError as error:
         return complain(f"{error}.")
-    home = Home.from_environ(os.environ)
     try:
         if args.against is not None:
             return compare(args, home, since)
@@ -95,14 +101,32 @@ def show_usage(args: argparse.Namespace) -> int:
             found = totals(database, by, since=since, tenant=args.tenant)
     except sqlite3.Error as error:
         return complain(f"a usage journal cannot be read: {error}.")
-    lines = [msgspec.to_builtins(total) for total in found]
+    write(args, by, [msgspec.to_builtins(total) for total in found])
+    return 0
+
+
+def show_remote(args: argparse.Namespace) -> int:
+    """Print what the account used of the platform that the SDK finds."""
+    from skerry import AI
+
+    if args.tenant is not None:
+        return complain(
+            "this home has no usage journal; a platform tells an account its own alone."
+        )
+    with AI() as ai:
+        lines = [dict(each) for each in ai.usage(by=args.by, since=args.since)]
+    write(args, [name.strip() for name in args.by.split(",")], lines)
+    return 0
+
+
+def write(args: argparse.Namespace, by: Sequence[str], lines: Sequence[dict[str, Any]]) -> None:
+    """Print sums as they are wanted."""
     written: dict[str, Callable[[], str]] = {
         "table": lambda: usage_table(by, lines),
         "csv": lambda: as_csv(lines),
         "json": lambda: as_json(lines),
     }
     say(written[args.format]())
-    return 0
 
 
 def compare(args: argparse.Namespace, home: Home, since: float) -> int:

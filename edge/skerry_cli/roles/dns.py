@@ -77,7 +77,7 @@ def start(args: argparse.Namespace) -> int:
     try:
         importlib.import_module("dns")
     except ModuleNotFoundError:
-        return complain("`skerry dns` needs `pip install 'skerry[dns]'`")
+        return complain("`skerry dns` needs `pip install '.[dns]'` in Skerry's repository")
     from skerry_cli.home.errors import CannotStart
 
     home = Home.from_environ(os.environ)

@@ -45,7 +45,8 @@ def open_exporter(edge: str, region: str) -> OTLPExporter:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise OTLPNotInstalled(
-            f"{ENDPOINTS[1]} is set, but {error.name} is not installed: pip install 'skerry[otel]'"
+            f"{ENDPOINTS[1]} is set, but {error.name} is not installed: `pip install '.[otel]'` "
+            "in Skerry's repository"
         ) from None
     service = {"service.name": SERVICE, "service.version": __version__}
     place = {"service.instance.id": edge, "skerry.region": region}

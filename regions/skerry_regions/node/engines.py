@@ -107,6 +107,7 @@ def _open_runner(name: RunnerName, setup: RunnerSetup) -> ModelRunner:
         runner: ModelRunner = runner_class.from_setup(setup, **kind.options)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the {name} runner needs {error.name}: pip install 'skerry[{kind.extra}]'"
+            f"the {name} runner needs {error.name}: `pip install '.[{kind.extra}]'` in Skerry's "
+            "repository"
         ) from None
     return runner

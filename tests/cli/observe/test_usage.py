@@ -61,8 +61,10 @@ def test_of_one_tenant_and_of_nobody(
     assert len(said(capsys, "--tenant", TENANT).splitlines()) == 2
     assert len(said(capsys, "--tenant", "f" * 32).splitlines()) == 1
     monkeypatch.setenv("SKERRY_HOME", str(home / "none"))
-    assert len(said(capsys).splitlines()) == 1
-    assert said(capsys, "--format", "csv") == "\n"
+    for name in ("BASE_URL", "ACCOUNT_ID", "API_TOKEN"):
+        monkeypatch.delenv(f"SKERRY_{name}", raising=False)
+    assert main(["usage"]) == 1  # neither a journal nor a platform to ask
+    assert "SKERRY_BASE_URL" in capsys.readouterr().err
 
 
 def test_what_is_not_understood(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

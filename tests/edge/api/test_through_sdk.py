@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.edge.support import ACCOUNT, ALIAS, MODEL, UNSERVED, Deployment, Hold, answer
@@ -68,10 +69,11 @@ def test_an_error_in_mid_stream_arrives_as_itself(ai: AI, edge: Deployment) -> N
 
 
 def test_what_a_caller_gets_wrong(ai: AI, edge: Deployment) -> None:
+    hot: dict[str, Any] = {"prompt": "x", "temperature": "hot"}
     with pytest.raises(skerry.InvalidInput, match="exactly one of"):
         ai.run(MODEL, {})
     with pytest.raises(skerry.InvalidInput, match="temperature"):
-        ai.run(MODEL, {"prompt": "x", "temperature": "hot"})
+        ai.run(MODEL, hot)
     with pytest.raises(skerry.ModelNotFound, match="not served"):
         ai.run(UNSERVED, {"prompt": "x"})
     with pytest.raises(skerry.InvalidInput, match=r"tools\[0\].name"):

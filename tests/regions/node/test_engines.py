@@ -91,7 +91,7 @@ def test_a_missing_library_is_named_with_its_extra(
     assert hasattr(import_module(module), name)
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, module)
-    expected = rf"the {kind} runner needs {library}: pip install 'skerry\[{library}\]'"
+    expected = rf"the {kind} runner needs {library}: `pip install '\.\[{library}\]'"
     with pytest.raises(ConfigError, match=expected):
         opened(weights, kind)
 

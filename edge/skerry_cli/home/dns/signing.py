@@ -48,7 +48,9 @@ def told() -> Generator[None]:
     try:
         from skerry_dns.signing.zone_key import KeyUnusable
     except ImportError:
-        raise CannotStart("signed zones need `pip install 'skerry[dnssec]'`") from None
+        raise CannotStart(
+            "signed zones need `pip install '.[dnssec]'` in Skerry's repository"
+        ) from None
     try:
         yield
     except KeyUnusable as error:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 BY_PLACE = frozenset({"A", "AAAA", "HTTPS"})  # types that a name answered by place has already
 APEX = "@"
 DEFAULT_TTL = 86_400  # seconds, of a line that says none
-MISSING = "DNS is not installed here: run `pip install 'skerry[dns]'` beside the control plane"
+MISSING = (
+    "DNS is not installed beside the control plane: `pip install '.[dns]'` in Skerry's repository"
+)
 
 
 def require_dns() -> None:

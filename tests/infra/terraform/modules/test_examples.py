@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
@@ -26,7 +27,7 @@ from skerry_regions.process.socket_paths import SocketPaths
 from skerry_terraform.install import install, installed_plugin
 
 INFRA = Path(__file__).parents[4] / "infra"
-ASKED = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
+ASKED: dict[str, Any] = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
 @pytest.fixture
