@@ -118,7 +118,7 @@ class BoundedBody:
 
 
 def can_stream(headers: httpx.Headers, *, asked: bool) -> bool:
-    """Return whether the reply is handed over as a stream: events always, plain JSON when asked
+    """Return whether the reply is handed over as a stream: events always, plain JSON when requested
     for."""
     media = media_type(headers)
     return media == "text/event-stream" or (asked and is_json(media))

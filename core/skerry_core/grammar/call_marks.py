@@ -68,7 +68,7 @@ class CallMarks:
         return rest if mark else None
 
     def tail(self, text: bytes) -> bytes:
-        """Return as much of a text's end as tells where a mark may go on."""
+        """Return as much of a text's end as shows where a mark may go on."""
         return text[-max(1, len(self.text) - 1) :]
 
     def kept(self, tail: bytes) -> UInt32 | None:

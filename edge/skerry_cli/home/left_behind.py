@@ -28,7 +28,7 @@ class LeftProcess:
 
 
 def left_behind(home: Home) -> list[LeftProcess]:
-    """Return what runs in a home where no `skerry up` does, and that nobody supervises."""
+    """Return what runs in a home where no `skerry up` does, and that nothing supervises."""
     folders = [LaunchFolder.of_fleet(home.root)]
     if not control_runs(home):
         folders.append(LaunchFolder.of_control(home.root))

@@ -40,7 +40,7 @@ def explain(topology: Topology, address: Address, home: Home) -> None:
 
 def _where(client: ClientOrigin) -> str:
     if client.location is None:
-        return "nobody knows where"
+        return "no one knows where"
     latitude, longitude = client.location
     return f"near {latitude:.1f}, {longitude:.1f}"
 

@@ -9,7 +9,7 @@ What is kept is the region's part of an answer: token ids and log-probabilities,
 written again by the dialect of the request, so a stream comes as a stream with the same text in the
 same steps, under an id and a time of its own.
 
-Who asks for it says that any answer will do, a sampled one too. By the operator's default only
+Who requests it says that any answer will do, a sampled one too. By the operator's default only
 answers are kept that would come out the same again: at temperature 0, or with a seed that the
 caller gave. Gateways (`cf-aig-gateway-id`) have their answers apart.
 """

@@ -58,7 +58,7 @@ class PlainRequest(Protocol):
 
 
 def is_plain(request: PlainRequest, messages: Sequence[Message]) -> bool:
-    """Return whether neither tools nor a format play a part in a request: rooms that nothing asks
+    """Return whether neither tools nor a format play a part in a request: rooms that nothing needs
     for are not entered."""
     return (
         request.response_format is None

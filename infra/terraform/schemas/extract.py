@@ -9,7 +9,7 @@ that our modules use, into the form of `terraform providers schema -json`; with 
 hand that command's output can stand here instead.
 
 Left out are objects that are only computed, and the provider's own blocks. What the packages do
-not tell: which attributes are sensitive, and which are write-only (taken from the name's end,
+not say: which attributes are sensitive, and which are write-only (taken from the name's end,
 `_wo`, the providers' own rule).
 """
 

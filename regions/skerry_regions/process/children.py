@@ -113,7 +113,7 @@ class OwnChildren:
                 child.send_signal(number)
 
     def was_ready(self, child: Child) -> None:
-        """Do nothing: nobody adopts it."""
+        """Do nothing: no one adopts it."""
 
 
 class LaunchedChildren:

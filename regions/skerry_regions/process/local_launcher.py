@@ -108,7 +108,7 @@ class LocalLauncher:
     ) -> tuple[LaunchedProcess, bool]:
         """Return the process of the record's name, and whether it was started now.
 
-        `program` is called once nobody else can start one of this name. Raises OSError where none
+        `program` is called once no one else can start one of this name. Raises OSError where none
         can be started, or Deposed.
         """
         self._fence()

@@ -1,4 +1,4 @@
-"""A scenario made of what a platform showed: its pools, regions and links, and what was asked."""
+"""A scenario made of what a platform showed: its pools, regions and links, and its requests."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class FittedLaw(Struct, frozen=True, kw_only=True):
     gap: float  # seconds between steps, which are in `law.base`
     errors: tuple[float, ...]  # standard error of each coefficient, by bootstrap
     rows: int
-    has_pairs: bool  # whether prompts were long enough to tell what a pair costs
+    has_pairs: bool  # whether prompts were long enough to show what a pair costs
 
 
 def fit(readings: Sequence[StepDifference], *, chunk_tokens: int, gap_seconds: float) -> FittedLaw:
@@ -122,7 +122,7 @@ def readings(
     looks: Sequence[tuple[float, Mapping[str, tuple[StepSample, int]]]],
 ) -> list[StepDifference]:
     """Return differences of looks one after the other: a time, and by node the sums so far and its
-    requests. A node that began anew between two is left out there."""
+    requests. A node that started again between two is left out there."""
     found = []
     for (began, before), (ended, after) in itertools.pairwise(looks):
         for node in before.keys() & after.keys():

@@ -110,7 +110,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         "2. fra (111 ms, by distance)\n"
     )
     assert main(["geo", "explain", "192.0.2.1", "--topology", str(TOPOLOGY)]) == 0
-    assert capsys.readouterr().out.startswith("192.0.2.1 is nobody knows where")
+    assert capsys.readouterr().out.startswith("192.0.2.1 is no one knows where")
 
 
 def test_what_cannot_be_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_explain(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         return capsys.readouterr().out.splitlines()
 
     nobody = explained("198.51.100.1")
-    assert nobody[0].startswith("198.51.100.1 is nobody knows where (no data)")
+    assert nobody[0].startswith("198.51.100.1 is no one knows where (no data)")
     data = write(tmp_path / "x.mmdb", FLAT)
     assert main(["geo", "install", "--file", str(data)]) == 0
     assert capsys.readouterr().out == f"{home / 'geo' / 'country.mmdb'} is a copy of {data}.\n"

@@ -65,7 +65,7 @@ async def _turn(journal: UsageJournal) -> AsyncGenerator[None]:
         async with asyncio.timeout(TURN_SECONDS):
             await journal.reporting.acquire()
     except TimeoutError:
-        raise Overloaded("Too many ask for usage now.", retry_after=TURN_SECONDS) from None
+        raise Overloaded("Too many requests for usage now.", retry_after=TURN_SECONDS) from None
     try:
         with contextlib.suppress(TimeoutError):  # the disk is slow: the sums are of what it has
             async with asyncio.timeout(FLUSH_SECONDS):

@@ -69,7 +69,7 @@ async def compat(request: Request) -> Response:
 
 
 async def universal(request: Request) -> Response:
-    """Answer by the first step that succeeds, whose place `cf-aig-step` tells. Raises the last
+    """Answer by the first step that succeeds, whose place `cf-aig-step` names. Raises the last
     one's error."""
     known = admitted(request)
     steps = decode(_steps, await read_body(request))

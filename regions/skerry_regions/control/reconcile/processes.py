@@ -47,7 +47,7 @@ SOCKETS = ("node", "kv", "control", "gateway")
 
 @dataclass(slots=True)
 class ProcessHealth:
-    """When a process answered last, and the task that asks it."""
+    """When a process answered last, and the task that polls it."""
 
     healthy_at: float
     watch: asyncio.Task[None]
