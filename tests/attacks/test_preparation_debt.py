@@ -50,7 +50,7 @@ def test_of_tenants_in_debt_the_first_are_forgotten_once_it_is_paid() -> None:
         preparation.charge(str(number), 0.01)
     now = 1.0
     preparation.charge("x", 0.01)
-    assert list(preparation._paid_at) == ["x"]
+    assert list(preparation.paid_at) == ["x"]
 
 
 def test_a_request_that_is_refused_is_charged_and_one_that_is_let_in_is_not(
