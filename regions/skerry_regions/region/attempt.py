@@ -81,6 +81,19 @@ class Attempt:
         self._parts.append((link, link.submit(submit, sink)))
         self._unaccepted += 1
 
+    async def accepted(self) -> Failed | None:
+        """Wait until nodes have taken the request; return the failure when they do not.
+
+        Tokens say so too, and are left to be read: the decode node's overtake what the prefill
+        node sends when the link to that one is slow.
+        """
+        event = await self.next()
+        if isinstance(event, Failed):
+            return event
+        if not isinstance(event, Accepted):
+            self._events.appendleft(event)
+        return None
+
     async def next(self) -> Accepted | Event:
         """Return the next event, in order. Cancelling the wait loses none."""
         while not self._events:

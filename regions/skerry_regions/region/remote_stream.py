@@ -117,7 +117,7 @@ class RemoteStream(AttemptedStream):
                     if not await self._recover(event):
                         return self._cancelled()
                 case _:
-                    pass  # Accepted was read when the attempt was placed
+                    pass  # Accepted after the first tokens
         raise StopAsyncIteration
 
     def _passed_on(self, tokens: Tokens) -> Tokens | None:
@@ -214,12 +214,12 @@ class RemoteStream(AttemptedStream):
             self._attempt = attempt
             self._num_attempts += 1
             self._num_fruitless += 1
-            event = await attempt.next()
-            if not isinstance(event, Failed):
+            failed = await attempt.accepted()
+            if failed is None:
                 self._explanation = None
                 return None
             self._drop_attempt()
-            asked, refusal = time.monotonic(), error_of(event)
+            asked, refusal = time.monotonic(), error_of(failed)
             record.fail(asked, refusal)
             if not is_recoverable(refusal):
                 break

@@ -24,10 +24,13 @@ from tests.regions.toy_nodes import (
     until,
 )
 
+from skerry.errors import Unavailable
 from skerry_regions.region.placer import EarlierAttempts, Route
 from skerry_regions.region.recovery import RecoveryPolicy
 from skerry_regions.region.remote_region import RemoteRegion
+from skerry_regions.wire.client import failed_event
 from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.link_connection import Sink
 from skerry_regions.wire.protocol import Sampling, Submit, Tokens
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +102,33 @@ async def test_the_first_token_does_not_wait_for_the_hand_over(tmp_path: Path) -
         ids, _, _ = await read(stream, ids)  # the lease lapses, and the decode node computes
         assert ids == greedy_oracle(40)
         assert p.tokens_computed()[DECODE] == len(PROMPT) + 39
+
+
+async def test_a_link_to_the_prefill_node_that_lags_and_breaks_loses_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decode node's first token was taken for its word that it takes the request, where the
+    prefill node's word had not come yet."""
+    async with platform(tmp_path) as p:
+        sinks: list[Sink] = []
+        undisturbed = p.links[PREFILL].submit
+
+        def lagging(submit: Submit, sink: Sink) -> int:
+            sinks.append(sink)
+            return undisturbed(submit, lambda _: None)
+
+        monkeypatch.setattr(p.links[PREFILL], "submit", lagging)
+
+        async def broken() -> None:
+            await until(lambda: p.tokens_computed()[DECODE] == 39)
+            sinks[0](failed_event(0, Unavailable("the link broke")))
+
+        breaking = asyncio.create_task(broken())
+        ids, _, done = await read(await p.region().generate(submit()))
+        await breaking
+        assert ids == greedy_oracle(40)
+        assert done.usage.output_tokens == 40
+        assert p.tokens_computed() == [len(PROMPT), 39, 0]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2])
