@@ -134,6 +134,8 @@ def _replace(path: Path, draft: Path, data: bytes) -> None:
         os.replace(draft, path)
     except OSError:
         draft.unlink(missing_ok=True)
+        if not path.exists():
+            raise
         with path.open("r+b") as file:
             file.write(data)
             file.truncate()

@@ -171,7 +171,10 @@ class LocalLauncher:
         with contextlib.suppress(ChildProcessError):  # adopted: its parent has died
             _, status = os.waitpid(process.pid, os.WNOHANG)
             process.returncode = os.waitstatus_to_exitcode(status)
-        self._let_go(process)  # its files stay: another's record may have no other room
+        self._let_go(process)
+        if process.record.draining_since is not None:
+            self._folder.remove(process.record.id)
+        # Else one of its name comes next, whose record may have no room but that of this one.
         process.has_ended.set()
         self._ended(process)
 
