@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import sqlite3
 import time
@@ -98,13 +97,8 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
 
 @pytest.fixture(scope="module")
 def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    made = skerry("tokens", "create", "--name", "prometheus", "--role", "viewer",
-                  "--scope", "read", "--scope", "metrics")  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    token = re.search(r"skerry_\S+", made.stdout)
-    assert token is not None
     prometheus = Prometheus(
-        tmp_path_factory.mktemp("prometheus"), skerry, token[0],
+        tmp_path_factory.mktemp("prometheus"), skerry,
         ("    http_sd_configs:", f"    {ANY_CERTIFICATE}\n    http_sd_configs:"),
         ("skerry_control_behind_seconds > 60", "skerry_control_behind_seconds > 6"),
     )  # fmt: skip

@@ -55,13 +55,23 @@ TARGETS = {
 }  # fmt: skip
 
 
+def metrics_token(skerry: Skerry) -> str:
+    """Return a new token that reads figures."""
+    made = skerry("tokens", "create", "--name", "prometheus", "--role", "viewer",
+                  "--scope", "read", "--scope", "metrics")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    token = re.search(r"skerry_\S+", made.stdout)
+    assert token is not None
+    return token[0]
+
+
 class Prometheus:
     """A server with the project's rules and configuration, at a port of its own."""
 
-    def __init__(self, folder: Path, skerry: Skerry, token: str, *changes: tuple[str, str]) -> None:
+    def __init__(self, folder: Path, skerry: Skerry, *changes: tuple[str, str]) -> None:
         """`changes` are made to the configuration and to the rules."""
         config = json.loads((skerry.home / "config.json").read_text())
-        (folder / "token").write_text(token)
+        (folder / "token").write_text(metrics_token(skerry))
         text = (FOLDER / "prometheus.yml").read_text()
         text = text.replace("/etc/prometheus/skerry.token", str(folder / "token"))
         text = text.replace("http://127.0.0.1:8788", config["control_url"])
@@ -136,12 +146,7 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
 
 @pytest.fixture(scope="module")
 def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    made = skerry("tokens", "create", "--name", "prometheus", "--role", "viewer",
-                  "--scope", "read", "--scope", "metrics")  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    token = re.search(r"skerry_\S+", made.stdout)
-    assert token is not None
-    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), skerry, token[0])
+    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), skerry)
     yield prometheus
     prometheus.stop()
 

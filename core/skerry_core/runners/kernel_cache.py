@@ -162,7 +162,7 @@ def main(reference: str, variant: str, cache_dir: str) -> None:
     folder = kernel_set.folder(Path(cache_dir))
     NUMBA_CONFIG.CACHE_DIR = str(folder)
     kernels = kernel_set.kernels(variant)
-    omit_wrappers(kernel_set, [kernel for kernel, _ in kernels.values()])
+    omit_wrappers(kernel_set, {kernel for kernel, _ in kernels.values()})
     for name, (kernel, types) in kernels.items():
         try:
             (_claims(folder, variant) / name).mkdir()
@@ -174,10 +174,10 @@ def main(reference: str, variant: str, cache_dir: str) -> None:
         sys.stdout.flush()
 
 
-def omit_wrappers(kernel_set: KernelSet, called: list[Any]) -> None:
+def omit_wrappers(kernel_set: KernelSet, called: set[Any]) -> None:
     """Have functions of a set that are not `called` from outside compiled without ways in."""
     for function in kernel_set.functions():
-        if not any(function is kernel for kernel in called):
+        if function not in called:
             compiler = cast(Any, function)._compiler  # numba has no public name for it
             # The options are one dict for all functions of a decorator: never changed in place.
             compiler.targetoptions = compiler.targetoptions | UNCALLED

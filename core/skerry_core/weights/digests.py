@@ -79,11 +79,14 @@ class FileDigests:
         files = {path: each for path, each in self._read().files.items() if os.path.exists(path)}
         files[str(file.absolute())] = _Digested(state, digest)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=self._path.parent, prefix=self._path.name, delete=False
-        ) as draft:
-            draft.write(msgspec.json.encode(_DigestsFile(files=files)))
-        os.replace(draft.name, self._path)
+        handle, draft = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(msgspec.json.encode(_DigestsFile(files=files)))
+            os.replace(draft, self._path)
+        except OSError:  # a full disk
+            os.unlink(draft)
+            raise
 
     def _read(self) -> _DigestsFile:
         try:

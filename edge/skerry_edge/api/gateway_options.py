@@ -52,7 +52,7 @@ def apply_options(request: Request, options: GatewayOptions) -> None:
         TIMEOUT_HEADER: options.request_timeout_ms,
         EVENT_HEADER: options.event_id,
         LOG_HEADER: options.collect_log,
-        METADATA_HEADER: options.metadata and msgspec.json.encode(options.metadata).decode(),
+        METADATA_HEADER: options.metadata,
         "cf-aig-max-attempts": options.retries and options.retries.max_attempts,
         "cf-aig-retry-delay": options.retries and options.retries.retry_delay_ms,
         "cf-aig-backoff": options.retries and options.retries.backoff,

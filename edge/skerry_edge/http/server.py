@@ -115,14 +115,11 @@ class EdgeServer(uvicorn.Server):
             listener.leave()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        patience = 0.0
+        self._leave_socket()
+        for listener in self._listeners:
+            await listener.close(self._limits.retire_seconds if self._is_retiring else 0.0)
         if self._is_retiring:
             self.config.timeout_graceful_shutdown = math.ceil(self._limits.request_seconds)
-            self._leave_socket()
-            patience = self._limits.retire_seconds
-        for listener in self._listeners:
-            await listener.close(patience)
-        if self._is_retiring:
             self._finish_connections()  # those that were accepted last, too
         await super().shutdown(sockets)
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from signal import Signals
 from typing import Protocol
@@ -53,8 +53,8 @@ class ProcessSpec:
     @property
     def fingerprint(self) -> str:
         """Return what is equal for processes that are alike."""
-        told = {name: value for name, value in self.environ.items() if name.startswith("SKERRY_")}
-        what = orjson.dumps([[*self.command], told, self.inputs.hex()], option=orjson.OPT_SORT_KEYS)
+        ours = {name: value for name, value in self.environ.items() if name.startswith("SKERRY_")}
+        what = orjson.dumps([[*self.command], ours, self.inputs.hex()], option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(what, digest_size=8).hexdigest()
 
 
@@ -95,7 +95,7 @@ class OwnChildren:
         self._spec = spec
 
     async def start(self, lifeline: int) -> Child:
-        command, descriptors = told(self._spec, lifeline)
+        command, descriptors = command_of(self._spec, lifeline)
         with os.fdopen(open_log(self._spec.log), "ab") as log:
             return await asyncio.create_subprocess_exec(
                 *command,
@@ -154,7 +154,7 @@ class LaunchedChildren:
             self._launcher.note(child, replace(child.record, was_ready=True))
 
     def _program(self, lifeline: int) -> Program:
-        command, descriptors = told(self._spec, lifeline)
+        command, descriptors = command_of(self._spec, lifeline)
         return Program(
             command=command,
             environ=self._spec.environ,
@@ -163,7 +163,7 @@ class LaunchedChildren:
         )
 
 
-def told(spec: ProcessSpec, lifeline: int) -> tuple[list[str], list[int]]:
+def command_of(spec: ProcessSpec, lifeline: int) -> tuple[list[str], list[int]]:
     """Return the command line, and the descriptors to inherit. Raises OSError."""
     command, descriptors = [*spec.command, str(lifeline)], [*spec.descriptors, lifeline]
     if spec.listener is not None:
@@ -184,7 +184,5 @@ def _name(spec: ProcessSpec, launcher: LocalLauncher, beside: bool) -> str:
     ]
     if serving and not beside:
         return min(serving, key=lambda record: record.started).id
-    names = (f"{spec.id}~{number}" for number in count(2))
-    return (
-        spec.id if spec.id not in running else next(name for name in names if name not in running)
-    )
+    names = chain([spec.id], (f"{spec.id}~{number}" for number in count(2)))
+    return next(name for name in names if name not in running)

@@ -84,7 +84,7 @@ def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_what_only_kernels_call_is_compiled_without_ways_in() -> None:
     assert {*DOUBLE.functions()} == {double, inner, outer}
-    omit_wrappers(DOUBLE, [double, outer])
+    omit_wrappers(DOUBLE, {double, outer})
     outer.compile((types.int64,))
     assert ways_in(outer) == {"cpython", "cfunc"}
     assert ways_in(inner) == set()

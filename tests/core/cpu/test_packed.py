@@ -286,3 +286,20 @@ def test_packing_streams(tmp_path: Path) -> None:
 
     one = peak(1)
     assert peak(4) < one + (1 << 20)
+
+
+def test_digests_that_find_no_room_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"1234")
+    folder = tmp_path / "cache"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    known = digests.FileDigests(folder / "digests.json")
+    with pytest.raises(OSError, match="No space left"):
+        known.keep(file, digests.FileState.of(file.stat()), "0" * 32)
+    assert [*folder.iterdir()] == []

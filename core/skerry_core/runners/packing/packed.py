@@ -80,8 +80,7 @@ def packed_bytes(weights: Path, *, group_rows: int = 16, floats: str | None = No
     Raises as `load_packed` does.
     """
     with WeightFile.open(weights) as source:
-        if floats is None:
-            floats = "q8_0" if source.is_safetensors else "keep"
+        floats = _floats_of(source) if floats is None else floats
         total = 0
         for name in expected_shapes(source.config):
             tensor = source.tensors[name]
@@ -114,8 +113,7 @@ def _pack(
     """Write the packed file of a model's weights."""
     with WeightFile.open(weights) as source:
         config = source.config
-        if floats is None:
-            floats = "q8_0" if source.is_safetensors else "keep"
+        floats = _floats_of(source) if floats is None else floats
         _check_supported(config)
         layouts, vectors = dict[str, PackedLayout](), dict[str, FileTensor]()
         for name in expected_shapes(config):  # layer by layer, as a step reads them
@@ -147,6 +145,11 @@ def _pack(
                 yield _padding(values.nbytes)
 
         write_packed(path, header, pieces(), digests)
+
+
+def _floats_of(source: WeightFile) -> str:
+    """Return what matrices of floats are kept in by default."""
+    return "q8_0" if source.is_safetensors else "keep"
 
 
 def _check_supported(config: ModelConfig) -> None:
