@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from msgspec import Struct
@@ -54,6 +54,7 @@ class EdgeRequest(Request):
         self.answer_headers = answer_headers
         self._content = b""
         self._held = 0  # bytes of it, before it is decoded
+        self._ignored: frozenset[str] = frozenset()  # fields that change nothing
 
     @property
     def content(self) -> bytes:
@@ -86,6 +87,12 @@ class EdgeRequest(Request):
             self.trace.prepared_seconds += len(self._content) * SECONDS_PER_BYTE
             self._hold(len(self._content))
         return self._content
+
+    def ignore(self, names: Collection[str]) -> None:
+        """Name fields that change nothing in a header of the answer, with those of before."""
+        if names:
+            self._ignored |= frozenset(names)
+            self.answer_headers[IGNORED_HEADER] = header_of(self._ignored)
 
     def let_go(self) -> None:
         """Count the body no longer: it is decoded, or the request is over. Idempotent."""
@@ -153,6 +160,5 @@ async def decoded(request: Request, kind: Body[T], body: bytes, *, is_strict: bo
         desk = edge_of(request).desk.of(principal_of(request).account_id)
         asked, ignored = await desk.run(lambda: kind.decode(body, is_strict=is_strict))
         admitted(request).let_go()
-    if ignored:
-        admitted(request).answer_headers[IGNORED_HEADER] = header_of(ignored)
+    admitted(request).ignore(ignored)
     return asked

@@ -16,8 +16,6 @@ from starlette.requests import Request
 from skerry.errors import InvalidInput
 from skerry.wire import GatewayOptions
 from skerry_edge.api.edge_request import admitted
-from skerry_edge.api.fields import HEADER as IGNORED_HEADER
-from skerry_edge.api.fields import header_of
 from skerry_edge.ledger.response_cache import GATEWAY_HEADER, KEY_HEADER, SKIP_HEADER, TTL_HEADER
 from skerry_edge.telemetry.tracing import Attributes
 
@@ -84,10 +82,7 @@ def note(request: Request) -> None:
     ignored = [name for name in IGNORED if name in fields]
     if fields.get(LOG_HEADER, "false").strip().lower() != "false":
         ignored.append(LOG_HEADER)
-    if ignored:
-        before = known.answer_headers.get(IGNORED_HEADER)
-        named = header_of(ignored)
-        known.answer_headers[IGNORED_HEADER] = f"{before}, {named}" if before else named
+    known.ignore(ignored)
     attributes: Attributes = {}
     for name, value in _metadata_of(fields.get(METADATA_HEADER, "{}")).items():
         attributes[f"metadata.{name[:MAX_TEXT]}"] = str(value)[:MAX_TEXT]

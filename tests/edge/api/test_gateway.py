@@ -124,7 +124,7 @@ def test_what_only_a_gateway_of_upstreams_has_is_named(edge: Deployment) -> None
     asked = gateway(collectLog=True, retries={"maxAttempts": 2, "backoff": "linear"}, color="red")
     named = bound(edge, **asked).headers[IGNORED]
     assert named.split(", ") == [
-        "options.gateway.color", "cf-aig-backoff", "cf-aig-collect-log", "cf-aig-max-attempts",
+        "cf-aig-backoff", "cf-aig-collect-log", "cf-aig-max-attempts", "options.gateway.color",
     ]  # fmt: skip
     assert IGNORED not in bound(edge, **gateway(collectLog=False)).headers
     header = {"cf-aig-collect-log": "true"}
@@ -185,6 +185,16 @@ def test_a_step_that_meets_a_full_platform_is_followed_by_the_next(edge: Deploym
     reply = edge.client.post(UNIVERSAL, json=[step(), step(endpoint=CHAT)])
     assert reply.headers["cf-aig-step"] == "1"
     assert reply.json()["result"]["choices"][0]["message"]["content"] == "from the other"
+
+
+def test_what_steps_ignore_is_named_once(edge: Deployment) -> None:
+    first = step(query={"prompt": "", "color": 1})
+    second = step(headers={"cf-aig-collect-log": "true"}, query={"prompt": "x", "color": 2})
+    reply = edge.client.post(UNIVERSAL, json=[first, second])
+    assert (reply.headers["cf-aig-step"], reply.headers[IGNORED]) == (
+        "1",
+        "cf-aig-collect-log, color",
+    )
 
 
 def test_steps_of_openais_dialect(edge: Deployment) -> None:

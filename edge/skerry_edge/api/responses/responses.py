@@ -26,7 +26,6 @@ from skerry_edge.api.edge_request import (
     principal_of,
     read_json,
 )
-from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
@@ -123,7 +122,7 @@ async def input_items(request: Request) -> Response:
     if order not in ("asc", "desc"):
         raise InvalidInput("Bad input: order: asc or desc", param="order")
     if any(name in params for name in ("include", "include[]")):  # nothing of it is kept of items
-        admitted(request).answer_headers[IGNORED_HEADER] = "include"
+        admitted(request).ignore(["include"])
     stored = await _asked_for(request)
     newest_first = order == "desc"
     return JSONBytes(
