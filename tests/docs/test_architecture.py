@@ -49,6 +49,12 @@ def definitions(node: ast.AST, prefix: str = "") -> Iterator[str]:
                 yield from definitions(child, f"{prefix}{child.name}.")
 
 
+def parsed(file: str) -> ast.Module:
+    """A file that is named below its source root."""
+    [path] = [source / file for source in SOURCES if (source / file).exists()]
+    return ast.parse(path.read_text())
+
+
 def test_all_parts_are_described() -> None:
     parts = {"sdk", "core", "regions", "edge", "infra"}
     assert {name.partition("/")[0] for name in named_files()} == parts
@@ -76,8 +82,16 @@ def test_every_file_lies_in_a_room() -> None:
 
 @pytest.mark.parametrize(("file", "name"), STEP.findall(REQUEST))
 def test_a_step_of_a_request_is_there(file: str, name: str) -> None:
-    [path] = [source / file for source in SOURCES if (source / file).exists()]
-    assert not name or name in set(definitions(ast.parse(path.read_text())))
+    assert not name or name in set(definitions(parsed(file)))
+
+
+def test_a_request_has_at_most_nine_shapes_and_each_is_there() -> None:
+    table = REQUEST[REQUEST.index("\n## Its nine shapes\n") : REQUEST.index("\n## The caller\n")]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", table, re.MULTILINE)
+    assert rows[0] == ("shape", "defined in")
+    assert len(rows[1:]) <= 9
+    for shape, file in rows[1:]:
+        assert file == "none" or shape.strip("`") in set(definitions(parsed(file.strip("`"))))
 
 
 def test_a_request_is_followed_through_all_packages_that_it_enters() -> None:

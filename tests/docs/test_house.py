@@ -82,6 +82,64 @@ def test_no_key_is_hidden_in_a_scope_of_asgi() -> None:
     assert found == ["exchange.py: 'extensions'"]
 
 
+def test_nothing_is_wired_after_it_was_made() -> None:
+    """A part has its callbacks when it is constructed, and the composition roots assign to no part.
+
+    But for a zone that is served: its contents, bounds and transfers change with what they are
+    made from.
+    """
+    sources = {path: ast.parse(path.read_text()) for path in ROOT.glob("*/skerry*/**/*.py")}
+    callbacks = set[str]()
+    stored = list[tuple[Path, ast.Attribute]]()
+    for path, source in sources.items():
+        for node in ast.walk(source):
+            match node:
+                case ast.ClassDef():
+                    callbacks |= callbacks_of(node)
+                case ast.Attribute(value=holder, ctx=ast.Store()) if ast.unparse(holder) != "self":
+                    stored.append((path, node))
+                case _:
+                    pass
+    assert {"on_report", "evicting"} <= {name.lstrip("_") for name in callbacks}
+    assert [f"{path.name}: {ast.unparse(node)}" for path, node in stored
+            if node.attr in callbacks] == []  # fmt: skip
+    assert {f"{path.name}: {ast.unparse(node)}" for path, node in stored
+            if "composition" in path.parts} == {
+        "live_zone.py: contents.places.state",
+        "live_zone.py: places.state",
+        "live_zone.py: self.responder.limits",
+        "live_zone.py: self.server.transfers",
+    }  # fmt: skip
+
+
+def callbacks_of(made: ast.ClassDef) -> set[str]:
+    """Names of a class's attributes that are callables: declared so, or given to it as such."""
+    found = set[str]()
+    for node in ast.walk(made):
+        match node:
+            case ast.AnnAssign(target=ast.Name(name) | ast.Attribute(attr=name), annotation=kind):
+                if "Callable" in ast.unparse(kind):
+                    found.add(name)
+            case ast.FunctionDef("__init__", arguments):
+                given = {
+                    each.arg
+                    for each in (*arguments.args, *arguments.kwonlyargs)
+                    if each.annotation is not None and "Callable" in ast.unparse(each.annotation)
+                }
+                found |= {
+                    target.attr
+                    for each in ast.walk(node)
+                    if isinstance(each, ast.Assign)
+                    and isinstance(each.value, ast.Name)
+                    and each.value.id in given
+                    for target in each.targets
+                    if isinstance(target, ast.Attribute)
+                }
+            case _:
+                pass
+    return found
+
+
 def test_what_is_read_of_a_tree(tmp_path: Path) -> None:
     tree = shop(tmp_path)
     assert tree.rooms == ["shop", "shop.cellar", "shop.counter", "shop.kitchen"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from skerry_cli.composition.opening import decoder_config
@@ -30,9 +31,9 @@ NODE_ID = "node-1"
 class Loaded:
     """Models by id, their kernels compiled, and those that could not be opened."""
 
-    engines: dict[str, Engine] = field(default_factory=dict[str, Engine])
-    encoders: dict[str, Encoder] = field(default_factory=dict[str, Encoder])
-    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    engines: Mapping[str, Engine]
+    encoders: Mapping[str, Encoder]
+    left_out: Sequence[LeftOut]
 
 
 def load_models(
@@ -40,22 +41,23 @@ def load_models(
 ) -> Loaded:
     """Open every model; one that cannot be opened is left out. Encoders take memory when they are
     first used. Raises `CannotStart` where memory is too small."""
-    loaded = Loaded()
+    engines, encoders = dict[str, Engine](), dict[str, Encoder]()
+    left_out: list[LeftOut] = []
     configs: dict[str, ModelConfig] = {}
     for model in models:
         try:
             if model.spec.is_encoder:
-                loaded.encoders[model.spec.id] = _encoder(model, options, home)
+                encoders[model.spec.id] = _encoder(model, options, home)
             else:
                 configs[model.spec.id] = decoder_config(model.files.weights)
         except UnsupportedModel as error:
-            loaded.left_out.append(left_out_by(model.spec, error))
+            left_out.append(left_out_by(model.spec, error))
     decoders = [model for model in models if model.spec.id in configs]
     tiers = _file_tiers(decoders, options, home)
     blocks = _plan(decoders, configs, options)
     for model, num_blocks in zip(decoders, blocks, strict=True):
         try:
-            loaded.engines[model.spec.id] = open_engine(
+            engines[model.spec.id] = open_engine(
                 model.spec,
                 model.files,
                 runner=options.runner,
@@ -68,8 +70,8 @@ def load_models(
             )
         except (ConfigError, WeightsError) as error:
             problem = UnsupportedModel(str(error))
-            loaded.left_out.append(left_out_by(model.spec, problem))
-    return loaded
+            left_out.append(left_out_by(model.spec, problem))
+    return Loaded(engines, encoders, left_out)
 
 
 def _encoder(model: InstalledModel, options: UpOptions, home: Home) -> Encoder:
