@@ -99,6 +99,13 @@ def known_hosts(text: str) -> frozenset[str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def http_url(text: str) -> str:
+    """Return a URL without a path."""
+    if re.fullmatch(r"https?://[^/?#\s]{1,290}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not http:// or https:// and a host")
+    return text
+
+
 def port(text: str) -> int:
     """Return a TCP port; 0 has the system choose a free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:

@@ -90,6 +90,13 @@ COLUMNS: dict[str, tuple[tuple[str, ...], Cells]] = {
         ("*RECORD", ">TTL", "*VALUES"),
         lambda each: [each["id"], str(each["ttl"]), ", ".join(each["values"])],
     ),
+    "routing": (
+        ("*ROUTING", "DISTANCES", "STEERING", "CANDIDATES"),
+        lambda each: [
+            each["id"], "emulated" if each["emulate"] else "real",
+            each["steer"]["policy"] if each["steer"] else "-", each["router"]["candidates"],
+        ],
+    ),
 }  # fmt: skip
 """Of each collection, the headers of its table, and a resource's cells."""
 

@@ -35,6 +35,7 @@ class Member(Struct, frozen=True, kw_only=True):
     pid: Count = 0
     incarnation: Count = 0  # grows each time it starts
     address: Text = ""  # of a node's frames, or an edge's URL
+    public_url: Annotated[str, Meta(max_length=300)] = ""  # of an edge, where it is not `address`
     gateway: Text = ""  # where an edge takes streams for the nodes of its region
     transfer_address: Text = ""  # where a node takes KV blocks
     control: Text = ""  # of a node's own HTTP API, which its machine alone reaches

@@ -251,8 +251,6 @@ def _write_down(manifest: Manifest | None, store: Store, changes: Changes, accou
         changes.give_roles(account_id)
         changes.settle_tokens()
         if manifest is not None:
-            done = revisions.apply(manifest, store, actor=revisions.FILE, prunes=True)
-            if done.unused:
-                note(f"The control plane does nothing about {', '.join(done.unused)} of the file.")
+            revisions.apply(manifest, store, actor=revisions.FILE, prunes=True)
     except ControlError as error:
         raise CannotStart(str(error)) from None

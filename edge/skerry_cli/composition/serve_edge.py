@@ -77,6 +77,7 @@ class EdgeOptions:
     holds: bool = False  # requests for models without a node, until there is one
     lifeline: int | None  # descriptor that a supervisor gave us
     topology: Path | None = None  # whose links are what to assume of paths
+    public_url: str = ""  # that clients are given, where host and port are not it
     advertise: str = ""  # host where others reach it; empty: where it listens
     placed: tuple[Member, ...] = ()  # that a supervisor has put where they are
     left_out: tuple[LeftOut, ...] = ()  # that a supervisor could not open
@@ -272,6 +273,7 @@ def _describe(
         pid=os.getpid(),
         incarnation=incarnation,
         address=url,
+        public_url=options.public_url,
         gateway=gateway,
         state="starting",
     )

@@ -8,8 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-from skerry_regions.topology.spec import TopologyPool
-
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # Linux control groups, version 2
 MOST_THREADS = 16  # per model, unless given: beyond, small models only wait for memory
 
@@ -65,16 +63,6 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-def share_threads(pools: list[TopologyPool], cores: int) -> list[int]:
-    """Return threads of each node of one machine: as written, and of what is left an equal share.
-
-    Never more than there are cores, unless the file says so or nodes outnumber cores.
-    """
-    left = cores - sum(pool.threads for pool in pools if pool.threads is not None)
-    sharing = sum(pool.threads is None for pool in pools)
-    return [pool.threads or max(1, left // sharing) for pool in pools]
 
 
 def free_memory() -> int | None:

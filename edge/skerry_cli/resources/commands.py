@@ -16,7 +16,7 @@ from skerry_cli.output import complain, note, say
 from skerry_cli.resources.kinds import KIND_HELP, KINDS, Named, collection, named
 from skerry_cli.tables import resource_table, table
 
-SHOWN = ("regions", "pools", "edge_nodes", "deployments", "dns_zones")  # by `get` alone
+SHOWN = ("regions", "pools", "edge_nodes", "deployments", "dns_zones", "routing")  # by `get` alone
 MARKS = {"create": "+", "restore": "+", "update": "~", "delete": "-"}
 LONGEST = 120  # characters of a value, in what changes
 
@@ -250,8 +250,6 @@ def _report(applied: dict[str, Any], args: argparse.Namespace) -> int:
         note(f"This is revision {applied['revision']}. `skerry status` shows how far it is.")
     if applied["unnamed"]:
         note(f"Earlier files named {', '.join(applied['unnamed'])}, too: --prune deletes that.")
-    if applied["unused"]:
-        note(f"The control plane does nothing about {', '.join(applied['unused'])} of the file.")
     return 0
 
 

@@ -14,11 +14,12 @@ KINDS = {
     "api_tokens": "api_token",
     "dns_zones": "dns_zone",
     "dns_records": "dns_record",
+    "routing": "routing",
 }
 """By the collection of the control API."""
 OTHER_NAMES = {"edge": "edge_nodes", "edges": "edge_nodes", "token": "api_tokens",
                "tokens": "api_tokens"}  # fmt: skip
-KIND_HELP = "region, pool, edge, deployment, token, dns_zone or dns_record"
+KIND_HELP = "region, pool, edge, deployment, token, dns_zone, dns_record or routing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,12 @@ from msgspec import Struct
 from skerry_cli.home.platform_client import PlatformClient
 from skerry_cli.resources.kinds import KINDS, Named
 from skerry_regions.control.desired.manifest import Manifest, load_manifest, parse_manifest, wishes
-from skerry_regions.control.desired.resources import DeploymentSpec, EdgeNodeSpec, PoolSpec
+from skerry_regions.control.desired.resources import (
+    DeploymentSpec,
+    EdgeNodeSpec,
+    PoolSpec,
+    RoutingSpec,
+)
 from skerry_regions.models import located_yaml
 
 COLLECTIONS = {kind: collection for collection, kind in KINDS.items()}
@@ -50,7 +55,10 @@ def manifest_text(client: PlatformClient) -> str:
         for region in regions
         for path in region["paths"]
     ]
-    kept = {name: items for name, items in sections.items() if items}
+    kept: dict[str, Any] = {name: items for name, items in sections.items() if items}
+    for each in client.all("/routing"):
+        kept |= _without_defaults(each, RoutingSpec)
+    kept.pop("name", None)
     text: str = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=80)
     return text.rstrip()
 
@@ -61,7 +69,7 @@ def _without_defaults(resource: dict[str, Any], spec: type[Struct]) -> dict[str,
     for field in msgspec.structs.fields(spec):
         value = resource[field.encode_name]
         default = None if field.required else field.default
-        default = [] if default == () else default  # as JSON has it
+        default = msgspec.json.decode(msgspec.json.encode(default))  # as it is listed
         if value is not None and (field.required or value != default):
             fields[field.name] = value
     return fields

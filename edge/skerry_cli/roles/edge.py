@@ -12,6 +12,7 @@ from skerry_cli.arguments import (
     add_command,
     add_residency,
     add_tls,
+    http_url,
     is_half_tls,
     known_hosts,
     port,
@@ -85,6 +86,12 @@ def register(commands: Commands) -> None:
         default=frozenset[str](),
         metavar="NAME,…",
         help="answer to these names, --host and loopback's alone (default: to all)",
+    )
+    edge.add_argument(
+        "--public-url",
+        type=http_url,
+        metavar="URL",
+        help="what other edges send clients to, where host and port are not it",
     )
     edge.add_argument("--home", type=Path, help="tokens, models, registry (default: SKERRY_HOME)")
     edge.add_argument(
@@ -198,6 +205,7 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
         where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
         placement=args.placement,
         hosts=args.known_host,
+        public_url=args.public_url or "",
         lifeline=args.lifeline_fd,
         advertise=args.advertise or "",
         placed=()

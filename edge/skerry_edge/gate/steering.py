@@ -74,7 +74,6 @@ class Steering:
         self._region = region
         self._zone = zone
         self._members = members
-        self._urls = {edge.name: edge.url for edge in topology.edges if edge.url}
 
     @property
     def is_draining(self) -> bool:
@@ -98,7 +97,7 @@ class Steering:
         must_go = self._is_draining or not zones <= {self._zone}
         if not must_go and not nearer > self.policy.margin:  # nan: where it is is not known
             return None
-        return Elsewhere(best.region, self._urls.get(best.id) or best.address)
+        return Elsewhere(best.region, best.public_url or best.address)
 
     def _others(self) -> list[Member]:
         """Return edges that are ready, those of this region first."""

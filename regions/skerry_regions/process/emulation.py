@@ -10,21 +10,25 @@ is lost, and clients reach their edge at once. All relays are one process, `main
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from skerry_regions.address import Address
+from skerry_regions.process.launch_folder import replace_file
 from skerry_regions.process.lifeline import Lifeline
 from skerry_regions.process.startup import stop_on_signals
-from skerry_regions.topology.loading import load_topology
 from skerry_regions.topology.spec import Topology
 
+LOOK_SECONDS = 0.1  # between two looks at the plan
 MAX_WAITING = 8 << 20  # bytes on their way in one direction; beyond, the sender is held up
 
 
@@ -38,47 +42,111 @@ def relayed(address: str, region: str) -> str:
 
 
 def through_relays(address: str, region: str, source: str) -> str:
-    """Return the address by a relay, as the `Reach` of a directory of emulated regions."""
-    return address if region == source else relayed(address, source)
+    """Return the address by a relay, as the `Reach` of a directory of emulated regions. What is on
+    another machine is reached there."""
+    is_near = region == source or not address.startswith("unix:")
+    return address if is_near else relayed(address, source)
 
 
-def relays_command(topology: Path, sockets: Path) -> list[str]:
-    """Return what runs the relays of a topology file; `sockets` is JSON, as `relays` takes them."""
-    return [sys.executable, "-m", "skerry_regions.process.emulation", str(topology), str(sockets)]
+class RelayPlan(Struct, frozen=True, kw_only=True):
+    """What is to be relayed."""
+
+    rtts: tuple[tuple[str, str, float], ...]  # seconds, between two regions either way
+    sockets: tuple[tuple[str, str], ...] = ()  # addresses, each with the region that it is in
+
+    @classmethod
+    def of(cls, topology: Topology) -> RelayPlan:
+        """Return one of a topology's distances, without a socket yet."""
+        priors = topology.link_priors()
+        return cls(rtts=tuple((a, b, speed.rtt) for (a, b), speed in sorted(priors.items())))
+
+    def relays(self) -> dict[str, tuple[str, float]]:
+        """Return by each socket that other regions reach, where it leads, and the seconds of one
+        way."""
+        delays = {(a, b): rtt / 2 for a, b, rtt in self.rtts}
+        delays |= {(b, a): delay for (a, b), delay in delays.items()}
+        return {
+            relayed(address, other): (address, delay)
+            for address, region in self.sockets
+            for (here, other), delay in delays.items()
+            if here == region and other != region
+        }
 
 
-def main(topology: str, sockets: str, _: str, lifeline: str) -> None:
+def _read(file: Path) -> RelayPlan:
+    return msgspec.json.decode(file.read_bytes(), type=RelayPlan)
+
+
+def _stamp_of(file: Path) -> object:
+    """Return what differs when the file was written."""
+    status = file.stat()
+    return status.st_mtime_ns, status.st_ino
+
+
+def _remove_socket(address: str) -> None:
+    Path(Address.parse(address).path).unlink(missing_ok=True)
+
+
+def relay(file: Path, sockets: tuple[tuple[str, str], ...]) -> None:
+    """Have the relays of a plan's file be those of other sockets. Raises OSError."""
+    data = msgspec.json.encode(replace(_read(file), sockets=sockets))
+    replace_file(file, file.with_suffix(".draft"), data)
+
+
+def relays_command(plan: Path) -> list[str]:
+    """Return what runs the relays of a file: a `RelayPlan` as JSON, read again when it changes."""
+    return [sys.executable, "-m", "skerry_regions.process.emulation", str(plan)]
+
+
+def main(plan: str, _: str = "", lifeline: str = "") -> None:
     """Pass bytes on until SIGTERM."""
-    pairs = msgspec.json.decode(Path(sockets).read_bytes(), type=list[tuple[str, str]])
-    made = relays(load_topology(Path(topology)), pairs)
-    asyncio.run(_serve(made, Lifeline(int(lifeline))))
+    asyncio.run(_serve(Path(plan), Lifeline(int(lifeline)) if lifeline else None))
 
 
-async def _serve(made: list[Relay], lifeline: Lifeline) -> None:
+async def _serve(file: Path, lifeline: Lifeline | None) -> None:
     stop = stop_on_signals()
-    for relay in made:
-        await relay.listen()
-    lifeline.ready({"relays": len(made)})
-    await stop.wait()
-    for relay in made:
-        await relay.close()
+    relays = RunningRelays()
+    await relays.follow(file)
+    if lifeline is not None:
+        lifeline.ready({})
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOOK_SECONDS)
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # our supervisor has gone
+            await relays.follow(file)
+    await relays.close()
 
 
-def relays(topology: Topology, sockets: Iterable[tuple[str, str]]) -> list[Relay]:
-    """Return for each (address, region) one relay for every other region."""
-    priors = topology.link_priors()
-    delays = {pair: speed.rtt / 2 for pair, speed in priors.items()}
-    delays |= {(b, a): delay for (a, b), delay in delays.items()}
-    return [
-        Relay(
-            Address.parse(relayed(address, other.name)),
-            Address.parse(address),
-            delays[region, other.name],
-        )
-        for address, region in sockets
-        for other in topology.regions
-        if other.name != region
-    ]
+class RunningRelays:
+    """The relays of a plan, which may change. Lives on one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[tuple[str, float], Relay]] = {}  # by where they listen
+        self._stamp: object = None
+
+    async def follow(self, file: Path) -> None:
+        """Read the plan, if it was written since, and make it so. Raises OSError or
+        msgspec.DecodeError."""
+        if (stamp := _stamp_of(file)) != self._stamp:
+            await self.run(_read(file).relays())
+            self._stamp = stamp
+
+    async def run(self, wanted: dict[str, tuple[str, float]]) -> None:
+        """Run these, as `RelayPlan.relays` gives them; those that stay go on."""
+        for near, (how, relay) in [*self._running.items()]:
+            if wanted.get(near) != how:
+                del self._running[near]
+                await relay.close()
+                _remove_socket(near)
+        for near, how in wanted.items():
+            if near not in self._running:
+                relay = Relay(Address.parse(near), Address.parse(how[0]), how[1])
+                await relay.listen()
+                self._running[near] = how, relay
+
+    async def close(self) -> None:
+        """Stop; another process may listen in our place already."""
+        await asyncio.gather(*(relay.close() for _, relay in self._running.values()))
 
 
 class Relay:

@@ -22,7 +22,8 @@ from skerry_regions.process.process_lock import holder, locked
 LaunchedKind = Literal["node", "edge", "dns", "relays"]
 HOLDER_SECONDS = 1.0  # in which whoever holds a lock is found: not while it begins, or ends
 LOOK_SECONDS = 0.01
-FILES = ("json", "draft", "prompts", "topology", "lock")  # the lock last: it guards the others
+# The lock last: it guards the others.
+FILES = ("json", "draft", "prompts", "topology", "relays", "lock")
 
 
 class LaunchRecord(Struct, frozen=True, kw_only=True):
@@ -98,7 +99,7 @@ class LaunchFolder:
     def write(self, record: LaunchRecord) -> None:
         """Replace a record. Raises OSError where there is no room, and none of before."""
         draft = self.path(record.id, "draft")
-        _replace(self.path(record.id, "json"), draft, msgspec.json.encode(record))
+        replace_file(self.path(record.id, "json"), draft, msgspec.json.encode(record))
 
     def remove(self, id: str) -> None:
         """Remove everything of a process that has ended."""
@@ -116,7 +117,7 @@ class LaunchFolder:
     def claim(self, term: int) -> None:
         """Refuse everybody of a lower term from now on. Raises OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(self._term, self._term.with_suffix(".term-draft"), str(term).encode())
+        replace_file(self._term, self._term.with_suffix(".term-draft"), str(term).encode())
 
     def close(self) -> None:
         """Remove what was written, and the folder, unless what runs on uses it."""
@@ -127,7 +128,7 @@ class LaunchFolder:
             self._term.unlink(missing_ok=True)
 
 
-def _replace(path: Path, draft: Path, data: bytes) -> None:
+def replace_file(path: Path, draft: Path, data: bytes) -> None:
     """Replace a file whole: we may die at any moment. On a full disk it is written in its place."""
     try:
         draft.write_bytes(data)

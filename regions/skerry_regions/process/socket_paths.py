@@ -47,10 +47,11 @@ class SocketPaths:
         return f"unix:{self.path(id, kind)}"
 
     def keep(self, kept: Iterable[tuple[str, str]]) -> None:
-        """Remove what is there beside these sockets, of (id, kind): who had it has ended."""
+        """Remove what is there beside these sockets, of (id, kind), and the relays before them: who
+        had it has ended."""
         paths = {self.path(id, kind) for id, kind in kept}
         for path in self.root.iterdir():
-            if path not in paths:
+            if path.with_name(path.name.partition("~")[0]) not in paths:
                 path.unlink(missing_ok=True)
 
     def remove(self) -> None:

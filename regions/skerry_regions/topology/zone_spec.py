@@ -80,20 +80,12 @@ class AnswerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Networks without limits on responses: resolvers of whom one knows."""
 
 
-class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A zone whose `names` lead every client to the nearest healthy region."""
+class ZoneSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a zone's server answers, and whom it knows."""
 
-    zone: DomainName
-    nameservers: Annotated[tuple[NameServer, ...], Meta(min_length=1, max_length=16)]
-    names: Annotated[tuple[DomainName, ...], Meta(min_length=1, max_length=64)] = ("ai",)
     contact: DomainName = "hostmaster"
     host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 5353
-    nets: Annotated[tuple[ClientNet, ...], Meta(max_length=100_000)] = ()
-    records: Annotated[
-        tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=10_000)
-    ] = ()
-    """Further records, each a line as in a zone file."""
     geo: Annotated[str, Meta(pattern="^/", max_length=4096)] | None = None
     """A database (MMDB) of where other clients are; absent: that of `skerry geo install`."""
     secondaries: Annotated[tuple[Secondary, ...], Meta(max_length=16)] = ()
@@ -109,6 +101,20 @@ class DnsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clouds: bool = True  # where cloud providers publish that their addresses are
     asn: Annotated[str, Meta(pattern="^/", max_length=4096)] | None = None
     """A database (MMDB) of autonomous systems, for overrides by `asn`."""
+
+
+class DnsSpec(ZoneSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A zone whose `names` lead every client to the nearest healthy region."""
+
+    zone: DomainName
+    nameservers: Annotated[tuple[NameServer, ...], Meta(min_length=1, max_length=16)]
+    names: Annotated[tuple[DomainName, ...], Meta(min_length=1, max_length=64)] = ("ai",)
+    nets: Annotated[tuple[ClientNet, ...], Meta(max_length=100_000)] = ()
+    records: Annotated[
+        tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=10_000)
+    ] = ()
+    """Further records, each a line as in a zone file."""
+    serve: bool = True  # by a server that is started with the platform
 
     @property
     def is_shared(self) -> bool:
@@ -135,7 +141,7 @@ def client_mistakes(
             yield f"nets[{i}].region", f"there is no region {net.region!r}"
 
 
-def setting_mistakes(spec: DnsSpec, regions: Container[str]) -> Iterator[Mistake]:
+def setting_mistakes(spec: ZoneSettings, regions: Container[str]) -> Iterator[Mistake]:
     """Yield what the types cannot say of a zone's other settings."""
     named = [(f"regions[{i}].name", each.name) for i, each in enumerate(spec.regions)]
     named += [

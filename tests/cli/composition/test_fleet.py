@@ -11,18 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from skerry_cli.composition.fleet.processes import FleetProcesses
-from skerry_cli.home.machine import share_threads
 from skerry_cli.home.parts import Installation, read_topology
 from skerry_cli.home.state import Home
+from skerry_regions.control.planning.launcher import CoreShare
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.process.socket_paths import MAX_PATH_BYTES, SocketPaths
 from skerry_regions.process.spawning import HeldListener
 from skerry_regions.topology.loading import load_topology
-from skerry_regions.topology.spec import TopologyPool
-
-
-def pool(threads: int | None = None) -> TopologyPool:
-    return TopologyPool(name="p", region="r", role="hybrid", model="m", threads=threads)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +32,8 @@ def pool(threads: int | None = None) -> TopologyPool:
     ],
 )
 def test_nodes_share_the_cores(written: list[int | None], cores: int, shares: list[int]) -> None:
-    assert share_threads([pool(threads) for threads in written], cores) == shares
+    share = CoreShare.of((threads, 1) for threads in written)
+    assert [threads or share.threads(cores) for threads in written] == shares
 
 
 def test_sockets_are_their_owners_and_go(tmp_path: Path) -> None:

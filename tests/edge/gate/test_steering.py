@@ -29,8 +29,6 @@ regions:
   - {name: fra, iata: FRA, residency: eu}
   - {name: ams, iata: AMS, residency: eu}
   - {name: iad, iata: IAD, residency: us}
-edges:
-  - {name: edge-iad, region: iad, url: "https://iad.example.test"}
 steer: {policy: redirect}
 dns:
   zone: example.test
@@ -54,6 +52,7 @@ def edge(region: str, zone: str, id: str = "") -> Member:
         region=region,
         residency=zone,
         address=f"http://{region}.internal:8787",
+        public_url="https://iad.example.test" if region == "iad" else "",
         state="ready",
     )
 

@@ -38,6 +38,9 @@ resource "skerry_dns_zone" "z" {
     net    = "198.51.100.0/24"
     region = skerry_region.r["FRA"].name
   }
+  spread  = 0.01
+  health  = { failures = 4 }
+  regions = [{ name = skerry_region.r["FRA"].name, weight = 2 }]
   nets {
     net         = "203.0.113.0/24"
     coordinates = [40.7, -74.0]
@@ -105,6 +108,8 @@ def test_a_zone_comes_changes_and_goes(terraform: Terraform, control: ControlPla
     assert (near["values"], near["scope"], near["status"]) == (["192.0.2.1"], 24, "NOERROR")
     assert (www["values"], www["ttl"]) == (["192.0.2.80", "192.0.2.81"], 300)
     assert state["data.skerry_dns_zone.z"]["nets"][1]["coordinates"] == [40.7, -74.0]
+    zone = control.get("dns_zones/example.test")
+    assert (zone["health"]["failures"], zone["regions"][0]["weight"]) == (4, 2)
     assert state["skerry_dns_record.apex"]["id"] == "example.test:@:TXT"
 
     terraform.write(REGIONS + ZONE.replace('"192.0.2.80", ', "").replace("ttl    = 60", ""))
@@ -121,6 +126,24 @@ def test_a_zone_comes_changes_and_goes(terraform: Terraform, control: ControlPla
     assert "1 added, 1 changed, 1 destroyed" in terraform.apply()  # another record
     assert "7 destroyed" in terraform.destroy()
     assert control.get("dns_zones")["items"] == []
+
+
+def test_routing_comes_changes_and_goes(terraform: Terraform, control: ControlPlane) -> None:
+    steering = """\
+resource "skerry_routing" "r" {
+  steer = { policy = "redirect", margin = 0.1 }
+}
+"""
+    terraform.write(steering)
+    assert "1 added" in terraform.apply()
+    assert terraform.is_settled()
+    assert control.get("routing/platform")["steer"]["drain_seconds"] == 4
+    terraform.write('resource "skerry_routing" "r" {\n  router = { candidates = "all" }\n}\n')
+    assert "1 changed" in terraform.apply()
+    assert terraform.is_settled()
+    found = control.get("routing/platform")
+    assert (found["steer"], found["router"]) == (None, {"candidates": "all"})
+    assert "1 destroyed" in terraform.destroy()
 
 
 def test_a_misspelt_argument_is_not_dropped(terraform: Terraform) -> None:

@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import NODEFAULT
+from msgspec.json import encode
+from msgspec.structs import fields
 
+from skerry_regions.control.desired.resources import BY_NAME
 from skerry_terraform.kit.diagnostics import ProviderError
+from skerry_terraform.kit.schema import Attr
 from skerry_terraform.kit.values import UNKNOWN
 from skerry_terraform.provider.client import ControlPlane
 from skerry_terraform.provider.provider import SKERRY
 from skerry_terraform.provider.refusals import RequestRefused, error_of, path_of
 from skerry_terraform.provider.settings import SCHEMA, settings_of
 
+NOT_ARGUMENTS = {("api_token", "parent")}  # whose token made it
 NOTHING = dict.fromkeys(SCHEMA.attributes)
 GIVEN = NOTHING | {"endpoint": "https://c:8443", "token": "t"}
 
@@ -109,6 +115,19 @@ def test_a_stop_ends_the_retries(tmp_path: Path) -> None:
     client = ControlPlane(settings_of(config, {}, tmp_path), stop)
     with pytest.raises(ProviderError, match=r"127\.0\.0\.1:9: .*Connection refused"):
         client.status()
+
+
+def test_every_field_of_a_resource_is_an_argument() -> None:
+    """And where the control plane has a default, it is the provider's too."""
+    resources = {resource.name: resource for resource in SKERRY.resources}
+    assert resources.keys() == BY_NAME.keys()
+    for name, kind in BY_NAME.items():
+        members = {**resources[name].schema.attributes, **resources[name].schema.blocks}
+        for each in fields(kind.spec):
+            assert each.name in members or (name, each.name) in NOT_ARGUMENTS, (name, each.name)
+            attr = members.get(each.name)
+            if isinstance(attr, Attr) and attr.has_default and each.default is not NODEFAULT:
+                assert attr.default == json.loads(encode(each.default)), each.name
 
 
 def test_every_attribute_of_the_provider_is_documented() -> None:

@@ -326,6 +326,7 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
     await api.make("api_tokens", name="ci")
     await api.make("dns_zones", name="example.test", nameservers=[{"name": "ns1"}])
     await api.make("dns_records", zone="example.test", name="@", type="TXT", values=["x"])
+    await api.make("routing", steer={"policy": "advise"})
     await api.make("join_tokens", pool="fra-decode")
     paths = [
         path
@@ -337,7 +338,7 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
             "content"
         ]
     ]
-    assert len(paths) == 17
+    assert len(paths) == 18
     for path in paths:
         operation = description["paths"][path]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]

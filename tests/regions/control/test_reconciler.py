@@ -24,11 +24,15 @@ from skerry_regions.control.desired.statuses import (
 )
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.planning.launcher import (
+    DnsSettings,
     EdgeSettings,
     Ended,
     Launch,
     LaunchFailed,
+    NodeSettings,
     Observation,
+    ProcessKind,
+    RelaySettings,
     RunningProcess,
     fingerprint,
 )
@@ -36,8 +40,14 @@ from skerry_regions.control.planning.wanted import ModelState
 from skerry_regions.control.reconcile.commands import edge_command
 from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.registry import Member
+from skerry_regions.topology.loading import parse_topology
 
 pytestmark = pytest.mark.anyio
+
+
+KIND_OF: dict[type, ProcessKind] = {
+    NodeSettings: "node", EdgeSettings: "edge", RelaySettings: "relays", DnsSettings: "dns",
+}  # fmt: skip
 
 
 class Machine:
@@ -66,7 +76,7 @@ class Machine:
         self.running[launch.id] = RunningProcess(
             id=launch.id,
             owner=launch.owner,
-            kind="edge" if is_edge else "node",
+            kind=KIND_OF[type(launch.settings)],
             region=launch.settings.region,
             fingerprint=fingerprint(launch.settings),
             pid=len(self.started),
@@ -255,7 +265,7 @@ async def test_an_edge_answers_to_the_names_that_it_is_given(world: World) -> No
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
     settings = world.machine.launches[edge.id].settings
     assert isinstance(settings, EdgeSettings)
-    command = edge_command("e", settings, gateway="g", listener=3, topology=Path("t"))
+    command = edge_command("e", settings, gateway="g", topology=Path("t"), holds=True)
     assert command[-2:] == ["--known-host", "ai.example.com,192.0.2.7"]
     world.patch("edge_node", "edge", hosts=[])
     await world.steps(8)
@@ -271,7 +281,7 @@ async def test_an_edge_is_started_with_its_certificate_and_called_what_it_is(wor
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
     settings = world.machine.launches[edge.id].settings
     assert isinstance(settings, EdgeSettings)
-    command = edge_command("e", settings, gateway="g", listener=3, topology=Path("t"))
+    command = edge_command("e", settings, gateway="g", topology=Path("t"), holds=True)
     assert command[-4:] == ["--tls-cert", "/c.pem", "--tls-key", "/k.pem"]
     assert command[command.index("--placement") + 1] == "nearest"
     record = world.store.desired.get(EDGE_NODE, "edge")
@@ -356,6 +366,63 @@ async def test_at_the_end_edges_go_before_nodes(world: World) -> None:
     await draining
     assert world.machine.running == {}
     assert len(world.store.desired.records) == 3, "what is wanted stays written down"
+
+
+async def test_emulated_distances_have_relays_to_the_end(world: World) -> None:
+    """They come with the resource, are replaced when paths change, and go after all others."""
+    world.make("regions", name="gru", latitude=-23.4, longitude=-46.5)
+    world.make("routing", emulate={"rtt": "links"})
+    await world.steps(2)
+    assert world.status("edge_node", "edge").phase == "ready"
+    settings = world.machine.launches["~relays-0"].settings
+    assert isinstance(settings, RelaySettings)
+    assert [pair[:2] for pair in settings.rtts] == [("fra", "fra"), ("fra", "gru"), ("gru", "gru")]
+    world.patch("region", "gru", paths=[{"to": "fra", "rtt": 0.25}])
+    await world.steps(4)
+    settings = world.machine.launches["~relays-1"].settings
+    assert isinstance(settings, RelaySettings)
+    assert settings.rtts[1] == ("fra", "gru", 0.25)
+    assert [each for each in world.machine.running if "relays" in each] == ["~relays-1"]
+
+    seen: list[set[str]] = []
+    draining = asyncio.create_task(world.reconciler.drain_all())
+    while not draining.done():
+        await asyncio.sleep(0.002)
+        seen.append({process.kind for process in world.machine.running.values()})
+        world.machine.ready()
+    await draining
+    assert world.machine.running == {}
+    assert [kinds for kinds in seen if kinds and "relays" not in kinds] == []
+
+
+async def test_an_edge_that_steers_is_another_edge(world: World) -> None:
+    await world.steps(2)
+    before = world.machine.launches["edge-0"]
+    steer = {"policy": "advise"}
+    world.make("routing", steer=steer)
+    await world.steps(4)
+    after = world.machine.launches["edge-1"]
+    assert fingerprint(before.settings) != fingerprint(after.settings)
+    assert "edge-0" not in world.machine.running
+    told = parse_topology(after.topology).steer
+    assert (told is not None and told.policy) == "advise"
+    assert parse_topology(before.topology).steer is None
+
+
+async def test_a_zone_that_is_to_be_served_has_a_server(world: World) -> None:
+    zone = {"name": "example.test", "nameservers": [{"name": "ns1", "addresses": ["192.0.2.53"]}]}
+    world.make("dns_zones", **zone, serve=True, port=5399)
+    await world.steps(2)
+    settings = DnsSettings(zone="example.test", host="127.0.0.1", port=5399)
+    assert world.machine.launches["~dns-example.test-0"].settings == settings
+    world.patch("dns_zone", "example.test", ttl=60)  # which it hears of by itself
+    await world.steps(2)
+    assert "~dns-example.test-1" not in world.machine.launches
+    world.patch("dns_zone", "example.test", serve=False)
+    await world.steps(3)
+    assert not any("dns" in id for id in world.machine.running)
+    told = [event.reason for event in world.store.events(0, 500) if event.kind == "dns_zone"]
+    assert told == ["Started", "Draining", "Drained"]
 
 
 async def test_a_token_revoked_elsewhere_is_forgotten(world: World) -> None:

@@ -11,8 +11,7 @@ from tests.regions.control.support import MODEL, Api
 
 from skerry_regions.control.desired.resources import POOL
 from skerry_regions.control.errors import Conflict
-from skerry_regions.control.planning.wanted import topology_of
-from skerry_regions.topology.loading import parse_topology
+from skerry_regions.control.planning.platform_topology import platform_topology
 
 pytestmark = pytest.mark.anyio
 
@@ -97,17 +96,31 @@ async def test_one_mistake_and_nothing_is_written(api: Api) -> None:
     assert await wanted(api) == {}
 
 
-async def test_what_a_control_plane_does_not_do_is_named(api: Api) -> None:
-    applied = await apply(api, {"regions": REGIONS, "emulate": {"rtt": "links"}})
-    assert applied["unused"] == ["emulate"]
+async def test_how_requests_find_their_way_is_one_resource(api: Api) -> None:
+    steer = {"policy": "redirect", "margin": 0.1}
+    applied = await apply(api, {"emulate": {"rtt": "links"}, "steer": steer})
+    assert did(applied) == [("create", "platform")]
+    found = (await api.http.get("/routing/platform")).json()
+    assert (found["emulate"], found["steer"], found["router"]) == (
+        {"rtt": "links"}, steer | {"drain_seconds": 4.0}, {"candidates": "indexed"},
+    )  # fmt: skip
+    assert (await apply(api, {"router": {"candidates": "all"}}))["changes"][0]["changes"] == {
+        "emulate": [{"rtt": "links"}, None],
+        "steer": [found["steer"], None],
+        "router": [{"candidates": "indexed"}, {"candidates": "all"}],
+    }
+    answer = await api.http.post("/routing", json={"name": "other"})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "name")
+    assert did(await apply(api, {"regions": REGIONS}, prune=True))[-1] == ("delete", "platform")
+    assert (await api.http.get("/routing/platform")).status_code == 404
 
 
 async def test_links_are_paths_that_edges_know(api: Api) -> None:
     links = [{"between": ["gru", "fra"], "rtt": 0.2, "bandwidth": 1e6}]
-    assert (await apply(api, {"regions": REGIONS, "links": links}))["unused"] == []
+    await apply(api, {"regions": REGIONS, "links": links})
     path = {"to": "fra", "rtt": 0.2, "bandwidth": 1e6}
     assert (await api.http.get("/regions/gru")).json()["paths"] == [path]
-    told = parse_topology(topology_of(api.store.desired)).link_priors()["fra", "gru"]
+    told = platform_topology(api.store.desired).link_priors()["fra", "gru"]
     assert (told.rtt, told.bandwidth) == (0.2, 1e6)
 
     twice = await api.http.patch("/regions/fra", json={"paths": [{"to": "gru"}]})
@@ -125,7 +138,7 @@ async def test_links_are_paths_that_edges_know(api: Api) -> None:
 async def test_an_edge_of_a_topology_is_wanted_with_all_that_it_says(api: Api) -> None:
     tls = {"cert": "/c.pem", "key": "/k.pem"}
     edge = EDGE | {"url": "https://ai.example.com", "tls": tls, "placement": "nearest"}
-    assert (await apply(api, {"regions": REGIONS, "edges": [edge]}))["unused"] == []
+    await apply(api, {"regions": REGIONS, "edges": [edge]})
     found = (await api.http.get("/edge_nodes/edge")).json()
     assert {name: found[name] for name in ("tls_cert", "tls_key", "public_url", "placement")} == {
         "tls_cert": "/c.pem", "tls_key": "/k.pem",

@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from skerry_regions.address import Address
-from skerry_regions.process.emulation import MAX_WAITING, Relay, relayed, relays
+from skerry_regions.process.emulation import MAX_WAITING, Relay, RelayPlan, RunningRelays, relayed
 from skerry_regions.topology.loading import parse_topology
 
 pytestmark = pytest.mark.anyio
@@ -97,12 +99,42 @@ def test_each_socket_has_one_for_every_other_region() -> None:
         b"links: [{between: [iad, fra], rtt: 0.08}]\n"
         b"emulate: {rtt: links}\n"
     )
-    made = relays(topology, [("unix:/run/a.node", "fra"), ("unix:/run/b.node", "iad")])
-    assert [str(each._near) for each in made] == [
-        relayed("unix:/run/a.node", "iad"),
-        relayed("unix:/run/a.node", "nrt"),
-        relayed("unix:/run/b.node", "fra"),
-        relayed("unix:/run/b.node", "nrt"),
-    ]
-    assert [made[0]._delay, made[2]._delay] == [0.04, 0.04]
-    assert made[1]._delay == pytest.approx((0.014 + 15.7e-6 * 9370) / 2, rel=0.02)
+    a, b = "unix:/run/a.node", "unix:/run/b.node"
+    made = replace(RelayPlan.of(topology), sockets=((a, "fra"), (b, "iad"))).relays()
+    assert made.keys() == {
+        relayed(a, "iad"), relayed(a, "nrt"), relayed(b, "fra"), relayed(b, "nrt"),
+    }  # fmt: skip
+    assert (made[relayed(a, "iad")], made[relayed(b, "fra")]) == ((a, 0.04), (b, 0.04))
+    far, delay = made[relayed(a, "nrt")]
+    assert (far, delay) == (a, pytest.approx((0.014 + 15.7e-6 * 9370) / 2, rel=0.02))
+
+
+async def test_relays_follow_their_plan(tmp_path: Path) -> None:
+    """What stays in the plan goes on, connections and all; a socket that left it is gone."""
+    far, gone, plan = tmp_path / "far", tmp_path / "gone", tmp_path / "plan"
+    loop = asyncio.get_running_loop()
+    transports: list[asyncio.Transport] = []
+    server = await loop.create_unix_server(lambda: Far(transports, b""), far)
+    some = RelayPlan(rtts=(("a", "b", 0.01),), sockets=((f"unix:{far}", "a"),))
+    both = replace(some, sockets=(*some.sockets, (f"unix:{gone}", "b")))
+    relays = RunningRelays()
+    plan.write_bytes(msgspec.json.encode(both))
+    await relays.follow(plan)
+    before = Path(relayed(str(gone), "a")).name
+
+    def names() -> set[str]:
+        return {path.name for path in tmp_path.iterdir()}
+
+    assert before in names()
+    reader, writer = await asyncio.open_unix_connection(relayed(str(far), "b"))
+    plan.write_bytes(msgspec.json.encode(some))
+    await relays.follow(plan)
+    assert before not in names()
+    writer.write(b"still here")
+    assert await reader.readexactly(10) == b"still here"
+    writer.close()
+    await relays.close()
+    server.close()
+    for transport in transports:
+        transport.abort()
+    await asyncio.sleep(0)

@@ -6,19 +6,13 @@ The platform runs without it too: its port may be taken, or the operator runs an
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from skerry_regions.process.children import ProcessSpec
 from skerry_regions.process.supervisor import FirstStartFailed, Supervised
 
 ID = "dns"
 STOP_SECONDS = 5.0
-
-
-def dns_command(topology: str, metrics: str) -> Sequence[str]:
-    command = ["dns", "--topology", topology, "--metrics", metrics]
-    return [sys.executable, "-m", "skerry", *command]
 
 
 class FleetDns:

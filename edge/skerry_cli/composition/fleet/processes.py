@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+from msgspec import structs
 
 from skerry_cli.composition.fleet.dns_server import ID as DNS_ID
-from skerry_cli.composition.fleet.dns_server import dns_command
 from skerry_cli.composition.fleet.status import NodePlace
-from skerry_cli.home.machine import default_threads, share_threads
+from skerry_cli.home.machine import default_threads
 from skerry_cli.home.parts import LOOPBACK, Installation
 from skerry_cli.home.state import Home, replace_private
 from skerry_regions.address import Address
+from skerry_regions.control.desired.manifest import desired_of
+from skerry_regions.control.planning.launcher import CoreShare, EdgeSettings, NodeSettings
+from skerry_regions.control.planning.wanted import ModelState, wanted
+from skerry_regions.control.reconcile.commands import dns_command, edge_command, node_command
 from skerry_regions.process.children import ProcessSpec
-from skerry_regions.process.emulation import relays_command
+from skerry_regions.process.emulation import RelayPlan, relays_command
 from skerry_regions.process.launch_folder import LaunchedKind
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import HeldListener
 from skerry_regions.registry import Member
-from skerry_regions.topology.spec import EdgeSpec, Topology
+from skerry_regions.topology.spec import EdgeSpec, Topology, TopologyPool, WarmUp
 
-NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
 RELAYS_ID = "relays"
+NamesModel = TypeVar("NamesModel", TopologyPool, WarmUp)
 
 
 class FleetProcesses:
@@ -49,18 +54,16 @@ class FleetProcesses:
         self._home = home
         self._sockets = sockets
         self._listeners = listeners
-        catalog, gone = installed.catalog, {each.model for each in installed.left_out}
+        models = _KnownModels(installed)
+        self._groups = wanted(desired_of(models.named(topology)), models.state)
         self.places = [
-            NodePlace(id, pool, catalog.resolve(pool.model).id)
+            NodePlace(launch.id, group.settings)
             for pool in topology.pools
-            for id in pool.node_names()
-            if catalog.resolve(pool.model).id not in gone
+            if (group := self._groups[f"{pool.region}-{pool.name}"]) and not group.is_unknown
+            for launch in map(group.launch, range(group.replicas))
+            if isinstance(group.settings, NodeSettings)
         ]
-        self._threads = share_threads([place.pool for place in self.places], default_threads())
-        self._warm_up = {
-            catalog.resolve(warm_up.model).id: warm_up.system_prompts
-            for warm_up in topology.warm_up
-        }
+        self._threads = CoreShare.of((place.settings.threads, 1) for place in self.places)
 
     def write(self) -> None:
         """Write what processes read, whenever they are started again. Raises `StateError`."""
@@ -68,7 +71,7 @@ class FleetProcesses:
         replace_private(self._file("placed", "json"), self._placed())
         replace_private(self._file(RELAYS_ID, "json"), self._relayed())
         for place in self.places:
-            if prompts := self._warm_up.get(place.model):
+            if prompts := place.settings.system_prompts:
                 replace_private(self._file(place.id, "prompts"), msgspec.json.encode(prompts))
 
     def control(self, node: str) -> str:
@@ -77,72 +80,62 @@ class FleetProcesses:
 
     def nodes(self) -> list[ProcessSpec]:
         """Return those of `places`, in their order."""
-        pairs = zip(self.places, self._threads, strict=True)
-        return [self._node(place, threads) for place, threads in pairs]
+        return [*map(self._node, self.places)]
 
     def edges(self) -> list[ProcessSpec]:
         return [self._edge(edge) for edge in self.topology.edges]
 
     def dns(self) -> Iterable[ProcessSpec]:
         """Yield the DNS server, where the topology has a zone."""
-        if self.topology.dns is not None:
-            command = dns_command(
-                str(self._file("topology", "yaml")), self._sockets.address(DNS_ID, "metrics")
-            )
+        if self.topology.dns is not None and self.topology.dns.serve:
+            source = "--topology", str(self._file("topology", "yaml"))
+            command = dns_command(source, self._sockets.address(DNS_ID, "metrics"))
             yield self._process(DNS_ID, "dns", command, inputs=self._source)
 
     def relays(self) -> Iterable[ProcessSpec]:
         """Yield what holds bytes up between regions, where distances are emulated."""
         if self.topology.emulate is not None:
-            command = relays_command(self._file("topology", "yaml"), self._file(RELAYS_ID, "json"))
-            inputs = self._source + self._relayed()
-            yield self._process(RELAYS_ID, "relays", command, inputs=inputs)
+            command = relays_command(self._file(RELAYS_ID, "json"))  # which they follow
+            yield self._process(RELAYS_ID, "relays", command)
 
     # --- one of them -----------------------------------------------------------------------------
 
-    def _node(self, place: NodePlace, threads: int) -> ProcessSpec:
-        address, transfer = (self._sockets.address(place.id, kind) for kind in ("node", "kv"))
-        pool, control = place.pool, self.control(place.id)
-        command = [
-            "node", "--id", place.id, "--role", pool.role, *self._where(pool.region),
-            "--model", place.model, "--runner", pool.runner, "--threads", str(threads),
-            "--address", address, "--transfer", transfer, "--control", control,
-            "--drain-seconds", str(NODE_DRAIN_SECONDS),
-        ]  # fmt: skip
-        if pool.kv_blocks is not None:
-            command += ["--kv-blocks", str(pool.kv_blocks)]
-        if pool.file_tier is not None:
-            command += ["--file-tier", pool.file_tier]
-        if pool.weights is not None:
-            command += ["--weights", pool.weights]
-        inputs = b""
-        if prompts := self._warm_up.get(place.model):
-            command += ["--warm-up", str(self._file(place.id, "prompts"))]
-            inputs = msgspec.json.encode(prompts)
+    def _node(self, place: NodePlace) -> ProcessSpec:
+        settings, prompts = place.settings, place.settings.system_prompts
+        command = node_command(
+            place.id,
+            settings,
+            address=partial(self._sockets.address, place.id),
+            threads=settings.threads or self._threads.threads(default_threads()),
+            prompts=self._file(place.id, "prompts") if prompts else None,
+        )
         return self._process(
-            place.id, "node", _skerry(command), region=pool.region, control=control, inputs=inputs
+            place.id,
+            "node",
+            command,
+            region=settings.region,
+            control=self.control(place.id),
+            inputs=msgspec.json.encode(prompts),
         )
 
     def _edge(self, edge: EdgeSpec) -> ProcessSpec:
-        listener = self._listeners[edge.name]
-        reached = LOOPBACK.get(listener.host, listener.host)
-        models = list(dict.fromkeys(place.model for place in self.places))
-        command = ["edge", "--id", edge.name, *self._where(edge.region)]
-        command += ["--placement", edge.placement]
-        command += ["--topology", str(self._file("topology", "yaml"))]
+        listener, settings = self._listeners[edge.name], self._groups[edge.name].settings
+        assert isinstance(settings, EdgeSettings)
+        command = edge_command(
+            edge.name,
+            settings,
+            gateway=self._sockets.address(edge.name, "gateway"),
+            topology=self._file("topology", "yaml"),
+            holds=False,
+        )
         command += ["--placed", str(self._file("placed", "json"))]
-        for model in models:
-            command += ["--model", model]
-        if len(self.topology.edges) > 1:
-            command += ["--gateway", self._sockets.address(edge.name, "gateway")]
         if self.left_out:
             command += ["--left-out", msgspec.json.encode(self.left_out).decode()]
-        if edge.tls is not None:
-            command += ["--tls-cert", edge.tls.cert, "--tls-key", edge.tls.key]
+        reached = LOOPBACK.get(listener.host, listener.host)
         return self._process(
             edge.name,
             "edge",
-            _skerry(command),
+            command,
             region=edge.region,
             control=str(replace(listener.address, host=reached)),
             inputs=self._source + self._placed(),
@@ -176,9 +169,6 @@ class FleetProcesses:
             inputs=inputs,
         )
 
-    def _where(self, region: str) -> list[str]:
-        return ["--region", region, "--residency", self.topology.region(region).residency]
-
     def _file(self, id: str, kind: str) -> Path:
         return self._sockets.path(id, kind)
 
@@ -190,10 +180,10 @@ class FleetProcesses:
             Member(
                 id=place.id,
                 kind="node",
-                region=place.pool.region,
-                residency=self.topology.region(place.pool.region).residency,
+                region=place.settings.region,
+                residency=place.settings.residency,
                 address=self._sockets.address(place.id, "node"),
-                model=place.model,
+                model=place.settings.model,
             )
             for place in self.places
         ]
@@ -207,12 +197,12 @@ class FleetProcesses:
             )
             for edge in self.topology.edges
         ]
-        return msgspec.json.encode(nodes + edges if len(edges) > 1 else nodes)
+        return msgspec.json.encode(nodes + edges)
 
     def _relayed(self) -> bytes:
-        """Return what other regions reach, with the region that it is in."""
+        """Return how far what other regions reach is."""
         nodes = [
-            (self._sockets.address(place.id, kind), place.pool.region)
+            (self._sockets.address(place.id, kind), place.settings.region)
             for place in self.places
             for kind in ("node", "kv")
         ]
@@ -220,8 +210,28 @@ class FleetProcesses:
             (self._sockets.address(edge.name, "gateway"), edge.region)
             for edge in self.topology.edges
         ]
-        return msgspec.json.encode(nodes + edges)
+        plan = RelayPlan.of(self.topology)
+        return msgspec.json.encode(structs.replace(plan, sockets=tuple(nodes + edges)))
 
 
-def _skerry(command: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "skerry", *command]
+class _KnownModels:
+    """Models by any of their names; those that were left out are none."""
+
+    def __init__(self, installed: Installation) -> None:
+        self._catalog = installed.catalog
+        self._gone = {each.model for each in installed.left_out}
+
+    def state(self, name: str) -> ModelState:
+        id = self._catalog.resolve(name).id
+        return ModelState(id="" if id in self._gone else id)
+
+    def named(self, topology: Topology) -> Topology:
+        """Return the topology with each model by its one id."""
+        return structs.replace(
+            topology, pools=self._resolved(topology.pools), warm_up=self._resolved(topology.warm_up)
+        )
+
+    def _resolved(self, entries: tuple[NamesModel, ...]) -> tuple[NamesModel, ...]:
+        return tuple(
+            structs.replace(each, model=self._catalog.resolve(each.model).id) for each in entries
+        )

@@ -10,10 +10,10 @@ import msgspec
 
 from skerry_cli.home.control import NodeStatus
 from skerry_regions.address import Address
+from skerry_regions.control.planning.launcher import NodeSettings
 from skerry_regions.process.pages import NoPage, page_of
 from skerry_regions.process.supervisor import Supervised
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
-from skerry_regions.topology.spec import TopologyPool
 
 STILL = "edges use the nodes of the topology"
 ASK_SECONDS = 1.0  # for a node to say how it is
@@ -24,8 +24,7 @@ class NodePlace:
     """One node of a topology."""
 
     id: str
-    pool: TopologyPool
-    model: str  # catalog id
+    settings: NodeSettings
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
@@ -45,9 +44,9 @@ def node_status(
     return NodeStatus(
         id=place.id,
         pid=process.pid,
-        role=place.pool.role,
-        region=place.pool.region,
-        model=place.model,
+        role=place.settings.role,
+        region=place.settings.region,
+        model=place.settings.model,
         state="draining" if draining else process.state,
         streams=known.streams if known is not None else 0,
         control=control,

@@ -104,7 +104,7 @@ def resource_answer(control: Control, record: Record, status: int = 200, **more:
 
 
 KindName = Literal[
-    "region", "edge_node", "pool", "deployment", "api_token", "dns_zone", "dns_record"
+    "region", "edge_node", "pool", "deployment", "api_token", "dns_zone", "dns_record", "routing"
 ]
 
 

@@ -22,8 +22,7 @@ from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
     BY_NAME,
-    DNS_RECORD,
-    DNS_ZONE,
+    NOTHING_RUNS,
     ApiTokenSpec,
     ResourceKind,
     Spec,
@@ -36,7 +35,6 @@ from skerry_regions.control.errors import Conflict, Invalid, StaleEtag, UnknownR
 
 KEEP_ANSWERS_SECONDS = 86_400.0
 MAX_RESOURCES = 10_000  # of one kind
-NOTHING_RUNS = (DNS_ZONE, DNS_RECORD)  # of these kinds: they go at once
 
 
 class TokenPublisher(Protocol):

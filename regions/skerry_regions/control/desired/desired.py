@@ -16,12 +16,14 @@ from skerry_regions.control.desired.resources import (
     EDGE_NODE,
     POOL,
     REGION,
+    ROUTING,
     ApiTokenSpec,
     DeploymentSpec,
     EdgeNodeSpec,
     PoolSpec,
     RegionSpec,
     ResourceKind,
+    RoutingSpec,
     Spec,
 )
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
@@ -70,6 +72,11 @@ class Desired:
 
     def deployments(self) -> Mapping[str, DeploymentSpec]:
         return self._specs(DEPLOYMENT)
+
+    def routing(self) -> RoutingSpec:
+        """Return how requests find their way; that of nothing written, where nothing is."""
+        specs: Mapping[str, RoutingSpec] = self._specs(ROUTING)
+        return next(iter(specs.values()), RoutingSpec())
 
     def api_tokens(self) -> Mapping[str, ApiTokenSpec]:
         return self._specs(API_TOKEN)

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     DEPLOYMENT,
     DNS_RECORD,
@@ -25,6 +26,7 @@ from skerry_regions.control.desired.resources import (
     EDGE_NODE,
     POOL,
     REGION,
+    ROUTING,
     DeploymentSpec,
     PoolSpec,
     ResourceKind,
@@ -42,6 +44,7 @@ from skerry_regions.topology.spec import (
     Link,
     RouterSpec,
     Steer,
+    Topology,
     TopologyRegion,
     WarmUp,
 )
@@ -124,19 +127,39 @@ def wishes(manifest: Manifest) -> list[Wish]:
     Raises Invalid for the first that cannot be, or that is there twice.
     """
     found: dict[tuple[str, str], Wish] = {}
-    for wish in _wishes(manifest):
+    for kind, values, path in _entries(manifest):
+        wish = _wish(kind, values, path)
         if (wish.kind.name, wish.id) in found:
             raise Invalid(f"{wish.kind.name} {wish.id!r} is there twice", field=wish.path)
         found[wish.kind.name, wish.id] = wish
     return list(found.values())
 
 
-def unused(manifest: Manifest) -> list[str]:
-    """Return what a control plane does not do of a manifest, as paths."""
-    return [name for name in ("emulate", "steer", "router") if getattr(manifest, name)]
+def desired_of(topology: Topology) -> Desired:
+    """Return what a topology wants of processes, as a control plane has it. What one would refuse,
+    such as a wildcard to listen on, is there too."""
+    file = msgspec.convert(msgspec.to_builtins(topology), Manifest)
+    records = {}
+    for kind, values, _ in _entries(msgspec.structs.replace(file, dns=None)):
+        spec = msgspec.convert(values, kind.spec)
+        id = new_id(spec)
+        records[kind.name, id] = Record(
+            kind=kind, id=id, spec=spec, revision=0, created_at=0.0, updated_at=0.0
+        )
+    return Desired(0, records)
 
 
-def _wishes(manifest: Manifest) -> Iterator[Wish]:
+Entry = tuple[ResourceKind, dict[str, Any], str]
+"""A resource that a manifest wants: its kind, its fields but those that are absent, and where the
+file says so."""
+
+
+def _entries(manifest: Manifest) -> Iterator[Entry]:
+    for kind, values, path in _sections(manifest):
+        yield kind, {name: value for name, value in values.items() if value is not None}, path
+
+
+def _sections(manifest: Manifest) -> Iterator[Entry]:
     named = {region.name for region in manifest.regions}
     for i, link in enumerate(manifest.links):
         if link.between[0] not in named:
@@ -152,9 +175,9 @@ def _wishes(manifest: Manifest) -> Iterator[Wish]:
                 _path(link) for link in manifest.links if link.between[0] == region.name
             ],
         }  # fmt: skip
-        yield _wish(REGION, values, f"regions[{i}]")
+        yield REGION, values, f"regions[{i}]"
     for i, pool in enumerate(manifest.pools):
-        yield _wish(POOL, msgspec.to_builtins(pool), f"pools[{i}]")
+        yield POOL, msgspec.to_builtins(pool), f"pools[{i}]"
     for i, edge in enumerate(manifest.edges):
         cert, key = (None, None) if edge.tls is None else (edge.tls.cert, edge.tls.key)
         values = {
@@ -162,18 +185,21 @@ def _wishes(manifest: Manifest) -> Iterator[Wish]:
             "addresses": list(edge.addresses), "hosts": list(edge.hosts), "draining": edge.draining,
             "tls_cert": cert, "tls_key": key, "public_url": edge.url, "placement": edge.placement,
         }  # fmt: skip
-        yield _wish(EDGE_NODE, values, f"edges[{i}]")
+        yield EDGE_NODE, values, f"edges[{i}]"
     for i, deployment in enumerate(manifest.deployments):
-        yield _wish(DEPLOYMENT, msgspec.to_builtins(deployment), f"deployments[{i}]")
+        yield DEPLOYMENT, msgspec.to_builtins(deployment), f"deployments[{i}]"
     for i, warm_up in enumerate(manifest.warm_up):
         pools = [new_id(pool) for pool in manifest.pools if pool.model == warm_up.model]
         if not pools:
             raise Invalid(f"no pool has the model {warm_up.model!r}", field=f"warm_up[{i}].model")
         values = {"name": f"warm-up-{i}", "model": warm_up.model, "pools": pools}
         values["system_prompts"] = warm_up.system_prompts
-        yield _wish(DEPLOYMENT, values, f"warm_up[{i}]")
+        yield DEPLOYMENT, values, f"warm_up[{i}]"
     if manifest.dns is not None:
         yield from _dns(manifest.dns)
+    routing = {name: getattr(manifest, name) for name in ("emulate", "steer", "router")}
+    if any(each is not None for each in routing.values()):
+        yield ROUTING, msgspec.to_builtins(routing), ""
 
 
 def _path(link: Link) -> dict[str, Any]:
@@ -182,17 +208,16 @@ def _path(link: Link) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _dns(spec: DnsSpec) -> Iterator[Wish]:
+def _dns(spec: DnsSpec) -> Iterator[Entry]:
     zone = spec.zone.rstrip(".").lower()
     values = {name: getattr(spec, name) for name in DnsZoneSpec.__struct_fields__ if name != "name"}
-    yield _wish(DNS_ZONE, {"name": zone} | msgspec.to_builtins(values), "dns")
+    yield DNS_ZONE, {"name": zone} | msgspec.to_builtins(values), "dns"
     for record in records_of(zone, spec.records):
-        yield _wish(DNS_RECORD, msgspec.to_builtins(record), "dns.records")
+        yield DNS_RECORD, msgspec.to_builtins(record), "dns.records"
 
 
 def _wish(kind: ResourceKind, values: dict[str, Any], path: str) -> Wish:
-    """Return the wish without what is absent, checked before anything is written."""
-    values = {name: value for name, value in values.items() if value is not None}
+    """Return the wish, checked before anything is written."""
     try:
         spec = spec_of(kind, values)
     except Invalid as error:

@@ -46,6 +46,7 @@ from skerry_regions.spec_types import (
     UtcSecond,
     unix_seconds,
 )
+from skerry_regions.topology.spec import Emulate, RouterSpec, Steer
 from skerry_regions.zones import Zone
 
 MAX_POOLS = 1000  # of one deployment
@@ -102,6 +103,15 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     public_url: HttpURL | None = None  # that clients are given, where host and port are not it
     placement: PlacementRule = "cost"  # the others to compare with
     draining: bool = False  # it ends as its streams do, and is not started again
+
+
+class RoutingSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How requests find their way; there is one. Edges take a change up by being replaced."""
+
+    name: Literal["platform"] = "platform"
+    emulate: Emulate | None = None  # distances between regions that are all on this machine
+    steer: Steer | None = None  # clients that are nearer to another edge
+    router: RouterSpec = RouterSpec()
 
 
 class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,6 +191,7 @@ Spec = (
     | ApiTokenSpec
     | DnsZoneSpec
     | DnsRecordSpec
+    | RoutingSpec
 )
 
 
@@ -194,6 +205,11 @@ class EdgeNode(EdgeNodeSpec, frozen=True, kw_only=True):
     id: Id
     meta: Metadata
     status: EdgeNodeStatus
+
+
+class PlatformRouting(RoutingSpec, frozen=True, kw_only=True):
+    id: Id
+    meta: Metadata
 
 
 class Pool(PoolSpec, frozen=True, kw_only=True):
@@ -224,7 +240,7 @@ class DnsRecord(DnsRecordSpec, frozen=True, kw_only=True):
     meta: Metadata
 
 
-Resource = Region | EdgeNode | Pool | Deployment | ApiToken | DnsZone | DnsRecord
+Resource = Region | EdgeNode | Pool | Deployment | ApiToken | DnsZone | DnsRecord | PlatformRouting
 Status = RegionStatus | EdgeNodeStatus | PoolStatus | DeploymentStatus
 
 
@@ -263,7 +279,11 @@ DNS_RECORD = ResourceKind(
     "dns_record", "dns_records", DnsRecordSpec, DnsRecord, None,
     frozenset({"zone", "name", "type"}),
 )  # fmt: skip
-KINDS = (REGION, EDGE_NODE, POOL, DEPLOYMENT, API_TOKEN, DNS_ZONE, DNS_RECORD)
+ROUTING = ResourceKind(
+    "routing", "routing", RoutingSpec, PlatformRouting, None, frozenset({"name"})
+)
+KINDS = (REGION, EDGE_NODE, POOL, DEPLOYMENT, API_TOKEN, DNS_ZONE, DNS_RECORD, ROUTING)
+NOTHING_RUNS = (DNS_ZONE, DNS_RECORD, ROUTING)  # of these kinds: they go at once
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from skerry_regions.control.desired.changes import MAX_RESOURCES, NOTHING_RUNS, differences
+from skerry_regions.control.desired.changes import MAX_RESOURCES, differences
 from skerry_regions.control.desired.desired import Desired, Record
-from skerry_regions.control.desired.manifest import Manifest, Wish, unused, wishes
-from skerry_regions.control.desired.resources import API_TOKEN, KINDS
+from skerry_regions.control.desired.manifest import Manifest, Wish, wishes
+from skerry_regions.control.desired.resources import API_TOKEN, KINDS, NOTHING_RUNS
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
 from skerry_regions.control.desired.writing import MAX_AUDIT_ROWS, Writing
@@ -44,7 +44,6 @@ class Applied(Struct, frozen=True, kw_only=True):
     written: bool
     changes: list[ResourceChange]
     unnamed: list[str] = []  # `KIND ID` that an earlier file named, and this one does not
-    unused: list[str] = []  # paths of a manifest that a control plane does nothing about
 
 
 class RevisionEntry(Struct, frozen=True, kw_only=True):
@@ -86,7 +85,6 @@ def apply(
         written=not dry_run,
         changes=changes,
         unnamed=[] if prunes else [f"{kind} {id}" for kind, id in unnamed],
-        unused=unused(manifest),
     )
 
 

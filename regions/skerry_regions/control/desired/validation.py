@@ -23,7 +23,7 @@ from skerry_regions.control.desired.resources import (
     ResourceKind,
     Spec,
 )
-from skerry_regions.control.dns.checks import check_beside, check_record, check_zone
+from skerry_regions.control.dns.checks import check_beside, check_record, check_zone, regions_of
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid, Malformed
 from skerry_regions.spec_types import readable
@@ -111,8 +111,8 @@ def _check_alone(spec: Spec) -> None:
             _check_token(spec)
         case DnsRecordSpec():
             check_record(spec)
-        case DnsZoneSpec():
-            pass  # all of it depends on regions
+        case _:
+            pass  # a zone depends on regions, and routing's types say all
 
 
 def _check_place(spec: RegionSpec) -> None:
@@ -293,7 +293,7 @@ def _needs(spec: Spec, record: Record) -> bool:
         case DeploymentSpec():
             return record.kind is POOL and record.id in spec.pools
         case DnsZoneSpec():
-            return record.kind is REGION and any(net.region == record.id for net in spec.nets)
+            return record.kind is REGION and record.id in regions_of(spec)
         case DnsRecordSpec():
             return record.kind is DNS_ZONE and record.id == spec.zone
         case _:

@@ -18,10 +18,10 @@ IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """One process that runs: a node of a pool, or an edge."""
+    """One process that runs: a node, an edge, relays of emulated distances, a zone's server."""
 
     id: str
-    kind: Literal["node", "edge"]
+    kind: Literal["node", "edge", "relays", "dns"]
     owner: str  # id of its pool or edge node
     region: str
     role: RoleName | None = None  # of a node

@@ -15,7 +15,7 @@ import msgspec
 
 from skerry_regions.control.dns.specs import MAX_RECORDS, DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid
-from skerry_regions.topology.zone_spec import client_mistakes
+from skerry_regions.topology.zone_spec import client_mistakes, setting_mistakes
 
 if TYPE_CHECKING:
     import dns.rdata
@@ -126,6 +126,8 @@ def check_zone(
     require_dns()
     for path, mistake in client_mistakes(spec.nameservers, spec.nets, zones):
         raise Invalid(f"{path}: {mistake}", field=path)
+    for path, mistake in setting_mistakes(spec, zones):
+        raise Invalid(f"{path}: {mistake}", field=path)
     for i, secondary in enumerate(spec.secondaries):
         try:
             ipaddress.ip_address(secondary.address)
@@ -142,6 +144,12 @@ def check_zone(
                 f"{record.name!r} has {record.type} records of its own",
                 field=f"names[{spec.names.index(record.name)}]",
             )
+
+
+def regions_of(spec: DnsZoneSpec) -> set[str | None]:
+    """Return the regions that a zone's settings name."""
+    named = {net.region for net in spec.nets} | {each.region for each in spec.overrides}
+    return named | {each.name for each in spec.regions} | {spec.default_region}
 
 
 def check_beside(spec: DnsRecordSpec, zone: DnsZoneSpec, others: Iterable[DnsRecordSpec]) -> None:

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from skerry_regions.spec_types import DomainName
-from skerry_regions.topology.zone_spec import ClientNet, NameServer, Secondary
+from skerry_regions.topology.zone_spec import ClientNet, NameServer, ZoneSettings
 
 MAX_NETS = 10_000  # of one zone
 MAX_VALUES = 100  # of one set of records
@@ -29,15 +28,14 @@ RecordType = Literal[
 ]  # fmt: skip
 
 
-class DnsZoneSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DnsZoneSpec(ZoneSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A zone that `skerry dns --zone NAME` answers for. `names` lead clients to their regions."""
 
     name: ZoneName
     nameservers: Annotated[tuple[NameServer, ...], Meta(min_length=1, max_length=16)]
     names: Annotated[tuple[RecordName, ...], Meta(min_length=1, max_length=64)] = ("ai",)
-    contact: DomainName = "hostmaster"
     nets: Annotated[tuple[ClientNet, ...], Meta(max_length=MAX_NETS)] = ()
-    secondaries: Annotated[tuple[Secondary, ...], Meta(max_length=16)] = ()
+    serve: bool = False  # by a server that the control plane starts on its machine
 
 
 class DnsRecordSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skerry_regions.control.desired.desired import Desired
-from skerry_regions.control.desired.resources import POOL, REGION
+from skerry_regions.control.desired.resources import POOL, REGION, RoutingSpec
 from skerry_regions.control.errors import Busy, Forbidden
 from skerry_regions.control.machines.book import Machine, Machines
 from skerry_regions.control.machines.messages import (
@@ -30,7 +30,8 @@ from skerry_regions.control.machines.messages import (
 )
 from skerry_regions.control.planning.launcher import NodeSettings, RunningProcess, fingerprint
 from skerry_regions.control.planning.plan import START_SECONDS, Group
-from skerry_regions.control.planning.wanted import INSTALLING, topology_of
+from skerry_regions.control.planning.platform_topology import platform_topology
+from skerry_regions.control.planning.wanted import INSTALLING
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 from skerry_regions.zones import GLOBAL
 
@@ -240,12 +241,14 @@ def edge_assignment(wanted: Wanted, machine: Machine) -> EdgeAssignment | Paused
     residency, models = wanted.desired.regions()[machine.region].residency, _offered(wanted)
     if not models:
         return Paused(reason="there is no pool with a model to offer")
-    told = msgspec.json.encode((machine.region, residency, models))
+    routing = wanted.desired.routing()
+    differs = () if routing == RoutingSpec() else (routing,)
+    told = msgspec.json.encode((machine.region, residency, models, *differs))
     return EdgeAssignment(
         region=machine.region,
         residency=residency,
         models=models,
-        topology=topology_of(wanted.desired).decode(),
+        topology=msgspec.json.encode(platform_topology(wanted.desired)).decode(),
         fingerprint=hashlib.blake2b(told, digest_size=8).hexdigest(),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
@@ -11,11 +11,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from skerry.runners import FloatsForm, RunnerName
-from skerry_regions.control.desired.resources import RoleName
+from skerry_regions.control.desired.resources import RoleName, RoutingSpec
 from skerry_regions.registry import Member
 from skerry_regions.spec_types import PlacementRule
 
+RELAYS = "~relays"  # owner of the relays of emulated distances: no resource is called so
+DNS = "~dns-"  # and of a zone's server, before the zone's name
+SILENT: tuple[ProcessKind, ...] = ("relays", "dns")  # in no registry, without health checks
 Name = Annotated[str, Meta(max_length=256)]
+ProcessKind = Literal["node", "edge", "relays", "dns"]
 ProcessState = Literal["starting", "ready", "draining", "failed"]
 
 
@@ -42,11 +46,29 @@ class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge", omit_defaults=
     host: Name
     hosts: tuple[str, ...] = ()  # that it answers to; none: to all
     tls: tuple[str, str] | None = None  # files of its certificate and key
+    public_url: str | None = None
     placement: PlacementRule = "cost"
     models: tuple[str, ...]  # catalog ids
+    routing: RoutingSpec | None = None  # None: as where nothing is written of it
 
 
-Settings = NodeSettings | EdgeSettings
+class RelaySettings(Struct, frozen=True, kw_only=True, tag="relays"):
+    """Distances that are emulated: seconds of a round trip between each two regions."""
+
+    region: str = ""  # of all
+    rtts: tuple[tuple[str, str, float], ...]
+
+
+class DnsSettings(Struct, frozen=True, kw_only=True, tag="dns"):
+    """The server of a zone, whose contents it follows by itself."""
+
+    region: str = ""  # of all
+    zone: str
+    host: str
+    port: int
+
+
+Settings = NodeSettings | EdgeSettings | RelaySettings | DnsSettings
 
 
 def fingerprint(settings: Settings) -> str:
@@ -54,16 +76,37 @@ def fingerprint(settings: Settings) -> str:
     return hashlib.blake2b(msgspec.json.encode(settings), digest_size=8).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class CoreShare:
+    """How nodes share a machine: those that say how many threads they have take them first."""
+
+    taken: int = 0  # threads
+    num_sharing: int = 1  # nodes that share the rest
+
+    @classmethod
+    def of(cls, nodes: Iterable[tuple[int | None, int]]) -> CoreShare:
+        """Return that of nodes, as threads that each of so many has; None: its share."""
+        counted = [*nodes]
+        return cls(
+            sum(threads * count for threads, count in counted if threads is not None),
+            max(1, sum(count for threads, count in counted if threads is None)),
+        )
+
+    def threads(self, cores: int) -> int:
+        """Return those of one: at least one, also where nodes outnumber cores."""
+        return max(1, (cores - self.taken) // self.num_sharing)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One process to start."""
 
     id: str
-    owner: str  # id of its pool or edge node
+    owner: str  # id of its pool or edge node; `RELAYS`, or `DNS` and a zone
     settings: Settings
     port: int = 0  # of an edge; 0: any free one
-    num_sharing: int = 1  # nodes that share this machine's cores
-    topology: bytes = b""  # of an edge: the regions there are, as a topology file
+    share: CoreShare = CoreShare()  # of a node without threads of its own
+    topology: bytes = b""  # of an edge: what it reads of the platform, as a topology file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +118,7 @@ class RunningProcess:
 
     id: str
     owner: str
-    kind: Literal["node", "edge"]
+    kind: ProcessKind
     region: str
     fingerprint: str
     pid: int

@@ -12,10 +12,19 @@ the next look.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
-from skerry_regions.control.planning.launcher import Launch, RunningProcess, Settings, fingerprint
+from skerry_regions.control.planning.launcher import (
+    SILENT,
+    CoreShare,
+    Launch,
+    NodeSettings,
+    RelaySettings,
+    RunningProcess,
+    Settings,
+    fingerprint,
+)
 
 SURGE = 1  # processes beyond what is wanted, while they are replaced
 DRAIN_SECONDS = 75.0  # more than a node gives its streams and itself
@@ -86,9 +95,30 @@ def plan(
     return actions
 
 
+def core_share(groups: Iterable[Group]) -> CoreShare:
+    """Return how the nodes of groups share their machine."""
+    return CoreShare.of(
+        (group.settings.threads, group.replicas)
+        for group in groups
+        if isinstance(group.settings, NodeSettings)
+    )
+
+
+def closing(groups: Mapping[str, Group], running: Mapping[str, RunningProcess]) -> dict[str, Group]:
+    """Return what is still needed while all is to end, blocked: nodes compute on while an edge has
+    streams, and relays pass on what those say."""
+    kinds = {process.kind for process in running.values()}
+    needed = (NodeSettings, RelaySettings) if "edge" in kinds else (RelaySettings,)
+    return {
+        id: replace(group, blocked="the platform is ending")
+        for id, group in groups.items()
+        if isinstance(group.settings, needed) and kinds - {*SILENT}
+    }
+
+
 def _stuck(process: RunningProcess) -> str:
     """Return why it must be killed; nothing when it need not be."""
-    drain_seconds = DRAIN_SECONDS if process.kind == "node" else EDGE_DRAIN_SECONDS
+    drain_seconds = EDGE_DRAIN_SECONDS if process.kind == "edge" else DRAIN_SECONDS
     limits = {
         "draining": (drain_seconds, "it did not end when it was drained"),
         "starting": (START_SECONDS, "it did not become ready"),

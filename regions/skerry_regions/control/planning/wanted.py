@@ -6,20 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import msgspec
-
 from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.desired.resources import (
     EDGE_NODE,
     POOL,
     REGION,
     PoolSpec,
-    RegionSpec,
     ResourceKind,
+    RoutingSpec,
 )
-from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
+from skerry_regions.control.planning.launcher import (
+    DNS,
+    RELAYS,
+    DnsSettings,
+    EdgeSettings,
+    NodeSettings,
+    RelaySettings,
+)
 from skerry_regions.control.planning.plan import Group
-from skerry_regions.topology.spec import Link, TopologyRegion
+from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.zones import GLOBAL
 
 INSTALLING = "the model is being installed"
@@ -61,6 +66,14 @@ def wanted(
                 offered.add(model.id)
     for id in desired.edge_nodes():
         groups[id] = _edge_group(desired, id, tuple(sorted(offered)), ports.get(id, 0))
+    if desired.routing().emulate is not None:
+        priors = platform_topology(desired).link_priors()
+        rtts = tuple((a, b, speed.rtt) for (a, b), speed in sorted(priors.items()))
+        groups[RELAYS] = Group(id=RELAYS, replicas=1, settings=RelaySettings(rtts=rtts))
+    for zone, spec in desired.dns_zones().items():
+        if spec.serve:
+            dns = DnsSettings(zone=zone, host=spec.host, port=spec.port)
+            groups[DNS + zone] = Group(id=DNS + zone, replicas=1, settings=dns)
     return groups
 
 
@@ -100,8 +113,10 @@ def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -
         host=edge.host,
         hosts=edge.hosts,
         tls=(edge.tls_cert, edge.tls_key) if edge.tls_cert and edge.tls_key else None,
+        public_url=edge.public_url,
         placement=edge.placement,
         models=models,
+        routing=None if desired.routing() == RoutingSpec() else desired.routing(),
     )
     replicas = 0 if leaving or not models else 1
     return Group(id=id, replicas=replicas, settings=settings, port=edge.port or port)
@@ -135,30 +150,3 @@ def _system_prompts(desired: Desired, pool: str) -> tuple[str, ...]:
 def _residency(desired: Desired, region: str) -> str:
     spec = desired.regions().get(region)
     return spec.residency if spec is not None else GLOBAL
-
-
-def topology_of(desired: Desired) -> bytes:
-    """Return the regions, as a topology file that edges read: what paths cost before they are
-    measured."""
-    specs = desired.regions()
-    links = {
-        frozenset((name, path.to)): Link(
-            between=(name, path.to), rtt=path.rtt, bandwidth=path.bandwidth
-        )
-        for name, spec in specs.items()
-        for path in spec.paths
-        if path.to in specs
-    }
-    regions = [region_of(spec) for spec in specs.values()]
-    return msgspec.json.encode({"regions": regions, "links": [*links.values()]})  # JSON is YAML
-
-
-def region_of(spec: RegionSpec) -> TopologyRegion:
-    """Return it as a topology file has it."""
-    place = (spec.latitude, spec.longitude)
-    return TopologyRegion(
-        name=spec.name,
-        iata=spec.iata,
-        coordinates=None if place[0] is None or place[1] is None else (place[0], place[1]),
-        residency=spec.residency,
-    )

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.desired.resources import DNS_ZONE, EDGE_NODE, REGION, EdgeNodeSpec
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.dns.checks import lines_of
 from skerry_regions.control.errors import UnknownResource
-from skerry_regions.control.planning.wanted import region_of
-from skerry_regions.topology.spec import EdgeSpec, Topology
-from skerry_regions.topology.zone_spec import DnsSpec
+from skerry_regions.control.planning.platform_topology import dns_of, platform_topology
+from skerry_regions.topology.spec import EdgeSpec, TLSFiles, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,9 @@ class ZoneBook:
 
 def topology_of(desired: Desired, zone: str, ports: Mapping[str, int]) -> Topology:
     """Return a zone that is there, with everything that its answers depend on."""
-    spec = desired.dns_zones()[zone]
     records = [line for each in desired.dns_records(zone).values() for line in lines_of(each)]
-    return Topology(
-        regions=tuple(region_of(region) for region in desired.regions().values()),
-        edges=_edges(desired, ports),
-        dns=DnsSpec(
-            zone=spec.name,
-            nameservers=spec.nameservers,
-            names=spec.names,
-            contact=spec.contact,
-            nets=spec.nets,
-            records=tuple(records),
-            secondaries=spec.secondaries,
-        ),
-    )
+    dns = replace(dns_of(desired.dns_zones()[zone]), records=tuple(records))
+    return replace(platform_topology(desired), edges=_edges(desired, ports), dns=dns)
 
 
 def _edges(desired: Desired, ports: Mapping[str, int]) -> tuple[EdgeSpec, ...]:
@@ -81,6 +69,10 @@ def _edges(desired: Desired, ports: Mapping[str, int]) -> tuple[EdgeSpec, ...]:
             host=spec.host,
             port=spec.port or ports.get(id, 0),
             addresses=spec.addresses,
+            url=spec.public_url,
+            tls=TLSFiles(cert=spec.tls_cert, key=spec.tls_key)
+            if spec.tls_cert and spec.tls_key
+            else None,
         )
         for id, spec in (staying or edges).items()
     )

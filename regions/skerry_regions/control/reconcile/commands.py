@@ -1,13 +1,15 @@
-"""The command lines of nodes and edges that a control plane starts, after `skerry`."""
+"""The command lines of nodes and edges that are started with the platform."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
 
-NODE_DRAIN_SECONDS = 30.0
+SKERRY = (sys.executable, "-m", "skerry")
+NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
 
 
 def node_command(
@@ -21,7 +23,7 @@ def node_command(
     """Return a node's command line. `address` gives that of a kind: node, kv, control. `prompts` is
     a file of system prompts."""
     command = [
-        "node", "--id", id, "--role", settings.role, "--model", settings.model,
+        *SKERRY, "node", "--id", id, "--role", settings.role, "--model", settings.model,
         "--region", settings.region, "--residency", settings.residency,
         "--runner", settings.runner, "--threads", str(threads),
         "--address", address("node"), "--transfer", address("kv"), "--control", address("control"),
@@ -38,18 +40,26 @@ def node_command(
     return command
 
 
+def dns_command(source: Sequence[str], metrics: str) -> list[str]:
+    """Return a DNS server's command line. `source` is the option that says what it serves."""
+    return [*SKERRY, "dns", *source, "--metrics", metrics]
+
+
 def edge_command(
-    id: str, settings: EdgeSettings, *, gateway: str, listener: int, topology: Path
+    id: str, settings: EdgeSettings, *, gateway: str, topology: Path, holds: bool
 ) -> list[str]:
-    """Return an edge's command line. `gateway` is where it takes other regions' streams, `listener`
-    a descriptor to inherit."""
+    """Return an edge's command line, without its listener. `gateway` is where it takes other
+    regions' streams; `holds`: nodes may be asleep, and requests wait for them."""
     command = [
-        "edge", "--id", id, "--region", settings.region, "--residency", settings.residency,
-        "--topology", str(topology), "--gateway", gateway, "--listener-fd", str(listener),
-        "--placement", settings.placement, "--hold",
+        *SKERRY, "edge", "--id", id, "--region", settings.region, "--residency", settings.residency,
+        "--topology", str(topology), "--gateway", gateway, "--placement", settings.placement,
     ]  # fmt: skip
+    if holds:
+        command.append("--hold")
     for model in settings.models:
         command += ["--model", model]
+    if settings.public_url is not None:
+        command += ["--public-url", settings.public_url]
     if settings.tls is not None:
         command += ["--tls-cert", settings.tls[0], "--tls-key", settings.tls[1]]
     if settings.hosts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
-
-from skerry_regions.control.planning.launcher import ProcessState, RunningProcess
+from skerry_regions.control.planning.launcher import (
+    SILENT,
+    ProcessState,
+    RunningProcess,
+)
 from skerry_regions.process.launch_folder import LaunchRecord
 from skerry_regions.registry import Member
 
@@ -20,14 +22,16 @@ def judged(
     seconds = now - record.started
     if record.draining_since is not None:
         state, seconds = "draining", now - record.draining_since
-    elif member is not None and member.state == "ready" and silence < AILING_SECONDS:
-        state = "ready"
+    elif record.kind in SILENT or (
+        member is not None and member.state == "ready" and silence < AILING_SECONDS
+    ):
+        state = "ready"  # of those that say nothing, as soon as it runs
     elif record.was_ready:
         state, seconds = "failed", silence
     return RunningProcess(
         id=record.id,
         owner=record.owner,
-        kind=cast(Literal["node", "edge"], record.kind),  # no others are launched here
+        kind=record.kind,
         region=record.region,
         fingerprint=record.fingerprint,
         pid=pid,

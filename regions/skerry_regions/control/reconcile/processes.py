@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,18 +15,22 @@ from msgspec.structs import replace
 
 from skerry_regions.address import Address
 from skerry_regions.control.planning.launcher import (
+    SILENT,
+    DnsSettings,
     EdgeSettings,
     Ended,
     Launch,
     LaunchFailed,
     NodeSettings,
     Observation,
+    RelaySettings,
     RunningProcess,
     fingerprint,
 )
-from skerry_regions.control.reconcile.commands import edge_command, node_command
+from skerry_regions.control.reconcile.commands import dns_command, edge_command, node_command
 from skerry_regions.control.reconcile.launched import judged
-from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
+from skerry_regions.process.emulation import RelayPlan, relay, relays_command
+from skerry_regions.process.launch_folder import LaunchedKind, LaunchFolder, LaunchRecord
 from skerry_regions.process.local_launcher import (
     LaunchedProcess,
     LocalLauncher,
@@ -37,12 +39,15 @@ from skerry_regions.process.local_launcher import (
 )
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
-from skerry_regions.process.spawning import bound
+from skerry_regions.process.spawning import HeldListener, bound
 from skerry_regions.process.supervisor import tail
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
 HEALTH_SECONDS = 2.0  # between two checks of one process
-SOCKETS = ("node", "kv", "control", "gateway")
+HOLD_SECONDS = 30.0  # that callers of an edge which died wait for the next
+SOCKETS = ("node", "kv", "control", "gateway", "metrics")
+Command = list[str]  # the class has a `list` of its own
+RELAYED = {"node": ("node", "kv"), "edge": ("gateway",)}  # that other regions reach
 
 
 @dataclass(slots=True)
@@ -80,6 +85,7 @@ class ProcessLauncher:
         self._ended: list[Ended] = []
         self._members: dict[str, Member] = {}
         self._launcher = LocalLauncher(self._files, term, ended=self._has_ended)
+        self._held: dict[str, HeldListener] = {}  # by owner, of edges that died
         self._health = {id: self._watched(process) for id, process in self._launcher.list().items()}
         self._sockets.keep((id, kind) for id in self._health for kind in SOCKETS)
 
@@ -111,6 +117,8 @@ class ProcessLauncher:
         watches = [health.watch for health in self._health.values()]
         for watch in watches:
             watch.cancel()
+        for held in self._held.values():
+            held.close()
         self._launcher.close()
         await asyncio.gather(*watches, return_exceptions=True)
         with contextlib.suppress(OSError):  # what runs on uses it
@@ -138,6 +146,8 @@ class ProcessLauncher:
 
     async def _watch(self, process: LaunchedProcess) -> None:
         """Poll how it is, as long as it runs."""
+        if process.record.kind in SILENT:
+            return
         address = Address.parse(process.record.control)
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
@@ -149,6 +159,9 @@ class ProcessLauncher:
         self._health.pop(record.id).watch.cancel()
         for kind in SOCKETS:
             self._sockets.path(record.id, kind).unlink(missing_ok=True)
+        self._relay()
+        if record.kind == "edge" and record.draining_since is None:
+            self._hold(record)
         log = self._log(record.id)
         words = tail(log) if log.exists() else ""
         self._ended.append(
@@ -162,24 +175,67 @@ class ProcessLauncher:
         )
         self._changed()
 
+    def _hold(self, record: LaunchRecord) -> None:
+        """Listen in place of an edge that died: callers wait for the next, if it comes in time.
+        Where another process of the edge serves, they reach that one."""
+        others = (process.record for process in self._launcher.list().values())
+        if record.owner in self._held or any(
+            each.owner == record.owner and each.draining_since is None for each in others
+        ):
+            return
+        address = Address.parse(record.address)
+        held = self._held[record.owner] = HeldListener(address.host, address.port)
+        held.listen()
+
+        def let_go() -> None:
+            if self._held.get(record.owner) is held:
+                self._held.pop(record.owner).close()
+
+        asyncio.get_running_loop().call_later(HOLD_SECONDS, let_go)
+
     # --- starting --------------------------------------------------------------------------------
 
     def _start(self, launch: Launch) -> int:
         with contextlib.ExitStack() as stack:
             listener = None
             if isinstance(launch.settings, EdgeSettings):
-                listener = stack.enter_context(bound(launch.settings.host, launch.port))
+                listener = self._listener(launch.owner, launch.settings.host, launch.port)
+                stack.callback(listener.close)
             process, is_new = self._launcher.start(
                 self._record(launch, listener), lambda: self._program(launch, listener)
             )
             if is_new:
                 self._health[launch.id] = self._watched(process)
-            kind, address = process.record.kind, Address.parse(process.record.address)
-            return address.port if kind == "edge" else 0
+                self._relay()
+            is_edge = process.record.kind == "edge"
+            return Address.parse(process.record.address).port if is_edge else 0
 
-    def _program(self, launch: Launch, listener: socket.socket | None) -> Program:
+    def _listener(self, owner: str, host: str, port: int) -> HeldListener:
+        """Return where an edge is to listen: with those who wait already, where some may. Raises
+        OSError."""
+        held = self._held.pop(owner, None)
+        if held is not None:
+            if held.host == host and port in (0, held.port):
+                return held
+            held.close()
+        return HeldListener(host, port, bound(host, port))
+
+    def _relay(self) -> None:
+        """Have relays pass on to what runs now, where distances are emulated."""
+        records = [process.record for process in self._launcher.list().values()]
+        sockets = tuple(
+            (self._sockets.address(record.id, kind), record.region)
+            for record in records
+            for kind in RELAYED.get(record.kind, ())
+        )
+        for record in records:
+            if record.kind == "relays":
+                with contextlib.suppress(OSError):  # a full disk: with the next change
+                    relay(self._files.path(record.id, "relays"), sockets)
+
+    def _program(self, launch: Launch, listener: HeldListener | None) -> Program:
         return Program(
-            command=[sys.executable, "-m", "skerry", *self._command(launch, listener)],
+            command=self._command(launch, listener),
             environ=self._environ,
             log=self._log(launch.id),
             descriptors=[] if listener is None else [listener.fileno()],
@@ -188,18 +244,21 @@ class ProcessLauncher:
     def _log(self, id: str) -> Path:
         return self._home / "logs" / f"{id}.log"
 
-    def _record(self, launch: Launch, listener: socket.socket | None) -> LaunchRecord:
-        if listener is None:
-            address, control = (
-                self._sockets.address(launch.id, kind) for kind in ("node", "control")
-            )
+    def _record(self, launch: Launch, listener: HeldListener | None) -> LaunchRecord:
+        kind: LaunchedKind
+        if listener is not None:
+            kind, address = "edge", str(listener.address)
+            control = address
+        elif isinstance(launch.settings, RelaySettings | DnsSettings):
+            kind = "relays" if isinstance(launch.settings, RelaySettings) else "dns"
+            address = control = ""
         else:
-            host, port = listener.getsockname()[:2]
-            address = control = str(Address(host=host, port=port))
+            kind, address = "node", self._sockets.address(launch.id, "node")
+            control = self._sockets.address(launch.id, "control")
         return LaunchRecord(
             id=launch.id,
             owner=launch.owner,
-            kind="node" if listener is None else "edge",
+            kind=kind,
             region=launch.settings.region,
             fingerprint=fingerprint(launch.settings),
             address=address,
@@ -208,28 +267,31 @@ class ProcessLauncher:
             started=boot_time(),
         )
 
-    def _command(self, launch: Launch, listener: socket.socket | None) -> Sequence[str]:
-        match launch.settings:
+    def _command(self, launch: Launch, listener: HeldListener | None) -> Command:
+        id, settings = launch.id, launch.settings
+        match settings:
             case NodeSettings():
                 prompts = None
-                if launch.settings.system_prompts:
-                    prompts = self._files.path(launch.id, "prompts")
-                    prompts.write_bytes(msgspec.json.encode(launch.settings.system_prompts))
+                if settings.system_prompts:
+                    prompts = self._files.path(id, "prompts")
+                    prompts.write_bytes(msgspec.json.encode(settings.system_prompts))
                 return node_command(
-                    launch.id,
-                    launch.settings,
-                    address=partial(self._sockets.address, launch.id),
-                    threads=launch.settings.threads or max(1, self._cores // launch.num_sharing),
+                    id,
+                    settings,
+                    address=partial(self._sockets.address, id),
+                    threads=settings.threads or launch.share.threads(self._cores),
                     prompts=prompts,
                 )
             case EdgeSettings():
                 assert listener is not None
-                topology = self._files.path(launch.id, "topology")
+                topology = self._files.path(id, "topology")
                 topology.write_bytes(launch.topology)
-                return edge_command(
-                    launch.id,
-                    launch.settings,
-                    gateway=self._sockets.address(launch.id, "gateway"),
-                    listener=listener.fileno(),
-                    topology=topology,
-                )
+                gateway = self._sockets.address(id, "gateway")
+                command = edge_command(id, settings, gateway=gateway, topology=topology, holds=True)
+                return [*command, "--listener-fd", str(listener.fileno())]
+            case DnsSettings():
+                return dns_command(("--zone", settings.zone), self._sockets.address(id, "metrics"))
+            case RelaySettings():
+                path = self._files.path(id, "relays")
+                path.write_bytes(msgspec.json.encode(RelayPlan(rtts=settings.rtts)))
+                return relays_command(path)

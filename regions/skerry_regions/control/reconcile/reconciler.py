@@ -17,13 +17,17 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from random import Random
 
+import msgspec
+
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     DEPLOYMENT,
+    DNS_ZONE,
     EDGE_NODE,
     POOL,
     REGION,
+    ROUTING,
     ResourceKind,
     Status,
 )
@@ -32,15 +36,26 @@ from skerry_regions.control.desired.views import NodeView
 from skerry_regions.control.errors import ControlError
 from skerry_regions.control.machines.joined import Wanted
 from skerry_regions.control.planning.launcher import (
+    DNS,
+    RELAYS,
     Ended,
     Launcher,
     LaunchFailed,
-    NodeSettings,
     Observation,
     RunningProcess,
 )
-from skerry_regions.control.planning.plan import Action, Drain, Group, Kill, StartProcess, plan
-from skerry_regions.control.planning.wanted import Models, topology_of, wanted
+from skerry_regions.control.planning.plan import (
+    Action,
+    Drain,
+    Group,
+    Kill,
+    StartProcess,
+    closing,
+    core_share,
+    plan,
+)
+from skerry_regions.control.planning.platform_topology import platform_topology
+from skerry_regions.control.planning.wanted import Models, wanted
 from skerry_regions.control.reconcile.failures import Failures
 from skerry_regions.control.reconcile.observed import Picture, node_views, statuses
 from skerry_regions.control.reconcile.scaling import PoolScales
@@ -163,7 +178,7 @@ class Reconciler:
         self._groups = self._wanted(desired)
         running = self._observation.running
         held = self.failures.held(self._groups.keys(), now)
-        groups = self._groups if not self._is_closing else self._closing_groups()
+        groups = closing(self._groups, running) if self._is_closing else self._groups
         for action in plan(groups, running.values(), held):
             await self._act(action)
         await asyncio.to_thread(self._settle, desired)
@@ -178,30 +193,15 @@ class Reconciler:
         ports = self._store.edge_ports()
         return wanted(desired, self._models, scales=self._scales.replicas, ports=ports)
 
-    def _closing_groups(self) -> dict[str, Group]:
-        """Return blocked groups of nodes, which compute on while an edge still has streams."""
-        if any(process.kind == "edge" for process in self._observation.running.values()):
-            return {
-                id: dataclasses.replace(group, blocked="the platform is ending")
-                for id, group in self._groups.items()
-                if isinstance(group.settings, NodeSettings)
-            }
-        return {}
-
     # --- acting ----------------------------------------------------------------------------------
 
     async def _act(self, action: Action) -> None:
         match action:
             case StartProcess(launch):
-                num_nodes = sum(
-                    group.replicas
-                    for group in self._groups.values()
-                    if isinstance(group.settings, NodeSettings)
-                )
                 launch = dataclasses.replace(
                     launch,
-                    num_sharing=max(1, num_nodes),
-                    topology=topology_of(self._store.desired),
+                    share=core_share(self._groups.values()),
+                    topology=msgspec.json.encode(platform_topology(self._store.desired)),
                 )
                 try:
                     port = await self._launcher.start(launch)
@@ -247,6 +247,10 @@ class Reconciler:
     async def _event(self, owner: str, type: str, reason: str, message: str) -> None:
         desired = self._store.desired
         kind = EDGE_NODE if desired.get(EDGE_NODE, owner) is not None else POOL
+        if owner == RELAYS:
+            kind, owner = ROUTING, "platform"
+        elif owner.startswith(DNS):
+            kind, owner = DNS_ZONE, owner.removeprefix(DNS)
 
         def write() -> None:
             with self._store.writing() as writing:

@@ -21,6 +21,7 @@ from skerry_terraform.provider.edge_node import EdgeNodeResource
 from skerry_terraform.provider.functions import FUNCTIONS
 from skerry_terraform.provider.pool import PoolResource
 from skerry_terraform.provider.region import RegionResource
+from skerry_terraform.provider.routing import RoutingResource
 from skerry_terraform.provider.settings import SCHEMA, settings_of
 
 REGION, EDGE_NODE, POOL, DEPLOYMENT = (
@@ -29,7 +30,7 @@ REGION, EDGE_NODE, POOL, DEPLOYMENT = (
     PoolResource(),
     DeploymentResource(),
 )
-DNS_ZONE, DNS_RECORD = DnsZoneResource(), DnsRecordResource()
+DNS_ZONE, DNS_RECORD, ROUTING = DnsZoneResource(), DnsRecordResource(), RoutingResource()
 
 
 def configure(config: Object, stop: threading.Event) -> ControlPlane:
@@ -42,7 +43,16 @@ SKERRY: Provider[ControlPlane] = Provider(
     schema=SCHEMA,
     configure=configure,
     release=ControlPlane.close,
-    resources=(REGION, EDGE_NODE, POOL, DEPLOYMENT, ApiTokenResource(), DNS_ZONE, DNS_RECORD),
+    resources=(
+        REGION,
+        EDGE_NODE,
+        POOL,
+        DEPLOYMENT,
+        ApiTokenResource(),
+        DNS_ZONE,
+        DNS_RECORD,
+        ROUTING,
+    ),
     data_sources=(
         ResourceDataSource(REGION),
         ResourceDataSource(EDGE_NODE),
@@ -50,6 +60,7 @@ SKERRY: Provider[ControlPlane] = Provider(
         ResourceDataSource(DEPLOYMENT),
         ResourceDataSource(DNS_ZONE),
         ResourceDataSource(DNS_RECORD),
+        ResourceDataSource(ROUTING),
         DnsAnswerDataSource(),
         CollectionDataSource(REGION),
         CollectionDataSource(EDGE_NODE, by_region=True),
