@@ -9,8 +9,9 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import GrammarKind, lower
-from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler
+from skerry_core.grammar.matcher import CompiledGrammar
 
 VOCAB = 257
 END = 256

@@ -19,6 +19,7 @@ from llguidance import LLMatcher, LLTokenizer
 from skerry_core.batch import UInt32
 from skerry_core.grammar.json_place import JsonPlace
 from skerry_core.grammar.spelling import MARK, Spelling, Way
+from skerry_core.grammar.values import Values
 
 MAX_BYTES: Final = 65_536  # of a way
 MAX_TAILS: Final = 64  # of a known way, where another may join it
@@ -27,36 +28,9 @@ AT_START: Final = (1000, 60_000)
 LATER: Final = (100, 10_000)  # between two steps of an engine
 MAX_SCALAR: Final = 256  # bytes that a search adds to one scalar
 WIDTH: Final = 4  # places that it keeps of each length
-MAX_ENDINGS: Final = 4096  # of values, to be tried in the middle of one: below 1 µs each
 
 _FAVOURITES = b'"}],0123456789. -:tfnaebcdghijklmopqrsuvwxyz[{' + bytes(range(65, 91))
 _ORDER = np.array([*dict.fromkeys([*_FAVOURITES, *range(256)])])  # all bytes
-# What ends any string: also after half an escape, or half a character.
-_STRING_ENDS = (
-    *(b'"', b'a"', b'0"', b'00"', b'000"', b'0000"', b'n"', b'\\udc00"', b'udc00"'),
-    *(b'\x80"', b'\x80\x80"', b'\x80\x80\x80"', b'\x90\x80\x80"', b'\xa0\x80"'),
-)
-# What ends a number, also a multiple of something; or `true`, `false`, `null`.
-_OTHER_ENDS = (
-    *(b"%0*d" % (size, number) for size in (1, 2, 3) for number in range(10**size)),
-    *(word[start:] for word in (b"true", b"false", b"null") for start in range(1, len(word))),
-)
-
-
-class Values:
-    """Values that outputs of one grammar may have, and their ends."""
-
-    def __init__(self, values: Iterable[str], spelling: Spelling, *, is_json: bool) -> None:
-        self.is_json = is_json
-        ordered = sorted({value.encode() for value in values if value}, key=_by_length)
-        strings = [value for value in ordered if value.startswith(b'"')] if is_json else ordered
-        others = [value for value in ordered if value[:1] not in b'"{['] if is_json else []
-        self.whole = _spelled(ordered, spelling)
-        ends = _endings(strings, _STRING_ENDS) if is_json else _endings(ordered, ordered)
-        self.string_ends = _spelled(ends, spelling)
-        self.other_ends = _spelled(_endings(others, _OTHER_ENDS), spelling)
-        after = b",}]:" if is_json else b""
-        self.after = [spelling.of_byte[byte] for byte in after if spelling.of_byte[byte] >= 0]
 
 
 class Closings:
@@ -167,19 +141,18 @@ class Closings:
     def _fitting(
         self,
         walker: LLMatcher,
-        candidates: Sequence[tuple[bytes, list[int]]],
+        candidates: Iterable[tuple[bytes, list[int]]],
         values: Values,
         budget: _Budget,
     ) -> bytes:
         """Return the first text that may come here and after which what is around it goes on."""
         after = [*values.after, *(() if self._end is None else (self._end,))]
-        for tried, (text, ids) in enumerate(candidates, 1):
+        for text, ids in candidates:
+            budget.tries -= 1
             if walker.validate_tokens(ids) == len(ids) and any(
                 walker.validate_tokens([*ids, each]) == len(ids) + 1 for each in after
             ):
-                budget.tries -= tried
                 return text
-        budget.tries -= len(candidates)
         return b""
 
     def _found(self, walker: LLMatcher, values: Values, place: JsonPlace, budget: _Budget) -> bytes:
@@ -246,25 +219,6 @@ class _Budget:
         matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
         self.masks -= 1
         return self.mask
-
-
-def _endings(values: Iterable[bytes], general: Iterable[bytes]) -> list[bytes]:
-    """Return what may follow in the middle of a value, the shortest first."""
-    found = dict.fromkeys(general)
-    for value in values:
-        for start in range(max(1, len(value) - 256), len(value)):
-            found[value[start:]] = None
-        if len(found) > MAX_ENDINGS:
-            break
-    return sorted(found, key=_by_length)
-
-
-def _spelled(texts: Iterable[bytes], spelling: Spelling) -> list[tuple[bytes, list[int]]]:
-    return [(text, ids) for text in texts if (ids := spelling.ids(text))]
-
-
-def _by_length(text: bytes) -> tuple[int, bytes]:
-    return len(text), text
 
 
 def _representatives(choices: list[int]) -> list[int]:

@@ -2,83 +2,27 @@
 
     Grammar ──compile──▶ CompiledGrammar ──matcher──▶ Matcher: mask, token, mask, token, …
 
-Compiling may take a second and much memory for a hostile grammar: callers do it first in a process
-that can be killed. Every mask is bounded by `LIMITS`, about 10 ms at worst and 50 µs as a rule.
+The masks are llguidance's, each bounded by the compiler's `LIMITS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher
 
 from skerry_core.batch import UInt32
-from skerry_core.grammar.call_marks import CallMark, CallMarks
-from skerry_core.grammar.closing import AT_START, Closings, Values
+from skerry_core.grammar.call_marks import CallMarks
+from skerry_core.grammar.closing import AT_START, Closings
 from skerry_core.grammar.json_place import JsonPlace
-from skerry_core.grammar.known_values import known_values
 from skerry_core.grammar.lowering import brief
 from skerry_core.grammar.spelling import MARK, NOTHING_LEFT, Way
+from skerry_core.grammar.values import GrammarEnds, Values
 from skerry_core.grammar_error import GrammarError as GrammarError
 
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,  # of a compilation
-    max_grammar_size=200_000,  # symbols
-    step_lexer_fuel=100_000,  # of a mask: about 14,000 per millisecond
-    step_max_items=25_000,  # of a mask: about 20,000 per millisecond
-    max_lexer_states=20_000,  # of a sequence: 1 to 2 KiB each
-    verbose_errors=False,  # they would log other people's schemas
-)
-
-MAX_MARKS = 16  # of calls, in one vocabulary
 SEARCH_EVERY = 8  # tokens, where no way to an end is known: a search that finds none is long
 UNKNOWN_MARGIN = 64  # tokens that a place without a known way must have left
-
-
-class GrammarCompiler:
-    """Compiles grammars for one vocabulary. From any thread; the work is done without the GIL."""
-
-    def __init__(self, tokenizer: Path, *, vocab_size: int, stop_token_ids: Iterable[int]) -> None:
-        """`tokenizer` is a `tokenizer.json`; `vocab_size` is that of the logits. Half a second.
-
-        Raises GrammarError when the tokenizer is of a kind that llguidance does not know.
-        """
-        stops = sorted(stop_token_ids)
-        try:
-            self.tokenizer = LLTokenizer(
-                str(tokenizer), n_vocab=vocab_size, eos_token=stops or None, slices=[]
-            )
-        except (ValueError, RuntimeError) as error:
-            raise GrammarError(f"no grammars with this tokenizer: {brief(str(error))}") from None
-        self._mask_words = -(-vocab_size // 32)
-        self._end = stops[0] if stops else None
-        self._closings = Closings(self.tokenizer, self._end)
-        self._known_marks: dict[tuple[str, int | None, bool], CallMarks] = {}
-
-    def compile(self, lowered: str, calls: CallMark | None = None) -> CompiledGrammar:
-        """Build the automaton of what `lower` made, a text in which `calls` begin what is none.
-        Raises GrammarError."""
-        matcher = LLMatcher(self.tokenizer, lowered, log_level=0, limits=LIMITS)
-        if matcher.is_error():
-            raise GrammarError(brief(matcher.get_error()))
-        texts, is_json = known_values(lowered)
-        values = Values(texts, self._closings.spelling, is_json=is_json)
-        return CompiledGrammar(
-            matcher, self._mask_words, self._closings, values, self._end, self._marks(calls)
-        )
-
-    def _marks(self, calls: CallMark | None) -> CallMarks | None:
-        if calls is None:
-            return None
-        key = calls.text, calls.token, calls.is_first
-        if key not in self._known_marks:
-            if len(self._known_marks) == MAX_MARKS:
-                self._known_marks.clear()
-            spelling = self._closings.spelling
-            self._known_marks[key] = CallMarks(calls, spelling, self._mask_words)
-        return self._known_marks[key]
 
 
 class CompiledGrammar:
@@ -92,15 +36,20 @@ class CompiledGrammar:
         values: Values,
         end: int | None,
         calls: CallMarks | None,
+        ends: GrammarEnds | None,
     ) -> None:
         self._matcher = matcher
         self.mask_words = mask_words  # u32 of a mask
         self.closings = closings
         self.values = values
         self.end = end  # a token that ends the text
-        self.way = closings.way(matcher, values, JsonPlace(), AT_START)  # from the start
         self.calls = calls
-        self.call_way = None if calls is None else self._way_of_call(calls)
+        if ends is None:
+            self.way = closings.way(matcher, values, JsonPlace(), AT_START)  # from the start
+            self.call_way = None if calls is None else self._way_of_call(calls)
+        else:
+            self.way = None if ends.way is None else Way(*ends.way)
+            self.call_way = None if ends.call_way is None else Way(*ends.call_way)
         first = self._start()
         first.fill()
         self._first_mask = first.mask
@@ -116,6 +65,16 @@ class CompiledGrammar:
             matcher.advance(token_id)
         matcher.fill()
         return matcher
+
+    @property
+    def ends(self) -> GrammarEnds:
+        """Return what compiling it once more need not find again."""
+        way, call_way = self.way, self.call_way
+        return GrammarEnds(
+            self.values.texts,
+            None if way is None else way.parts,
+            None if call_way is None else call_way.parts,
+        )
 
     @property
     def is_closable(self) -> bool:

@@ -8,6 +8,8 @@ from llguidance import LLTokenizer
 
 MAX_TOKEN: Final = 64  # bytes of a token that a text is written with
 _FAR: Final = 1 << 30
+WayParts = tuple[bytes, list[int], list[tuple[int, int]]]
+"""A `Way` as plain data: its text, its counts and its picks."""
 MARK: Final = b"\xff["  # begins a control token in a text: `\xff[5]`; UTF-8 has no such byte
 
 
@@ -25,6 +27,12 @@ class Way:
         self._counts = counts
         self._picks = picks
         self._ids: list[int] | None = None
+
+    @property
+    def parts(self) -> WayParts:
+        """Return what another process makes the same way of."""
+        size = len(self.text) + 1
+        return self.text, self._counts[:size], self._picks[:size]
 
     @property
     def num_tokens(self) -> int:

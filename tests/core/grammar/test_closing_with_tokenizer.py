@@ -20,8 +20,9 @@ from tests.core.grammar.generated_schemas import generated, shortest_text
 from tests.vocabularies import Vocabulary, vocabulary
 from tokenizers import Tokenizer
 
+from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import lower
-from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler
+from skerry_core.grammar.matcher import CompiledGrammar
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model

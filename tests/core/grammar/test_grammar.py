@@ -15,8 +15,9 @@ from tests.core.byte_grammars import END, VOCAB, compiled, text
 from tests.core.schemas import Schema, schemas
 from tests.properties import examples
 
+from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import GrammarKind, lower
-from skerry_core.grammar.matcher import GrammarCompiler, GrammarError, Matcher
+from skerry_core.grammar.matcher import GrammarError, Matcher
 
 
 def allowed(matcher: Matcher) -> list[int]:

@@ -11,12 +11,16 @@ import pytest
 from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 
 from skerry.errors import InvalidInput, Overloaded, RateLimited
-from skerry_core.grammar.matcher import GrammarError, Matcher
-from skerry_regions.node.grammar import grammars
+from skerry_core.grammar.call_marks import CallMark
+from skerry_core.grammar.compiler import GrammarCompiler
+from skerry_core.grammar.matcher import CompiledGrammar, GrammarError, Matcher
+from skerry_core.grammar.values import GrammarEnds
+from skerry_regions.node.grammar import child, grammars
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary, Trial
 from skerry_regions.process import confined
 from skerry_regions.process.confined import Exhausted
+from skerry_regions.wire.call_mark import CallMarkSpec
 from skerry_regions.wire.protocol import GrammarSpec
 
 LETTERS = GrammarSpec(kind="regex", source="[a-z]{3}")
@@ -53,6 +57,23 @@ def test_a_hostile_grammar_costs_the_process_and_not_the_next(trial: Trial) -> N
     with pytest.raises(Exhausted):
         trial.run(ENDLESS.kind, ENDLESS.source)
     assert trial.run(LETTERS.kind, LETTERS.source).refusal is None
+
+
+def test_calls_are_tried_with_it(vocabulary: GrammarVocabulary) -> None:
+    """The way to a call's end is searched for as well, and nobody's else to be ended."""
+    mark = CallMarkSpec(text="<", rest="x")
+    tried: list[object] = []
+
+    class Noting(GrammarCompiler):
+        def compile(
+            self, lowered: str, calls: CallMark | None = None, ends: GrammarEnds | None = None
+        ) -> CompiledGrammar:
+            tried.append(calls)
+            return super().compile(lowered, calls, ends)
+
+    compiler = Noting(vocabulary.tokenizer, vocab_size=VOCAB, stop_token_ids=(END,))
+    assert child._try(compiler, "ebnf", 'start: /[^<]*/ ("<x" "y")?', mark).refusal is None
+    assert tried == [mark]
 
 
 def test_a_tokenizer_of_another_kind(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import GrammarKind, lower
-from skerry_core.grammar.matcher import GrammarCompiler, GrammarError
+from skerry_core.grammar.matcher import GrammarError
 from skerry_regions.node.grammar.trial import (
     CPU_SECONDS,
     MEMORY_BYTES,
@@ -16,6 +17,7 @@ from skerry_regions.node.grammar.trial import (
     TrialResult,
 )
 from skerry_regions.process import confined
+from skerry_regions.wire.call_mark import CallMarkSpec
 
 
 def main(arguments: list[str]) -> None:
@@ -27,22 +29,23 @@ def main(arguments: list[str]) -> None:
         return confined.refuse(str(error))
 
     def work(message: bytes) -> bytes:
-        kind, source = msgspec.msgpack.decode(message, type=tuple[GrammarKind, str])
-        return msgspec.msgpack.encode(_try(compiler, kind, source))
+        asked = msgspec.msgpack.decode(message, type=tuple[GrammarKind, str, CallMarkSpec | None])
+        return msgspec.msgpack.encode(_try(compiler, *asked))
 
     confined.serve(work, cpu_seconds=CPU_SECONDS, memory_bytes=MEMORY_BYTES)
 
 
-def _try(compiler: GrammarCompiler, kind: GrammarKind, source: str) -> TrialResult:
+def _try(
+    compiler: GrammarCompiler, kind: GrammarKind, source: str, calls: CallMarkSpec | None
+) -> TrialResult:
     before = confined.resident_bytes()
     try:
         lowered = lower(kind, source)
-        compiled = compiler.compile(lowered)
+        compiled = compiler.compile(lowered, calls)
     except GrammarError as error:
         return TrialResult(refusal=str(error))
     memory = max(0, confined.resident_bytes() - before)
-    del compiled  # and not before its memory was looked at
-    return TrialResult(lowered, memory)
+    return TrialResult(lowered, memory, compiled.ends)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from skerry.errors import InvalidInput
 from skerry_core.engine.engine import Engine
 from skerry_core.grammar.call_marks import CallMark
+from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import Grammar, GrammarKind
-from skerry_core.grammar.matcher import CompiledGrammar, GrammarCompiler, GrammarError, Matcher
+from skerry_core.grammar.matcher import CompiledGrammar, GrammarError, Matcher
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.node.grammar.trial import GrammarVocabulary, Trial
 from skerry_regions.process.confined import Exhausted
@@ -162,12 +163,12 @@ class Grammars:
     def _compile(self, kind: GrammarKind, source: str, calls: CallMark | None) -> _Entry:
         """Raises `Exhausted`."""
         try:
-            result = self._trial.run(kind, source)
+            result = self._trial.run(kind, source, calls)
             if result.refusal is not None:
                 raise GrammarError(result.refusal)
             if self._compiler is None:
                 self._compiler = self._vocabulary.compiler()
-            compiled = self._compiler.compile(result.lowered, calls)
+            compiled = self._compiler.compile(result.lowered, calls, result.ends)
         except GrammarError as error:
             return _Entry(None, str(error), len(source) + 1024)
         return _Entry(compiled, "", max(result.memory, len(source), LEAST_BYTES))

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from skerry_core.grammar.call_marks import CallMark
+from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import GrammarKind
-from skerry_core.grammar.matcher import GrammarCompiler, GrammarError
+from skerry_core.grammar.matcher import GrammarError
+from skerry_core.grammar.values import GrammarEnds
 from skerry_regions.process.confined import ChildUnavailable, Confined
+from skerry_regions.wire.call_mark import CallMarkSpec
 
 CPU_SECONDS = 0.5  # of a grammar: the longest that is allowed, 128 KiB of a schema, takes 0.09
 MEMORY_BYTES = 128 << 20  # of a grammar, beyond what the tokenizer takes
@@ -24,6 +28,7 @@ class TrialResult(msgspec.Struct, frozen=True):
 
     lowered: str = ""
     memory: int = 0  # bytes that it takes when compiled, roughly
+    ends: GrammarEnds | None = None  # that were found there, away from the engine's GIL
     refusal: str | None = None
 
 
@@ -53,13 +58,18 @@ class Trial:
             *map(str, vocabulary.stop_token_ids),
         )
 
-    def run(self, kind: GrammarKind, source: str) -> TrialResult:
-        """Compile a grammar in the child. Blocks.
+    def run(self, kind: GrammarKind, source: str, calls: CallMark | None = None) -> TrialResult:
+        """Compile a grammar in the child, with what begins calls in it. Blocks.
 
         Raises `Exhausted` for one that takes too much, GrammarError when there can be no child.
         """
+        mark = None
+        if calls is not None:
+            mark = CallMarkSpec(
+                text=calls.text, rest=calls.rest, token=calls.token, is_first=calls.is_first
+            )
         try:
-            answer = self._child.ask(msgspec.msgpack.encode((kind, source)))
+            answer = self._child.ask(msgspec.msgpack.encode((kind, source, mark)))
         except ChildUnavailable as error:
             raise GrammarError(str(error)) from None
         return msgspec.msgpack.decode(answer, type=TrialResult)
