@@ -48,6 +48,14 @@ def test_templates_that_reckon_are_served() -> None:
     assert ChatTemplate(source).render(HI) == "233.5133"
 
 
+def test_a_number_beyond_all_is_refused_with_the_template() -> None:
+    """Jinja compiles it to the name `inf`: each rendering failed with NameError, and 500."""
+    for source in ("{{ 1e999 }}", "{% set x = [-9.9e999] %}", "{% for x in 2e308 %}{% endfor %}"):
+        with pytest.raises(TemplateError, match="number too large"):
+            ChatTemplate(source)
+    assert ChatTemplate("{{ 1e308 }}").render(HI) == "1e+308"
+
+
 # --- in the child --------------------------------------------------------------------------------
 
 

@@ -217,7 +217,7 @@ def _tagged(chance: Random, depth: int) -> dict[str, Any]:
 
 
 def _mutated_template(data: bytes, chance: Random) -> bytes:
-    made = template(chance).encode()
+    made = template(chance, chance.choice((1, 1, 2, 2, 3))).encode()
     if chance.random() < 0.5:
         return made
     cut = chance.randint(0, len(data))
@@ -231,11 +231,11 @@ def _mutated_schema(data: bytes, chance: Random) -> bytes:
         found = None
     places = list(_places(found))
     if not places or chance.random() < 0.3:
-        return json.dumps(schema(chance)).encode()
+        return json.dumps(schema(chance, chance.choice((1, 2, 2, 3, 3, 4)))).encode()
     for _ in range(chance.randint(1, 3)):
         holder, key = chance.choice(places)
         keyword = key if key in KEYWORDS else "not"
-        holder[key] = _of_keyword(chance, str(keyword), 2)
+        holder[key] = _of_keyword(chance, str(keyword), chance.choice((0, 1, 2)))
     return json.dumps(found).encode()
 
 

@@ -144,8 +144,10 @@ def safetensors() -> Target:
 def sse() -> Target:
     from skerry._events import Event, EventDecoder, EventTooLong
 
+    limit = 768  # bytes of an event: within reach
+
     def decoded(pieces: list[bytes]) -> list[Event]:
-        decoder, got = EventDecoder(4096), list[Event]()
+        decoder, got = EventDecoder(limit), list[Event]()
         try:
             for piece in pieces:
                 got += decoder.feed(piece)
@@ -155,9 +157,9 @@ def sse() -> Target:
 
     def run(data: bytes) -> None:
         cut = data[0] if data else 0
-        if len(data) < 4096:
-            assert decoded([data]) == decoded([data[:cut], data[cut:]])
-        decoded([data])
+        whole = decoded([data])
+        if len(data) < limit:
+            assert whole == decoded([data[:cut], data[cut:]])
 
     return run
 
@@ -188,7 +190,8 @@ def templates() -> Target:
     def run(data: bytes) -> None:
         try:
             source = data.decode("utf-8", "replace")
-            template = ChatTemplate(source, now=lambda: datetime(2026, 1, 1))
+            # No time passes: what ends is ended by the work that it pays for.
+            template = ChatTemplate(source, now=lambda: datetime(2026, 1, 1), clock=lambda: 0.0)
         except TemplateError:
             return
         with contextlib.suppress(*expected):

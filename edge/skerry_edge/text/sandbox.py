@@ -9,6 +9,7 @@ do the work. A hostile template therefore ends after a bounded number of charact
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
@@ -122,6 +123,12 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
 
 class _Metering(NodeTransformer):
     """Puts the payments into a template's syntax tree."""
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:
+        """Refuse a float beyond all: Jinja writes it as a name that Python does not know."""
+        if isinstance(node.value, float) and math.isinf(node.value):
+            raise SecurityError("number too large")
+        return node
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         return self._pay_first(node, node.body)
