@@ -6,6 +6,8 @@ import argparse
 
 import pytest
 
+from skerry import __version__
+from skerry_cli import build_parser
 from skerry_cli.arguments import byte_size, byte_size_or_none, count, port, positive_seconds
 
 
@@ -49,3 +51,10 @@ def test_a_size_may_be_none() -> None:
     assert byte_size_or_none("4GiB") == 4 << 30
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         byte_size_or_none("0")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build_parser().parse_args(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"skerry {__version__} (Python 3.")

@@ -1,4 +1,5 @@
-"""A region falls silent under load: DNS sends its clients elsewhere in time, and back once.
+"""One region of three falls silent under load: DNS sends its clients elsewhere in time, and back
+once. What edges count of their tenants is closed to everybody meanwhile.
 
 Clients know nothing but a name: they ask DNS when what they were told has expired, and call the
 address that they were told. Every edge is reached through a relay, which can fall silent: then
@@ -34,20 +35,27 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 logger = logging.getLogger(__name__)
 
 NAME = "ai.example.test"
-REGIONS = "fra", "iad"
-EDGES = {"fra": "127.0.0.21", "iad": "127.0.0.22"}  # where they listen
-PUBLIC = {"fra": "127.0.0.31", "iad": "127.0.0.32"}  # where clients are sent, all to one port
+REGIONS = "fra", "iad", "sin"
+EDGES = {"fra": "127.0.0.21", "iad": "127.0.0.22", "sin": "127.0.0.23"}  # where they listen
+# Where clients are sent, all to one port.
+PUBLIC = {"fra": "127.0.0.31", "iad": "127.0.0.32", "sin": "127.0.0.33"}
 TOPOLOGY = """\
 regions:
   - {{name: fra, iata: FRA}}
   - {{name: iad, iata: IAD}}
+  - {{name: sin, iata: SIN}}
 pools:
   - {{name: a, region: fra, role: hybrid, model: "{model}", runner: toy, file_tier: none}}
   - {{name: a, region: iad, role: hybrid, model: "{model}", runner: toy, file_tier: none}}
+  - {{name: a, region: sin, role: hybrid, model: "{model}", runner: toy, file_tier: none}}
 edges:
   - {{name: edge-fra, region: fra, host: 127.0.0.21, port: {port}, addresses: [127.0.0.31]}}
   - {{name: edge-iad, region: iad, host: 127.0.0.22, port: {port}, addresses: [127.0.0.32]}}
-links: [{{between: [fra, iad], rtt: 0.080}}]
+  - {{name: edge-sin, region: sin, host: 127.0.0.23, port: {port}, addresses: [127.0.0.33]}}
+links:
+  - {{between: [fra, iad], rtt: 0.080}}
+  - {{between: [fra, sin], rtt: 0.160}}
+  - {{between: [iad, sin], rtt: 0.220}}
 emulate: {{rtt: links}}
 dns:
   zone: example.test
@@ -70,6 +78,10 @@ def test_clients_leave_a_silent_region_in_time_and_come_back_once(skerry: Skerry
     file.write_text(TOPOLOGY.format(model=MODEL, port=port))
     done = skerry("up", "--detach", "--topology", str(file))
     assert done.returncode == 0, done.stderr
+    for address in EDGES.values():  # the watcher reads `GET /regions`, with a token of its own
+        for path in ("/metrics", "/regions"):
+            closed = httpx.get(f"http://{address}:{port}{path}")
+            assert (closed.status_code, path) == (401, path), closed.text
     with dns_server(skerry, file) as dns_port:
         asyncio.run(Scenario(skerry, port, dns_port).play())
 
@@ -81,7 +93,7 @@ def free_port() -> int:
             first = stack.enter_context(socket.create_server((PUBLIC["fra"], 0)))
             port: int = first.getsockname()[1]
             try:
-                for address in (PUBLIC["iad"], *EDGES.values()):
+                for address in (*list(PUBLIC.values())[1:], *EDGES.values()):
                     stack.enter_context(socket.create_server((address, port)))
             except OSError:
                 continue
