@@ -1,19 +1,35 @@
-"""Bodies that lack their last byte: what they hold of memory is bounded, per tenant and in all."""
+"""Bodies that lack their last byte, and those that become many objects: what they take of memory is
+bounded, per tenant and in all."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from tests.edge.support import MODEL, Deployment, deployed
+from tests.edge.support import MODEL, Deployment, Hold, answer, deployed
 
 from skerry.errors import Overloaded, RateLimited
+from skerry_edge.api.bodies import (
+    CONTAINER_BYTES,
+    ITEM_BYTES,
+    KEY_BYTES,
+    MAX_CONTAINERS,
+    MAX_ITEMS,
+    object_bytes,
+)
 from skerry_edge.api.edge_request import INLINE_BYTES
 from skerry_edge.limits import Limits
-from skerry_edge.text.body_room import BodyRoom
+from skerry_edge.output.plan import OutputPlanner
+from skerry_edge.text.body_room import TENANT_BYTES, BodyRoom
 
 OTHER = "b" * 32
 SIZE = 1 << 20
@@ -60,7 +76,8 @@ def status(connection: socket.socket) -> int:
 
 def test_bodies_that_lack_a_byte_are_bounded(tmp_path: Path) -> None:
     with deployed(tmp_path, Limits()) as edge, ExitStack() as held:
-        edge.edge.desk.bodies = room = BodyRoom(tenant_bytes=HELD * SIZE, max_bytes=HELD * SIZE * 2)
+        most = HELD * (SIZE + INLINE_BYTES // 8)  # and the few objects in them
+        edge.edge.desk.bodies = room = BodyRoom(tenant_bytes=most, max_bytes=2 * most)
         mine = edge.chat_path.split("/")[4]
         token = edge.client.headers["authorization"].removeprefix("Bearer ")
         waiting = [held.enter_context(begun(edge, token, mine, SIZE)) for _ in range(HELD)]
@@ -81,3 +98,78 @@ def test_bodies_that_lack_a_byte_are_bounded(tmp_path: Path) -> None:
         broken.close()
         while room._held:
             edge.client.get("/healthz")
+
+
+# --- what is made of a body ----------------------------------------------------------------------
+
+MANY = 20_000
+SHAPES = {
+    "lists": "[]",
+    "objects": '{"":0}',
+    "names": '{"name of %d":1.5}',
+    "texts": '"text of %d"',
+    "numbers": "%d.5",
+    "integers": "1%012d",
+    "nested": '[{"a":["%d"]}]',
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_objects_take_no_more_memory_than_is_counted(shape: str) -> None:
+    one = SHAPES[shape]
+    body = f"[{','.join(one % n if '%' in one else one for n in range(MANY))}]".encode()
+    counted = len(body) + object_bytes(body)
+    tracemalloc.start()
+    try:
+        made = msgspec.json.decode(body)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(made) == MANY
+    assert taken <= counted <= 8 * taken
+
+
+def test_the_largest_body_fits_alone() -> None:
+    """As many of everything as there may be: it is refused with 400, or there is room for it."""
+    limits = Limits()
+    whole = MAX_CONTAINERS * CONTAINER_BYTES + MAX_ITEMS * (ITEM_BYTES + KEY_BYTES)
+    assert limits.body_bytes + whole <= TENANT_BYTES
+
+
+def test_what_waits_to_be_looked_at_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies of 40 KB that become a megabyte each were all decoded before one was looked at."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": [{}] * 1000}}] * 10
+    go_on = threading.Event()
+    plan = OutputPlanner._ask
+
+    def slow(self: OutputPlanner, *asked: Any) -> Any:
+        assert go_on.wait(60)
+        return plan(self, *asked)
+
+    monkeypatch.setattr(OutputPlanner, "_ask", slow)
+    with deployed(tmp_path, Limits()) as edge, ThreadPoolExecutor(12) as pool:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "tools": tools}
+        encoded = json.dumps(body).encode()
+        each = len(encoded) + object_bytes(encoded)
+        edge.edge.desk.bodies = room = BodyRoom(tenant_bytes=3 * each, max_bytes=9 * each)
+        asked = [pool.submit(edge.client.post, edge.chat_path, content=encoded) for _ in range(12)]
+        refused = list(itertools.islice(as_completed(asked), 9))
+        assert {each.result().status_code for each in refused} == {429}
+        assert room._total == 3 * each
+        go_on.set()
+        answered = [one.result() for one in asked if one not in refused]
+        assert [reply.status_code for reply in answered] == [400] * 3
+        assert not room._held
+
+
+def test_a_stream_holds_no_body(tmp_path: Path) -> None:
+    with deployed(tmp_path, Limits(drain_seconds=1)) as edge:
+        edge.region.script = lambda submit: [*answer("Hello", reason="length")[:1], Hold()]
+        body = asked(SIZE)[:-1] + b" " * 2
+        body = body.replace(b'"messages"', b'"stream": true, "messages"', 1)
+        with edge.client.stream("POST", edge.chat_path, content=body) as reply:
+            assert reply.status_code == 200
+            next(reply.iter_lines())
+            assert edge.edge.desk.bodies._total < 1024 * 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from skerry.errors import PromptTooLong
 from skerry.wire import Message
+from skerry_edge.generation.encoding import within_lengths
 from skerry_edge.limits import Limits
 from skerry_edge.text import model as text_model
 from skerry_edge.text.desk import Desk
+from skerry_edge.text.encoder import GROUP_CHARS, EncoderText
 from skerry_edge.text.model import CUT_TOKENS, PIECE_CHARS, Prompt, TextModel
 from skerry_edge.text.prompts import chat_prompt, text_prompt
 from skerry_regions.models.catalog import Catalog, ModelSpec
@@ -127,3 +130,50 @@ def test_one_tenants_pile_of_prompts_is_not_before_anothers(
 
     assert asyncio.run(main()) <= 6
     desk.close()
+
+
+# --- texts to be embedded or ranked --------------------------------------------------------------
+
+
+class Counting:
+    """A tokenizer that counts the characters that it is given."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.chars = 0
+
+    def encode_batch(self, texts: list[str], **options: Any) -> Any:
+        self.chars += sum(map(len, texts))
+        return self._tokenizer.encode_batch(texts, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+@pytest.fixture
+def encoder(embedding_model: ModelFiles) -> tuple[EncoderText, Counting]:
+    text = EncoderText(embedding_model, max_tokens=512)
+    text._whole = counting = Counting(text._whole)  # type: ignore[assignment]
+    return text, counting
+
+
+@pytest.mark.model
+def test_a_query_is_tokenised_once_for_all_its_contexts(
+    encoder: tuple[EncoderText, Counting],
+) -> None:
+    text, counting = encoder
+    query = "what " + " " * 15_000
+    assert len(list(text.encode_pairs(query, ["a"] * 1000, truncate=True))) == 1000
+    assert counting.chars == len(query) + 1000
+
+
+@pytest.mark.model
+def test_what_follows_a_text_that_is_too_long_is_not_tokenised(
+    encoder: tuple[EncoderText, Counting],
+) -> None:
+    text, counting = encoder
+    texts = [WORDS * 260] * 500  # 16,000 characters each
+    spec = Catalog.load().resolve("@cf/sentence-transformers/all-minilm-l6-v2")
+    with pytest.raises(PromptTooLong):
+        within_lengths(text.encode(texts, truncate=False), spec, text, ["text"] * 500)
+    assert counting.chars <= GROUP_CHARS + len(texts[0])

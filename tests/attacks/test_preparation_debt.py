@@ -108,7 +108,7 @@ class Counted(bytes):
 def test_a_body_that_makes_too_many_objects_is_not_looked_at_to_its_end() -> None:
     body = Counted(b'{"a":[' + b"[]," * 2_600_000 + b"[]]}")
     with pytest.raises(InvalidInput, match="lists and objects"):
-        bodies._check_size(body)
+        bodies.object_bytes(body)
     assert 0 < Counted.furthest <= 2 * bodies.PIECE_BYTES
 
 

@@ -202,6 +202,7 @@ class Rim:
         )
         try:
             response = await operation.handler(request)
+            request.forget_body()
             await response(scope, receive, send)
         finally:
             request.let_go()

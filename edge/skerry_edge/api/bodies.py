@@ -16,6 +16,8 @@ from skerry_edge.api.fields import NOTHING, KnownFields, Upstream, raw_fields, s
 # What a body may make of objects: a byte each of `[],[],…` took the event loop a second for 8 MiB.
 MAX_CONTAINERS = 1 << 17  # lists and objects
 MAX_ITEMS = 1 << 19  # of all of them
+CONTAINER_BYTES, ITEM_BYTES, KEY_BYTES = 128, 64, 128  # of memory, once decoded, about
+LOOSE_BYTES = 1 << 18  # of a count in which brackets and commas in strings are counted too
 PIECE_BYTES = 1 << 18  # looked at in one go, which holds the GIL
 
 _CODINGS = {"": None, "identity": None, "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
@@ -116,7 +118,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     if not body.strip():
         raise InvalidJSON("The request body is empty; send a JSON object.")
     try:
-        _check_size(body)
+        object_bytes(body)
         if not body.isascii():
             body.decode()  # msgspec does not look inside strings that it skips
         return decoder.decode(body)
@@ -132,27 +134,34 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidJSON("The request body is nested too deeply.") from None
 
 
-def _check_size(body: bytes) -> None:
-    """Refuse what would make too many objects, before any is made. Raises `InvalidInput`.
+def object_bytes(body: bytes) -> int:
+    """Return about how much memory the lists and objects of a body will take, and what is in them.
 
-    Only what seems to hold too many, brackets and commas in strings counted too, is looked at
-    without its strings; what holds too many is not looked at to its end.
+    Raises `InvalidInput` for too many, before any is made. Only what seems to hold many, brackets
+    and commas in strings counted too, is looked at without its strings; what holds too many is not
+    looked at to its end.
     """
-    if not _is_small(_pieces(body)) and not _is_small(_pieces_without_strings(body)):
+    found = _counted(_pieces(body))
+    if found is None or found > LOOSE_BYTES:
+        found = _counted(_pieces_without_strings(body))
+    if found is None:
         raise InvalidInput(
             f"Bad input: the body has more than {MAX_CONTAINERS} lists and objects, or {MAX_ITEMS} "
             "things in them"
         )
+    return found
 
 
-def _is_small(pieces: Iterator[bytes]) -> bool:
-    containers = items = 0
+def _counted(pieces: Iterator[bytes]) -> int | None:
+    """Return the memory of a body's objects; None for too many."""
+    containers = items = keys = 0
     for piece in pieces:
         containers += piece.count(b"[") + piece.count(b"{")
         items += piece.count(b",")
+        keys += piece.count(b":")
         if containers > MAX_CONTAINERS or items > MAX_ITEMS:
-            return False
-    return True
+            return None
+    return containers * CONTAINER_BYTES + items * ITEM_BYTES + keys * KEY_BYTES
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from skerry.errors import BodyTooLarge
 from skerry_edge.answer_headers import AnswerHeaders
-from skerry_edge.api.bodies import Body, coding_of, unpacked
+from skerry_edge.api.bodies import Body, coding_of, object_bytes, unpacked
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.api.fields import header_of
 from skerry_edge.gate.inside import Priority
@@ -53,7 +53,7 @@ class EdgeRequest(Request):
         self.trace = trace
         self.answer_headers = answer_headers
         self._content = b""
-        self._held = 0  # bytes of it, before it is decoded
+        self._held = 0  # bytes of memory that it takes, and what was made of it
         self._ignored: frozenset[str] = frozenset()  # fields that change nothing
 
     @property
@@ -74,7 +74,7 @@ class EdgeRequest(Request):
             size += len(piece)
             if size > limit:
                 raise BodyTooLarge(f"The request body exceeds {limit} bytes.")
-            self._hold(size)
+            self.hold(size)
             pieces.append(piece)
         self.trace.prepared_seconds += size * SECONDS_PER_BYTE
         body = b"".join(pieces)
@@ -85,7 +85,7 @@ class EdgeRequest(Request):
             desk = self.edge.desk.of(principal_of(self).account_id)
             self._content = await desk.run(lambda: unpacked(body, coding, limit))
             self.trace.prepared_seconds += len(self._content) * SECONDS_PER_BYTE
-            self._hold(len(self._content))
+            self.hold(len(self._content))
         return self._content
 
     def ignore(self, names: Collection[str]) -> None:
@@ -94,14 +94,22 @@ class EdgeRequest(Request):
             self._ignored |= frozenset(names)
             self.answer_headers[IGNORED_HEADER] = header_of(self._ignored)
 
+    def forget_body(self) -> None:
+        """Count the body itself no longer: what is left of the answer needs none of it."""
+        if self.principal is not None and 0 < len(self._content) <= self._held:
+            self.edge.desk.bodies.give_back(self.principal.account_id, len(self._content))
+            self._held -= len(self._content)
+        self._content = b""
+
     def let_go(self) -> None:
-        """Count the body no longer: it is decoded, or the request is over. Idempotent."""
+        """Count nothing of it any longer: the request is over. Idempotent."""
         if self._held and self.principal is not None:
             self.edge.desk.bodies.give_back(self.principal.account_id, self._held)
         self._held = 0
 
-    def _hold(self, size: int) -> None:
-        """Count a body of which so many bytes are here, if it is a large one."""
+    def hold(self, size: int) -> None:
+        """Count so many bytes of memory for it in all, if they are many. Raises as
+        `BodyRoom.take`."""
         if size > max(self._held, INLINE_BYTES) and self.principal is not None:
             self.edge.desk.bodies.take(self.principal.account_id, size - self._held)
             self._held = size
@@ -154,11 +162,13 @@ async def decoded(request: Request, kind: Body[T], body: bytes, *, is_strict: bo
 
     Raises what `Body.decode` and `TenantDesk.run` raise.
     """
+    known = admitted(request)
     if len(body) <= INLINE_BYTES:
+        known.hold(len(body) + object_bytes(body))
         asked, ignored = kind.decode(body, is_strict=is_strict)
     else:
-        desk = edge_of(request).desk.of(principal_of(request).account_id)
+        desk = known.edge.desk.of(principal_of(request).account_id)
+        known.hold(len(body) + await desk.run(lambda: object_bytes(body)))
         asked, ignored = await desk.run(lambda: kind.decode(body, is_strict=is_strict))
-        admitted(request).let_go()
-    admitted(request).ignore(ignored)
+    known.ignore(ignored)
     return asked

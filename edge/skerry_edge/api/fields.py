@@ -24,6 +24,8 @@ UNENFORCED_HEADER: Final = "x-skerry-unenforced"  # what schemas say and grammar
 MAX_NAMED: Final = 32  # in the header
 MAX_NAME: Final = 64  # characters
 MAX_PATH: Final = 200  # characters, of something in a schema
+MAX_UNKNOWN: Final = 1024  # fields of a body that change nothing; no client has as many
+MAX_CORRECTED: Final = 16  # of them, compared with all that are known: half a millisecond each
 TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
 
 raw_fields: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -62,12 +64,17 @@ class KnownFields:
         """Yield the fields of a body, whose own are `given`, that change nothing.
 
         Raises `TaskNotSupported` for a field that is refused, and `InvalidInput` for a name that
-        was typed wrong.
+        was typed wrong, or too many of them.
         """
         for name, sign in zip(self._upstream.ignored_inside, self.signs, strict=True):
             if sign in body:
                 yield name
-        yield from self._unknown("", given, self._names)
+        for number, name in enumerate(self._unknown("", given, self._names)):
+            if number == MAX_UNKNOWN:
+                raise InvalidInput(f"Bad input: more than {MAX_UNKNOWN} fields are none of ours")
+            if self._corrects and number < MAX_CORRECTED:
+                self._correct(name)
+            yield name
 
     def _unknown(self, path: str, given: Mapping[str, Raw], names: frozenset[str]) -> Iterator[str]:
         """Yield what is ignored of an object whose struct has these names."""
@@ -87,18 +94,19 @@ class KnownFields:
             return False
         if (neutral := self._upstream.ignored.get(name)) is not None:
             return _asks(value, neutral)
-        if self._corrects and "." not in name and (meant := self._meant(name)) is not None:
+        return True
+
+    def _correct(self, name: str) -> None:
+        """Raise `InvalidInput` for an unknown name that is near to a known one."""
+        if "." in name or name in self._upstream.ignored:
+            return
+        known = {*self._names, *self._upstream.refused, *self._upstream.ignored}
+        edits = {each: _edits(name, each) for each in sorted(known)}
+        meant = min(edits, key=edits.__getitem__)
+        if edits[meant] <= TYPING_MISTAKES:
             raise InvalidInput(
                 f"Bad input: {name}: no such field; did you mean {meant}?", param=name
             )
-        return True
-
-    def _meant(self, name: str) -> str | None:
-        """Return the known field whose name is nearest, if it is near."""
-        known = {*self._names, *self._upstream.refused, *self._upstream.ignored}
-        edits = {each: _edits(name, each) for each in sorted(known)}
-        nearest = min(edits, key=edits.__getitem__)
-        return nearest if edits[nearest] <= TYPING_MISTAKES else None
 
 
 def renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
@@ -126,7 +134,12 @@ def header_of(ignored: Collection[str], longest: int = MAX_NAME) -> str:
 def _asks(value: Raw, neutral: tuple[object, ...]) -> bool:
     if bytes(value) in (b"null", b"false", b"[]", b'""'):
         return False
-    return not neutral or msgspec.json.decode(value) not in neutral
+    if not neutral:
+        return True
+    try:
+        return msgspec.json.decode(value) not in neutral
+    except (msgspec.DecodeError, RecursionError):  # a number beyond all, lists a thousand deep
+        return True
 
 
 def _names(kind: type[Struct]) -> frozenset[str]:

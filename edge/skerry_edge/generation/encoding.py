@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TypeVar
@@ -176,9 +176,8 @@ async def tokenised(
         ids = await _inline_or_at_desk(
             edge.desk.of(tenant),
             sum(map(len, texts)),
-            lambda: text.encode(texts, truncate=truncate),
+            lambda: within_lengths(text.encode(texts, truncate=truncate), spec, text, names),
         )
-    check_lengths(ids, spec, text, names)
     return Texts(ids)
 
 
@@ -196,24 +195,27 @@ async def tokenised_pairs(
     names = [f"contexts[{number}].text" for number in range(len(contexts))]
     check_chars(edge, spec, text, [query], ["query"], truncate=False)
     check_chars(edge, spec, text, contexts, names, truncate=truncate)
-    room = text.room_beside(query)
-    if room < 1:
-        raise PromptTooLong(
-            f"Bad input: query leaves no room for a context among the {text.max_tokens} tokens "
-            f"that {spec.id} takes",
-            param="query",
-        )
     contexts = _beginnings(text, contexts)
     chars = sum(map(len, contexts)) + len(contexts) * len(query)
+
+    def pairs() -> Texts:
+        if text.room_beside(query) < 1:
+            raise PromptTooLong(
+                f"Bad input: query leaves no room for a context among the {text.max_tokens} tokens "
+                f"that {spec.id} takes",
+                param="query",
+            )
+        seconds = list[int]()
+
+        def ids() -> Iterator[list[int]]:
+            for each, second in text.encode_pairs(query, contexts, truncate=truncate):
+                seconds.append(second)
+                yield each
+
+        return Texts(within_lengths(ids(), spec, text, names), seconds)
+
     with tracing.span("tokenise", model=spec.id, texts=len(contexts)):
-        pairs = await _inline_or_at_desk(
-            edge.desk.of(tenant),
-            chars,
-            lambda: text.encode_pairs(query, contexts, truncate=truncate),
-        )
-    texts = Texts([ids for ids, _ in pairs], [second for _, second in pairs])
-    check_lengths(texts.ids, spec, text, names)
-    return texts
+        return await _inline_or_at_desk(edge.desk.of(tenant), chars, pairs)
 
 
 async def _inline_or_at_desk(desk: TenantDesk, chars: int, work: Callable[[], T]) -> T:
@@ -251,10 +253,11 @@ def check_chars(
             )
 
 
-def check_lengths(
-    ids: Sequence[Sequence[int]], spec: ModelSpec, text: EncoderText, names: Sequence[str]
-) -> None:
-    """Refuse what is longer than the model takes."""
+def within_lengths(
+    ids: Iterable[list[int]], spec: ModelSpec, text: EncoderText, names: Sequence[str]
+) -> list[list[int]]:
+    """Return token ids of each text, and refuse what is longer than the model takes as it comes."""
+    found = list[list[int]]()
     for name, each in zip(names, ids, strict=True):
         if len(each) > text.max_tokens:
             raise PromptTooLong(
@@ -263,6 +266,8 @@ def check_lengths(
                 "is more",
                 param=_field(name),
             )
+        found.append(each)
+    return found
 
 
 def _field(name: str) -> str:

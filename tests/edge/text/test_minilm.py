@@ -7,6 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 from tests.core.random_encoders import KERNELS
+from tokenizers import Tokenizer
 
 from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
@@ -38,7 +39,7 @@ def encoder(embedding_model: ModelFiles) -> Generator[Encoder]:
 
 def test_words_are_the_models_own_pieces(text: EncoderText) -> None:
     """Ids as BERT's uncased vocabulary has them; the file's own padding to 128 is left out."""
-    assert text.encode(["Hello, WORLD!", "embeddings"], truncate=False) == [
+    assert list(text.encode(["Hello, WORLD!", "embeddings"], truncate=False)) == [
         [101, 7592, 1010, 2088, 999, 102],
         [101, 7861, 8270, 4667, 2015, 102],
     ]
@@ -49,11 +50,30 @@ def test_a_long_text_keeps_its_last_special_token(text: EncoderText) -> None:
     assert (len(cut), cut[0], cut[-1]) == (256, 101, 102)
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+def test_pairs_are_those_of_the_tokenizer(
+    text: EncoderText, embedding_model: ModelFiles, truncate: bool
+) -> None:
+    """Which tokenises the first text once more for each of the others."""
+    tokenizer = Tokenizer.from_file(str(embedding_model.tokenizer))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if truncate:
+        tokenizer.enable_truncation(256, strategy="only_second")
+    others = [*(each.replace("[SEP]", "-") for each in TEXTS), *("word " * n for n in range(300))]
+    wanted = tokenizer.encode_batch([("what is it?", other) for other in others])
+    found = list(text.encode_pairs("what is it?", others, truncate=truncate))
+    assert [ids for ids, _ in found] == [each.ids for each in wanted]
+    assert [second for _, second in found] == [
+        each.type_ids.index(1) if 1 in each.type_ids else len(each.ids) for each in wanted
+    ]
+
+
 def test_vectors_are_the_references(
     text: EncoderText, encoder: Encoder, embedding_model: ModelFiles
 ) -> None:
     file = BertFile.open(embedding_model.weights / "model.safetensors")
-    ids = text.encode(TEXTS, truncate=True)
+    ids = list(text.encode(TEXTS, truncate=True))
     for each, vector in zip(ids, encoder.encode(ids), strict=True):
         states = reference_encoder.encode(file, each)
         wanted = reference_encoder.pool(states, "mean", normalize=True)
@@ -62,6 +82,6 @@ def test_vectors_are_the_references(
 
 
 def test_what_means_the_same_is_near(text: EncoderText, encoder: Encoder) -> None:
-    cat, feline, court, _ = encoder.encode(text.encode(TEXTS, truncate=True))
+    cat, feline, court, _ = encoder.encode(list(text.encode(TEXTS, truncate=True)))
     assert cat @ feline > 0.5
     assert cat @ court < 0.2

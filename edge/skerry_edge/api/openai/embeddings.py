@@ -29,7 +29,7 @@ from skerry_edge.api.openai.completions import prompts_given
 from skerry_edge.api.upstream_fields import EMBEDDINGS, NATIVE_TEXTS
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.encoding import Form, Texts, check_lengths, floats, tokenised
+from skerry_edge.generation.encoding import Form, Texts, floats, tokenised, within_lengths
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Embedding, ModelSpec, Pooling
 
@@ -150,8 +150,7 @@ async def _input_tokens(
                 f"Bad input: {name}: {wrong} is not a token id below {text.vocab_size}",
                 param="input",
             )
-    check_lengths(ids, spec, text, names)
-    return Texts(ids)
+    return Texts(within_lengths(ids, spec, text, names))
 
 
 def _names(texts: Sequence[object], param: str) -> list[str]:
