@@ -73,6 +73,19 @@ def test_a_killed_node_is_repaired(control: ControlPlane) -> None:
     assert [event["type"] for event in events if event["reason"] == "Ended"] == ["warning"]
 
 
+def test_callers_wait_for_an_edge_that_was_killed(control: ControlPlane) -> None:
+    """Whoever connects in between is answered by the next one, at the same port."""
+    control.until_ready("edge_nodes/edge")
+    [before] = filter(is_edge, control.nodes().values())
+    os.kill(before["pid"], signal.SIGKILL)
+    until(lambda: not is_alive(before["pid"]))
+    answer = httpx.get(f"{before['address']}/healthz", timeout=SECONDS)
+    assert answer.status_code == 200
+    control.until_ready("edge_nodes/edge")
+    [after] = filter(is_edge, control.nodes().values())
+    assert (after["address"], after["pid"] != before["pid"]) == (before["address"], True)
+
+
 def test_a_killed_control_plane_adopts_what_runs(control: ControlPlane) -> None:
     before = {id: node["pid"] for id, node in control.nodes().items()}
     control.kill()

@@ -85,7 +85,7 @@ class ProcessLauncher:
         self._ended: list[Ended] = []
         self._members: dict[str, Member] = {}
         self._launcher = LocalLauncher(self._files, term, ended=self._has_ended)
-        self._held: dict[str, HeldListener] = {}  # by owner, of edges that died
+        self._held: dict[str, HeldListener] = {}  # by owner: where its edges listen
         self._health = {id: self._watched(process) for id, process in self._launcher.list().items()}
         self._sockets.keep((id, kind) for id in self._health for kind in SOCKETS)
 
@@ -108,6 +108,8 @@ class ProcessLauncher:
         process = self._launcher.list().get(id)
         is_patient_edge = patiently and process is not None and process.record.kind == "edge"
         self._launcher.drain(id, Signals.SIGUSR2 if is_patient_edge else Signals.SIGTERM)
+        if process is not None and not self._is_served(process.record.owner):
+            self._let_go(process.record.owner)
 
     async def stop(self, id: str) -> None:
         self._launcher.stop(id)
@@ -175,50 +177,51 @@ class ProcessLauncher:
         )
         self._changed()
 
+    def _is_served(self, edge: str) -> bool:
+        """Return whether a process of an edge node runs that is to stay."""
+        running = (process.record for process in self._launcher.list().values())
+        return any(each.owner == edge and each.draining_since is None for each in running)
+
     def _hold(self, record: LaunchRecord) -> None:
-        """Listen in place of an edge that died: callers wait for the next, if it comes in time.
-        Where another process of the edge serves, they reach that one."""
-        others = (process.record for process in self._launcher.list().values())
-        if record.owner in self._held or any(
-            each.owner == record.owner and each.draining_since is None for each in others
-        ):
+        """Listen in place of an edge that died: callers wait for the next, if it comes in time."""
+        if self._is_served(record.owner):
             return
-        address = Address.parse(record.address)
-        held = self._held[record.owner] = HeldListener(address.host, address.port)
-        held.listen()
+        address = Address.parse(record.address)  # of one that was adopted there is no socket
+        self._held.setdefault(record.owner, HeldListener(address.host, address.port)).listen()
 
-        def let_go() -> None:
-            if self._held.get(record.owner) is held:
-                self._held.pop(record.owner).close()
+        def give_up() -> None:
+            if not self._is_served(record.owner):
+                self._let_go(record.owner)
 
-        asyncio.get_running_loop().call_later(HOLD_SECONDS, let_go)
+        asyncio.get_running_loop().call_later(HOLD_SECONDS, give_up)
+
+    def _let_go(self, edge: str) -> None:
+        """Listen for an edge no more: who does not accept must not be called."""
+        if (held := self._held.pop(edge, None)) is not None:
+            held.close()
 
     # --- starting --------------------------------------------------------------------------------
 
     def _start(self, launch: Launch) -> int:
-        with contextlib.ExitStack() as stack:
-            listener = None
-            if isinstance(launch.settings, EdgeSettings):
-                listener = self._listener(launch.owner, launch.settings.host, launch.port)
-                stack.callback(listener.close)
-            process, is_new = self._launcher.start(
-                self._record(launch, listener), lambda: self._program(launch, listener)
-            )
-            if is_new:
-                self._health[launch.id] = self._watched(process)
-                self._relay()
-            is_edge = process.record.kind == "edge"
-            return Address.parse(process.record.address).port if is_edge else 0
+        listener = None
+        if isinstance(launch.settings, EdgeSettings):
+            listener = self._listener(launch.owner, launch.settings.host, launch.port)
+        process, is_new = self._launcher.start(
+            self._record(launch, listener), lambda: self._program(launch, listener)
+        )
+        if is_new:
+            self._health[launch.id] = self._watched(process)
+            self._relay()
+        return Address.parse(process.record.address).port if listener is not None else 0
 
-    def _listener(self, owner: str, host: str, port: int) -> HeldListener:
+    def _listener(self, edge: str, host: str, port: int) -> HeldListener:
         """Return where an edge is to listen: with those who wait already, where some may. Raises
         OSError."""
-        held = self._held.pop(owner, None)
-        if held is not None:
-            if held.host == host and port in (0, held.port):
-                return held
-            held.close()
-        return HeldListener(host, port, bound(host, port))
+        held = self._held.get(edge)
+        if held is None or held.host != host or port not in (0, held.port):
+            self._let_go(edge)
+            held = self._held[edge] = HeldListener(host, port, bound(host, port))
+        return held
 
     def _relay(self) -> None:
         """Have relays pass on to what runs now, where distances are emulated."""
