@@ -67,18 +67,18 @@ class Load:
 
 
 class Supervisor:
-    """`skerry up --topology`, started again and again."""
+    """Whoever supervises a topology's processes, started again and again."""
 
-    def __init__(self, skerry: Skerry) -> None:
-        self._skerry = skerry
+    def __init__(self, skerry: Skerry, *command: str, text: str = TOPOLOGY) -> None:
+        self._skerry, self._command = skerry, command
         self._file = skerry.home.parent / "topology.yaml"
-        self._file.write_text(TOPOLOGY.format(model=MODEL))
-        self._log = (skerry.home.parent / "up.log").open("ab")
+        self._file.write_text(text.format(model=MODEL))
+        self._log = (skerry.home.parent / "supervisor.log").open("ab")
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "skerry", "up", "--topology", str(self._file)],
+            [sys.executable, "-m", "skerry", *self._command, "--topology", str(self._file)],
             env=self._skerry.environ,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -107,12 +107,13 @@ def pids(skerry: Skerry) -> dict[str, int]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_9_of_the_supervisor_fails_no_request(skerry: Skerry, seed: int) -> None:
-    supervisor = Supervisor(skerry)
+    supervisor = Supervisor(skerry, "up")
     try:
         until(lambda: ready(skerry))
         before = pids(skerry)
         assert sorted(before) == NAMES
-        load = asyncio.run(_kill_under_load(skerry, supervisor, Random(seed)))
+        urls = [edge["url"] for edge in skerry.status()["edges"]]
+        load = asyncio.run(kill_under_load(skerry, supervisor, urls, Random(seed)))
         logger.info("%d answers over %d kills", load.num_answers, NUM_KILLS)
         assert load.failed == []
         assert load.num_answers > NUM_STREAMS
@@ -124,18 +125,19 @@ def test_kill_9_of_the_supervisor_fails_no_request(skerry: Skerry, seed: int) ->
     assert not Path(skerry.home / "run" / "supervised").exists()
 
 
-async def _kill_under_load(skerry: Skerry, supervisor: Supervisor, rng: Random) -> Load:
+async def kill_under_load(
+    skerry: Skerry, supervisor: Supervisor, urls: list[str], rng: Random
+) -> Load:
     config = json.loads((skerry.home / "config.json").read_text())
     asked = questions(MODEL, config["account_id"], rng, 24, 48)
     load, over = Load(), asyncio.Event()
-    status = await asyncio.to_thread(skerry.status)
     clients = [
         httpx.AsyncClient(
-            base_url=edge["url"],
+            base_url=url,
             headers={"authorization": f"Bearer {config['api_token']}"},
             limits=httpx.Limits(max_connections=None),
         )
-        for edge in status["edges"]
+        for url in urls
     ]
     for number, question in enumerate(asked):
         load.undisturbed[number] = await ask(clients[0], question)
