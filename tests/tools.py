@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-CACHE = Path(__file__).resolve().parent.parent / ".cache" / "tools"
+CACHE = (Path(__file__).resolve().parent.parent / ".cache" / "tools").resolve()
 DOWNLOAD_SECONDS = 240
 FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/lib/postgresql/*/bin")
 LIBRARIES = ("usr/lib/*-linux-gnu", "lib/*-linux-gnu", "usr/lib", "usr/lib/*-linux-gnu/systemd")
@@ -124,15 +124,16 @@ def _wrapped(name: str, root: Path) -> Path:
     libraries = [str(path) for folder in LIBRARIES for path in root.glob(folder)]
     modules = root / "usr/lib/python3/dist-packages"
     script = root / "wrapped" / name
-    if not script.exists():
+    text = (
+        "#!/bin/sh\n"
+        f"export LD_LIBRARY_PATH={shlex.quote(':'.join(libraries))}\n"
+        + (f"export PYTHONPATH={shlex.quote(str(modules))}\n" if modules.exists() else "")
+        + f'exec {shlex.join(command)} "$@"\n'
+    )
+    if not script.exists() or script.read_text() != text:  # the folder may have been moved
         script.parent.mkdir(exist_ok=True)
         draft = script.with_suffix(f".{os.getpid()}")
-        draft.write_text(
-            "#!/bin/sh\n"
-            f"export LD_LIBRARY_PATH={shlex.quote(':'.join(libraries))}\n"
-            + (f"export PYTHONPATH={shlex.quote(str(modules))}\n" if modules.exists() else "")
-            + f'exec {shlex.join(command)} "$@"\n'
-        )
+        draft.write_text(text)
         draft.chmod(0o755)
         draft.replace(script)
     return script
