@@ -126,10 +126,10 @@ def overview(
 ) -> Overview:
     """Return what was answered, put together. `engines`, and `rtts` by region, in the order of the
     status."""
-    known = {node.id: node for node in before.nodes} if before is not None else {}
+    known = {(node.id, node.model): node for node in before.nodes} if before is not None else {}
     seconds = at - before.at if before is not None else 0.0
     nodes = [
-        _node(node, engine, known.get(node.id), seconds)
+        _node(node, engine, known.get((node.id, node.model)), seconds)
         for node, engine in zip(status.nodes, engines, strict=True)
     ]
     edges = [

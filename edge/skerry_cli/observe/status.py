@@ -10,10 +10,10 @@ from skerry_cli.arguments import Commands, add_command
 from skerry_cli.home.instance import Instance, running
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
-from skerry_cli.tables import resource_table, table
+from skerry_cli.tables import resource_table, short_model, table
 
 if TYPE_CHECKING:
-    from skerry_cli.home.control import NodeStatus, Status
+    from skerry_cli.home.control import EdgeStatus, NodeStatus, Status
     from skerry_cli.home.platform_client import ControlView
 
 NOT_RUNNING = "Skerry is not running. Start it with `skerry up`."
@@ -55,6 +55,8 @@ def show(args: argparse.Namespace) -> int:
     if instance is not None:
         say(f"{status.url}  (process {instance.pid})")
         say(_nodes(status.nodes))
+        if any(edge.pid != instance.pid for edge in status.edges):
+            say("\n" + _edges(status.edges))
     if status.control is not None:
         say(("\n" if instance is not None else "") + control_text(status.control))
     for line in [*status.notes, *(status.control.troubles() if status.control else ())]:
@@ -104,10 +106,15 @@ def read_status(home: Home, instance: Instance | None) -> Status:
 
 def _nodes(nodes: list[NodeStatus]) -> str:
     rows = [
-        [node.id, node.state, str(node.streams), node.role, node.region, node.model]
+        [node.id, node.state, str(node.streams), node.role, node.region, short_model(node.model)]
         for node in nodes
     ]
     return table(("*NODE", "STATE", ">STREAMS", "ROLE", "*REGION", "*MODEL"), rows)
+
+
+def _edges(edges: list[EdgeStatus]) -> str:
+    rows = [[edge.id, edge.region, edge.url, str(edge.pid)] for edge in edges]
+    return table(("*EDGE", "*REGION", "*URL", ">PID"), rows)
 
 
 def control_text(view: ControlView) -> str:

@@ -18,6 +18,12 @@ from skerry_cli.tables import resource_table, table
 
 SHOWN = ("regions", "pools", "edge_nodes", "deployments", "dns_zones", "routing")  # by `get` alone
 MARKS = {"create": "+", "restore": "+", "update": "~", "delete": "-"}
+NOTHING = {
+    "api_tokens": "No token was made here but those of `skerry tokens list`.",
+    "dns_zones": "There is no DNS zone: the control API and Terraform make them (docs/dns.md).",
+    "dns_records": "There is no DNS record: the control API and Terraform make them (docs/dns.md).",
+}
+"""By collection, where a file writes none down."""
 LONGEST = 120  # characters of a value, in what changes
 
 
@@ -86,8 +92,14 @@ def register(commands: Commands) -> None:
         "be undone. API tokens stay as they are.",
         example="skerry rollback --dry-run\n  skerry rollback 17",
     )
-    back.add_argument("revision", nargs="?", type=int, metavar="REVISION")
+    back.add_argument("revision", nargs="?", type=revision, metavar="REVISION")
     _add_dry_run(back)
+
+
+def revision(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no revision: `skerry history` lists them")
+    return int(text)
 
 
 def _add_file(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -143,7 +155,11 @@ def show(args: argparse.Namespace, client: PlatformClient) -> int:
     if tables:
         say("\n\n".join(tables))
     else:
-        note("Nothing is written down. `skerry apply -f FILE` does that.")
+        note(
+            NOTHING.get(
+                args.kind or "", "Nothing is written down. `skerry apply -f FILE` does that."
+            )
+        )
     return 0
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from skerry_cli import main
+from skerry_cli.composition.fleet.status import trouble
 from skerry_cli.home.control import EngineFigures, NodeStatus, Status
 from skerry_cli.home.platform_client import ControlView, PlatformClient, PlatformError
 from skerry_cli.home.state import Config, Home, write_config
@@ -120,3 +122,21 @@ def test_skerry_alone_is_help_and_errors_have_no_number_zero(
     told = capsys.readouterr().err
     assert told.startswith("skerry: ")
     assert "0:" not in told
+
+
+@pytest.mark.parametrize(
+    ("restarts", "last", "told"),
+    [
+        (1, -9, "n: restarted once, last by SIGKILL; see n.log"),
+        (6, 1, "n: restarted 6 times, last with status 1, in a crash loop; see n.log"),
+        (0, 2, "n: ended, last with status 2; see n.log"),
+        (0, None, ""),
+    ],
+)
+def test_how_a_process_ended_is_told_in_words(restarts: int, last: int | None, told: str) -> None:
+    state = "failed" if last == 2 else "ready"
+    process: Any = SimpleNamespace(
+        spec=SimpleNamespace(id="n", log="n.log"), restarts=restarts, last_exit=last, state=state,
+        is_crash_loop=restarts > 5,
+    )  # fmt: skip
+    assert trouble(process) == told

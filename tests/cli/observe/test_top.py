@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 from rich.console import Console
 
 from skerry_cli.home.control import (
@@ -71,6 +72,14 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
     assert [each.tokens_per_second for each in seen.nodes] == [20.0, None, 0.0]
     assert seen.nodes[0].busy == 0.5
     assert seen.pools[0].tokens_per_second == 20.0
+
+
+def test_two_models_of_one_node_have_rates_of_their_own() -> None:
+    own = node("node-1", "local")
+    status = Status(url="u", edges=[], nodes=[own, replace(own, model="@cf/test/n")])
+    before = overview(status, [engine(50), engine(10)], [], 1.0, None)
+    after = overview(status, [engine(90), engine(12)], [], 3.0, before)
+    assert [each.tokens_per_second for each in after.nodes] == [20.0, 1.0]
 
 
 def test_an_engine_that_began_anew_has_no_rate() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,11 +58,25 @@ def trouble(process: Supervised) -> str:
     """Return what a person should know of a process; nothing when all is well."""
     if not process.restarts and process.state != "failed":
         return ""
-    last = "unknown" if process.last_exit is None else process.last_exit
-    what = f"{process.spec.id}: restarted {process.restarts} times, last exit {last}"
+    times = {0: "ended", 1: "restarted once"}.get(
+        process.restarts, f"restarted {process.restarts} times"
+    )
+    what = f"{process.spec.id}: {times}{_ending(process.last_exit)}"
     if process.is_crash_loop:
         what += ", in a crash loop"
     return f"{what}; see {process.spec.log}"
+
+
+def _ending(status: int | None) -> str:
+    """Return how a process ended last, in words; nothing where that is not known."""
+    if status is None:
+        return ""
+    if status >= 0:
+        return f", last with status {status}"
+    try:
+        return f", last by {signal.Signals(-status).name}"
+    except ValueError:
+        return f", last by signal {-status}"
 
 
 def without_edge(nodes: Mapping[str, Supervised], answers: Mapping[str, NodeAnswer]) -> list[str]:
