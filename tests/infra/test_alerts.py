@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.disks import small_disk
 from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.e2e.control_client import ControlClient
-from tests.infra.test_prometheus import Prometheus
+from tests.infra.loads import a_prompt, load, repeated, traced, try_to_trace
+from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -47,8 +47,6 @@ TARGETS = {
     "skerry-node": {"fra-all-0", "ams-own-0"},
 }
 ANY_CERTIFICATE = "tls_config: {insecure_skip_verify: true}"
-SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # of ptrace(2)
-ALL_THREADS = 0x40000000  # `__WALL` of waitpid(2)
 
 
 def certify(folder: Path, days: int) -> None:
@@ -98,7 +96,7 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
 @pytest.fixture(scope="module")
 def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     prometheus = Prometheus(
-        tmp_path_factory.mktemp("prometheus"), skerry,
+        tmp_path_factory.mktemp("prometheus"), skerry, *SLOW,
         ("    http_sd_configs:", f"    {ANY_CERTIFICATE}\n    http_sd_configs:"),
         ("skerry_control_behind_seconds > 60", "skerry_control_behind_seconds > 6"),
     )  # fmt: skip
@@ -131,26 +129,18 @@ def full_disk(skerry: Skerry) -> Generator[None]:
 @contextlib.contextmanager
 def held_loop(skerry: Skerry) -> Generator[None]:
     """The thread of an edge's event loop is stopped for half a second, again and again."""
-    edge = next(each for each in skerry.status()["edges"] if each["id"] == "plain")
-    for _ in range(8):
-        hold(edge["pid"], 0.6)
+    edge = process_of(skerry, "plain")
+    try_to_trace(edge)
+
+    def hold() -> None:
+        with traced(edge) as thread:
+            thread.stop()
+            time.sleep(0.6)
+            thread.go_on()
         time.sleep(0.4)
-    yield
 
-
-def hold(thread: int, seconds: float) -> None:
-    """Stop one thread of a process for so long, as a debugger does."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def trace(request: int) -> None:
-        if libc.ptrace(request, thread, None, None) < 0:
-            pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
-
-    trace(SEIZE)
-    trace(INTERRUPT)
-    os.waitpid(thread, ALL_THREADS)
-    time.sleep(seconds)
-    trace(DETACH)
+    with repeated(hold):
+        yield
 
 
 @contextlib.contextmanager
@@ -167,25 +157,103 @@ def control_plane_that_cannot_write(skerry: Skerry) -> Generator[None]:
     database.close()
 
 
-Fault = Callable[[Skerry], contextlib.AbstractContextManager[None]]
+@contextlib.contextmanager
+def frozen_edge(skerry: Skerry) -> Generator[None]:
+    edge = process_of(skerry, "plain")
+    os.kill(edge, signal.SIGSTOP)
+    yield
+    os.kill(edge, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def node_that_crashes(skerry: Skerry) -> Generator[None]:
+    """Whenever it is ready."""
+
+    def kill() -> None:
+        node = next(each for each in skerry.status()["nodes"] if each["id"] == "fra-all-0")
+        if node["pid"] and node["state"] == "ready":
+            os.kill(node["pid"], signal.SIGKILL)
+
+    with repeated(kill):
+        yield
+
+
+@contextlib.contextmanager
+def pool_that_cannot_change(skerry: Skerry) -> Generator[None]:
+    """It is to run a model that is nowhere; its node runs on."""
+    with applied(skerry, FILES["own"].replace(MODEL, "@cf/no/such")):
+        yield
+        assert "pool ams-own is degraded: 5007" in skerry("status").stderr
+
+
+@contextlib.contextmanager
+def pool_that_never_starts(skerry: Skerry) -> Generator[None]:
+    """The process of its only node stands still before it is ready."""
+    more = f", {{name: more, region: ams, role: hybrid, {POOL}}}]\n"
+    client, frozen = ControlClient(skerry), set[int]()
+
+    def freeze() -> None:
+        node = client.nodes().get("ams-more-0")
+        if node is not None and node["pid"] and node["state"] != "ready":
+            frozen.add(node["pid"])
+            os.kill(node["pid"], signal.SIGSTOP)
+
+    with repeated(freeze), applied(skerry, FILES["own"].removesuffix("]\n") + more):
+        yield
+    for process in frozen:
+        os.kill(process, signal.SIGCONT)
+    client.http.close()
+
+
+@contextlib.contextmanager
+def applied(skerry: Skerry, text: str) -> Generator[None]:
+    """Want something else for a while."""
+    file = skerry.home.parent / "changed.yaml"
+    file.write_text(text)
+    done = skerry("apply", "-f", str(file))
+    assert done.returncode == 0, done.stderr
+    yield
+    assert skerry("rollback").returncode == 0
+
+
+@contextlib.contextmanager
+def requests_for_no_model(skerry: Skerry) -> Generator[None]:
+    with load(skerry, "plain", 1, a_prompt(1, 1), model="@cf/no/such", pause=0.2):
+        yield
+
+
+@contextlib.contextmanager
+def requests_without_room(skerry: Skerry) -> Generator[None]:
+    """All tenants together have one at a time."""
+    limits = skerry.home / "limits.yaml"
+    limits.write_text(f'models: [{{model: "{MODEL}", all_tenants: {{concurrency: 1}}}}]\n')
+    with load(skerry, "plain", 4, a_prompt(8, 200)):
+        yield
+    limits.unlink()
+
+
+def process_of(skerry: Skerry, edge: str) -> int:
+    pid: int = next(each["pid"] for each in skerry.status()["edges"] if each["id"] == edge)
+    return pid
 
 
 @pytest.mark.parametrize(
     ("fault", "alert"),
     [
+        (frozen_edge, "SkerryDown"),
+        (requests_for_no_model, "SkerryModelNotFound"),
+        (requests_without_room, "SkerryFull"),
+        (pool_that_cannot_change, "SkerryPoolDegraded"),
+        (pool_that_never_starts, "SkerryNoNodes"),
+        (node_that_crashes, "SkerryCrashLoop"),
+        (control_plane_that_cannot_write, "SkerryControlBehind"),
         (certificate_that_ends, "SkerryCertificateExpires"),
         (full_disk, "SkerryDiskFull"),
         (held_loop, "SkerryLoopLag"),
-        (control_plane_that_cannot_write, "SkerryControlBehind"),
     ],
 )
 def test_an_alert_fires_in_its_fault_and_no_other_does(
     skerry: Skerry, prometheus: Prometheus, fault: Fault, alert: str
 ) -> None:
-    with fault(skerry):
-        until(lambda: alert in prometheus.firing())
-        also = {"SkerryDown"} if alert == "SkerryControlBehind" else set[str]()
-        # The node that died, which the control plane cannot start again.
-        assert prometheus.firing() - also <= {alert}
-    until(lambda: prometheus.firing() == set())
+    assert_fires_alone(prometheus, skerry, fault, alert)
     until(lambda: prometheus.up() == TARGETS)

@@ -60,7 +60,7 @@ from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
-from skerry_regions.control.reconcile.scraping import Monitoring
+from skerry_regions.control.reconcile.scraping import LostMembers, Monitoring
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.process.launch_folder import LaunchFolder
@@ -185,7 +185,9 @@ async def _serve(
             changed=wake.set,
             monitoring=Monitoring(
                 metrics=metrics,
-                members=lambda: reconciler.members,
+                members=LostMembers(
+                    lambda: reconciler.members, lambda: store.desired, time.monotonic
+                ),
                 url=front.url,
                 edge_url=lambda: _edge_url(home) if starter.is_supervisor else "",
             ),

@@ -136,8 +136,8 @@ def principal_of(request: Request) -> Principal:
 
 
 def model_of(edge: Edge, name: str) -> ModelSpec:
-    """Return the model of an id or alias. Raises as `Edge.spec` does."""
-    return edge.models.get(name) or edge.spec(name)
+    """Return the model of an id or alias. Raises as `Edge.requested` does."""
+    return edge.models.get(name) or edge.requested(name)
 
 
 def arrive(request: Request, spec: ModelSpec) -> None:

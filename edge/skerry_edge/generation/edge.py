@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from skerry.errors import ModelNotFound, TaskNotSupported, Unavailable
+from skerry.errors import ModelNotFound, SkerryError, TaskNotSupported, Unavailable
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -124,6 +124,15 @@ class Edge:
             )
         return spec
 
+    def requested(self, name: str) -> ModelSpec:
+        """Return the model that a generation names. Counts one that is not here; raises as `spec`
+        does."""
+        try:
+            return self.spec(name)
+        except SkerryError as error:
+            self.metrics.generations_failed.add(1, "", error.code)  # names from outside are endless
+            raise
+
     def served(self, name: str) -> tuple[ModelSpec, TextModel]:
         """Return a served model that makes text. Raises `ModelNotFound` or `TaskNotSupported`."""
         spec = self.spec(name)
@@ -134,7 +143,7 @@ class Edge:
 
     def encoder(self, name: str) -> tuple[ModelSpec, EncoderText]:
         """Return a served model that embeds text. Raises `ModelNotFound` or `TaskNotSupported`."""
-        spec = self.spec(name)
+        spec = self.requested(name)
         if spec.id not in self.encoders or spec.embedding is None:
             raise TaskNotSupported(f"The model {spec.id} makes no embeddings.", param="model")
         return spec, self.encoders[spec.id]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 from tests.regions.control.support import MODEL, Api
 
 from skerry_regions.control.desired.statuses import PoolStatus
+from skerry_regions.control.reconcile.scraping import LOST_SECONDS, LostMembers
 from skerry_regions.registry import Member
 
 pytestmark = pytest.mark.anyio
@@ -105,3 +108,41 @@ async def test_the_control_planes_own_metrics(api: Api, node: Member) -> None:
         for line in lines if line.startswith(f"skerry_disk_{name}bytes ")
     )  # fmt: skip
     assert 0 <= free <= size
+
+
+async def test_a_model_that_sleeps_is_told_from_one_that_is_lost(api: Api) -> None:
+    await api.make("regions", name="fra", iata="FRA")
+    await api.make("pools", name="a", region="fra", role="decode", model=MODEL, max_replicas=2)
+    await api.make("pools", name="b", region="fra", role="decode", model=MODEL, replicas=0)
+
+    async def asleep() -> bool:
+        lines = (await api.http.get("/metrics")).text.splitlines()
+        return f'skerry_control_models_asleep{{model_name="{MODEL}"}} 1' in lines
+
+    nothing, one = (PoolStatus(phase="ready", desired_replicas=count) for count in (0, 1))
+    api.seer.statuses = {"fra-a": nothing, "fra-b": nothing}
+    assert await asleep()
+    api.seer.statuses = {"fra-a": nothing, "fra-b": one}
+    assert not await asleep()
+    await api.http.delete("/pools/fra-a")
+    api.seer.statuses = {"fra-b": nothing}  # no request wakes it
+    assert not await asleep()
+
+
+def test_who_is_lost_stays_a_target_for_a_while() -> None:
+    here, now = list[Member](), [0.0]
+    desired: Any = SimpleNamespace(pools=lambda: {"fra-a": None}, edge_nodes=dict)
+    members = LostMembers(lambda: tuple(here), lambda: desired, lambda: now[0])
+    own = replace(EDGE, id="fra-a-0")
+    leaving = replace(EDGE, id="leaving", state="draining")
+    here += [EDGE, own, leaving]
+    assert members() == (EDGE, own, leaving)
+    here.clear()
+    assert members() == (EDGE,)
+    now[0] = LOST_SECONDS - 1.0
+    assert members() == (EDGE,)
+    here.append(replace(EDGE, pid=7))
+    assert members() == (replace(EDGE, pid=7),)
+    here.clear()
+    now[0] += LOST_SECONDS
+    assert members() == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, get_args
@@ -108,6 +109,12 @@ class ControlMetrics:
                 self._pool_nodes,
             ),
             ReadGauge(
+                "skerry_control_models_asleep",
+                "1 of each model whose pools want no node now, and one of which wakes by itself.",
+                ("model_name",),
+                self._asleep,
+            ),
+            ReadGauge(
                 "skerry_control_crash_loops",
                 "1 of each pool and edge node whose processes end again and again.",
                 ("owner",),
@@ -145,3 +152,14 @@ class ControlMetrics:
                 found[record.id, "ready"] = float(status.ready_replicas)
                 found[record.id, "updated"] = float(status.updated_replicas)
         return found
+
+    def _asleep(self) -> dict[LabelValues, float]:
+        desired, wanted, waking = self._desired(), Counter[str](), set[str]()
+        for id, spec in desired.pools().items():
+            record, model = desired.get(POOL, id), desired.model_of(id)
+            status = None if record is None else self._seer.status(record)
+            if model is not None and isinstance(status, PoolStatus):
+                wanted[model] += status.desired_replicas
+                if spec.is_autoscaled:
+                    waking.add(model)
+        return {(model,): 1.0 for model in waking if not wanted[model]}

@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from skerry_regions.address import Address, AddressError, is_loopback
+from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.registry import Member
 
+LOST_SECONDS = 600.0  # longer than any alert waits
 API = "/control/v1"
 EDGE_JOB, NODE_JOB, CONTROL_JOB = "skerry-edge", "skerry-node", "skerry-control"
 
@@ -25,6 +27,40 @@ class ScrapeGroup(Struct, frozen=True, kw_only=True):
 
     targets: list[str]
     labels: dict[str, str]
+
+
+class LostMembers:
+    """Members, and those that went without a word, for a while: what has no target is down unseen.
+
+    Lives on one event loop.
+    """
+
+    def __init__(
+        self,
+        members: Callable[[], tuple[Member, ...]],
+        desired: Callable[[], Desired],
+        clock: Callable[[], float],
+    ) -> None:
+        """What the control plane launches itself, it also replaces and takes away: `desired` says
+        what that is. `clock` is monotonic, in seconds."""
+        self._members = members
+        self._desired = desired
+        self._clock = clock
+        self._seen: dict[str, tuple[Member, float]] = {}  # and when
+
+    def __call__(self) -> tuple[Member, ...]:
+        """Return who is there, and then who is lost."""
+        now, here = self._clock(), self._members()
+        seen = {
+            id: (member, at)
+            for id, (member, at) in self._seen.items()
+            if now - at < LOST_SECONDS and member.state not in ("draining", "revoked")
+        }
+        owners = self._desired().pools().keys() | self._desired().edge_nodes().keys()
+        others = [member for member in here if member.id.rpartition("-")[0] not in owners]
+        self._seen = seen | {member.id: (member, now) for member in others}
+        ids = {member.id for member in here}
+        return (*here, *(member for id, (member, _) in seen.items() if id not in ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
