@@ -86,12 +86,19 @@ def test_callers_wait_for_an_edge_that_was_killed(control: ControlPlane) -> None
     assert (after["address"], after["pid"] != before["pid"]) == (before["address"], True)
 
 
-def test_a_killed_control_plane_adopts_what_runs(control: ControlPlane) -> None:
+def test_a_killed_control_plane_adopts_what_runs(control: ControlPlane, tmp_path: Path) -> None:
     before = {id: node["pid"] for id, node in control.nodes().items()}
     control.kill()
     with AI(base_url=edge_url(control.skerry), account_id=control.account,
             api_token=control.token) as ai:  # fmt: skip
         assert ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 2})
+    same = tmp_path / "topology.yaml"
+    same.write_text(
+        "regions: [{name: fra, iata: FRA}]\nedges: [{name: e, region: fra}]\n"
+        f'pools: [{{name: decode, region: fra, role: decode, model: "{MODEL}", runner: toy}}]\n'
+    )
+    refused = control.skerry("up", "--topology", str(same)).stderr
+    assert "fra-decode-0: a control plane of" in refused, refused
     control.start()
     control.until_ready("regions/fra")
     assert {id: node["pid"] for id, node in control.nodes().items()} == before
@@ -106,6 +113,16 @@ def edge_url(skerry: Skerry) -> str:
 def test_a_second_control_plane_is_refused(control: ControlPlane) -> None:
     done = control.skerry("control", "--port", "0")
     assert (done.returncode, "runs already" in done.stderr) == (1, True), done.stderr
+
+
+def test_up_leaves_a_control_plane_alone(control: ControlPlane, tmp_path: Path) -> None:
+    """Its address in the home stays, and what to do instead is said."""
+    before = (control.skerry.home / "config.json").read_bytes()
+    file = tmp_path / "topology.yaml"
+    for options, told in (([], "SKERRY_HOME"), (["--topology", str(file)], "skerry apply -f")):
+        done = control.skerry("up", *options)
+        assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+    assert (control.skerry.home / "config.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("change", [{"replicas": 1}, {"replicas": 2, "kv_blocks": 128}])

@@ -94,7 +94,7 @@ def serve_control(options: ControlOptions, home: Home) -> None:
     patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
     try:
         with (
-            claim_control(home, patience=patience),
+            claim_control(home, patience=patience, alone=options.lifeline is None),
             Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):

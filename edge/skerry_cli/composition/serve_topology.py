@@ -77,6 +77,8 @@ async def _serve(
         )
         for each in installed.left_out:
             logger.error("%s", sentence(each))
+        processes = FleetProcesses(topology, source, installed, home, sockets, listeners)
+        _refuse_taken(processes, home)
         config = credentials(
             home,
             TokenStore(home.tokens),
@@ -85,7 +87,6 @@ async def _serve(
         )
         registry = open_registry(home, os.environ)
         listening.callback(registry.close)
-        processes = FleetProcesses(topology, source, installed, home, sockets, listeners)
         fleet = Fleet(processes, listeners, launcher, registry, reporter)
         notes = [away] if (away := await fleet.registry_trouble()) else []
         for note in notes:
@@ -123,7 +124,7 @@ def _launching(home: Home) -> Generator[tuple[LocalLauncher, SocketPaths]]:
         folder = LaunchFolder.of_fleet(home.root)
         if not any(folder.running()):
             forget_fleet(home)
-        launcher = LocalLauncher(folder, folder.term + 1)
+        launcher = LocalLauncher(folder, folder.term + 1, beside=LaunchFolder.of_control(home.root))
         sockets = SocketPaths.of(home.root, SOCKETS)
     except (OSError, Deposed) as error:
         raise CannotStart(f"cannot start processes in {home.run}: {error}") from None
@@ -134,6 +135,16 @@ def _launching(home: Home) -> Generator[tuple[LocalLauncher, SocketPaths]]:
         launcher.close()
         if is_over:
             forget_fleet(home)
+
+
+def _refuse_taken(processes: FleetProcesses, home: Home) -> None:
+    """Raise `CannotStart` for nodes that the control plane of the home has started."""
+    theirs = LaunchFolder.of_control(home.root)
+    if taken := [place.id for place in processes.places if theirs.runs(place.id)]:
+        raise CannotStart(
+            f"{', '.join(taken)}: a control plane of {home.root} has started it. Start `skerry "
+            "control` again, and have it start the file (`skerry apply`) or end these (`delete`)"
+        )
 
 
 def _listener(edge: EdgeSpec, launcher: LocalLauncher) -> HeldListener:

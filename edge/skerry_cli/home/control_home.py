@@ -12,6 +12,7 @@ from skerry_cli.home.state import Home
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8788
+ALONE = b"alone"  # what its lock says of a control plane that no `skerry up` has started
 LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
 LOOK_SECONDS = 0.1  # a lock cannot be waited for with a deadline
 
@@ -34,18 +35,26 @@ def control_runs(home: Home) -> bool:
     return False
 
 
+def control_is_alone(home: Home) -> bool:
+    """Return whether a control plane runs in this home that is no part of a `skerry up`."""
+    return control_runs(home) and _lock_path(home).read_bytes() == ALONE
+
+
 def _lock_path(home: Home) -> Path:
     return home.root / "control.lock"
 
 
 @contextlib.contextmanager
-def claim_control(home: Home, *, patience: float = LOCK_SECONDS) -> Generator[None]:
+def claim_control(
+    home: Home, *, patience: float = LOCK_SECONDS, alone: bool = False
+) -> Generator[None]:
     """Hold this home as its control plane for a while. The kernel ends the claim with the process.
 
-    Raises ControlRunning when another one still runs after `patience` seconds.
+    `alone`: it is no part of a `skerry up`. Raises ControlRunning when another one still runs
+    after `patience` seconds.
     """
     deadline = time.monotonic() + patience
-    with _lock_path(home).open("wb") as lock:
+    with _lock_path(home).open("ab") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,4 +63,7 @@ def claim_control(home: Home, *, patience: float = LOCK_SECONDS) -> Generator[No
                 if time.monotonic() >= deadline:
                     raise ControlRunning(f"a control plane of {home.root} runs already") from None
                 time.sleep(LOOK_SECONDS)
+        lock.truncate(0)
+        lock.write(ALONE if alone else b"")
+        lock.flush()
         yield

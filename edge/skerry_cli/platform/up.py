@@ -25,6 +25,7 @@ from skerry_cli.arguments import (
     port,
     tls_of,
 )
+from skerry_cli.home.control_home import control_is_alone
 from skerry_cli.home.instance import AlreadyRunning, claim, running
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import DEFAULT_FILE_TIER
@@ -128,6 +129,11 @@ def start(args: argparse.Namespace) -> int:
     home.create()
     if (instance := running(home)) is not None:
         return _already_running(AlreadyRunning(instance))
+    if control_is_alone(home):
+        instead = "give this one a home of its own (SKERRY_HOME)"
+        if args.topology is not None:
+            instead = f"`skerry apply -f {args.topology}` has it start what the file says"
+        return complain(f"a control plane runs in {home.root}: {instead}, or end it first")
     if args.topology is None and any(LaunchFolder.of_fleet(home.root).running()):
         return complain(
             "processes of a topology go on without their supervisor: `skerry up --topology FILE` "

@@ -85,6 +85,11 @@ class LaunchFolder:
             else:
                 self.remove(lock.stem)
 
+    def runs(self, id: str) -> bool:
+        """Return whether a process of this name runs."""
+        lock = self.path(id, "lock")
+        return lock.exists() and self._is_held(lock)
+
     def _is_held(self, lock: Path) -> bool:
         try:
             os.close(locked(lock))

@@ -225,3 +225,21 @@ async def test_one_is_started_again_where_the_disk_has_no_room(tmp_path: Path) -
         with launching(disk, 2) as launcher:
             assert {id: each.pid for id, each in launcher.list().items()} == {"a": again.pid}
         os.kill(other.pid, signal.SIGKILL)
+
+
+async def test_a_name_that_another_supervisor_has_is_taken(tmp_path: Path) -> None:
+    """Two of one name would be one in the registry."""
+    ours, theirs = LaunchFolder(tmp_path / "ours"), LaunchFolder(tmp_path / "theirs")
+    other = LocalLauncher(theirs, 1)
+    process, _ = other.start(record("a"), lambda: sleeper(tmp_path))
+    launcher = LocalLauncher(ours, 1, beside=theirs)
+    with pytest.raises(FileExistsError, match="another supervisor of this home has started a"):
+        launcher.start(record("a"), lambda: sleeper(tmp_path))
+    other.stop("a")
+    await process.wait()
+    mine, is_new = launcher.start(record("a"), lambda: sleeper(tmp_path))
+    assert is_new
+    launcher.stop("a")
+    await mine.wait()
+    launcher.close()
+    other.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,6 @@ from skerry_regions.registry import Member, Registry, RegistryUnavailable
 HEALTH_SECONDS = 2.0  # between two checks of one process
 HOLD_SECONDS = 30.0  # that callers of an edge which died wait for the next
 SOCKETS = ("node", "kv", "control", "gateway", "metrics")
-Command = list[str]  # the class has a `list` of its own
 RELAYED = {"node": ("node", "kv"), "edge": ("gateway",)}  # that other regions reach
 
 
@@ -84,7 +83,8 @@ class ProcessLauncher:
         self._changed = changed
         self._ended: list[Ended] = []
         self._members: dict[str, Member] = {}
-        self._launcher = LocalLauncher(self._files, term, ended=self._has_ended)
+        fleet = LaunchFolder.of_fleet(home)
+        self._launcher = LocalLauncher(self._files, term, beside=fleet, ended=self._has_ended)
         self._held: dict[str, HeldListener] = {}  # by owner: where its edges listen
         self._health = {id: self._watched(process) for id, process in self._launcher.list().items()}
         self._sockets.keep((id, kind) for id in self._health for kind in SOCKETS)
@@ -212,7 +212,7 @@ class ProcessLauncher:
         if is_new:
             self._health[launch.id] = self._watched(process)
             self._relay()
-        return Address.parse(process.record.address).port if listener is not None else 0
+        return 0 if listener is None else Address.parse(process.record.address).port
 
     def _listener(self, edge: str, host: str, port: int) -> HeldListener:
         """Return where an edge is to listen: with those who wait already, where some may. Raises
@@ -238,7 +238,7 @@ class ProcessLauncher:
 
     def _program(self, launch: Launch, listener: HeldListener | None) -> Program:
         return Program(
-            command=self._command(launch, listener),
+            command=[*self._command(launch, listener)],
             environ=self._environ,
             log=self._log(launch.id),
             descriptors=[] if listener is None else [listener.fileno()],
@@ -270,7 +270,7 @@ class ProcessLauncher:
             started=boot_time(),
         )
 
-    def _command(self, launch: Launch, listener: HeldListener | None) -> Command:
+    def _command(self, launch: Launch, listener: HeldListener | None) -> Sequence[str]:
         id, settings = launch.id, launch.settings
         match settings:
             case NodeSettings():
