@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from types import FrameType
@@ -44,6 +45,7 @@ FILE_TIER_BYTES = 64 << 20
 NUM_BLOCKS = 8  # few, so that the pool has been through all of them when it is warm
 QUESTION = "Why is the sky blue?"
 SEED = 1  # of an answer that repeats nothing, so that no tokens are looked up in the prompt
+PATIENCE = 60.0  # seconds
 WARM_UPS = 12  # requests before the one that is counted: imports, caches, the file of the journal
 
 
@@ -114,11 +116,13 @@ def files_of_a_plain_stream(
     `folder` is for what the platform writes; `cache_dir` has the runner's compiled kernels.
     """
     entered = Entered()
-    with _platform(spec, files, folder, runner, cache_dir, entered) as ai:
-        for _ in range(WARM_UPS):
+    with _platform(spec, files, folder, runner, cache_dir, entered) as (ai, num_ended):
+        for number in range(1, WARM_UPS + 1):
             _stream(ai, spec.id)
+            _wait_for(lambda number=number: num_ended() == number)
         with entered.counting():
             _stream(ai, spec.id)
+            _wait_for(lambda: num_ended() == WARM_UPS + 1)
     return entered.files()
 
 
@@ -130,6 +134,15 @@ def _stream(ai: AI, model: str) -> None:
         raise RuntimeError("the platform answered nothing")
 
 
+def _wait_for(is_so: Callable[[], bool]) -> None:
+    """Wait until the edge, too, is through with a request whose last chunk was read."""
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        if time.monotonic() > end:
+            raise RuntimeError("the edge did not end the request")
+        time.sleep(0.001)
+
+
 @contextlib.contextmanager
 def _platform(
     spec: ModelSpec,
@@ -138,8 +151,9 @@ def _platform(
     runner: RunnerName,
     cache_dir: Path,
     entered: Entered,
-) -> Generator[AI]:
-    """Serve a model on a thread, which is watched, and so is its engine's."""
+) -> Generator[tuple[AI, Callable[[], int]]]:
+    """Serve a model on a thread, which is watched, and so is its engine's; the function returns how
+    many requests are over."""
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, now=0)
     engine = open_engine(
@@ -153,11 +167,11 @@ def _platform(
         progress=lambda what, share: None,
     )
     is_ready = threading.Event()
-    address: list[Any] = []  # port, then what stops it
+    address: list[Any] = []  # port, then what stops it, then the traces
 
     async def run() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        node = Node(id="node-1", region="local", loop=loop)
+        node = Node(id="node-1", region="local", loop=loop, reports=False)
         node.serve(spec.id, engine, grammars_of(files, engine))
         between_steps = node.connector(spec.id).between_steps
         entered.watch(lambda call: between_steps(lambda _: call()))
@@ -178,7 +192,7 @@ def _platform(
 
         def ready(host: str, port: int) -> None:
             entered.leave_out(asyncio.all_tasks())
-            address[:] = [port, lambda: loop.call_soon_threadsafe(stop.set)]
+            address[:] = [port, lambda: loop.call_soon_threadsafe(stop.set), edge.traces]
             is_ready.set()
 
         await serve(create_app(edge), port=0, limits=Limits(), ready=ready, stop=stop)
@@ -194,11 +208,11 @@ def _platform(
     is_ready.wait()
     if not address:
         raise RuntimeError("the platform did not start")
-    port, stop_serving = address
+    port, stop_serving, traces = address
     stop: Callable[[], None] = stop_serving
     try:
         with AI(base_url=f"http://127.0.0.1:{port}", account_id=ACCOUNT, api_token=token) as ai:
-            yield ai
+            yield ai, lambda: len(traces)
     finally:
         stop()
         thread.join()

@@ -8,12 +8,13 @@ from typing import Any
 import httpx
 
 from skerry import errors
-from skerry._results import Result, decode_json
+from skerry._results import Result, decode_json, is_json, media_type
 from skerry._retry import retry_after, should_retry
 from skerry.errors import SkerryError
 from skerry.tasks import typed
 
 MAX_MESSAGE = 2000  # characters of a raw error body that are shown
+FAILURE_KEYS = frozenset(("success", "error", "errors"))  # without any of these nothing failed
 
 # Numbers of the Workers AI table that have no class of their own.
 _NUMBERS: dict[int, type[SkerryError]] = {
@@ -36,15 +37,6 @@ _STATUSES: dict[int, type[SkerryError]] = {
     503: errors.Unavailable,
     504: errors.Unavailable,
 }
-
-
-def media_type(headers: Mapping[str, str]) -> str:
-    """Return the content type in lower case, without parameters."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def is_json(media: str) -> bool:
-    return media == "application/json" or media.endswith("+json")
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:

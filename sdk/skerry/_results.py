@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from skerry.errors import InternalError
@@ -70,6 +70,15 @@ class Chunk(Result):
                 return content
             case _:
                 return None
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """Return the content type of a reply in lower case, without parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_json(media: str) -> bool:
+    return media == "application/json" or media.endswith("+json")
 
 
 def decode_json(data: bytes | str) -> Any:

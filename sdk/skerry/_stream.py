@@ -6,7 +6,7 @@ A `ChunkReader` does no I/O: bytes in, chunks out, however the bytes are cut. `S
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,15 +14,14 @@ import httpx
 
 from skerry._events import Event, EventDecoder
 from skerry._replies import (
+    FAILURE_KEYS,
     error_from_content,
-    is_json,
-    media_type,
     raise_if_failed,
     request_id,
     result_from,
     transport_error,
 )
-from skerry._results import Chunk, Result, decode_json
+from skerry._results import Chunk, Result, decode_json, is_json, media_type
 from skerry.errors import ConnectionFailed, InternalError
 
 MAX_BODY_BYTES = 1 << 30  # of a whole reply; many hours of audio fit
@@ -47,9 +46,10 @@ class ChunkReader(Protocol):
 class EventReader:
     """Chunks of a `text/event-stream` that ends with `data: [DONE]`."""
 
-    def __init__(self, request: str | None = None) -> None:
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        """`headers` are the reply's."""
         self._decoder = EventDecoder()
-        self._request = request
+        self._headers = headers
         self.done = False
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
@@ -64,7 +64,7 @@ class EventReader:
     def finish(self) -> Iterator[Chunk]:
         if not self.done:
             raise ConnectionFailed(
-                "The stream ended before it was complete.", request_id=self._request
+                "The stream ended before it was complete.", request_id=request_id(self._headers)
             )
         return iter(())
 
@@ -73,11 +73,12 @@ class EventReader:
         if not isinstance(content, Result):
             raise InternalError(
                 f"An event of the stream is not a JSON object: {event.data[:100]!r}",
-                request_id=self._request,
+                request_id=request_id(self._headers),
             )
         if event.event == "error":
-            raise error_from_content(content, request=self._request)
-        raise_if_failed(content, self._request)
+            raise error_from_content(content, request=request_id(self._headers))
+        if not FAILURE_KEYS.isdisjoint(content):
+            raise_if_failed(content, request_id(self._headers))
         return Chunk(content)
 
 
@@ -127,7 +128,7 @@ def can_stream(headers: httpx.Headers, *, asked: bool) -> bool:
 def _reader(response: httpx.Response) -> ChunkReader:
     if is_json(media_type(response.headers)):
         return WholeReader(response.headers)
-    return EventReader(request_id(response.headers))
+    return EventReader(response.headers)
 
 
 class Stream:

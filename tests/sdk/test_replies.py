@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skerry import errors
-from skerry._replies import error_from, media_type
+from skerry._replies import error_from
+from skerry._results import media_type
 from skerry.errors import SkerryError
 
 JSON_HEADERS = {"content-type": "application/json; charset=utf-8"}

@@ -137,7 +137,7 @@ def test_the_bound_does_not_depend_on_the_split(size: int, cut: int) -> None:
 
 
 def test_nothing_after_done_matters() -> None:
-    reader = EventReader()
+    reader = EventReader({})
     chunks = list(reader.feed(b'data: {"response": "a"}\n\ndata: [DONE]\n\ndata: {]\n\n'))
     assert [chunk.response for chunk in chunks] == ["a"]
     assert reader.done
@@ -146,7 +146,7 @@ def test_nothing_after_done_matters() -> None:
 
 
 def test_an_end_without_done_is_a_cut() -> None:
-    reader = EventReader("request-1")
+    reader = EventReader({"cf-ai-req-id": "request-1"})
     assert len(list(reader.feed(b'data: {"response": "a"}\n\n'))) == 1
     with pytest.raises(ConnectionFailed, match="before it was complete") as caught:
         reader.finish()

@@ -134,7 +134,7 @@ async def _serve(
         offer = offer.without(loaded.left_out)
         for each in offer.left_out:
             logger.error("%s", sentence(each))
-        node = Node(id=NODE_ID, region=REGION, loop=asyncio.get_running_loop())
+        node = Node(id=NODE_ID, region=REGION, loop=asyncio.get_running_loop(), reports=False)
         for model in offer.models:
             id = model.spec.id
             if model.spec.is_encoder:

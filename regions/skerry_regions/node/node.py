@@ -55,13 +55,16 @@ class Node:
         role: Role = "hybrid",
         incarnation: int = 0,
         zone: str = residency.GLOBAL,
+        reports: bool = True,
     ) -> None:
+        """Without `reports` its engines report to no edge: the only one is in this process."""
         self.id = id
         self.incarnation = incarnation  # grows each time a node of this id starts
         self.region = region
         self.zone = zone
         self.role: Role = role
         self._loop = loop
+        self._has_reports = reports
         self._served: dict[str, ServedModel] = {}
         self._encoders: dict[str, ServedEncoder] = {}
         self.metrics = NodeMetrics(self.statistics)
@@ -83,7 +86,7 @@ class Node:
         that of KV transfers over TCP.
         """
         self._check_new(model)
-        reporter = Reporter(self.id, self.incarnation, model, engine)
+        reporter = Reporter(self.id, self.incarnation, model, engine) if self._has_reports else None
         self._served[model] = ServedModel(
             model, engine, reporter, grammars, self._loop, self.metrics, key
         )
@@ -152,16 +155,15 @@ class Node:
 
     def reports(self) -> list[Report]:
         """Report what is new of each engine since the last call."""
-        return [served.reporter.report() for served in self._served.values()]
+        return [reporter.report() for reporter in self._reporters()]
 
     def queue_seconds(self) -> float:
         """Return the seconds that the longest queue of an engine takes."""
-        queues = (served.reporter.queue_seconds() for served in self._served.values())
-        return max(queues, default=0.0)
+        return max((reporter.queue_seconds() for reporter in self._reporters()), default=0.0)
 
     def snapshots(self) -> list[Report]:
         """Report everything of each engine; `reports` go on from there."""
-        return [served.reporter.snapshot() for served in self._served.values()]
+        return [reporter.snapshot() for reporter in self._reporters()]
 
     def beats(self) -> list[EngineBeat]:
         """Return the pulse of each engine: one that has work and makes no steps hangs."""
@@ -184,6 +186,10 @@ class Node:
     async def close(self) -> None:
         """Fail what runs with `Unavailable`, stop the engines' threads and free their memory."""
         await asyncio.gather(*(served.close() for served in self._all()))
+
+    def _reporters(self) -> list[Reporter]:
+        found = (served.reporter for served in self._served.values())
+        return [reporter for reporter in found if reporter is not None]
 
     def _all(self) -> Iterator[ServedModel | ServedEncoder]:
         yield from self._served.values()

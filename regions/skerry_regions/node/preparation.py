@@ -43,7 +43,7 @@ class Preparation:
         submit: Submit,
         grammars: Grammars | None,
         connector: KVConnector,
-        on_fetched: Callable[[Fetched], None],
+        on_fetched: Callable[[Fetched], None] | None,
         on_unknown: Callable[[], None],
     ) -> None:
         """`on_fetched` hears how fast KV came from a node that was to send it, `on_unknown` of a
@@ -70,7 +70,7 @@ class Preparation:
             except SkerryError:
                 self.close()
                 raise
-            if source.source:
+            if source.source and on_fetched is not None:
                 measure = functools.partial(_measure, source.source, loop.time(), on_fetched)
                 self._arriving.add_done_callback(measure)
 

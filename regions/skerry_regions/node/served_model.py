@@ -48,7 +48,7 @@ class ServedModel:
         self,
         model: str,
         engine: Engine,
-        reporter: Reporter,
+        reporter: Reporter | None,
         grammars: Grammars | None,
         loop: asyncio.AbstractEventLoop,
         metrics: NodeMetrics,
@@ -82,7 +82,7 @@ class ServedModel:
         if submit.grammar is None and submit.hand_over_from is None:
             self._start(stream, submit)
         else:
-            fetched = self.reporter.fetched
+            fetched = None if self.reporter is None else self.reporter.fetched
             unknown = functools.partial(self._metrics.closing_unknown.add, 1, self.model)
             preparation = Preparation(submit, self._grammars, self.connector, fetched, unknown)
             preparing = self._prepare(stream, preparation)
@@ -184,7 +184,8 @@ class ServedModel:
 
     def deliver(self, outputs: list[Output]) -> None:
         """Take what a step made."""
-        self._loop.call_soon_threadsafe(self._on_step, outputs, self.reporter.after_step())
+        news = None if self.reporter is None else self.reporter.after_step()
+        self._loop.call_soon_threadsafe(self._on_step, outputs, news)
 
     def failed(self, error: BaseException) -> None:
         """Take the error that stopped the engine."""
@@ -192,8 +193,9 @@ class ServedModel:
 
     # --- back on the loop ------------------------------------------------------------------------
 
-    def _on_step(self, outputs: list[Output], news: StepNews) -> None:
-        self.reporter.take(news)
+    def _on_step(self, outputs: list[Output], news: StepNews | None) -> None:
+        if self.reporter is not None and news is not None:
+            self.reporter.take(news)
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:  # else it ended here first: deadline or shutdown
