@@ -179,7 +179,8 @@ _SCALES: dict[str, Callable[[Bytes, float], None]] = {
 }
 
 
-def _write_metadata(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+def write_sizes(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+    """Write what every file says of its decoder's shape."""
     writer.add_context_length(config.max_context)
     writer.add_block_count(config.num_layers)
     writer.add_embedding_length(config.hidden_size)
@@ -188,11 +189,15 @@ def _write_metadata(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_head_count_kv(config.num_kv_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    rope = config.layers[0].rope
-    if rope is not None:
+    ropes = (layer.rope for layer in config.layers)
+    if (rope := next((rope for rope in ropes if rope is not None), None)) is not None:
         writer.add_rope_freq_base(rope.theta)
+
+
+def _write_metadata(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+    write_sizes(writer, config)
+    writer.add_rope_dimension_count(config.head_dim)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("no_vocab")
     if config.experts is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from bench.subjects.shaped_files import write_sizes
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tests.core.k_quants import quantize_k
@@ -62,16 +63,7 @@ def write_gguf(
     """Write a GGUF file as llama.cpp's converter would, with some tokens. Returns `path`."""
     architecture = FAMILIES[config.architecture] or "llama"
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(config.max_context)
-    writer.add_block_count(config.num_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(rope_of(config).theta)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    write_sizes(writer, config)
     if window := config.layers[0].window:
         writer.add_sliding_window(window)
     writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])

@@ -10,7 +10,7 @@ from pathlib import Path
 IDLE_SECONDS = 3600.0  # since its last write; a node that restarts finds its file
 
 
-def sweep(folder: Path, now: float, *, idle_seconds: float = IDLE_SECONDS) -> list[Path]:
+def sweep(folder: Path, now: float) -> list[Path]:
     """Remove the files that no process has locked, last written long before `now`; return them.
 
     `now` is in Unix seconds. A file that cannot be looked at stays.
@@ -18,7 +18,7 @@ def sweep(folder: Path, now: float, *, idle_seconds: float = IDLE_SECONDS) -> li
     removed: list[Path] = []
     for path in sorted(folder.glob("*")):
         with contextlib.suppress(OSError):
-            if path.is_file() and now - path.stat().st_mtime > idle_seconds and _is_free(path):
+            if path.is_file() and now - path.stat().st_mtime > IDLE_SECONDS and _is_free(path):
                 path.unlink()
                 removed.append(path)
     return removed

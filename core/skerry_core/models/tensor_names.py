@@ -56,9 +56,9 @@ class TensorPlace(NamedTuple):
     expert: int | None  # which of a stack of experts it is; None: all of it
 
 
-def layer_tensor(layer: int, name: str, kind: str = "weight") -> str:
+def layer_tensor(layer: int, name: str) -> str:
     """Return the name of a layer's tensor, e.g. `blk.3.attn_q.weight`."""
-    return f"blk.{layer}.{name}.{kind}"
+    return f"blk.{layer}.{name}.weight"
 
 
 def place_of(name: str, names: TensorNames) -> TensorPlace | None:

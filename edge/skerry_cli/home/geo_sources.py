@@ -9,7 +9,6 @@ from skerry_cli.home.state import Home
 from skerry_regions.geo.cloud_ranges import CloudRanges
 from skerry_regions.geo.from_topology import overrides_of
 from skerry_regions.geo.whereabouts import (
-    ClientRtts,
     GeoDataUnusable,
     KnownPlaces,
     PlaceSource,
@@ -31,9 +30,7 @@ def geo_files(home: Home, spec: DnsSpec | None) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def open_known_places(
-    home: Home, topology: Topology, measured: ClientRtts | None = None
-) -> KnownPlaces | None:
+def open_known_places(home: Home, topology: Topology) -> KnownPlaces | None:
     """Open everything that is there; None when that is nothing. Raises `CannotStart`."""
     spec = topology.dns
     try:
@@ -47,9 +44,9 @@ def open_known_places(
         systems = None if spec is None or spec.asn is None else _system_data(Path(spec.asn))
     except GeoDataUnusable as error:
         raise CannotStart(str(error)) from None
-    if not sources and systems is None and not measured:
+    if not sources and systems is None:
         return None
-    return KnownPlaces(sources, overrides_of(topology), systems, measured)
+    return KnownPlaces(sources, overrides_of(topology), systems)
 
 
 def _country_data(path: Path) -> PlaceSource:

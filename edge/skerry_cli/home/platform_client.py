@@ -7,7 +7,7 @@ By the environment, as the Terraform provider has it (`SKERRY_CONTROL_URL`, `SKE
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,19 +127,15 @@ class PlatformClient:
         found: dict[str, Any] = answer.json() if answer.content else {}
         return found
 
-    def pages(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield every item of a collection. Raises PlatformError."""
-        asked = {"limit": "500"} | dict(params or {})
-        while True:
-            page = self.ask("GET", path, params=asked)
-            yield from page["items"]
-            if page["next"] is None:
-                return
-            asked["after"] = str(page["next"])
-
     def all(self, path: str) -> list[dict[str, Any]]:
         """Return every item of a collection. Raises PlatformError."""
-        return list(self.pages(path))
+        asked, items = {"limit": "500"}, list[dict[str, Any]]()
+        while True:
+            page = self.ask("GET", path, params=asked)
+            items += page["items"]
+            if page["next"] is None:
+                return items
+            asked["after"] = str(page["next"])
 
     def view(self) -> ControlView:
         """Return what is wanted and what runs. Raises PlatformError."""

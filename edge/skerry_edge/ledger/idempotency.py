@@ -89,14 +89,10 @@ class IdempotencyKeys:
         self,
         path: Path,
         *,
-        ttl_seconds: float = TTL_SECONDS,
-        max_tenant_keys: int = MAX_TENANT_KEYS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds."""
         self._database = DatabaseThread(path, _STEPS, name="idempotency")
-        self._ttl_seconds = ttl_seconds
-        self._max_tenant_keys = max_tenant_keys
         self._clock = clock
 
     async def claim(
@@ -108,7 +104,7 @@ class IdempotencyKeys:
         With a file that cannot be used each request is the first, and none fails for it.
         """
         now = self._clock()
-        row = (tenant, key.key, key.request, request_id, now + self._ttl_seconds, defaults)
+        row = (tenant, key.key, key.request, request_id, now + TTL_SECONDS, defaults)
         claiming = self._database.write(lambda database: self._claim(database, row, now))
         try:
             request, first_id, first_defaults = await asyncio.wrap_future(claiming)
@@ -118,7 +114,7 @@ class IdempotencyKeys:
         if request != key.request:
             raise IdempotencyMismatch(
                 f"The {HEADER} was used with another request within the last "
-                f"{self._ttl_seconds / 3600:g} hours. Send a new key with a new request."
+                f"{TTL_SECONDS / 3600:g} hours. Send a new key with a new request."
             )
         return Claimed(first_id, first_defaults or defaults)
 
@@ -143,7 +139,7 @@ class IdempotencyKeys:
         database.execute(
             "DELETE FROM keys WHERE tenant = ? AND number <= (SELECT number FROM keys"
             " WHERE tenant = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
-            (tenant, tenant, self._max_tenant_keys),
+            (tenant, tenant, MAX_TENANT_KEYS),
         )
         request, first_id, defaults = database.execute(
             "SELECT request, first_id, defaults FROM keys WHERE tenant = ? AND key = ?",

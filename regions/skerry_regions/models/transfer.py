@@ -43,12 +43,10 @@ class Transfer:
         client: httpx.Client,
         *,
         piece: int = PIECE,
-        streams: int = STREAMS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
         self._piece = piece
-        self._streams = streams
         self._sleep = sleep
 
     def fetch(
@@ -97,10 +95,6 @@ class Transfer:
     def pause(self, seconds: float) -> None:
         self._sleep(seconds)
 
-    @property
-    def streams(self) -> int:
-        return self._streams
-
 
 class _FileTransfer:
     """One fetch of one file: what its threads share."""
@@ -137,7 +131,7 @@ class _FileTransfer:
             self._fetch_whole()
 
     def _fetch_pieces(self, numbers: list[int]) -> None:
-        with ThreadPoolExecutor(self._transfer.streams, thread_name_prefix="pull") as pool:
+        with ThreadPoolExecutor(STREAMS, thread_name_prefix="pull") as pool:
             futures = [pool.submit(self._fetch_piece, number) for number in numbers]
             try:
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)

@@ -15,7 +15,6 @@ no answer without a common one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -127,12 +126,12 @@ class Credentials(Struct, frozen=True, kw_only=True):
     issuers: Annotated[bytes, Meta(max_length=4 << 20)] | None = None
 
 
-def common_version(theirs: str, ours: Sequence[int] = VERSIONS) -> int | None:
+def common_version(theirs: str) -> int | None:
     """Return the highest version that both speak, by the header; None when there is none."""
     numbers = [int(each) for each in theirs[:64].split(",") if each.strip().isdecimal()]
-    return max(set(numbers) & set(ours), default=None)
+    return max(set(numbers) & set(VERSIONS), default=None)
 
 
-def versions_text(versions: Sequence[int] = VERSIONS) -> str:
-    """Return the versions as the header has them."""
-    return ",".join(map(str, versions))
+def versions_text() -> str:
+    """Return our versions as the header has them."""
+    return ",".join(map(str, VERSIONS))
