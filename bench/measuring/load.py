@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+EXPLAIN = "x-skerry-explain: 1\r\n"
+
 
 @dataclass
 class StreamTimes:
@@ -21,6 +23,7 @@ class StreamTimes:
     events: list[float] = field(default_factory=list)  # one per content chunk
     tokens: int = 0  # as the server's usage says
     cached: int = 0  # likewise, of the prompt
+    placed: str = ""  # nodes, where that was asked for: `a`, or `a>b`
 
     @property
     def ttft(self) -> float:
@@ -39,11 +42,12 @@ async def stream(
     *,
     content: bytes = b'"content":"',
     times: StreamTimes | None = None,
+    explained: bool = False,
 ) -> StreamTimes:
     """POST a streamed completion and read it to `[DONE]`. Raises RuntimeError on a refusal.
 
     `content` begins an event's text (the default is that of chat completions); an event that has
-    none there is not counted. `times` may be looked at meanwhile.
+    none there is not counted. `times` may be looked at meanwhile. `explained`: note where it ran.
     """
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -51,7 +55,7 @@ async def stream(
     head = (
         f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n"
-        "Connection: close\r\n\r\n"
+        f"{EXPLAIN if explained else ''}Connection: close\r\n\r\n"
     )
     times = StreamTimes() if times is None else times
     with closing(writer):
@@ -62,6 +66,8 @@ async def stream(
             raise RuntimeError(f"{url}: {status!r} {(await reader.read(2000))!r}")
         while line := await reader.readline():
             if not line.startswith(b"data: "):
+                if explained and line.startswith(b"x-skerry-explain: "):
+                    times.placed = line[18:].decode().partition(";")[0].strip(' "\r\n')
                 continue
             if line.startswith(b"data: [DONE]"):
                 break

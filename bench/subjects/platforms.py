@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from bench.subjects.models import home
 
 NONE: Mapping[str, Path] = MappingProxyType({})
+SLEEPING = Path(__file__).parents[1] / "workers" / "sleeping"
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,19 @@ def of_topology(topology: dict[str, Any]) -> Generator[Platform]:
         file.write_text(json.dumps(topology))  # JSON is YAML
         with platform("--topology", str(file)) as made:
             yield made
+
+
+@contextmanager
+def sleeping_nodes(law: Sequence[float]) -> Generator[None]:
+    """Have nodes of the toy model that start meanwhile sleep by a law (`bench/workers/sleeping`):
+    seconds for a step, a prompt token, a pair, a stream and a context token."""
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "SKERRY_BENCH_LAW")}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SLEEPING), before["PYTHONPATH"])))
+    os.environ["SKERRY_BENCH_LAW"] = ",".join(map(str, law))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

@@ -121,7 +121,9 @@ class RunningRelays:
     """The relays of a plan, which may change. Lives on one event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[tuple[str, float], Relay]] = {}  # by where they listen
+        self._running: dict[
+            str, tuple[str, Relay]
+        ] = {}  # by where they listen; and where they lead
         self._stamp: object = None
 
     async def follow(self, file: Path) -> None:
@@ -132,17 +134,20 @@ class RunningRelays:
             self._stamp = stamp
 
     async def run(self, wanted: dict[str, tuple[str, float]]) -> None:
-        """Run these, as `RelayPlan.relays` gives them; those that stay go on."""
-        for near, (how, relay) in [*self._running.items()]:
-            if wanted.get(near) != how:
+        """Run these, as `RelayPlan.relays` gives them; those that stay go on, with another delay
+        if need be."""
+        for near, (far, relay) in [*self._running.items()]:
+            if near in wanted and wanted[near][0] == far:
+                relay.delay = wanted[near][1]
+            else:
                 del self._running[near]
                 await relay.close()
                 _remove_socket(near)
-        for near, how in wanted.items():
+        for near, (far, delay) in wanted.items():
             if near not in self._running:
-                relay = Relay(Address.parse(near), Address.parse(how[0]), how[1])
+                relay = Relay(Address.parse(near), Address.parse(far), delay)
                 await relay.listen()
-                self._running[near] = how, relay
+                self._running[near] = far, relay
 
     async def close(self) -> None:
         """Stop; another process may listen in our place already."""
@@ -153,8 +158,8 @@ class Relay:
     """Listens at one address, passes on to another. Lives on one event loop."""
 
     def __init__(self, near: Address, far: Address, delay: float) -> None:
-        """`delay` is one way, in seconds."""
-        self._near, self._far, self._delay = near, far, delay
+        """`delay` is one way, in seconds, of what comes while it stands."""
+        self._near, self._far, self.delay = near, far, delay
         self._server: asyncio.AbstractServer | None = None
         self._ends: set[_End] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -175,14 +180,14 @@ class Relay:
         await asyncio.sleep(0)  # one turn of the loop, in which they close
 
     def _accepted(self) -> _End:
-        near = _End(self._delay, self._ends)
+        near = _End(self, self._ends)
         task = asyncio.create_task(self._connect(near))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         return near
 
     async def _connect(self, near: _End) -> None:
-        far = _End(self._delay, self._ends)
+        far = _End(self, self._ends)
         near.peer, far.peer = far, near
         try:
             await self._far.connect(lambda: far)
@@ -193,13 +198,13 @@ class Relay:
 class _End(asyncio.Protocol):
     """One end of a relayed connection: what it reads is written by its peer, later."""
 
-    def __init__(self, delay: float, ends: set[_End]) -> None:
+    def __init__(self, relay: Relay, ends: set[_End]) -> None:
         self.peer: _End | None = None
         self._ends = ends
         self._transport: asyncio.Transport | None = None
         self._early: list[bytes] = []  # to write, before the connection was made
         self._is_over = False
-        self._pipe = _Pipe(delay, self._pass_on, self._hold_up)
+        self._pipe = _Pipe(relay, self._pass_on, self._hold_up)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -247,18 +252,18 @@ class _End(asyncio.Protocol):
 
 
 class _Pipe:
-    """One direction: what is pushed comes out `delay` seconds later, in order."""
+    """One direction: what is pushed comes out its relay's delay later, in order."""
 
     def __init__(
-        self, delay: float, out: Callable[[bytes], None], hold_up: Callable[[bool], None]
+        self, relay: Relay, out: Callable[[bytes], None], hold_up: Callable[[bool], None]
     ) -> None:
-        self._delay, self._out, self._hold_up = delay, out, hold_up
+        self._relay, self._out, self._hold_up = relay, out, hold_up
         self._waiting: deque[tuple[float, bytes]] = deque()  # when it is due
         self._size = 0  # bytes
 
     def push(self, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        self._waiting.append((loop.time() + self._delay, data))
+        self._waiting.append((loop.time() + self._relay.delay, data))
         self._size += len(data)
         if self._size > MAX_WAITING:
             self._hold_up(True)

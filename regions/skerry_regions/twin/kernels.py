@@ -19,6 +19,7 @@ from skerry_regions.twin.kernel import (
     placing,
     state,
     steps,
+    summaries,
 )
 from skerry_regions.twin.scenario import (
     Law,
@@ -33,6 +34,7 @@ from skerry_regions.twin.world import Built
 
 SOURCES = (
     *routing.SOURCES, caches, engine, entries, heap, known, loop, placing, state, steps,
+    summaries,
 )  # fmt: skip
 """Modules whose code ends up in the kernels."""
 CONSTANTS = routing.CONSTANTS
@@ -54,6 +56,7 @@ def kernels(variant: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         entries.push_event: (world.clock, 0.0, 0, 0, 0),
         entries.touch_slot: (world, 0, 0),
         entries.count_held: (world, 0, none),
+        caches.mark_own: (workload.names, workload.names, np.zeros(0, np.uint8)),
     }
     own = {
         function.__name__: (function, tuple(typeof(each) for each in arguments))

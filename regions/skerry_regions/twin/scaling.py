@@ -14,6 +14,7 @@ from skerry_regions.control.planning.autoscaler import (
     Scale,
     decide,
 )
+from skerry_regions.routing.fast.compiled import Floats
 from skerry_regions.routing.fast.laws import PER_PAIR
 from skerry_regions.twin.kernel import state
 from skerry_regions.twin.scenario import SimulatedPool
@@ -30,21 +31,25 @@ class Scaling:
         """`at` has something called at a time of the virtual clock."""
         self._built, self._at = built, at
         self.seconds = np.zeros(built.num_nodes)  # that each node was paid for
-        ready = [bool(up) for up in built.world.nodes.up]
+        ready = [bool(up) for up in built.world.nodes.up[: built.num_nodes]]
         self._states: list[State] = ["ready" if up else "off" for up in ready]
         self._since = np.zeros(built.num_nodes)
         self._scales: dict[int, Scale] = {}  # by a pool's first slot
         self._itl_before: dict[int, np.ndarray] = {}
+        self._recent = 0  # earlier requests are over, and had their first tokens long ago
         for pool, slots in self._pools():
             if pool.max_replicas is not None:
                 self._scales[slots.start] = Scale(pool.replicas)
                 at(DECIDE_SECONDS, lambda now, p=pool, s=slots: self._decide(p, s, now))  # type: ignore[misc]
 
+    def paid(self, now: float) -> Floats:
+        """Return for how many seconds each node was paid so far."""
+        runs = np.array([status != "off" for status in self._states])
+        return self.seconds + np.where(runs, np.maximum(now - self._since, 0.0), 0.0)
+
     def end(self, now: float) -> None:
         """Count what still runs."""
-        for slot, status in enumerate(self._states):
-            if status != "off":
-                self.seconds[slot] += max(now - self._since[slot], 0.0)
+        self.seconds = self.paid(now)
 
     def _pools(self) -> list[tuple[SimulatedPool, range]]:
         found, slot = [], 0
@@ -110,9 +115,7 @@ class Scaling:
         region = int(nodes.region[slots.start])
         law = pool.speed.as_speed()
         waiting = nodes.waiting[own]
-        came = int(world.clock.numbers[state.NEXT])
-        first = int(np.searchsorted(requests.arrival, now - 10 * LATENCY_WINDOW))
-        recent = slice(first, came)
+        recent = self._look_back(now)
         seconds, arrival = requests.first_token[recent], requests.arrival[recent]
         here = (requests.decode[recent] >= slots.start) & (requests.decode[recent] < slots.stop)
         fresh = here & (arrival + np.nan_to_num(seconds, nan=-1e18) > now - LATENCY_WINDOW)
@@ -129,6 +132,19 @@ class Scaling:
             ttft=float(np.quantile(seconds[fresh], 0.95)) if fresh.any() else None,
             itl=self._itl(region, slots.start),
         )
+
+    def _look_back(self, now: float) -> slice:
+        """Return the requests of the last while, without the first of them that are long over."""
+        requests = self._built.world.requests
+        came = int(self._built.world.clock.numbers[state.NEXT])
+        longest = now - 10 * LATENCY_WINDOW
+        first = max(self._recent, int(np.searchsorted(self._built.workload.arrivals, longest)))
+        seen = slice(first, came)
+        phase, at = requests.phase[seen], requests.arrival[seen] + requests.first_token[seen]
+        is_over = (phase == state.FAILED) | ((phase == state.DONE) & (at <= now - LATENCY_WINDOW))
+        left = np.flatnonzero(~is_over)
+        self._recent = first + (int(left[0]) if len(left) else len(is_over))
+        return slice(self._recent, came)
 
     def _itl(self, region: int, key: int) -> float | None:
         """Return the p95 of steps since the last decision."""

@@ -123,7 +123,7 @@ def of_trace(
         regions=_regions(sessions, traffic, regions, np.random.default_rng(seed)),
         firsts=np.concatenate([[0], np.cumsum(blocks)])[:-1].astype(np.int64),
         blocks=blocks,
-        names=mixed(np.frombuffer(flat, ">u8").astype(np.uint64)),
+        names=names_of(np.frombuffer(flat, ">u8").astype(np.uint64)),
     )
 
 
@@ -171,7 +171,7 @@ def drawn(
         regions=_regions(prefixes if traffic.prefixes else np.arange(count), traffic, regions, rng),
         firsts=firsts,
         blocks=blocks,
-        names=mixed(names),
+        names=names_of(names),
     )
 
 
@@ -198,13 +198,23 @@ def sessions_of(requests: Sequence[TraceRequest]) -> list[int]:
     return found
 
 
-def mixed(values: UInt64s) -> UInt64s:
-    """Return 64 well-mixed bits of each, above 1 (SplitMix64's finaliser, Steele et al. 2014)."""
+def names_of(numbers: UInt64s) -> UInt64s:
+    """Return a name for each number of a block: 64 bits, above 1.
+
+    Eight numbers in a row, as a prompt's blocks have them, differ in their last bits alone: they
+    are neighbours in every hash table, and a prompt is looked up in few lines of memory.
+    """
+    last = np.uint64(7)
+    return np.maximum((_mixed(numbers >> np.uint64(3)) & ~last) | (numbers & last), np.uint64(2))
+
+
+def _mixed(values: UInt64s) -> UInt64s:
+    """Return 64 well-mixed bits of each (SplitMix64's finaliser, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         values = values + np.uint64(0x9E3779B97F4A7C15)
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.maximum(values ^ (values >> np.uint64(31)), np.uint64(2))
+    return values ^ (values >> np.uint64(31))
 
 
 def _regions(
@@ -212,7 +222,7 @@ def _regions(
 ) -> Int64s:
     """Return where each request comes: by its session, or, where that roams, by the shares."""
     places = _shares(traffic.regions, regions)
-    draws = mixed(sessions.astype(np.uint64) + np.uint64(77)) / 2.0**64
+    draws = _mixed(sessions.astype(np.uint64) + np.uint64(77)) / 2.0**64
     roams = rng.random(len(sessions)) < traffic.roam
     draws = np.where(roams, rng.random(len(sessions)), draws)
     return np.minimum(np.searchsorted(places, draws, "right"), len(regions) - 1)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from skerry_regions.routing.fast import arrays
-from skerry_regions.routing.fast.compiled import Floats
+from skerry_regions.routing.fast.compiled import Floats, UInt64s
 from skerry_regions.speeds import NodeSpeed
 from skerry_regions.twin.kernel import state
+from skerry_regions.twin.kernel.caches import mark_own
 from skerry_regions.twin.kernel.entries import push_event, touch_slot
 from skerry_regions.twin.scenario import Scenario
 from skerry_regions.twin.tables import ROLES, Layout, law_row
@@ -29,7 +30,7 @@ class Built(Layout):
         super().__init__(scenario, workload, ways)
         self.world = state.World(
             requests=workload.requests(self.base_way(workload)),
-            names=workload.names,
+            names=_marked(workload.names),
             nodes=self.nodes(self.num_slots_used),
             caches=self.caches(),
             edges=self.edges(),
@@ -104,13 +105,14 @@ class Built(Layout):
         caches, regions = self.world.caches, self.world.regions
         region = int(self.world.nodes.region[slot])
         held = caches.names[slot, 1 : int(caches.counts[slot, 0]) + 1]
+        held = held[held & state.OWN == 0]
         told = int(regions.num_news[region])  # to others, with the next summary
         room = regions.news.shape[1] - told
         regions.news[region, told : told + min(len(held), room)] = held[:room]
         regions.num_news[region] = told + min(len(held), room)
         caches.keys[slot] = 0
         caches.counts[slot, 0] = caches.newer[slot, 0] = caches.older[slot, 0] = 0
-        self.world.nodes.num_news[slot] = 0
+        self.world.nodes.num_news[slot] = self.world.nodes.own_news[slot] = 0
         self.index.clear(slot)
 
     def believe(self, slot: int, speed: NodeSpeed) -> None:
@@ -147,6 +149,12 @@ class Built(Layout):
             for region in range(len(self.scenario.regions)):
                 at = self.rng.random() * router.summary_seconds
                 push_event(clock, at, state.SUMMARY, region, 0)
+
+
+def _marked(names: UInt64s) -> UInt64s:
+    marked, room = names.copy(), 1 << (2 * len(names) + 1).bit_length()
+    mark_own(marked, np.zeros(room, np.uint64), np.zeros(room, np.uint8))
+    return marked
 
 
 def edges_of(firsts: Any, number: int) -> tuple[int, int]:

@@ -132,6 +132,12 @@ async def test_relays_follow_their_plan(tmp_path: Path) -> None:
     assert before not in names()
     writer.write(b"still here")
     assert await reader.readexactly(10) == b"still here"
+    plan.write_bytes(msgspec.json.encode(replace(some, rtts=(("a", "b", 0.3),))))
+    await relays.follow(plan)
+    start = loop.time()
+    writer.write(b"further")
+    assert await reader.readexactly(7) == b"further"
+    assert loop.time() - start >= 0.3
     writer.close()
     await relays.close()
     server.close()

@@ -16,6 +16,7 @@ import json
 from tests.regions.twin.worlds import pool, run, scenario, three_regions
 from skerry_regions.twin.scenario import Failure, Law, SimulatedTraffic
 from skerry_regions.twin.workload import Workload
+from skerry_regions.twin.kernel import state
 import numpy as np
 none = np.zeros(2, np.int64)
 two = Workload(np.array([0.0, 3.0]), np.array([10, 20]), np.array([4, 2]), none, none, none,
@@ -26,7 +27,10 @@ traffic = [SimulatedTraffic(regions={"a": 1.0, "b": 1.0}, rate=8.0, seconds=3.0,
                    output_tokens=50, roam=0.3)]
 failures = [Failure(at=1.0, seconds=1.0, node="a-p-0"), Failure(at=1.5, seconds=9.0, node="a-p-1")]
 broken = run(three_regions(traffic=traffic, failures=failures)).built.world
+names, uses = np.unique(broken.names & ~state.OWN, return_counts=True)
+own = broken.names[broken.names & state.OWN != 0] & ~state.OWN
 print(json.dumps({
+    "own": [len(own), sorted(own.tolist()) == names[uses == 1].tolist()],
     "steps": (steps.arrival + steps.end).tolist(),
     "phases": sorted(set(broken.requests.phase.tolist())),
     "moved": int((broken.requests.attempt > 0).sum()),
@@ -60,3 +64,6 @@ def test_the_loop_in_plain_python() -> None:
     assert found["abroad"] > 0  # both nodes of one region are away
     assert found["left"] == 0
     assert found["hits"] > 0
+    own, are_those_of_one = found["own"]  # names that one request alone has
+    assert own > 0
+    assert are_those_of_one

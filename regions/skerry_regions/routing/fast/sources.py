@@ -43,6 +43,36 @@ def leading_blocks(index: IndexArrays, values: Int64s, known: int, slot: int) ->
 
 
 @compiled
+def reported_blocks(index: IndexArrays, names: UInt64s, blocks: int, slot: int) -> int:
+    """Return how many of a prompt's first blocks a slot has in memory by its own word."""
+    for n in range(blocks):
+        if index.num_filed[slot] > 0:
+            at = place_of(index.filed, names[n])
+            if at >= 0 and holds(index.filed, wide(index.filed.values[at]), slot):
+                return n
+        if expected_at(index, names[n], slot) >= 0:
+            return n
+    return blocks
+
+
+@compiled
+def place_among(rows: Rows, slot: int, blocks: int, now: float, scratch: RankingScratch) -> int:
+    """Return where a node with so many blocks belongs among the sources so far."""
+    busy = max(rows.numbers[slot, BUSY_UNTIL], now)
+    place = scratch.found[1]
+    while place > 0:
+        other = scratch.sources[place - 1]
+        other_busy = max(rows.numbers[other, BUSY_UNTIL], now)
+        deeper = scratch.source_blocks[place - 1] - blocks
+        if deeper > 0 or (deeper == 0 and other_busy < busy):
+            break
+        if deeper == 0 and other_busy == busy and rows.hashes[other] < rows.hashes[slot]:
+            break
+        place -= 1
+    return place
+
+
+@compiled
 def offer_source(
     rows: Rows,
     index: IndexArrays,
@@ -64,26 +94,17 @@ def offer_source(
     for j in range(count):
         if scratch.sources[j] == slot:
             return
+    # Most nodes of many alike are not among the idlest: no look at each of their blocks.
+    place = place_among(rows, slot, blocks, now, scratch)
+    if place == num_sources:
+        return
     if index.num_pending[slot] > 0 or index.num_filed[slot] > 0:
-        for n in range(blocks):
-            at = place_of(index.filed, names[n])
-            filed = at >= 0 and holds(index.filed, wide(index.filed.values[at]), slot)
-            if filed or expected_at(index, names[n], slot) >= 0:
-                blocks = n
-                break
-        if not blocks:
+        reported = reported_blocks(index, names, blocks, slot)
+        if reported == 0:
             return
-    busy = max(rows.numbers[slot, BUSY_UNTIL], now)
-    place = count
-    while place > 0:
-        other = scratch.sources[place - 1]
-        other_busy = max(rows.numbers[other, BUSY_UNTIL], now)
-        deeper = scratch.source_blocks[place - 1] - blocks
-        if deeper > 0 or (deeper == 0 and other_busy < busy):
-            break
-        if deeper == 0 and other_busy == busy and rows.hashes[other] < rows.hashes[slot]:
-            break
-        place -= 1
+        if reported < blocks:
+            blocks = reported
+            place = place_among(rows, slot, blocks, now, scratch)
     if place == num_sources:
         return
     for j in range(min(count, num_sources - 1), place, -1):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from skerry_regions.routing.fast.compiled import UInt64s, called, compiled, wide
-from skerry_regions.twin.kernel.state import NONE, BlockCaches, Nodes
+from skerry_regions.routing.fast.compiled import Bytes, UInt64s, called, compiled, wide
+from skerry_regions.twin.kernel.state import NONE, OWN, BlockCaches, Nodes
 
 EMPTY = np.uint64(0)
 
@@ -67,7 +67,14 @@ def erase(caches: BlockCaches, node: int, name: np.uint64) -> None:
 @compiled
 def note(nodes: Nodes, node: int, name: np.uint64, gone: int) -> None:
     """Remember for the next report that a block came or went. (The ring is long enough: its owner
-    reports early when it fills, and beyond that news are lost, as a directory's may be.)"""
+    reports early when it fills, and beyond that news are lost, as a directory's may be.)
+
+    Of blocks that no other request has, only how many there are is reported: no edge ever looks
+    for one, but for the request's own when its node has died.
+    """
+    if name & OWN:
+        nodes.own_news[node] += 1 - 2 * gone
+        return
     count = nodes.num_news[node]
     if count < nodes.news.shape[1]:
         nodes.news[node, count], nodes.gone[node, count] = name, gone
@@ -80,8 +87,9 @@ def hold(caches: BlockCaches, nodes: Nodes, node: int, name: np.uint64) -> None:
     found = find(caches, node, name)
     if found >= 0:
         place = wide(caches.places[node, found])
-        unlink(caches, node, place)
-        append(caches, node, place)
+        if place != caches.older[node, 0]:
+            unlink(caches, node, place)
+            append(caches, node, place)
         return
     if caches.counts[node, 0] < caches.counts[node, 1]:
         caches.counts[node, 0] += 1
@@ -112,6 +120,26 @@ def hold_chain(
     """Hold a prompt's blocks, the first most recent, so that a chain is evicted from its end."""
     for n in range(first + count - 1, first - 1, -1):
         hold(caches, nodes, node, names[n])
+
+
+@called
+def mark_own(names: UInt64s, keys: UInt64s, uses: Bytes) -> None:
+    """Set `OWN` in names that occur once, and in no others. `keys` (a power of two of them, at
+    least twice as many as names) and `uses` are empty."""
+    mask = keys.shape[0] - 1
+    for n in range(names.shape[0]):
+        name = names[n] & ~OWN
+        at = slot_of(keys, name)
+        while keys[at] != EMPTY and keys[at] != name:
+            at = (at + 1) & mask
+        keys[at] = names[n] = name
+        uses[at] = min(uses[at] + 1, 2)
+    for n in range(names.shape[0]):
+        at = slot_of(keys, names[n])
+        while keys[at] != names[n]:
+            at = (at + 1) & mask
+        if uses[at] == 1:
+            names[n] |= OWN
 
 
 @called

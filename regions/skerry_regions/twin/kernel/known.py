@@ -7,20 +7,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from skerry_regions.routing.fast.arrays import CLOSED, FLAGS, LIVE, PREFILL, IndexArrays, Rows
+from skerry_regions.routing.fast.arrays import LIVE, Rows
 from skerry_regions.routing.fast.compiled import called, compiled, wide
-from skerry_regions.routing.fast.holders import holds, place_of
 from skerry_regions.routing.fast.laws import (
     BUSY_UNTIL,
-    CACHE,
     CONTEXT,
-    FREE,
-    GAP,
-    KV_BYTES,
     NUM_COLUMNS,
-    PER_PAIR,
     SEEN_CONTEXT,
     SEEN_STREAMS,
     SEEN_TOKENS,
@@ -53,7 +45,6 @@ from skerry_regions.twin.kernel.state import (
     World,
 )
 
-SUMMARY_GAP = 0.03  # a summary does not say its nodes' (`NodeSpeed.gap_seconds`)
 SPARSE = 8  # holders in a list, as `CompiledIndex` has it for few slots
 
 
@@ -123,7 +114,8 @@ def write_slot(world: World, e: int, s: int, now: float) -> None:
     row[BUSY_UNTIL] = busy
     row[STREAMS], row[CONTEXT] = streams + booked_streams, context + booked_context
     row[SEEN_TOKENS], row[SEEN_STREAMS], row[SEEN_CONTEXT] = report[TOKENS], streams, context
-    write_row(rows_of(world, e), s, row)
+    if world.settings.indexed:  # else nothing looks into the trees
+        write_row(rows_of(world, e), s, row)
 
 
 @called
@@ -204,6 +196,17 @@ def put_report(
     nodes.version[s] += 1
 
 
+@compiled
+def is_away(world: World, v: int) -> bool:
+    """Return whether a node does not run and no edge sends to it, which its last report says."""
+    nodes, report = world.nodes, world.nodes.reports[v, 0]
+    if nodes.up[v] or world.rows.marks[nodes.region[v], v, LIVE]:
+        return False
+    is_reported = report[TOKENS] == 0 and report[R_STREAMS] == 0 and nodes.num_news[v] == 0
+    is_reported &= nodes.own_news[v] == 0
+    return is_reported and nodes.booked[v, 0] == nodes.booked[v, 1]
+
+
 @called
 def report_node(world: World, v: int, now: float) -> None:
     """Report a node's load and its blocks: all edges of its region hear it at once."""
@@ -235,64 +238,5 @@ def report_node(world: World, v: int, now: float) -> None:
             regions.news[region, count] = nodes.news[v, n]
             regions.num_news[region] = count + 1
     nodes.num_news[v] = 0
-
-
-@compiled
-def is_held(index: IndexArrays, name: np.uint64, first: int, last: int) -> bool:
-    """Return whether a slot of a range holds a name."""
-    at = place_of(index.told, name)
-    if at >= 0:
-        value = wide(index.told.values[at])
-        for s in range(first, last):
-            if holds(index.told, value, s):
-                return True
-    return False
-
-
-@called
-def summarise(world: World, q: int, now: float) -> None:
-    """Send others a region's summary: see `routing.summaries`. Its first edge makes it."""
-    nodes, regions = world.nodes, world.regions
-    e, s = regions.first_edge[q], world.settings.num_nodes + q
-    refresh(world, e, now)
-    rtt, count, best, least = regions.rtts[q, q], 0, -1, np.inf
-    for v in range(regions.first_slot[q], regions.first_slot[q + 1]):
-        marks = world.rows.marks[q, v]
-        if marks[LIVE] == 0 or marks[FLAGS] & CLOSED != 0 or nodes.role[v] == PREFILL:
-            continue
-        queue = max(0.0, world.rows.numbers[e, v, BUSY_UNTIL] - (now + rtt / 2))
-        if queue < least:
-            best, least = v, queue
-        place = count
-        while place > 0 and world.clock.queues[place - 1] > queue:
-            world.clock.queues[place] = world.clock.queues[place - 1]
-            place -= 1
-        world.clock.queues[place] = queue
-        count += 1
-    if best >= 0:
-        for column in range(NUM_COLUMNS):
-            nodes.believed[s, column] = nodes.believed[best, column]
-        room = nodes.believed[best, CACHE] - world.index.stored[best] * world.weights.block_size
-        nodes.believed[s, CACHE] = max(room, 0.0)
-        nodes.believed[s, GAP], nodes.believed[s, KV_BYTES] = SUMMARY_GAP, 0.0
-        nodes.believed[s, FREE] = np.inf
-        residual = world.clock.queues[min(wide(0.1 * count), count - 1)]
-        row = world.rows.numbers[e, best]
-        put_report(
-            nodes, s, now, 0.0, residual / max(row[PER_PAIR], 1e-15), row[STREAMS], row[CONTEXT],
-            0.0,
-        )  # fmt: skip
-        size = nodes.bookings.shape[1]
-        while nodes.booked[s, 0] < nodes.booked[s, 1]:
-            if nodes.bookings[s, nodes.booked[s, 0] % size, B_AT] + 1.0 > now:
-                break
-            nodes.booked[s, 0] += 1
-    first, last = regions.first_slot[q], regions.first_slot[q + 1]
-    for n in range(regions.num_news[q]):
-        name = regions.news[q, n : n + 1]
-        if is_held(world.index, name[0], first, last):
-            tell(world.index, name, 0, s, False, SPARSE)
-        else:
-            forget(world.index, name, s)
-    regions.num_news[q] = 0
-    world.index.stored[s] = 0  # what a region stores is no one node's
+    world.index.stored[v] += nodes.own_news[v]
+    nodes.own_news[v] = 0

@@ -21,7 +21,7 @@ from skerry_regions.routing.fast.ranking import rank
 from skerry_regions.twin.kernel.caches import hold_chain, leading
 from skerry_regions.twin.kernel.engine import enqueue
 from skerry_regions.twin.kernel.heap import drop_first, push
-from skerry_regions.twin.kernel.known import report_node, rows_of, summarise
+from skerry_regions.twin.kernel.known import is_away, report_node, rows_of
 from skerry_regions.twin.kernel.placing import RANK, ask_for, begin_placing, judge, note_choice
 from skerry_regions.twin.kernel.state import (
     AGAIN,
@@ -51,6 +51,7 @@ from skerry_regions.twin.kernel.state import (
     World,
 )
 from skerry_regions.twin.kernel.steps import end_step, send_bytes, take_over, wake, way_seconds
+from skerry_regions.twin.kernel.summaries import summarise
 
 ROOM = 1 << 13  # index entries that one event may add; its lists take up to eight slots each
 EVENT_ROOM = 64
@@ -174,7 +175,8 @@ def handle(world: World, now: float) -> int:
             end_step(world, subject, now)
         return subject
     if kind == REPORT:
-        report_node(world, subject, now)
+        if not is_away(world, subject):
+            report_node(world, subject, now)
         if now < settings.until:
             push(clock, now + settings.report_seconds, REPORT, subject, 0)
         return NONE

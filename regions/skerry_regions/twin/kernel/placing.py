@@ -43,6 +43,7 @@ from skerry_regions.twin.kernel.state import (
     NEAREST,
     NONE,
     ONLY_REGION,
+    OWN,
     PLACED,
     PLACED_BY,
     PREFILLS,
@@ -215,6 +216,15 @@ def begin_placing(world: World, now: float) -> int:
 
 
 @compiled
+def num_shared(world: World, x: int) -> int:
+    """Return how many of a prompt's blocks other requests have as well: its first ones."""
+    first, count = world.requests.first[x], world.requests.num_blocks[x]
+    while count > 0 and world.names[first + count - 1] & OWN:
+        count -= 1
+    return count
+
+
+@compiled
 def expect_blocks(world: World, s: int, x: int, now: float) -> None:
     """Expect a prompt's blocks on a node until it reports them, or for long enough."""
     clock = world.clock
@@ -224,8 +234,8 @@ def expect_blocks(world: World, s: int, x: int, now: float) -> None:
     each = clock.expected[clock.expectations[1] % room]
     each[0], each[1], each[2] = now + EXPECT_SECONDS, s, x
     clock.expectations[1] += 1
-    first, count = world.requests.first[x], world.requests.num_blocks[x]
-    names = world.names[first : first + count]
+    first = world.requests.first[x]
+    names = world.names[first : first + num_shared(world, x)]
     expect(world.index, names, 0, s, now + EXPECT_SECONDS, SPARSE)
 
 
@@ -236,8 +246,9 @@ def end_expectation(world: World, now: float) -> None:
     each = clock.expected[clock.expectations[0] % clock.expected.shape[0]]
     clock.expectations[0] += 1
     x = wide(each[2])
-    first, count = world.requests.first[x], world.requests.num_blocks[x]
-    expire(world.index, world.names[first : first + count], wide(each[1]), now)
+    first = world.requests.first[x]
+    names = world.names[first : first + num_shared(world, x)]
+    expire(world.index, names, wide(each[1]), now)
 
 
 @compiled

@@ -43,6 +43,7 @@ PREFILLS, DECODES = 1, 2  # bits of B_KIND
 S_STEPS, S_SECONDS, S_NEW, S_PAIRS, S_STREAMS, S_CONTEXT, NUM_SAMPLED = range(7)
 
 MAX_STREAMS, MAX_REGIONS = 1024, 60
+OWN = np.uint64(1 << 63)  # bit of names of blocks that one request alone has
 ITL_BUCKETS = 320  # of 5 % each, from 0.1 ms
 ITL_LEAST, ITL_RATIO = 1e-4, 1.05
 
@@ -151,6 +152,7 @@ class Nodes(Columns):
     news: UInt64s  # [nodes, news]: names that came or went since the last report
     gone: Int64s  # [nodes, news]: 1 where it went
     num_news: Int64s
+    own_news: Int64s  # how many more blocks of one request alone it holds than at the last report
     reports: Floats  # [slots, 2, NUM_REPORTED]: the newest, and the one before
     version: Int64s  # changes with each report and booking
     bookings: Floats  # [slots, bookings, NUM_BOOKED]: a ring
@@ -257,7 +259,7 @@ class World(NamedTuple):
     """All of it."""
 
     requests: Requests
-    names: UInt64s  # of all requests' blocks
+    names: UInt64s  # of all requests' blocks, with `OWN` (`caches.mark_own`)
     nodes: Nodes
     caches: BlockCaches
     edges: Edges
