@@ -8,7 +8,7 @@ starts (two minutes each) and stops, prices by region and by byte, a node in 50 
 and ten minutes in which Frankfurt is away. Requests are those of `bench/sim/day_load.py`.
 
 The day is cut into cells of sessions, each with its own nodes, and strata of an hour. Of each hour
-some cells are run, with ten minutes before that do not count, under each rule on the same requests.
+some cells are run, with a quarter before that does not count, under each rule on the same requests.
 Intervals (95 %) are those of the sample (`bench/sim/sampling.py`): they say nothing of the model.
 `--check` runs a small day whole, cell by cell without a break, and counts how often the intervals
 of 20 samples of its hours have what that came to.

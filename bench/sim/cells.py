@@ -41,12 +41,12 @@ RULES = {
     NEAREST: Routing(placement="nearest"),
     SKYWALKER: Routing(report_seconds=0.1),
 }
-WARM = 600.0  # seconds that do not count
+WARM = 900.0  # seconds that do not count
 DEATHS, REPAIR = 1 / 50 / 86_400, 600.0  # of a node, per second; and how long it is away
 OUTAGE = (14 * HOUR + 1200, 600.0, "fra")
 GIGABYTE = 0.02  # US$
 MOST_NODES = 16  # of a region in a cell
-REQUESTS_OF_NODE = 3.5  # per second, about: how many nodes a cell begins with
+REQUESTS_OF_NODE = 2.2  # per second, about: how many nodes a cell begins with
 RATIO, LEAST, BUCKETS = 1.02, 1e-3, 1000  # of a histogram of first tokens
 MATRIX = Path(__file__).parents[1] / "data" / "ibm_vpc_inter_region_rtt_2024-03.csv"
 

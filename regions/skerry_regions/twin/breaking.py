@@ -39,7 +39,7 @@ class Breaking:
             slot = self._built.names.index(failure.node)
             if not self._built.world.nodes.up[slot]:
                 return
-            self._halt(slot)
+            self._built.break_down(slot)
             if failure.freezes:
                 self._at(now + NOTICE_SECONDS, lambda then: self._lose(slot, then))
             else:
@@ -55,15 +55,8 @@ class Breaking:
 
     # ── nodes ───────────────────────────────────────────────────────────────────────────────────
 
-    def _halt(self, slot: int) -> None:
-        """Have a node compute nothing from now on."""
-        nodes = self._built.world.nodes
-        nodes.up[slot] = 0
-        if nodes.step_id[slot] & 1:  # the step that runs never ends
-            nodes.step_id[slot] += 1
-
     def _restore(self, slot: int) -> None:
-        self._built.set_up(slot, True)
+        self._built.repair(slot)
         self._built.mark_regions(frozenset(self._apart))
 
     def _lose(self, slot: int, now: float) -> None:
@@ -187,8 +180,9 @@ class Breaking:
         at_nodes = running & ~own & (requests.edge >= edges.start) & (requests.edge < edges.stop)
         at_nodes &= phase >= state.QUEUED
         self._go_on(np.flatnonzero(at_nodes), now + NOTICE_SECONDS)
+        for slot in slots:
+            self._built.break_down(slot)
         for slot in were_up:
-            self._halt(slot)
             self._built.mark(slot, False)
             self._built.forget_blocks(slot)
         self._at(now + NOTICE_SECONDS, lambda _: self._built.mark_regions(frozenset(self._apart)))
@@ -201,7 +195,7 @@ class Breaking:
         world.regions.home[region] = nearest if is_any else state.NONE
         dns = self._built.scenario.dns_seconds
         world.regions.moved_at[region] = now + dns
-        for slot in were_up:
+        for slot in slots:
             self._at(over, lambda _, each=slot: self._restore(each))  # type: ignore[misc]
         self._at(over + dns, lambda _: world.regions.home.__setitem__(region, region))
 

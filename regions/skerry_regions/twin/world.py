@@ -28,6 +28,8 @@ class Built(Layout):
     ) -> None:
         """`placement`: instead of the scenario's."""
         super().__init__(scenario, workload, ways)
+        self._wanted: set[int] = set()  # nodes that are to compute,
+        self._broken: set[int] = set()  # and those that cannot
         self.world = state.World(
             requests=workload.requests(self.base_way(workload)),
             names=_marked(workload.names),
@@ -56,9 +58,25 @@ class Built(Layout):
     # ── what changes from outside ───────────────────────────────────────────────────────────────
 
     def set_up(self, slot: int, is_up: bool) -> None:
-        """Have a node compute, or not."""
+        """Have a node compute, as soon as it is whole, or not."""
+        (self._wanted.add if is_up else self._wanted.discard)(slot)
+        is_up &= slot not in self._broken
         self.world.nodes.up[slot] = is_up
         self.mark(slot, is_up)
+
+    def break_down(self, slot: int) -> None:
+        """Have a node compute nothing from now on, whatever is wanted of it."""
+        nodes = self.world.nodes
+        self._broken.add(slot)
+        nodes.up[slot] = 0
+        if nodes.step_id[slot] & 1:  # the step that runs never ends
+            nodes.step_id[slot] += 1
+
+    def repair(self, slot: int) -> None:
+        """Have a node compute again, if it is still wanted."""
+        self._broken.discard(slot)
+        if slot in self._wanted:
+            self.set_up(slot, True)
 
     def mark(self, slot: int, is_open: bool) -> None:
         """Have edges of its region believe that a node takes streams, or does not."""

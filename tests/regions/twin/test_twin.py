@@ -195,6 +195,26 @@ def test_the_autoscaler_adds_nodes_after_their_start_and_takes_them_away() -> No
     assert (done.built.world.requests.phase == state.DONE).all()
 
 
+def test_what_the_autoscaler_does_to_a_region_that_is_away_holds_when_it_is_back() -> None:
+    given = three_regions(
+        pools=[
+            pool(region="a", replicas=3, max_replicas=5, min_replicas=1, start_seconds=10.0,
+                 idle_seconds=20.0),
+            pool(region="b", replicas=4), pool(region="c", replicas=4),
+        ],
+        traffic=[SimulatedTraffic(regions={"a": 1.0, "b": 1.0}, rate=6.0, seconds=200.0)],
+        failures=[Failure(at=20.0, seconds=60.0, region="a")], dns_seconds=3.0,
+    )  # fmt: skip
+    done = run(given)
+    world, paid = done.built.world, done.scaling.paid(done.end)
+    began, slots = world.requests.began, world.requests.prefill
+    away = (began > 23.0) & (began < 80.0)
+    assert not (slots[away] < 5).any()  # whatever was started there meanwhile
+    assert (slots[began > 90.0] < 5).any()
+    used = {int(slot) for slot in slots[began > 90.0] if slot < 5}
+    assert all(paid[slot] > 100.0 for slot in used)  # none that was stopped while it was away
+
+
 def test_prefill_and_decode_pools_hand_over_what_is_missing() -> None:
     given = scenario(
         pools=[

@@ -47,7 +47,7 @@ what_if:
     add: {{pools: [{{name: p, region: c, replicas: 2, node_hour: 2.0, speed: {SPEED}}}]}}
 """)  # fmt: skip
     assert two.crossed_share == pytest.approx(1 / 3, abs=0.05)  # all of c's clients
-    assert three.crossed_share < 0.05
+    assert three.crossed_share < 0.1  # bursts go where there is room
     # A third of the requests crossed 0.3 s; they take as long as the others now.
     assert two.ttft_mean - three.ttft_mean == pytest.approx(0.3 / 3, rel=0.25)
     assert three.cost == pytest.approx(two.cost * 10 / 8, rel=0.03)
@@ -61,12 +61,12 @@ pools:
   - {{name: d, region: a, role: decode, replicas: 3, speed: {SPEED}}}
 router: {{split: false}}
 traffic:
-  - {{regions: {{a: 1}}, rate: 5, seconds: 120, prompt_tokens: 4000, output_tokens: 200}}
+  - {{regions: {{a: 1}}, rate: 1.6, seconds: 300, prompt_tokens: 4000, output_tokens: 400}}
 what_if:
   - {{name: 3 + 1, change: {{pools.p.replicas: 3, pools.d.replicas: 1}}}}
 """)  # fmt: skip
-    assert three.ttft_mean < 0.8 * one.ttft_mean
-    assert three.itl_p50 > one.itl_p50
+    assert three.ttft_p95 < 0.85 * one.ttft_p95
+    assert three.itl_p50 > one.itl_p50  # one node has all streams
     assert one.requests == three.requests
     assert one.node_hours == pytest.approx(three.node_hours, rel=0.1)
 
