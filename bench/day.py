@@ -39,7 +39,7 @@ from bench.sim.play import load_kernels
 from bench.sim.sampling import Estimate, estimate, quantile
 
 REQUESTS, SECONDS = 10**8, 86_400  # of the day
-CELLS, SAMPLED = 32, 2  # and how many of each hour are run
+CELLS, SAMPLED = 64, 2  # and how many of each hour are run
 SMALL = Load(rate=5.0, seed=2)  # of a cell of the small day
 SMALL_CELLS, SMALL_SAMPLED, DRAWS = 6, 3, 20
 

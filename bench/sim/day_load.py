@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from bench.sim.traces import azure
-from skerry_regions.routing.fast.compiled import Floats, Int64s
+from skerry_regions.routing.fast.compiled import Int64s
 from skerry_regions.twin.workload import Workload, names_of
 
 HOUR, DAY = 3600.0, 24  # seconds, hours
@@ -86,7 +87,7 @@ class Load:
             names=names_of((roots * MOST_BLOCKS + places).astype(np.uint64)),
         )
 
-    def _hour(self, cell: int, hour: int, number: int) -> tuple[Floats | Int64s, ...]:
+    def _hour(self, cell: int, hour: int, number: int) -> tuple[Any, ...]:
         """Return the requests of sessions that begin in an hour on a continent: columns."""
         place, slot = CONTINENTS[number], (cell * 4 * DAY + hour + DAY) * len(CONTINENTS) + number
         rng = np.random.default_rng((self.seed, cell, hour + DAY, number))
@@ -127,7 +128,7 @@ def turn_lengths() -> tuple[Int64s, Int64s]:
     return np.array(words, np.int64), np.array([each.output_tokens for each in trace], np.int64)
 
 
-def _running(values: Floats | Int64s, firsts: Int64s) -> Floats | Int64s:
+def _running(values: Any, firsts: Int64s) -> Any:
     """Return sums from the first value of each session on."""
     sums = np.cumsum(values)
     return sums - (sums - values)[firsts]

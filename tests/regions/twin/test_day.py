@@ -54,6 +54,8 @@ def test_the_load_follows_the_sun() -> None:
 def test_intervals_cover_the_whole_as_often_as_they_say() -> None:
     """Skewed cells, in strata that differ, by a population that is known."""
     rng, cells, covered, draws = np.random.default_rng(7), 16, 0, 300
+    whole: list[list[dict[str, float]]] = []
+    truth = 0.0
     for _ in range(draws):
         levels = rng.uniform(1, 5, 24)
         whole = [
