@@ -12,6 +12,7 @@ from tests.infra.terraform.command import Terraform, attached, provider_block, t
 
 from skerry_terraform.provider.provider import SKERRY
 
+MODULE = Path(__file__).parents[3] / "infra" / "terraform" / "modules" / "platform"
 REGIONS = """\
 resource "skerry_region" "r" {
   for_each = toset(["FRA", "IAD"])
@@ -144,6 +145,22 @@ resource "skerry_routing" "r" {
     found = control.get("routing/platform")
     assert (found["steer"], found["router"]) == (None, {"candidates": "all"})
     assert "1 destroyed" in terraform.destroy()
+
+
+def test_the_platform_module_has_routing(terraform: Terraform, control: ControlPlane) -> None:
+    terraform.write(f"""\
+module "p" {{
+  source  = "{MODULE}"
+  regions = {{ fra = {{ iata = "FRA", pools = {{}}, edges = {{}} }} }}
+  routing = {{ emulate = {{}}, steer = {{ policy = "advise" }} }}
+}}
+""")
+    terraform("get")
+    assert "2 added" in terraform.apply()
+    assert terraform.is_settled()
+    found = control.get("routing/platform")
+    assert (found["emulate"], found["steer"]["policy"]) == ({"rtt": "links"}, "advise")
+    assert "2 destroyed" in terraform.destroy()
 
 
 def test_a_misspelt_argument_is_not_dropped(terraform: Terraform) -> None:

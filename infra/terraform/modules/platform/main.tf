@@ -48,6 +48,7 @@ resource "skerry_pool" "this" {
   threads              = each.value.threads
   kv_blocks            = each.value.kv_blocks
   file_tier            = each.value.file_tier
+  weights              = each.value.weights
   deletion_protection  = each.value.deletion_protection
   wait_for_ready       = var.wait_for_ready
 
@@ -105,6 +106,14 @@ resource "skerry_api_token" "this" {
   per_month           = each.value.per_month
   expires_at          = each.value.expires_at
   rotate_when_changed = { rotate = each.value.rotate }
+}
+
+resource "skerry_routing" "this" {
+  count = var.routing == null ? 0 : 1
+
+  emulate = var.routing.emulate
+  steer   = var.routing.steer
+  router  = var.routing.router
 }
 
 resource "skerry_dns_zone" "this" {

@@ -20,6 +20,7 @@ variable "regions" {
       threads              = optional(number)
       kv_blocks            = optional(number)
       file_tier            = optional(string)
+      weights              = optional(string)
       deletion_protection  = optional(bool, false)
     }))
 
@@ -146,6 +147,25 @@ variable "dns" {
       for net in values(var.dns.nets) : net.region == null ? true : contains(keys(var.regions), net.region)
     ])
     error_message = "A net names a region that is not there."
+  }
+}
+
+variable "routing" {
+  type = object({
+    emulate = optional(object({ rtt = optional(string, "links") }))
+    steer = optional(object({
+      policy        = string
+      margin        = optional(number, 0.03)
+      drain_seconds = optional(number, 4)
+    }))
+    router = optional(object({ candidates = optional(string, "indexed") }), {})
+  })
+  description = "How requests find their way: steer sends clients on who are nearer to another edge, router says how edges choose nodes, emulate makes regions of one machine as far apart as they are. As where nothing is said by default."
+  default     = null
+
+  validation {
+    condition     = var.routing == null ? true : var.routing.steer == null ? true : contains(["advise", "redirect"], var.routing.steer.policy)
+    error_message = "steer's policy is advise or redirect."
   }
 }
 
