@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.e2e.command import ROOT, until
+from tests.e2e.command import MODEL, ROOT, until
 from tests.e2e.control_client import ControlPlane
 from tests.infra.terraform.command import FaultyProxy, Terraform, provider_block
 from tests.infra.terraform.configurations import a_pool, a_region, within
@@ -135,10 +135,32 @@ def test_what_the_control_plane_would_refuse_is_shown_where_it_is_by_a_plan(
     assert control.http.get(f"/regions/{region}").status_code == 404
 
 
-def test_names_are_checked_where_they_are(terraform: Terraform) -> None:
-    terraform.write(a_region("P_!"))
-    (told,) = terraform.diagnostics("plan")
-    assert told["snippet"]["code"] == '  name = "P_!"'
+@pytest.mark.parametrize("wrong", [("P_!",), ("XQX", "@cf/none/such")], ids=["names", "others"])
+def test_what_is_wrong_is_refused_at_plan_with_file_and_line(
+    terraform: Terraform, region: str, wrong: tuple[str, ...]
+) -> None:
+    """What needs no control plane first: Terraform plans nothing while a name is wrong."""
+    name, airport, model = (region, *wrong) if len(wrong) > 1 else (*wrong, "FRA", MODEL)
+    terraform.write(a_region(name).replace("FRA", airport))
+    (terraform.folder / "pools.tf").write_text(a_pool("here", model=model))
+    expected = {
+        (file, number, value)
+        for file in ("main.tf", "pools.tf")
+        for number, line in enumerate((terraform.folder / file).read_text().splitlines(), 1)
+        for value in wrong
+        if f'"{value}"' in line
+    }
+    assert len(expected) == len(wrong)
+    told = {
+        (each["range"]["filename"], each["range"]["start"]["line"], value)
+        for each in terraform.diagnostics("plan")
+        for value in wrong
+        if f'"{value}"' in each["snippet"]["code"]
+    }
+    assert told == expected
+    shown = terraform("plan", rc=1)  # as people read it
+    for file, number, _ in expected:
+        assert f"on {file} line {number}, in resource" in shown
 
 
 def test_a_plan_without_a_control_plane_says_that_it_was_not_checked(terraform: Terraform) -> None:
