@@ -101,13 +101,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def dns_server(skerry: Skerry, topology: Path) -> Generator[int]:
+def dns_server(skerry: Skerry, topology: Path, *options: str) -> Generator[int]:
     """Its port."""
     command = [sys.executable, "-m", "skerry", "dns", "--topology", str(topology)]
     log = skerry.home / "dns.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [*command, "--port", "0", "--workers", "0"], env=skerry.environ, stderr=stderr
+            [*command, "--port", "0", *(options or ("--workers", "0"))],
+            env=skerry.environ,
+            stderr=stderr,
         )
     try:
         while (ready := re.search(r"ready at .* port (\d+)", log.read_text())) is None:

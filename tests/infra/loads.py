@@ -42,15 +42,18 @@ def load(
     *,
     model: str = MODEL,
     pause: float = 0.0,
+    tenant: tuple[str, str] | None = None,
     **headers: str,
 ) -> Generator[None]:
     """Ask again and again until the block ends, whatever the answers are; then hang up.
 
-    `edge` is an id. Each client waits for `pause` seconds between its requests.
+    `edge` is an id. Each client waits for `pause` seconds between its requests. `tenant` is an
+    account and its token; without it they are the platform's own.
     """
     config = json.loads((skerry.home / "config.json").read_text())
-    path = f"{edge_url(skerry, edge)}/client/v4/accounts/{config['account_id']}/ai/run/{model}"
-    own = {"authorization": f"Bearer {config['api_token']}"}
+    account, token = tenant or (config["account_id"], config["api_token"])
+    path = f"{edge_url(skerry, edge)}/client/v4/accounts/{account}/ai/run/{model}"
+    own = {"authorization": f"Bearer {token}"}
     given = own | {name.replace("_", "-"): value for name, value in headers.items()}
 
     async def ask_on(client: httpx.AsyncClient, number: int) -> None:

@@ -1,0 +1,137 @@
+"""Alerts of a DNS server fire in real faults, each alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+import dns.message
+import dns.tsigkeyring
+import pytest
+from tests.e2e.command import MODEL, Skerry, new_home, until
+from tests.faults.test_dns_failover import EDGES, LOST, PUBLIC, Relay, dns_server, free_port
+from tests.faults.test_dns_failover import TOPOLOGY as PLACES
+from tests.infra.loads import repeated
+from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone
+
+from skerry_regions.models.model_files import ModelFiles
+
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PAUSE = threading.Event()
+BURST = 4000  # packets, more than lie between a worker and the event loop
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A platform whose edges clients reach through relays, and its DNS server."""
+
+    skerry: Skerry
+    prometheus: Prometheus
+    relays: dict[str, Relay]
+    call: Callable[[Callable[[], None]], object]  # on the relays' event loop
+    dns_port: int
+
+
+@contextlib.contextmanager
+def relayed(port: int) -> Generator[tuple[dict[str, Relay], asyncio.AbstractEventLoop]]:
+    """Edges are reached at their public addresses while the block runs."""
+    loop, over, relays = asyncio.new_event_loop(), asyncio.Event(), dict[str, Relay]()
+    ready = threading.Event()
+
+    async def stand_between() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for region, public in PUBLIC.items():
+                between = Relay().between(public, EDGES[region], port)
+                relays[region] = await stack.enter_async_context(between)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(stand_between()))
+    thread.start()
+    ready.wait()
+    try:
+        yield relays, loop
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def watched(
+    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
+) -> Iterator[Watched]:
+    parent, port = tmp_path_factory.mktemp("dns"), free_port()
+    skerry = new_home(parent, default_model)
+    kernels = default_model.directory.parents[1] / "cache"  # compiled once for all test runs
+    kernels.mkdir(exist_ok=True)
+    (skerry.home / "cache").symlink_to(kernels)
+    file = parent / "topology.yaml"
+    file.write_text(PLACES.format(model=MODEL, port=port))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        metrics = f"127.0.0.1:{free.getsockname()[1]}"
+    done = skerry("up", "--detach", "--topology", str(file))
+    assert done.returncode == 0, done.stderr
+    try:
+        with (
+            relayed(port) as (relays, loop),
+            dns_server(skerry, file, "--workers", "1", "--metrics", f"tcp:{metrics}") as dns_port,
+        ):
+            prometheus = Prometheus(parent, skerry, *SLOW, dns=metrics)
+            try:
+                until(lambda: prometheus.number("skerry_dns_fast_path") == 1)
+                until(lambda: prometheus.number("sum(skerry_dns_region_up)") == len(PUBLIC))
+                yield Watched(skerry, prometheus, relays, loop.call_soon_threadsafe, dns_port)
+            finally:
+                prometheus.stop()
+    finally:
+        assert skerry("down", "--timeout", "20").returncode == 0
+
+
+def silent_region(watched: Watched) -> Fault:
+    """Its edges take connections, and nobody ever answers."""
+
+    @contextlib.contextmanager
+    def fault(skerry: Skerry) -> Generator[None]:
+        watched.call(watched.relays[LOST].fall_silent)
+        yield
+        watched.call(watched.relays[LOST].speak)
+
+    return fault
+
+
+def flood(watched: Watched) -> Fault:
+    """More of what only the event loop answers than it takes in."""
+    signed = dns.message.make_query("example.test", "SOA")
+    signed.use_tsig(dns.tsigkeyring.from_text({"key.example.test": "c2VjcmV0"}))
+    packet = signed.to_wire()
+
+    @contextlib.contextmanager
+    def fault(skerry: Skerry) -> Generator[None]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+
+            def burst() -> None:
+                for _ in range(BURST):
+                    udp.sendto(packet, ("127.0.0.1", watched.dns_port))
+                PAUSE.wait(0.5)
+
+            with repeated(burst):
+                yield
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "alert"),
+    [(silent_region, "SkerryRegionLeft"), (flood, "SkerryDnsLosesQueries")],
+)
+def test_an_alert_fires_in_its_fault_and_no_other_does(
+    watched: Watched, fault: Callable[[Watched], Fault], alert: str
+) -> None:
+    assert_fires_alone(watched.prometheus, watched.skerry, fault(watched), alert)
