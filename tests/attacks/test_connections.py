@@ -160,8 +160,8 @@ def test_too_many_that_wait_are_those_of_the_largest_network() -> None:
         made = [pairs.enter_context(socket.socket()) for _ in range(6)]
         for number, network in enumerate("aaab"):
             assert arrivals.put(made[number], network) is None
-        assert arrivals.put(made[4], "b") is made[2]
-        assert arrivals.put(made[5], "a") is made[5]
+        assert arrivals.put(made[4], "b") is made[0]
+        assert arrivals.put(made[5], "a") is made[1]
         taken = [arrivals.take() for _ in range(len(arrivals))]
-        assert taken == [(made[0], "a"), (made[3], "b"), (made[1], "a"), (made[4], "b")]
+        assert taken == [(made[2], "a"), (made[3], "b"), (made[5], "a"), (made[4], "b")]
         assert not arrivals

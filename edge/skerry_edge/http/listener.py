@@ -44,14 +44,15 @@ class Arrivals:
         return self._len
 
     def put(self, connection: socket.socket, network: str) -> socket.socket | None:
-        """Have a connection wait; return the one that there is no room for, if any: the newest of
-        the network with most."""
+        """Have a connection wait; return the one that there is no room for, if any: the oldest of
+        the network with most. In a flood that goes on as many of its newest would be served, but
+        who comes after one that is over is not to pay for it."""
         self._networks.setdefault(network, deque()).append(connection)
         self._len += 1
         if self._len <= self._size:
             return None
         most = max(self._networks, key=lambda name: len(self._networks[name]))
-        return self._taken(most, self._networks[most].pop)
+        return self._taken(most, self._networks[most].popleft)
 
     def take(self) -> tuple[socket.socket, str]:
         """Return the connection whose turn it is, and its network. Raises KeyError."""
